@@ -1,1 +1,9 @@
-//! (to be written)
+//! Forerun's foundation: what the parts that look things up are built from.
+//!
+//! - [`arch`]: prefetch, the cache line, and the instruction set chosen at run time;
+//! - [`region`]: zeroed memory by `mmap`, with huge pages where the kernel gives them.
+
+pub mod arch;
+pub mod region;
+
+pub use region::{Backing, Pages, Region, RegionError};

@@ -1,0 +1,269 @@
+//! Which instruction set the program uses, found once at run time.
+//!
+//! A plain build runs on any machine of its target. At the first call the processor is asked what it has; `FORERUN_ISA`
+//! (`scalar`, `neon`, `avx2` or `avx512`) may force a lower set, which is how the tests reach every path on one
+//! machine. A name that is unknown, or that this machine cannot run, changes nothing, but [`isa_choice`] tells of it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// An instruction set that some part of Forerun has code for.
+///
+/// ```
+/// use forerun_core::arch::Isa;
+///
+/// assert_eq!("AVX2".parse(), Ok(Isa::Avx2));
+/// assert_eq!(Isa::Avx512.to_string(), "avx512");
+/// assert!(Isa::Scalar.is_available());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Isa {
+    /// Plain Rust, on any target.
+    Scalar = 1,
+    /// 128-bit vectors of aarch64.
+    Neon = 2,
+    /// 256-bit vectors of x86_64, with BMI1, BMI2 and POPCNT, which every processor with AVX2 has.
+    Avx2 = 3,
+    /// 512-bit vectors of x86_64 (F, BW, DQ and VL), and all that [`Isa::Avx2`] has.
+    Avx512 = 4,
+}
+
+impl Isa {
+    /// Every instruction set, from the least to the most capable.
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+
+    /// The name, as `FORERUN_ISA` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this processor, under this operating system, runs it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                std::arch::is_x86_feature_detected!("avx2")
+                    && std::arch::is_x86_feature_detected!("bmi1")
+                    && std::arch::is_x86_feature_detected!("bmi2")
+                    && std::arch::is_x86_feature_detected!("popcnt")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.is_available()
+                    && std::arch::is_x86_feature_detected!("avx512f")
+                    && std::arch::is_x86_feature_detected!("avx512bw")
+                    && std::arch::is_x86_feature_detected!("avx512dq")
+                    && std::arch::is_x86_feature_detected!("avx512vl")
+            }
+            #[allow(
+                unreachable_patterns,
+                reason = "which arms exist depends on the target"
+            )]
+            _ => false,
+        }
+    }
+
+    /// The most capable set that this machine runs.
+    fn best() -> Isa {
+        let best = Isa::ALL.into_iter().rfind(|isa| isa.is_available());
+        best.unwrap_or(Isa::Scalar)
+    }
+
+    fn from_code(code: u8) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| *isa as u8 == code)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no instruction set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no instruction set: use scalar, neon, avx2 or avx512")]
+pub struct ParseIsaError(String);
+
+impl FromStr for Isa {
+    type Err = ParseIsaError;
+
+    /// Reads a name in any letter case.
+    fn from_str(name: &str) -> Result<Isa, ParseIsaError> {
+        let known = Isa::ALL
+            .into_iter()
+            .find(|isa| isa.name().eq_ignore_ascii_case(name.trim()));
+        known.ok_or_else(|| ParseIsaError(name.to_owned()))
+    }
+}
+
+/// What `FORERUN_ISA` asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The variable is not set, or empty.
+    None,
+    /// It names a set that this machine runs, which is therefore in use.
+    Granted(Isa),
+    /// It names a set that this machine cannot run; the best one is in use instead.
+    Unavailable(Isa),
+    /// It is no name; the best set is in use.
+    Unknown(String),
+}
+
+/// The instruction set in use and how it came to be; [`fmt::Display`] says it in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IsaChoice {
+    /// The one in use.
+    pub isa: Isa,
+    /// The most capable one this machine runs.
+    pub detected: Isa,
+    /// What the environment asked for.
+    pub requested: Request,
+}
+
+impl IsaChoice {
+    fn new(detected: Isa, variable: Option<&str>) -> IsaChoice {
+        let requested = match variable {
+            None => Request::None,
+            Some(name) if name.trim().is_empty() => Request::None,
+            Some(name) => match name.parse::<Isa>() {
+                Ok(isa) if isa.is_available() => Request::Granted(isa),
+                Ok(isa) => Request::Unavailable(isa),
+                Err(ParseIsaError(name)) => Request::Unknown(name),
+            },
+        };
+        let isa = match requested {
+            Request::Granted(isa) => isa,
+            _ => detected,
+        };
+        IsaChoice {
+            isa,
+            detected,
+            requested,
+        }
+    }
+
+    /// Whether the environment asked for something that could not be given, which is worth a warning.
+    pub fn is_refused(&self) -> bool {
+        matches!(
+            self.requested,
+            Request::Unavailable(_) | Request::Unknown(_)
+        )
+    }
+}
+
+impl fmt::Display for IsaChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (isa, detected) = (self.isa, self.detected);
+        match &self.requested {
+            Request::None => write!(f, "{isa}"),
+            Request::Granted(_) if isa == detected => write!(f, "{isa} (FORERUN_ISA)"),
+            Request::Granted(_) => {
+                write!(f, "{isa} (FORERUN_ISA; this machine has {detected})")
+            }
+            Request::Unavailable(asked) => {
+                write!(f, "{isa} (FORERUN_ISA={asked} does not run here)")
+            }
+            Request::Unknown(name) => write!(
+                f,
+                "{isa} (FORERUN_ISA={name:?} is unknown: use scalar, neon, avx2 or avx512)"
+            ),
+        }
+    }
+}
+
+/// The instruction set to use: one load of a cached byte after the first call.
+///
+/// ```
+/// assert!(forerun_core::arch::isa().is_available());
+/// ```
+#[inline]
+pub fn isa() -> Isa {
+    /// The code of the set in use; 0 until it is known.
+    static CODE: AtomicU8 = AtomicU8::new(0);
+    // Relaxed suffices: the byte is the whole message, and whoever reads 0 computes the same byte again.
+    match Isa::from_code(CODE.load(Ordering::Relaxed)) {
+        Some(isa) => isa,
+        None => {
+            let isa = isa_choice().isa;
+            CODE.store(isa as u8, Ordering::Relaxed);
+            isa
+        }
+    }
+}
+
+/// The instruction set in use, what the machine has and what the environment asked for, decided at the first call.
+pub fn isa_choice() -> &'static IsaChoice {
+    static CHOICE: OnceLock<IsaChoice> = OnceLock::new();
+    CHOICE.get_or_init(|| {
+        let variable = std::env::var_os("FORERUN_ISA");
+        let text = variable.as_ref().map(|value| value.to_string_lossy());
+        IsaChoice::new(Isa::best(), text.as_deref())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for isa in Isa::ALL {
+            assert_eq!(isa.to_string().parse(), Ok(isa));
+            assert_eq!(Isa::from_code(isa as u8), Some(isa));
+        }
+        let refusal = "sse9".parse::<Isa>().unwrap_err().to_string();
+        assert!(
+            refusal.contains("sse9") && refusal.contains("avx512"),
+            "{refusal}"
+        );
+        assert_eq!(Isa::from_code(0), None);
+    }
+
+    #[test]
+    fn the_choice_in_use_is_available_and_cached() {
+        assert!(isa().is_available());
+        assert_eq!(isa(), isa_choice().isa);
+        assert_eq!(isa(), isa());
+    }
+
+    #[test]
+    fn a_lower_set_is_forced_down() {
+        let choice = IsaChoice::new(Isa::best(), Some(" Scalar "));
+        assert_eq!(choice.isa, Isa::Scalar);
+        assert_eq!(choice.requested, Request::Granted(Isa::Scalar));
+        assert!(!choice.is_refused());
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_met_falls_back_and_says_so() {
+        // No machine has both, so one of them is always missing.
+        let missing = [Isa::Neon, Isa::Avx2]
+            .into_iter()
+            .find(|isa| !isa.is_available())
+            .unwrap();
+        for name in [missing.name(), "mmx"] {
+            let choice = IsaChoice::new(Isa::best(), Some(name));
+            assert_eq!(choice.isa, Isa::best());
+            assert!(choice.is_refused());
+            let line = choice.to_string();
+            assert!(
+                line.contains(name) && line.contains(choice.isa.name()),
+                "{line}"
+            );
+        }
+        let unset = IsaChoice::new(Isa::best(), Some(""));
+        assert_eq!(unset, IsaChoice::new(Isa::best(), None));
+    }
+}

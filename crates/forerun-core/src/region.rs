@@ -1,0 +1,452 @@
+//! Memory in one piece: zeroed, aligned, with huge pages where the kernel gives them.
+//!
+//! ```text
+//!  Pages::Huge       |<----------- mapping: length + 2 MiB, trimmed ----------->|
+//!                    |  unmapped  | 2 MiB | 2 MiB | ...      | tail |  unmapped  |
+//!                                 ^ base, a multiple of 2 MiB       ^ base + length, rounded up to a page
+//! ```
+//!
+//! A region is an anonymous private mapping that reserves nothing: a page costs memory once it is first touched, so a
+//! caller may map the most it will ever use. Huge pages are asked for by `madvise`; whether the kernel then grants
+//! them is seen in [`Region::huge_bytes`]. Where mapping is refused, or the target has no `mmap`, the bytes come
+//! from the allocator.
+
+use std::alloc::Layout;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// The size of a huge page on the machines Forerun is tuned for, and the alignment of a region that asks for them.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Alignment of every region: the smallest page of any supported target.
+pub const MIN_ALIGN_BYTES: usize = 4096;
+
+/// Which pages to ask the kernel for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pages {
+    /// The target's ordinary pages.
+    Small,
+    /// Huge pages by advice: fewer misses of the TLB, at up to 2 MiB of slack.
+    #[default]
+    Huge,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Pages::Small => "small",
+            Pages::Huge => "huge",
+        })
+    }
+}
+
+/// What a region got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel took the advice to use huge pages.
+    AdvisedHuge,
+    /// Mapped with ordinary pages.
+    SmallPages,
+    /// Taken from the allocator.
+    Heap,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backing::AdvisedHuge => "advised huge pages",
+            Backing::SmallPages => "small pages",
+            Backing::Heap => "heap",
+        })
+    }
+}
+
+/// Why there is no region.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// Neither the kernel nor the allocator gave that much.
+    #[error("no memory for a region of {len_bytes} bytes")]
+    OutOfMemory {
+        /// The length asked for.
+        len_bytes: usize,
+    },
+    /// The length is beyond what an address space can hold.
+    #[error("a region of {len_bytes} bytes is larger than the address space")]
+    TooLarge {
+        /// The length asked for.
+        len_bytes: usize,
+    },
+}
+
+/// Zeroed memory in one piece, given back when dropped.
+///
+/// It hands out a pointer and keeps no borrow on the bytes: how they are shared is the owner's business and its
+/// owner's `unsafe`. The pointer stays the same for the region's life, also when the `Region` is moved.
+///
+/// ```
+/// use forerun_core::{Pages, Region};
+///
+/// let region = Region::new(1 << 20, Pages::Huge)?;
+/// assert_eq!(region.len(), 1 << 20);
+/// // SAFETY: the first byte lies inside the region, and nothing else uses it.
+/// assert_eq!(unsafe { region.as_ptr().read() }, 0);
+/// println!("{} ({:?} bytes in huge pages)", region.backing(), region.huge_bytes());
+/// # Ok::<(), forerun_core::RegionError>(())
+/// ```
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len_bytes: usize,
+    backing: Backing,
+}
+
+// SAFETY: a Region owns its bytes as a Box<[u8]> would, and is tied to no thread; it only hands out a raw pointer, whose
+// every use is its user's `unsafe`.
+unsafe impl Send for Region {}
+// SAFETY: as above; no method reads or writes the bytes through a shared Region.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Takes `len_bytes` of zeroed memory, at a multiple of [`HUGE_PAGE_BYTES`] if `pages` is huge and mapping works,
+    /// else of [`MIN_ALIGN_BYTES`]. A region of no bytes is legal and has a non-null pointer.
+    ///
+    /// # Errors
+    /// [`RegionError`] when no source gives that much.
+    pub fn new(len_bytes: usize, pages: Pages) -> Result<Region, RegionError> {
+        if len_bytes > isize::MAX as usize - 2 * HUGE_PAGE_BYTES {
+            return Err(RegionError::TooLarge { len_bytes });
+        }
+        if len_bytes == 0 {
+            return Region::on_heap(0);
+        }
+        map::region(len_bytes, pages).map_or_else(|| Region::on_heap(len_bytes), Ok)
+    }
+
+    /// Takes the bytes from the allocator, as [`Region::new`] does where mapping is refused.
+    ///
+    /// # Errors
+    /// [`RegionError`] when the allocator does not give that much.
+    pub fn on_heap(len_bytes: usize) -> Result<Region, RegionError> {
+        let layout = heap_layout(len_bytes)?;
+        // SAFETY: heap_layout never gives a layout of size zero.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or(RegionError::OutOfMemory { len_bytes })?;
+        Ok(Region {
+            base,
+            len_bytes,
+            backing: Backing::Heap,
+        })
+    }
+
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes asked for.
+    pub fn len(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Whether no bytes were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// What the region got.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Bytes of it that lie in huge pages just now, or `None` where the system does not tell.
+    ///
+    /// Huge pages come as memory is touched and may come later still, so ask after use. It reads a file of the kernel
+    /// (`/proc/self/smaps`): fit for a report, not for a loop.
+    pub fn huge_bytes(&self) -> Option<usize> {
+        let start = self.base.as_ptr() as usize;
+        let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        huge_bytes_of(&smaps, start, start + self.len_bytes)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match self.backing {
+            Backing::AdvisedHuge | Backing::SmallPages => {
+                // SAFETY: map::region made this mapping with this length; a Region is dropped once, and by its
+                // contract nothing uses its bytes after it.
+                unsafe { map::unmap(self.base, self.len_bytes) }
+            }
+            Backing::Heap => {
+                if let Ok(layout) = heap_layout(self.len_bytes) {
+                    // SAFETY: on_heap took these bytes from the allocator with this very layout, and a Region is
+                    // dropped once.
+                    unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
+                }
+            }
+        }
+    }
+}
+
+/// The layout of a heap region: never empty, since the allocator gives nothing for nothing.
+fn heap_layout(len_bytes: usize) -> Result<Layout, RegionError> {
+    Layout::from_size_align(len_bytes.max(1), MIN_ALIGN_BYTES)
+        .map_err(|_| RegionError::TooLarge { len_bytes })
+}
+
+/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`; `None` if no mapping does or a number
+/// cannot be read. The kernel may split a region into several mappings, or merge it with a neighbour: then the sum
+/// is capped at the overlap.
+fn huge_bytes_of(smaps: &str, start: usize, end: usize) -> Option<usize> {
+    let mut total_bytes = None;
+    let mut overlap_bytes = 0;
+    for line in smaps.lines() {
+        if let Some((from, to)) = mapping_bounds(line) {
+            overlap_bytes = to.min(end).saturating_sub(from.max(start));
+        } else if overlap_bytes > 0
+            && let Some(rest) = line.strip_prefix("AnonHugePages:")
+        {
+            let kib: usize = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+            *total_bytes.get_or_insert(0) += (kib * 1024).min(overlap_bytes);
+        }
+    }
+    total_bytes
+}
+
+/// The bounds of a mapping if `line` opens one: `7f0000000000-7f0000200000 rw-p ...`.
+fn mapping_bounds(line: &str) -> Option<(usize, usize)> {
+    let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+    let bound = |text| usize::from_str_radix(text, 16).ok();
+    Some((bound(from)?, bound(to)?))
+}
+
+#[cfg(unix)]
+mod map {
+    //! Regions by `mmap`.
+
+    use super::{Backing, HUGE_PAGE_BYTES, Pages, Region};
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use std::ptr::{self, NonNull};
+
+    /// Maps `len_bytes` (not zero), or gives `None` if the kernel refuses.
+    pub(super) fn region(len_bytes: usize, pages: Pages) -> Option<Region> {
+        // Below one huge page there is nothing to advise.
+        if pages == Pages::Huge && len_bytes >= HUGE_PAGE_BYTES {
+            aligned(len_bytes)
+        } else {
+            let base = map(page_multiple(len_bytes))?;
+            // Transparent huge pages may be on for all memory; a region of small pages is asked for to compare, so
+            // refuse them. A kernel without them refuses the refusal, which is as good.
+            #[cfg(target_os = "linux")]
+            let _ = advise(base, page_multiple(len_bytes), Advice::LinuxNoHugepage);
+            Some(Region {
+                base,
+                len_bytes,
+                backing: Backing::SmallPages,
+            })
+        }
+    }
+
+    /// Maps more than is needed, gives back what lies before the first multiple of a huge page and behind the end, and
+    /// advises the rest.
+    fn aligned(len_bytes: usize) -> Option<Region> {
+        let needed_bytes = page_multiple(len_bytes);
+        let mapped_bytes = needed_bytes + HUGE_PAGE_BYTES;
+        let mapping = map(mapped_bytes)?;
+        let before_bytes = mapping.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: before_bytes is below HUGE_PAGE_BYTES, so the sum lies inside the mapping.
+        let base = unsafe { mapping.add(before_bytes) };
+        let after_bytes = mapped_bytes - before_bytes - needed_bytes;
+        // SAFETY: the two ranges are the mapping's first and last bytes; base + needed_bytes is at most its end.
+        // Nobody has seen the mapping yet.
+        unsafe {
+            unmap(mapping, before_bytes);
+            unmap(base.add(needed_bytes), after_bytes);
+        }
+        #[cfg(target_os = "linux")]
+        let backing = match advise(base, needed_bytes, Advice::LinuxHugepage) {
+            Ok(()) => Backing::AdvisedHuge,
+            Err(_) => Backing::SmallPages,
+        };
+        #[cfg(not(target_os = "linux"))]
+        let backing = Backing::SmallPages;
+        Some(Region {
+            base,
+            len_bytes,
+            backing,
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    use rustix::mm::Advice;
+
+    #[cfg(target_os = "linux")]
+    fn advise(base: NonNull<u8>, len_bytes: usize, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: the range is a mapping of ours, and advice on page sizes leaves its bytes as they are.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), len_bytes, advice) }
+    }
+
+    fn map(len_bytes: usize) -> Option<NonNull<u8>> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let flags = MapFlags::PRIVATE;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: with a null hint and without MAP_FIXED the kernel picks addresses that nothing uses.
+        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, prot, flags) };
+        NonNull::new(mapped.ok()?.cast())
+    }
+
+    /// Gives back `len_bytes`, rounded up to a page, from `base` on.
+    ///
+    /// # Safety
+    /// The range was mapped by this module, `base` is a multiple of the page, and nothing uses the bytes any more.
+    pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
+        if len_bytes == 0 {
+            return;
+        }
+        // SAFETY: the caller vouches for the range. A failure (the kernel's table of mappings is full) leaks it, which
+        // is sound.
+        let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
+    }
+
+    fn page_multiple(len_bytes: usize) -> usize {
+        len_bytes.next_multiple_of(rustix::param::page_size())
+    }
+}
+
+#[cfg(not(unix))]
+mod map {
+    //! A target without `mmap`: every region comes from the allocator.
+
+    use super::{Pages, Region};
+    use std::ptr::NonNull;
+
+    pub(super) fn region(_len_bytes: usize, _pages: Pages) -> Option<Region> {
+        None
+    }
+
+    /// # Safety
+    /// None is needed: there is no mapping to give back.
+    pub(super) unsafe fn unmap(_base: NonNull<u8>, _len_bytes: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads the region's every byte; the caller must be its only user.
+    fn bytes(region: &Region) -> &[u8] {
+        // SAFETY: the region is len() readable, initialised (zeroed) bytes, and the tests write none meanwhile.
+        unsafe { std::slice::from_raw_parts(region.as_ptr(), region.len()) }
+    }
+
+    #[test]
+    fn every_source_is_zeroed_aligned_and_writable_to_its_last_byte() {
+        for len_bytes in [
+            1,
+            4095,
+            4096,
+            4097,
+            HUGE_PAGE_BYTES,
+            3 * HUGE_PAGE_BYTES + 5,
+        ] {
+            let sources = [
+                Region::new(len_bytes, Pages::Small),
+                Region::new(len_bytes, Pages::Huge),
+                Region::on_heap(len_bytes),
+            ];
+            for region in sources.map(Result::unwrap) {
+                assert_eq!(region.len(), len_bytes);
+                assert_eq!(region.as_ptr() as usize % MIN_ALIGN_BYTES, 0);
+                assert!(bytes(&region).iter().all(|&byte| byte == 0));
+                // SAFETY: len_bytes - 1 is inside the region, and no reference to its bytes is alive.
+                unsafe { region.as_ptr().add(len_bytes - 1).write(9) };
+                assert_eq!(bytes(&region)[len_bytes - 1], 9);
+            }
+        }
+    }
+
+    #[test]
+    fn huge_regions_start_at_a_huge_page_and_tell_what_they_got() {
+        let region = Region::new(4 * HUGE_PAGE_BYTES, Pages::Huge).unwrap();
+        let small = Region::new(4 * HUGE_PAGE_BYTES, Pages::Small).unwrap();
+        for region in [&region, &small] {
+            // SAFETY: the whole region is ours, and no reference to its bytes is alive.
+            unsafe { region.as_ptr().write_bytes(1, region.len()) };
+        }
+        if cfg!(unix) {
+            assert_eq!(region.as_ptr() as usize % HUGE_PAGE_BYTES, 0);
+            assert_eq!(small.backing(), Backing::SmallPages);
+        }
+        if cfg!(target_os = "linux") {
+            assert_eq!(small.huge_bytes(), Some(0));
+            let huge_bytes = region.huge_bytes().unwrap();
+            assert!(huge_bytes <= region.len());
+            assert!(region.backing() == Backing::AdvisedHuge || huge_bytes == 0);
+        }
+    }
+
+    #[test]
+    fn mapping_more_than_the_machine_has_costs_nothing_until_touched() {
+        if cfg!(all(unix, target_pointer_width = "64")) {
+            let region = Region::new(64 << 30, Pages::Huge).unwrap();
+            // SAFETY: the last byte lies inside the region, and nothing else uses it.
+            let last = unsafe { region.as_ptr().add(region.len() - 1).read() };
+            assert_eq!(last, 0);
+        }
+    }
+
+    #[test]
+    fn no_bytes_is_a_region_too() {
+        for region in [
+            Region::new(0, Pages::Huge),
+            Region::new(0, Pages::Small),
+            Region::on_heap(0),
+        ] {
+            let region = region.unwrap();
+            assert!(region.is_empty() && !region.as_ptr().is_null());
+            assert_eq!(bytes(&region), []);
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_size() {
+        for len_bytes in [usize::MAX, isize::MAX as usize - 3 * HUGE_PAGE_BYTES] {
+            let refusal = Region::new(len_bytes, Pages::Huge).unwrap_err();
+            assert!(
+                refusal.to_string().contains(&len_bytes.to_string()),
+                "{refusal}"
+            );
+        }
+    }
+
+    #[test]
+    fn regions_are_shared_and_moved_between_threads() {
+        let region = Region::new(HUGE_PAGE_BYTES, Pages::Small).unwrap();
+        std::thread::scope(|scope| {
+            for at in 0..2 {
+                let region = &region;
+                // SAFETY: each thread writes a byte of its own, inside the region.
+                scope.spawn(move || unsafe { region.as_ptr().add(at).write(at as u8 + 1) });
+            }
+        });
+        std::thread::spawn(move || assert_eq!(bytes(&region)[..3], [1, 2, 0]))
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn huge_bytes_are_summed_over_the_mappings_that_overlap() {
+        let smaps = "1000-3000 rw-p 00000000 00:00 0\nSize: 8 kB\nAnonHugePages:      4 kB\n\
+                     3000-5000 rw-p 00000000 00:00 0\nAnonHugePages:      2048 kB\n\
+                     9000-a000 rw-p 00000000 00:00 0 [heap]\nAnonHugePages:      8 kB\n";
+        assert_eq!(huge_bytes_of(smaps, 0x1000, 0x3000), Some(4096));
+        assert_eq!(huge_bytes_of(smaps, 0x1000, 0x5000), Some(4096 + 8192));
+        assert_eq!(huge_bytes_of(smaps, 0x6000, 0x7000), None);
+        assert_eq!(
+            huge_bytes_of("1000-3000 rw-p\nAnonHugePages: x kB", 0x1000, 0x3000),
+            None
+        );
+    }
+}
