@@ -1,0 +1,271 @@
+//! What can go wrong: one enum for the whole crate.
+//!
+//! Every message names the thing and the place: the file and the offset in it, the key, the limit and what was asked
+//! for. [`Error`] is [`Clone`], because the one failure of a group commit is told to every writer of the group, and
+//! because the results of a batch of lookups hold an error per key.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The result of the crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
+    #[error("the key has {len_bytes} bytes; a key may have at most {limit_bytes}")]
+    KeyTooLong {
+        /// Length of the key that was given.
+        len_bytes: usize,
+        /// Longest key that is accepted.
+        limit_bytes: usize,
+    },
+    /// The value is longer than [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
+    #[error("the value has {len_bytes} bytes; a value may have at most {limit_bytes}")]
+    ValueTooLong {
+        /// Length of the value that was given.
+        len_bytes: usize,
+        /// Longest value that is accepted.
+        limit_bytes: usize,
+    },
+    /// The batch would grow beyond [`MAX_BATCH_BYTES`](crate::MAX_BATCH_BYTES).
+    #[error("the batch would have {len_bytes} bytes; a batch may have at most {limit_bytes}")]
+    BatchTooLong {
+        /// Length the batch would have had, encoded.
+        len_bytes: usize,
+        /// Longest batch that is accepted.
+        limit_bytes: usize,
+    },
+    /// The write does not fit under the memory limit. Nothing of it was applied or logged.
+    #[error(
+        "the write needs {needed_bytes} bytes of memory, and {used_bytes} of the limit of {limit_bytes} are in use; \
+         raise `memory_limit_bytes`"
+    )]
+    MemoryLimit {
+        /// Bytes the write would have taken.
+        needed_bytes: usize,
+        /// Bytes in use when it was tried.
+        used_bytes: usize,
+        /// The configured limit.
+        limit_bytes: usize,
+    },
+    /// The system refused memory for the memtable.
+    #[error("the system gave no {needed_bytes} bytes of memory: {reason}")]
+    OutOfMemory {
+        /// Bytes that were asked for.
+        needed_bytes: usize,
+        /// What the system said.
+        reason: String,
+    },
+    /// An entry in memory does not match its checksum, or stands out of order.
+    #[error("the entry of key {} is corrupt in memory: {reason}", Key(.key))]
+    CorruptEntry {
+        /// The key whose entry was found corrupt.
+        key: Vec<u8>,
+        /// What was wrong with it.
+        reason: &'static str,
+    },
+    /// Bytes on disk are not what was written.
+    #[error("{} is corrupt at offset {offset}: {reason}", .path.display())]
+    CorruptFile {
+        /// The file.
+        path: PathBuf,
+        /// Offset of the bad bytes, from the start of the file.
+        offset: u64,
+        /// What was wrong with them.
+        reason: String,
+    },
+    /// An encoded batch could not be decoded.
+    #[error("the batch is malformed at byte {offset}: {reason}")]
+    MalformedBatch {
+        /// Offset of the bad operation within the encoded batch.
+        offset: usize,
+        /// What was wrong with it.
+        reason: &'static str,
+    },
+    /// The path holds something else than a store, or nothing. It was left untouched.
+    #[error("{} is not a Forerun store: {reason}", .path.display())]
+    NotAStore {
+        /// The path that was opened.
+        path: PathBuf,
+        /// What is there instead.
+        reason: String,
+    },
+    /// A new store was asked for where one stands.
+    #[error("{} holds a store already", .path.display())]
+    AlreadyExists {
+        /// The path that was opened.
+        path: PathBuf,
+    },
+    /// The store was written by a newer release.
+    #[error("{} has format version {found}; this release reads up to version {supported}", .path.display())]
+    NewerFormat {
+        /// The store's directory.
+        path: PathBuf,
+        /// The version it was written in.
+        found: u32,
+        /// The newest version that this release reads.
+        supported: u32,
+    },
+    /// The store is open elsewhere, in this process or in another.
+    #[error("{} is open already{}", .path.display(), Holder(.holder))]
+    Locked {
+        /// The store's directory.
+        path: PathBuf,
+        /// Number of the process that holds it, where that is known.
+        holder: Option<u32>,
+    },
+    /// The store's keys are ordered by another comparator than the one given.
+    #[error("{} is ordered by comparator {stored:?}; it was opened with {given:?}", .path.display())]
+    ComparatorMismatch {
+        /// The store's directory.
+        path: PathBuf,
+        /// Name of the comparator that the store was created with.
+        stored: String,
+        /// Name of the comparator in the options.
+        given: String,
+    },
+    /// An earlier failure left the state of the log unknown: no more writes are taken, reads go on.
+    #[error("the store takes no more writes since an earlier failure: {cause}")]
+    Poisoned {
+        /// The failure.
+        cause: Arc<Error>,
+    },
+    /// The store was closed through another handle.
+    #[error("the store is closed")]
+    Closed,
+    /// Stable storage was asked for, and the log is off.
+    #[error("the write-ahead log is off, so nothing can be made durable")]
+    LogOff,
+    /// Keys that share a prefix need not stand together in the order of this comparator.
+    #[error(
+        "a prefix scan needs an order by bytes; the store is ordered by comparator {comparator:?}"
+    )]
+    PrefixOrder {
+        /// The store's comparator.
+        comparator: String,
+    },
+    /// The operating system failed a call.
+    #[error("cannot {op} {}: {source}", .path.display())]
+    Io {
+        /// What was tried: a verb, such as `"write"`.
+        op: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    /// Wraps a failed call with what it was for and on which path.
+    pub(crate) fn io(op: &'static str, path: &Path, source: io::Error) -> Error {
+        Error::Io {
+            op,
+            path: path.to_owned(),
+            source: Arc::new(source),
+        }
+    }
+
+    /// Names bad bytes of a file.
+    pub(crate) fn corrupt_file(path: &Path, offset: u64, reason: impl Into<String>) -> Error {
+        Error::CorruptFile {
+            path: path.to_owned(),
+            offset,
+            reason: reason.into(),
+        }
+    }
+
+    /// The kind of the failed system call, if this is one.
+    pub fn io_kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Error::Io { source, .. } => Some(source.kind()),
+            Error::Poisoned { cause } => cause.io_kind(),
+            _ => None,
+        }
+    }
+}
+
+/// Shows a key as text, with its unprintable bytes escaped and its end cut.
+struct Key<'a>(&'a [u8]);
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_BYTES: usize = 64;
+        let shown = &self.0[..self.0.len().min(SHOWN_BYTES)];
+        write!(f, "\"{}\"", shown.escape_ascii())?;
+        if shown.len() < self.0.len() {
+            write!(f, "... ({} bytes)", self.0.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows who holds a lock.
+struct Holder<'a>(&'a Option<u32>);
+
+impl fmt::Display for Holder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(pid) => write!(f, " (by process {pid})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_thing_and_the_place() {
+        let error = Error::corrupt_file(
+            Path::new("store/wal-000001.log"),
+            48,
+            "checksum does not match",
+        );
+        assert_eq!(
+            error.to_string(),
+            "store/wal-000001.log is corrupt at offset 48: checksum does not match"
+        );
+
+        let full = Error::io(
+            "write",
+            Path::new("wal"),
+            io::Error::from(io::ErrorKind::StorageFull),
+        );
+        let poisoned = Error::Poisoned {
+            cause: Arc::new(full),
+        };
+        assert!(
+            poisoned.to_string().contains("cannot write wal"),
+            "{poisoned}"
+        );
+        assert_eq!(poisoned.io_kind(), Some(io::ErrorKind::StorageFull));
+
+        let locked = Error::Locked {
+            path: "store".into(),
+            holder: Some(7),
+        };
+        assert_eq!(locked.to_string(), "store is open already (by process 7)");
+    }
+
+    #[test]
+    fn a_key_is_shown_escaped_and_cut() {
+        let error = Error::CorruptEntry {
+            key: b"a\x00b".to_vec(),
+            reason: "bad",
+        };
+        assert!(error.to_string().contains(r#""a\x00b""#), "{error}");
+        let long = Error::CorruptEntry {
+            key: vec![b'k'; 1000],
+            reason: "bad",
+        };
+        assert!(long.to_string().contains("... (1000 bytes)"), "{long}");
+        assert!(long.to_string().len() < 200);
+    }
+}
