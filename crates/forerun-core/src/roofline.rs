@@ -1,0 +1,307 @@
+//! How fast this machine reads random cache lines: the bound that a batched lookup is measured against.
+//!
+//! The lines of a buffer are linked into one cycle in random order. A *chase* follows it: each load's address is what
+//! the load before it read, so one chase pays the whole latency a line. Several chases in one loop are independent of
+//! each other and their misses overlap: their joint rate, by the number in flight, is what the memory system gives a
+//! thread. Chases start far from each other on the cycle, and every round somewhere else, so that no line is met again
+//! while a cache still holds it.
+
+mod cycle;
+
+use crate::arch::CACHE_LINE_BYTES;
+use crate::region::{Backing, Pages, RegionError};
+use cycle::Cycle;
+use std::time::Duration;
+
+/// The numbers of chases in flight that can be measured.
+pub const IN_FLIGHT: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// The most threads that can be measured.
+pub const THREADS_MAX: usize = 1024;
+
+/// What to measure. The cells are all combinations of `pages`, `threads` and `in_flight`.
+///
+/// ```
+/// use forerun_core::roofline::{Config, measure};
+///
+/// let config = Config { threads: vec![1], ..Config::quick() };
+/// let roofline = measure(&config, |_done, _total| ())?;
+/// println!("{:.0} ns a line", roofline.cells[0].ns_per_line());
+/// # Ok::<(), forerun_core::roofline::RooflineError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Size of the buffer, rounded down to a power of two; there is one for each entry of `pages`. It should be many
+    /// times the last cache's size.
+    pub buffer_bytes: usize,
+    /// Which pages to back buffers with.
+    pub pages: Vec<Pages>,
+    /// Numbers of threads that read the same buffer at once, each pinned to a core where the system allows.
+    pub threads: Vec<usize>,
+    /// Numbers of chases in flight a thread, each one of [`IN_FLIGHT`].
+    pub in_flight: Vec<usize>,
+    /// Rounds; every round measures every cell once, and a cell's result is its median.
+    pub rounds: usize,
+    /// How long one cell is measured in one round.
+    pub duration: Duration,
+}
+
+impl Default for Config {
+    /// 1 GiB, both kinds of pages, one thread and as many as there are cores, all of [`IN_FLIGHT`], five rounds.
+    fn default() -> Config {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads = vec![1, cores];
+        threads.dedup();
+        Config {
+            buffer_bytes: 1 << 30,
+            pages: vec![Pages::Huge, Pages::Small],
+            threads,
+            in_flight: IN_FLIGHT.to_vec(),
+            rounds: 5,
+            duration: Duration::from_millis(50),
+        }
+    }
+}
+
+impl Config {
+    /// A look in a fraction of a second at 64 MiB, which the last cache may hold in part: a figure too high.
+    pub fn quick() -> Config {
+        Config {
+            buffer_bytes: 64 << 20,
+            rounds: 1,
+            duration: Duration::from_millis(2),
+            ..Config::default()
+        }
+    }
+
+    fn check(&self) -> Result<(), RooflineError> {
+        let lists = [
+            ("pages", self.pages.len()),
+            ("threads", self.threads.len()),
+            ("in_flight", self.in_flight.len()),
+            ("rounds", self.rounds),
+        ];
+        if let Some((name, _)) = lists.into_iter().find(|&(_, len)| len == 0) {
+            return Err(RooflineError::Nothing { name });
+        }
+        if let Some(&asked) = self.in_flight.iter().find(|n| !IN_FLIGHT.contains(n)) {
+            return Err(RooflineError::InFlight { asked });
+        }
+        let range = 1..=THREADS_MAX;
+        if let Some(&asked) = self.threads.iter().find(|n| !range.contains(n)) {
+            return Err(RooflineError::Threads { asked });
+        }
+        // Each chase needs a stretch of the cycle to itself.
+        let most_chases = |list: &[usize]| list.iter().copied().max().unwrap_or(1);
+        let chases = most_chases(&self.threads) * most_chases(&self.in_flight);
+        let needed_bytes = 2 * chases.next_power_of_two() * CACHE_LINE_BYTES;
+        if self.buffer_bytes < needed_bytes {
+            return Err(RooflineError::BufferTooSmall {
+                buffer_bytes: self.buffer_bytes,
+                needed_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Why nothing was measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RooflineError {
+    /// A list is empty or a count is zero.
+    #[error("nothing to measure: {name} is empty or zero")]
+    Nothing {
+        /// The field of [`Config`].
+        name: &'static str,
+    },
+    /// No such number of chases.
+    #[error("{asked} chases in flight cannot be measured: use 1, 2, 4, 8, 16, 32 or 64")]
+    InFlight {
+        /// The number asked for.
+        asked: usize,
+    },
+    /// No such number of threads.
+    #[error("{asked} threads cannot be measured: use 1 to {THREADS_MAX}")]
+    Threads {
+        /// The number asked for.
+        asked: usize,
+    },
+    /// The chases would run over each other.
+    #[error(
+        "a buffer of {buffer_bytes} bytes is too small for so many chases: {needed_bytes} bytes are needed"
+    )]
+    BufferTooSmall {
+        /// The size asked for.
+        buffer_bytes: usize,
+        /// The least size for these lists.
+        needed_bytes: usize,
+    },
+    /// A buffer could not be had.
+    #[error("the roofline's buffer: {0}")]
+    Region(#[from] RegionError),
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Roofline {
+    /// The buffers, in the order of [`Config::pages`].
+    pub buffers: Vec<Buffer>,
+    /// The cells, by pages, then threads, then chases in flight, each in [`Config`]'s order.
+    pub cells: Vec<Cell>,
+}
+
+/// One buffer and what it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// The pages asked for.
+    pub pages: Pages,
+    /// What the region got.
+    pub backing: Backing,
+    /// Its size: a power of two.
+    pub len_bytes: usize,
+    /// How much of it the kernel backed with huge pages, where it tells.
+    pub huge_bytes: Option<usize>,
+}
+
+/// The rate of random lines at one combination of pages, threads and chases in flight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// The pages asked for.
+    pub pages: Pages,
+    /// Threads reading at once.
+    pub threads: usize,
+    /// Chases in flight a thread.
+    pub in_flight: usize,
+    /// Lines a second, all threads together: the median of the rounds.
+    pub lines_per_second: f64,
+    /// The slowest round.
+    pub lines_per_second_min: f64,
+    /// The fastest round.
+    pub lines_per_second_max: f64,
+}
+
+impl Cell {
+    /// Nanoseconds a line as one thread sees it. With one chase in flight this is the latency of a dependent miss.
+    pub fn ns_per_line(&self) -> f64 {
+        1e9 * self.threads as f64 / self.lines_per_second
+    }
+}
+
+impl Roofline {
+    /// The latency of a dependent miss, in nanoseconds: one thread, one chase, the first kind of pages measured so.
+    pub fn dependent_ns(&self) -> Option<f64> {
+        let cell = self
+            .cells
+            .iter()
+            .find(|cell| cell.threads == 1 && cell.in_flight == 1)?;
+        Some(cell.ns_per_line())
+    }
+
+    /// The highest rate of random lines that `threads` threads reached together, by any pages and chases in flight.
+    pub fn lines_per_second(&self, threads: usize) -> Option<f64> {
+        let rates = self.cells.iter().filter(|cell| cell.threads == threads);
+        rates.map(|cell| cell.lines_per_second).reduce(f64::max)
+    }
+}
+
+/// Measures every cell of `config`; `progress(done, total)` is called after each measurement.
+///
+/// Takes about `rounds * cells * duration`, and first the time to fill the buffers (a second or less a GiB).
+///
+/// # Errors
+/// [`RooflineError`] when the configuration makes no sense or a buffer cannot be had.
+pub fn measure(
+    config: &Config,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Roofline, RooflineError> {
+    config.check()?;
+    let cycles = config
+        .pages
+        .iter()
+        .map(|&pages| Cycle::new(config.buffer_bytes, pages))
+        .collect::<Result<Vec<Cycle>, RegionError>>()?;
+    let mut shapes = Vec::new();
+    for cycle in &cycles {
+        for &threads in &config.threads {
+            shapes.extend(config.in_flight.iter().map(|&n| (cycle, threads, n)));
+        }
+    }
+    let total = config.rounds * shapes.len();
+    let mut samples = vec![Vec::with_capacity(config.rounds); shapes.len()];
+    for round in 0..config.rounds {
+        for turn in 0..shapes.len() {
+            // Each round starts with another cell, so that none always follows the same one.
+            let at = (turn + round) % shapes.len();
+            let (cycle, threads, in_flight) = shapes[at];
+            samples[at].push(cycle.rate(threads, in_flight, round, config.duration));
+            progress(round * shapes.len() + turn + 1, total);
+        }
+    }
+    let cells = shapes.iter().zip(&mut samples).map(|(shape, samples)| {
+        samples.sort_by(f64::total_cmp);
+        Cell {
+            pages: shape.0.pages,
+            threads: shape.1,
+            in_flight: shape.2,
+            lines_per_second: samples[samples.len() / 2],
+            lines_per_second_min: samples[0],
+            lines_per_second_max: samples[samples.len() - 1],
+        }
+    });
+    let cells = cells.collect();
+    Ok(Roofline {
+        buffers: cycles.iter().map(Cycle::buffer).collect(),
+        cells,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny() -> Config {
+        Config {
+            buffer_bytes: 1 << 20,
+            pages: vec![Pages::Huge, Pages::Small],
+            threads: vec![1, 2],
+            in_flight: vec![1, 8, 64],
+            rounds: 3,
+            duration: Duration::from_micros(100),
+        }
+    }
+
+    #[test]
+    fn every_cell_is_measured_and_every_buffer_told() {
+        let config = tiny();
+        let mut calls = Vec::new();
+        let roofline = measure(&config, |done, total| calls.push((done, total))).unwrap();
+        assert_eq!(roofline.cells.len(), 2 * 2 * 3);
+        assert_eq!(calls.len(), 36);
+        assert_eq!(calls.last(), Some(&(36, 36)));
+        for cell in &roofline.cells {
+            assert!(cell.lines_per_second_min > 0.0);
+            assert!(cell.lines_per_second_min <= cell.lines_per_second);
+            assert!(cell.lines_per_second <= cell.lines_per_second_max);
+        }
+        let pages: Vec<Pages> = roofline.buffers.iter().map(|buffer| buffer.pages).collect();
+        assert_eq!(pages, config.pages);
+        assert!(roofline.dependent_ns().unwrap() > 0.0);
+        assert!(roofline.lines_per_second(2).unwrap() > 0.0);
+        assert_eq!(roofline.lines_per_second(3), None);
+    }
+
+    #[test]
+    fn senseless_configurations_are_refused_by_name() {
+        let refusal = |change: &dyn Fn(&mut Config)| {
+            let mut config = tiny();
+            change(&mut config);
+            measure(&config, |_, _| ()).unwrap_err().to_string()
+        };
+        assert!(refusal(&|c| c.threads.clear()).contains("threads"));
+        assert!(refusal(&|c| c.rounds = 0).contains("rounds"));
+        assert!(refusal(&|c| c.in_flight = vec![3]).contains('3'));
+        assert!(refusal(&|c| c.threads = vec![0]).contains("0 threads"));
+        assert!(refusal(&|c| c.buffer_bytes = 4096).contains("4096"));
+        assert!(refusal(&|c| c.buffer_bytes = 0).contains("0 bytes"));
+    }
+}
