@@ -3,12 +3,12 @@
 mod batch;
 mod error;
 
-// The memtable and the results of a batch of lookups:
-// pub mod memtable;
-// mod values;
+pub mod memtable;
+mod values;
 
 pub use batch::{Op, Ops, WriteBatch};
 pub use error::{Error, Result};
+pub use values::Values;
 
 /// Longest key: 64 KiB. The empty key is a key.
 pub const MAX_KEY_BYTES: usize = 65_536;

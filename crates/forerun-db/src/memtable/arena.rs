@@ -1,0 +1,121 @@
+//! The memory of one memtable: a single region, given out front to back, freed as a whole.
+//!
+//! ```text
+//!   region   | node | node | node | …            never touched, so never backed by memory |
+//!            0                     used                                               limit
+//! ```
+//!
+//! The region is mapped at its full limit when the table is made, and the kernel backs a page when it is first
+//! written. So an address stays valid for the table's life, one counter is the whole allocator, the use is
+//! known to the byte, and the limit cannot be exceeded.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forerun_core::{Pages, Region, RegionError};
+
+use super::node::ALIGN_BYTES;
+
+/// A request that does not fit below the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full {
+    pub(super) needed_bytes: usize,
+    pub(super) used_bytes: usize,
+}
+
+pub(super) struct Arena {
+    region: Region,
+    // Relaxed throughout: the counter hands out disjoint ranges, which takes atomicity only; what is written to
+    // a range is published by the link that leads there.
+    used: AtomicUsize,
+}
+
+impl Arena {
+    pub(super) fn new(limit_bytes: usize, pages: Pages) -> Result<Self, RegionError> {
+        Ok(Arena {
+            region: Region::new(limit_bytes, pages)?,
+            used: AtomicUsize::new(0),
+        })
+    }
+
+    /// Takes `len_bytes`, a multiple of `ALIGN_BYTES`, for the caller alone.
+    pub(super) fn allocate(&self, len_bytes: usize) -> Result<NonNull<u8>, Full> {
+        debug_assert!(len_bytes.is_multiple_of(ALIGN_BYTES));
+        let start = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(len_bytes)
+                    .filter(|&end| end <= self.region.len())
+            })
+            .map_err(|used_bytes| Full {
+                needed_bytes: len_bytes,
+                used_bytes,
+            })?;
+        let place = self.region.as_ptr().wrapping_add(start);
+        // The region's base is not null and the offset lies within it.
+        NonNull::new(place).ok_or(Full {
+            needed_bytes: len_bytes,
+            used_bytes: start,
+        })
+    }
+
+    /// Takes back a range that nobody refers to. Only the latest range can be taken back; any other stays used.
+    pub(super) fn give_back(&self, place: NonNull<u8>, len_bytes: usize) {
+        let start = place.as_ptr().addr() - self.region.as_ptr().addr();
+        let _ = self.used.compare_exchange(
+            start + len_bytes,
+            start,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
+
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether a range lies wholly within what has been given out.
+    pub(super) fn contains(&self, start: *const u8, len_bytes: usize) -> bool {
+        start
+            .addr()
+            .checked_sub(self.region.as_ptr().addr())
+            .and_then(|offset| offset.checked_add(len_bytes))
+            .is_some_and(|end| end <= self.used_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_disjoint_up_to_the_limit_and_the_refused_one_takes_nothing() {
+        let arena = Arena::new(4096, Pages::Small).unwrap();
+        let first = arena.allocate(4000).unwrap();
+        assert_eq!(
+            arena.allocate(104),
+            Err(Full {
+                needed_bytes: 104,
+                used_bytes: 4000
+            })
+        );
+        let second = arena.allocate(96).unwrap();
+        assert_eq!(second.as_ptr().addr() - first.as_ptr().addr(), 4000);
+        assert_eq!(arena.used_bytes(), 4096);
+    }
+
+    #[test]
+    fn only_the_latest_range_is_taken_back() {
+        let arena = Arena::new(4096, Pages::Small).unwrap();
+        let first = arena.allocate(64).unwrap();
+        let second = arena.allocate(32).unwrap();
+        arena.give_back(first, 64);
+        assert_eq!(arena.used_bytes(), 96);
+        arena.give_back(second, 32);
+        assert_eq!(arena.used_bytes(), 64);
+    }
+}

@@ -1,0 +1,141 @@
+//! The strategies of a batch, over the search of `search.rs`.
+//!
+//! Each is a way to run the same lookups; the sink is told each answer with the position of its key.
+
+use forerun_core::{alone, interleave};
+
+use super::check::{Checked, Visit};
+use super::list::{SkipList, Splice};
+use super::node::{Node, Target};
+use super::partition::partition;
+use super::search::{Lookup, answer, descend, find};
+use super::strategy::Strategy;
+
+/// Lookups in flight. Past 16 a Zen 4 core gains little and at 64 the states begin to crowd its L1; see
+/// docs/performance.md.
+const IN_FLIGHT: usize = 32;
+
+/// A batch: the keys, and the sequence number up to which it sees.
+pub(super) struct Batch<'k, K> {
+    pub(super) keys: &'k [K],
+    pub(super) snapshot: u64,
+}
+
+impl<'k, K: AsRef<[u8]>> Batch<'k, K> {
+    #[inline(always)]
+    pub(super) fn key(&self, position: usize) -> &'k [u8] {
+        self.keys[position].as_ref()
+    }
+
+    pub(super) fn target(&self, list: &SkipList, position: usize) -> Target<'k> {
+        Target::new(list.order(), self.key(position), self.snapshot)
+    }
+
+    /// The positions in key order, each with its key's prefix.
+    pub(super) fn sorted(&self, list: &SkipList) -> Vec<Sorted> {
+        let order = list.order();
+        let mut sorted: Vec<_> = (0..self.keys.len())
+            .map(|position| Sorted {
+                prefix: order.prefix(self.key(position)),
+                position,
+            })
+            .collect();
+        sorted.sort_unstable_by(|a, b| {
+            a.prefix
+                .cmp(&b.prefix)
+                .then_with(|| order.compare(self.key(a.position), self.key(b.position)))
+        });
+        sorted
+    }
+}
+
+/// A key's place in a sorted batch.
+#[derive(Clone, Copy)]
+pub(super) struct Sorted {
+    pub(super) prefix: u64,
+    pub(super) position: usize,
+}
+
+/// The strategy that `Auto` stands for.
+pub(super) fn choose(list: &SkipList, keys: usize) -> Strategy {
+    let _ = list;
+    match keys {
+        0..=1 => Strategy::Single,
+        _ => Strategy::Interleaved,
+    }
+}
+
+/// Runs a batch by a strategy that is not `Auto`.
+pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
+    list: &'a SkipList,
+    batch: &Batch<'_, K>,
+    strategy: Strategy,
+    mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    match strategy {
+        Strategy::Single => {
+            for (position, key) in batch.keys.iter().enumerate() {
+                sink(
+                    position,
+                    alone(find::<V>(list, key.as_ref(), batch.snapshot)),
+                );
+            }
+        }
+        Strategy::Finger => finger::<V, K>(list, batch, sink),
+        Strategy::Partition => partition::<V, K>(list, batch, sink),
+        Strategy::Interleaved | Strategy::Auto => {
+            let lookups = batch
+                .keys
+                .iter()
+                .map(|key| find::<V>(list, key.as_ref(), batch.snapshot));
+            interleave::<IN_FLIGHT, _>(lookups, sink);
+        }
+        Strategy::InterleavedSorted => {
+            let sorted = batch.sorted(list);
+            let lookups = sorted
+                .iter()
+                .map(|key| find::<V>(list, batch.key(key.position), batch.snapshot));
+            interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(sorted[turn].position, answer));
+        }
+    }
+}
+
+/// Searches the keys in order, each from the path of the one before: up the path until it does not overshoot,
+/// then down.
+fn finger<'a, V: Visit, K: AsRef<[u8]>>(
+    list: &'a SkipList,
+    batch: &Batch<'_, K>,
+    mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    let mut path = Splice::new(list.head());
+    // The levels on which `path` is known: none yet.
+    let mut known = 0;
+    for Sorted { position, .. } in batch.sorted(list) {
+        let target = batch.target(list, position);
+        // On every known level `path.before` is before the last key sought, and so before this one, which does
+        // not sort before it. (A key sought twice finds its own first version again: `before` is strictly so.)
+        let height = list.top_level() + 1;
+        let (start, top) = match (0..known).find(|&level| !overshot(list, &path, level, &target)) {
+            Some(level) => (path.before[level], level),
+            None => (list.head(), height - 1),
+        };
+        let found = alone(async {
+            let landing = descend::<V, _>(list, &target, start, 0..=top, &mut path).await?;
+            Ok(match landing.hit(list, target.key) {
+                Some(node) => answer(node).await,
+                None => Lookup::Missing,
+            })
+        });
+        // A search that failed has left the lower part of its path as it was, for a smaller key: still before
+        // every key to come, but perhaps far. The next one starts from the top.
+        known = if found.is_ok() { known.max(top + 1) } else { 0 };
+        sink(position, found);
+    }
+}
+
+/// Whether the target lies behind what followed the path on this level.
+fn overshot(list: &SkipList, path: &Splice<'_>, level: usize, target: &Target<'_>) -> bool {
+    let seen = path.seen[level];
+    let behind = |next: Node<'_>| next.compare(list.order(), target).is_lt();
+    seen.prefix <= target.prefix && seen.next.is_some_and(behind)
+}

@@ -1,0 +1,83 @@
+//! What a search checks of the nodes it walks over.
+
+use super::list::SkipList;
+use super::node::Node;
+
+/// Whether a memtable checks what it reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// Memory is trusted.
+    #[default]
+    Off,
+    /// Every entry carries a checksum; every node that a lookup or a cursor walks over has its checksum and its
+    /// order verified, and is touched even where the prefix beside the pointer would have decided the step.
+    /// RocksDB's name for the same is `paranoid_memory_checks`.
+    Paranoid,
+}
+
+/// A node that cannot be what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Corrupt {
+    pub(super) key: Vec<u8>,
+    pub(super) reason: &'static str,
+}
+
+/// The result of walking over nodes. The error is boxed: it is rare, and the state of a suspended lookup small.
+pub(super) type Checked<T> = Result<T, Box<Corrupt>>;
+
+/// The checks of one search, chosen at compile time so that a trusting search does not even ask.
+pub(super) trait Visit {
+    /// Whether a node must be touched even when the prefix beside the pointer tells enough.
+    const READS_ALL: bool;
+
+    /// Called for each node that was reached from `before`, before anything of it is used.
+    fn visit(list: &SkipList, before: Node<'_>, node: Node<'_>) -> Checked<()>;
+}
+
+/// Checks nothing.
+pub(super) struct Trusting;
+
+impl Visit for Trusting {
+    const READS_ALL: bool = false;
+
+    #[inline(always)]
+    fn visit(_: &SkipList, _: Node<'_>, _: Node<'_>) -> Checked<()> {
+        Ok(())
+    }
+}
+
+/// Checks all there is to check.
+pub(super) struct Paranoid;
+
+impl Visit for Paranoid {
+    const READS_ALL: bool = true;
+
+    fn visit(list: &SkipList, before: Node<'_>, node: Node<'_>) -> Checked<()> {
+        if let Err(reason) = node.verify(list.arena()) {
+            // The key may be what is broken, and its length with it: it is named as far as it can be read.
+            let readable = list
+                .arena()
+                .contains(node.address(), node.key().len().saturating_add(16));
+            let key = if readable {
+                node.key().to_vec()
+            } else {
+                Vec::new()
+            };
+            return Err(Box::new(Corrupt { key, reason }));
+        }
+        let in_order = before == list.head()
+            || list
+                .order()
+                .compare(before.key(), node.key())
+                .then_with(|| node.sequence().cmp(&before.sequence()))
+                .is_lt();
+        if in_order {
+            Ok(())
+        } else {
+            Err(Box::new(Corrupt {
+                key: node.key().to_vec(),
+                reason: "it does not sort after the entry before it",
+            }))
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The skip list: one sorted chain of all nodes, and sparser ones above it to descend by.
+//!
+//! ```text
+//!   level 2  head ────────────────────────────► c ───────────────► end
+//!   level 1  head ──────────► b ──────────────► c ───────► e ────► end
+//!   level 0  head ───► a ───► b ───► b' ──────► c ──► d ─► e ────► end
+//!                             newer  older      user key ascending, sequence number descending
+//! ```
+//!
+//! Nodes are only ever added, each level by one compare-and-swap, and freed with the whole list: so a reader
+//! needs no lock, no retry and no reclamation, and a node once reached stays where it is. The list is Pugh's
+//! ("Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990), with the concurrent insertion of
+//! RocksDB's `InlineSkipList`; the prefixes beside its pointers are described in `node.rs`.
+
+use std::ptr::NonNull;
+
+use forerun_core::{Pages, RegionError, alone};
+
+use super::arena::{Arena, Full};
+use super::check::Trusting;
+use super::comparator::KeyOrder;
+use super::node::{Draft, Header, Kind, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Target};
+use super::search::{NoTrail, Trail, descend};
+use super::sync::{AtomicUsize, Ordering};
+
+pub(super) struct SkipList {
+    arena: Arena,
+    order: KeyOrder,
+    seal: Seal,
+    /// The head's header; a node of full height before all others. In the arena, so valid as long as `self`.
+    head: NonNull<Header>,
+    /// The height of the tallest tower that is, or is about to be, in the list.
+    height: AtomicUsize,
+    /// Relaxed throughout: a statistic.
+    entries: std::sync::atomic::AtomicUsize,
+}
+
+// SAFETY: `head` points into the arena, which the list owns; nodes are shared as `Node` is.
+unsafe impl Send for SkipList {}
+// SAFETY: as above; everything that changes is atomic.
+unsafe impl Sync for SkipList {}
+
+/// Why a list could not be made.
+#[derive(Debug)]
+pub(super) enum NewListError {
+    Region(RegionError),
+    Full(Full),
+}
+
+impl SkipList {
+    pub(super) fn new(
+        limit_bytes: usize,
+        pages: Pages,
+        order: KeyOrder,
+        seal: Seal,
+    ) -> Result<Self, NewListError> {
+        let arena = Arena::new(limit_bytes, pages).map_err(NewListError::Region)?;
+        let draft = Draft {
+            key: &[],
+            value: &[],
+            kind: Kind::Deletion,
+            height: MAX_HEIGHT,
+            seal,
+        };
+        let place = arena
+            .allocate(draft.size_bytes())
+            .map_err(NewListError::Full)?;
+        // SAFETY: `place` is the start of `size_bytes` bytes that the arena has just given to us alone.
+        let head = unsafe { draft.write(&arena, place) }.into_raw();
+        Ok(SkipList {
+            arena,
+            order,
+            seal,
+            head,
+            height: AtomicUsize::new(1),
+            entries: Default::default(),
+        })
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    #[inline(always)]
+    pub(super) fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    pub(super) fn seal(&self) -> Seal {
+        self.seal
+    }
+
+    #[inline(always)]
+    pub(super) fn head(&self) -> Node<'_> {
+        // SAFETY: `new` wrote the head into the arena that `self` owns.
+        unsafe { Node::from_raw(self.head) }
+    }
+
+    /// The level at which a search starts.
+    #[inline(always)]
+    pub(super) fn top_level(&self) -> usize {
+        // Relaxed: any height at or above 1 gives a right search, a stale one a longer walk. Levels above it
+        // are reached through the head's links, which have their own ordering.
+        self.height.load(Ordering::Relaxed) - 1
+    }
+
+    pub(super) fn entries(&self) -> usize {
+        self.entries.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Notes that entries were inserted.
+    pub(super) fn count(&self, entries: usize) {
+        self.entries
+            .fetch_add(entries, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Puts a node into the list under its sequence number.
+    ///
+    /// # Safety
+    /// The node must have been drafted in this list's arena, be in no list, and be held by no other thread;
+    /// no node of the same key and sequence number may be in the list.
+    pub(super) async unsafe fn insert(&self, node: Node<'_>, sequence: u64) {
+        debug_assert!((1..=MAX_SEQUENCE).contains(&sequence));
+        // SAFETY: the caller is alone with the node.
+        unsafe { node.number(sequence, self.seal) };
+        let height = node.height();
+        // Relaxed: see `top_level`.
+        self.height.fetch_max(height, Ordering::Relaxed);
+        let target = Target::new(&self.order, node.key(), sequence);
+        let mut splice = Splice::new(self.head());
+        let Ok(_) = descend::<Trusting, _>(
+            self,
+            &target,
+            self.head(),
+            0..=self.top_level(),
+            &mut splice,
+        )
+        .await
+        else {
+            unreachable!("a trusting search finds no fault")
+        };
+        // Bottom up: once a level leads to the node, every level below it does.
+        for level in 0..height {
+            let (mut before, mut seen) = (splice.before[level], splice.seen[level]);
+            loop {
+                // SAFETY: `level` is below the node's height, and `before` was reached at `level`.
+                let (own, link) = unsafe { (node.link(level), before.link(level)) };
+                own.aim(seen);
+                if link.swing(seen.next, node, target.prefix) {
+                    break;
+                }
+                // Another writer was here first: go on from the same node, along this level only.
+                let mut trail = NoTrail;
+                let walk = descend::<Trusting, _>(self, &target, before, level..=level, &mut trail);
+                let Ok(landing) = alone(walk) else {
+                    unreachable!("a trusting search finds no fault")
+                };
+                (before, seen) = (landing.before, landing.seen);
+            }
+        }
+    }
+}
+
+/// The path of a search: on each level the last node before the target, and what followed it.
+pub(super) struct Splice<'a> {
+    pub(super) before: [Node<'a>; MAX_HEIGHT],
+    pub(super) seen: [Seen<'a>; MAX_HEIGHT],
+}
+
+impl<'a> Splice<'a> {
+    pub(super) fn new(head: Node<'a>) -> Self {
+        Splice {
+            before: [head; MAX_HEIGHT],
+            seen: [Seen {
+                next: None,
+                prefix: u64::MAX,
+            }; MAX_HEIGHT],
+        }
+    }
+}
+
+impl<'a> Trail<'a> for Splice<'a> {
+    #[inline(always)]
+    fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {
+        self.before[level] = before;
+        self.seen[level] = seen;
+    }
+}

@@ -1,0 +1,338 @@
+//! The memtable: the newest writes, in memory, sorted, searched by the batch.
+//!
+//! ```text
+//!   mod.rs         what the store uses
+//!   prepared.rs    a batch of writes: drafted, then numbered and linked
+//!   batch.rs       a batch of lookups, by strategy          partition.rs, strategy.rs
+//!   cursor.rs      entries in order, both ways
+//!   search.rs      the one search loop, which awaits each node before it reads it
+//!   list.rs        the skip list                            check.rs: what is verified on the way
+//!   node.rs        an entry and its tower, byte by byte     comparator.rs: the order of keys
+//!   arena.rs       the memory of it all
+//! ```
+//!
+//! Entries are ordered by user key ascending, then by sequence number descending, so that a search for a key
+//! and a snapshot's sequence number lands on the version the snapshot sees.
+
+mod arena;
+mod batch;
+mod check;
+mod comparator;
+mod cursor;
+mod list;
+mod node;
+mod partition;
+mod prepared;
+mod search;
+mod strategy;
+mod sync;
+
+use std::fmt;
+use std::sync::Arc;
+
+use forerun_core::{Backing, Pages, alone};
+
+pub use check::Checks;
+pub use comparator::{Bytewise, Comparator, ReverseBytewise};
+pub use cursor::Entry;
+pub use prepared::Prepared;
+pub use search::Lookup;
+pub use strategy::{Strategy, UnknownStrategy};
+
+use self::arena::Full;
+use self::batch::Batch;
+use self::check::{Checked, Corrupt, Paranoid, Trusting};
+use self::comparator::KeyOrder;
+use self::list::{NewListError, SkipList};
+use self::node::{Node, Seal};
+use crate::{Error, Op, Result, Values};
+
+/// What a memtable is made with.
+#[derive(Clone)]
+pub struct MemTableConfig {
+    /// The most memory the table takes, to the byte, its own head included.
+    pub limit_bytes: usize,
+    /// The order of keys.
+    pub comparator: Arc<dyn Comparator>,
+    /// What is verified on reading.
+    pub checks: Checks,
+    /// The pages to ask the system for.
+    pub pages: Pages,
+}
+
+impl Default for MemTableConfig {
+    /// 1 GiB, bytewise order, no checks, huge pages.
+    fn default() -> Self {
+        MemTableConfig {
+            limit_bytes: 1 << 30,
+            comparator: Arc::new(Bytewise),
+            checks: Checks::Off,
+            pages: Pages::Huge,
+        }
+    }
+}
+
+/// A sorted table in memory: many threads write at once, readers never wait for them.
+///
+/// ```
+/// use forerun_db::Op;
+/// use forerun_db::memtable::{Lookup, MemTable, MemTableConfig, Strategy};
+///
+/// let table = MemTable::new(MemTableConfig::default())?;
+/// let writes = [Op::Put { key: b"a", value: b"1" }, Op::Delete { key: b"b" }];
+/// table.prepare(writes.into_iter())?.publish(1);
+///
+/// let mut found = 0;
+/// table.multi_get(&["a", "b", "c"], 2, Strategy::Auto, |_, lookup| {
+///     found += usize::from(matches!(lookup, Ok(Lookup::Value(b"1"))));
+/// });
+/// assert_eq!(found, 1);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+pub struct MemTable {
+    list: SkipList,
+    checks: Checks,
+}
+
+/// What a memtable holds and takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemTableStats {
+    /// Entries, deletions and older versions included.
+    pub entries: usize,
+    /// Bytes of memory in use; exact.
+    pub used_bytes: usize,
+    /// Bytes of memory that may be used.
+    pub limit_bytes: usize,
+    /// Levels of the list.
+    pub height: usize,
+    /// What kind of memory the system gave.
+    pub backing: Backing,
+}
+
+/// Runs `$body` with `$visit` standing for the checks the table was made with.
+macro_rules! with_checks {
+    ($table:expr, $visit:ident => $body:expr) => {
+        match $table.checks {
+            Checks::Off => {
+                type $visit = Trusting;
+                $body
+            }
+            Checks::Paranoid => {
+                type $visit = Paranoid;
+                $body
+            }
+        }
+    };
+}
+
+impl MemTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the system does not give the address space, [`Error::MemoryLimit`] if the limit
+    /// does not even hold an empty table (512 bytes do).
+    pub fn new(config: MemTableConfig) -> Result<MemTable> {
+        let MemTableConfig {
+            limit_bytes,
+            comparator,
+            checks,
+            pages,
+        } = config;
+        let seal = match checks {
+            Checks::Off => Seal::None,
+            Checks::Paranoid => Seal::Checksum,
+        };
+        let list = SkipList::new(limit_bytes, pages, KeyOrder::new(comparator), seal).map_err(
+            |error| match error {
+                NewListError::Region(error) => Error::OutOfMemory {
+                    needed_bytes: limit_bytes,
+                    reason: error.to_string(),
+                },
+                NewListError::Full(full) => memory_limit(full, limit_bytes),
+            },
+        )?;
+        Ok(MemTable { list, checks })
+    }
+
+    /// Copies a batch of writes into the table's memory, without making it visible: [`Prepared::publish`] does.
+    ///
+    /// # Errors
+    /// [`Error::MemoryLimit`] if the batch does not fit; [`Error::KeyTooLong`] and [`Error::ValueTooLong`].
+    /// Nothing is taken then.
+    pub fn prepare<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<Prepared<'_>> {
+        ops.clone().try_for_each(|op| op.check_lengths())?;
+        Prepared::new(&self.list, ops)
+            .map_err(|full| memory_limit(full, self.list.arena().region().len()))
+    }
+
+    /// The newest version of `key` with a sequence number of at most `snapshot`.
+    ///
+    /// # Errors
+    /// [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
+    pub fn get(&self, key: &[u8], snapshot: u64) -> Result<Lookup<'_>> {
+        with_checks!(self, V => alone(search::find::<V>(&self.list, key, snapshot)))
+            .map_err(corrupt_entry)
+    }
+
+    /// Looks up every key, and tells `sink` each answer with the position of its key in `keys`, exactly once.
+    /// Answers come in no particular order. Keys may repeat and come in any order; a sorted batch costs no less.
+    ///
+    /// An answer is an error ([`Error::CorruptEntry`]) only with [`Checks::Paranoid`], and only for the keys
+    /// whose search walked over the damaged entry.
+    pub fn multi_get<'a, K: AsRef<[u8]>>(
+        &'a self,
+        keys: &[K],
+        snapshot: u64,
+        strategy: Strategy,
+        mut sink: impl FnMut(usize, Result<Lookup<'a>>),
+    ) {
+        let batch = Batch { keys, snapshot };
+        let strategy = match strategy {
+            Strategy::Auto => batch::choose(&self.list, keys.len()),
+            chosen => chosen,
+        };
+        with_checks!(self, V => batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
+            sink(position, lookup.map_err(corrupt_entry));
+        }));
+    }
+
+    /// [`multi_get`](Self::multi_get), with copies of the answers put into `values` in the order of the keys.
+    pub fn multi_get_values<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        snapshot: u64,
+        strategy: Strategy,
+        values: &mut Values,
+    ) {
+        values.reset(keys.len());
+        self.multi_get(keys, snapshot, strategy, |position, lookup| match lookup {
+            Ok(Lookup::Value(value)) => values.set_found(position, value),
+            Ok(Lookup::Missing | Lookup::Deleted) => {}
+            Err(error) => values.set_failed(position, error),
+        });
+    }
+
+    /// A cursor over the entries that `snapshot` sees.
+    pub fn cursor(&self, snapshot: u64) -> Cursor<'_> {
+        Cursor {
+            table: self,
+            snapshot,
+            at: None,
+        }
+    }
+
+    /// What the table holds and takes now.
+    pub fn stats(&self) -> MemTableStats {
+        let arena = self.list.arena();
+        MemTableStats {
+            entries: self.list.entries(),
+            used_bytes: arena.used_bytes(),
+            limit_bytes: arena.region().len(),
+            height: self.list.top_level() + 1,
+            backing: arena.region().backing(),
+        }
+    }
+}
+
+impl fmt::Debug for MemTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemTable")
+            .field("checks", &self.checks)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+fn memory_limit(full: Full, limit_bytes: usize) -> Error {
+    Error::MemoryLimit {
+        needed_bytes: full.needed_bytes,
+        used_bytes: full.used_bytes,
+        limit_bytes,
+    }
+}
+
+#[cold]
+fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
+    Error::CorruptEntry {
+        key: corrupt.key,
+        reason: corrupt.reason,
+    }
+}
+
+/// A position among the visible entries of a snapshot. It needs no lock and sees none of the writes that come
+/// after its snapshot.
+#[derive(Clone)]
+pub struct Cursor<'a> {
+    table: &'a MemTable,
+    snapshot: u64,
+    at: Option<Node<'a>>,
+}
+
+impl<'a> Cursor<'a> {
+    /// Goes to the first entry.
+    ///
+    /// # Errors
+    /// This and the other moves: [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
+    pub fn seek_first(&mut self) -> Result<Option<Entry<'a>>> {
+        let (list, snapshot) = (&self.table.list, self.snapshot);
+        self.go(with_checks!(self.table, V => cursor::first::<V>(list, snapshot)))
+    }
+
+    /// Goes to the last entry.
+    pub fn seek_last(&mut self) -> Result<Option<Entry<'a>>> {
+        let (list, snapshot) = (&self.table.list, self.snapshot);
+        self.go(with_checks!(self.table, V => cursor::last::<V>(list, snapshot)))
+    }
+
+    /// Goes to the first entry whose key is `key` or behind it.
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'a>>> {
+        self.seek_from(key, cursor::From::At)
+    }
+
+    /// Goes to the first entry whose key is behind `key`.
+    pub fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'a>>> {
+        self.seek_from(key, cursor::From::Behind)
+    }
+
+    /// Goes to the last entry whose key is before `key`.
+    pub fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'a>>> {
+        let (list, snapshot) = (&self.table.list, self.snapshot);
+        self.go(with_checks!(self.table, V => cursor::last_before::<V>(list, key, snapshot)))
+    }
+
+    /// Goes to the next entry; to the first, if the cursor stands nowhere.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a cursor moves both ways; iterators are built on it"
+    )]
+    pub fn next(&mut self) -> Result<Option<Entry<'a>>> {
+        let (list, snapshot) = (&self.table.list, self.snapshot);
+        match self.at {
+            Some(node) => {
+                self.go(with_checks!(self.table, V => cursor::following::<V>(list, node, snapshot)))
+            }
+            None => self.seek_first(),
+        }
+    }
+
+    /// Goes to the entry before; to the last, if the cursor stands nowhere.
+    pub fn prev(&mut self) -> Result<Option<Entry<'a>>> {
+        match self.at {
+            Some(node) => self.seek_before(node.key()),
+            None => self.seek_last(),
+        }
+    }
+
+    fn seek_from(&mut self, key: &[u8], from: cursor::From) -> Result<Option<Entry<'a>>> {
+        let (list, snapshot) = (&self.table.list, self.snapshot);
+        self.go(with_checks!(self.table, V => cursor::first_from::<V>(list, key, from, snapshot)))
+    }
+
+    fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<Option<Entry<'a>>> {
+        self.at = to.map_err(corrupt_entry)?;
+        Ok(self.at.map(|node| Entry {
+            key: node.key(),
+            value: node.value(),
+        }))
+    }
+}

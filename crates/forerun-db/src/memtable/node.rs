@@ -1,0 +1,422 @@
+//! One entry of the memtable and its tower, as they lie in the arena.
+//!
+//! ```text
+//!            tower, one link a level             header            entry
+//!   ┌───────────────────────────────────────┬─────────────────┬───────────────────────────┬ ─ ─ ─ ─ ─ ┐
+//!   │ link h-1 │ … │ link 1    │ link 0      │ tag │ klen│vlen│ key, padded to 8 │ value   │ checksum
+//!   └───────────────────────────────────────┴─────────────────┴───────────────────────────┴ ─ ─ ─ ─ ─ ┘
+//!                                            ▲     8     4    4
+//!                                            Node points here, aligned to 8
+//!
+//!   link      prefix (8) | pointer to the next node's header (8)
+//!   tag       sequence number (56 bits) | tower height (7) | kind (1: a value, 0: a deletion)
+//!   checksum  CRC32C of header and entry; only where the table was made with `Checks::Paranoid`
+//! ```
+//!
+//! **The prefix beside the pointer** lets a search pass over a node without touching it: it never exceeds the
+//! comparator's prefix of the key behind the pointer, so a larger prefix than the one sought proves the next
+//! key larger. Between two nodes keys are only ever added, so the key behind a link only ever falls, and the
+//! bound is kept without a double-width exchange: a writer first lowers the prefix, then swings the pointer.
+//! A reader that meets the lowered prefix with the old pointer touches one node it could have spared.
+
+use std::cmp::Ordering as KeyOrdering;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use super::arena::Arena;
+use super::comparator::KeyOrder;
+use super::sync::{AtomicPtr, AtomicU64, Ordering};
+
+/// The tallest tower. With a fan-out of 1:2.. to 1:4 that is enough for more nodes than memory holds.
+pub(super) const MAX_HEIGHT: usize = 24;
+
+/// What a node records about its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Deletion,
+    Value,
+}
+
+/// One level of a tower: what follows, and a lower bound of its key's prefix.
+#[repr(C)]
+pub(super) struct Link {
+    prefix: AtomicU64,
+    next: AtomicPtr<Header>,
+}
+
+/// A link as a reader found it. `prefix` is a lower bound for `next`; for the end of the list it is the maximum
+/// until a writer lowers it.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub(super) next: Option<Node<'a>>,
+    pub(super) prefix: u64,
+}
+
+impl Link {
+    fn end() -> Link {
+        Link {
+            prefix: AtomicU64::new(u64::MAX),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Reads the link: the pointer first, then the prefix, so that the prefix bounds this very pointer (the
+    /// key behind the link can only have fallen in between, and the prefix with it).
+    #[inline(always)]
+    pub(super) fn load(&self) -> Seen<'_> {
+        // Acquire: pairs with the release in `swing`, so that the node's bytes and its own links are seen; and
+        // keeps the prefix load behind this one.
+        let next = self.next.load(Ordering::Acquire);
+        // Relaxed: the prefix is a bound on its own. A reader that must see a node (its insertion happened
+        // before this search) has the lowered prefix too, by coherence: it was lowered before the insertion ended.
+        let prefix = self.prefix.load(Ordering::Relaxed);
+        Seen {
+            next: NonNull::new(next).map(|header| Node {
+                header,
+                arena: PhantomData,
+            }),
+            prefix,
+        }
+    }
+
+    /// Points a link of a node that is not yet in the list at that level.
+    pub(super) fn aim(&self, seen: Seen<'_>) {
+        // Relaxed, both: the node becomes reachable at this level by the release in `swing`.
+        self.prefix.store(seen.prefix, Ordering::Relaxed);
+        self.next.store(as_ptr(seen.next), Ordering::Relaxed);
+    }
+
+    /// Puts `node` between this link's owner and `after`; false if something else follows the owner by now.
+    pub(super) fn swing(&self, after: Option<Node<'_>>, node: Node<'_>, prefix: u64) -> bool {
+        // The bound is lowered first. Relaxed: the exchange below releases it with the node; whoever reads it
+        // earlier reads a bound that holds already. A failed exchange leaves it lower than need be, never wrong.
+        self.prefix.fetch_min(prefix, Ordering::Relaxed);
+        // Release: publishes the node's bytes and its aimed link. Relaxed on failure: the caller reads anew.
+        self.next
+            .compare_exchange(
+                as_ptr(after),
+                as_ptr(Some(node)),
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+}
+
+fn as_ptr(node: Option<Node<'_>>) -> *mut Header {
+    node.map_or(std::ptr::null_mut(), |node| node.header.as_ptr())
+}
+
+/// The fixed part of a node.
+#[repr(C)]
+pub(super) struct Header {
+    tag: u64,
+    key_len: u32,
+    value_len: u32,
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const LINK_BYTES: usize = size_of::<Link>();
+const CHECKSUM_BYTES: usize = size_of::<u32>();
+/// The arena gives out multiples of this, so that every header is aligned.
+pub(super) const ALIGN_BYTES: usize = align_of::<Link>();
+
+const HEIGHT_SHIFT: u32 = 1;
+const HEIGHT_MASK: u64 = 0x7f;
+const SEQUENCE_SHIFT: u32 = 8;
+/// The largest sequence number a node can hold.
+pub(super) const MAX_SEQUENCE: u64 = u64::MAX >> SEQUENCE_SHIFT;
+
+/// Whether nodes carry a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seal {
+    None,
+    Checksum,
+}
+
+/// What a node holds, before it has a place.
+#[derive(Clone, Copy)]
+pub(super) struct Draft<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) kind: Kind,
+    pub(super) height: usize,
+    pub(super) seal: Seal,
+}
+
+impl Draft<'_> {
+    fn tower_bytes(&self) -> usize {
+        self.height * LINK_BYTES
+    }
+
+    /// The bytes the node takes in the arena.
+    pub(super) fn size_bytes(&self) -> usize {
+        let seal_bytes = if self.seal == Seal::Checksum {
+            CHECKSUM_BYTES
+        } else {
+            0
+        };
+        let entry = HEADER_BYTES + self.key.len().max(8) + self.value.len() + seal_bytes;
+        self.tower_bytes() + entry.next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// Writes the node to `place`. It has no sequence number yet and is in no list.
+    ///
+    /// # Safety
+    /// `place` must be aligned to `ALIGN_BYTES`, the start of `self.size_bytes()` writable bytes of `arena`
+    /// that nobody else reads or writes.
+    pub(super) unsafe fn write<'a>(&self, _arena: &'a Arena, place: NonNull<u8>) -> Node<'a> {
+        debug_assert!((1..=MAX_HEIGHT).contains(&self.height));
+        // SAFETY: the tower, the header and the entry lie one behind the other within `size_bytes`; all parts
+        // are aligned because the tower is a multiple of `ALIGN_BYTES`; the bytes are ours to write.
+        unsafe {
+            for level in 0..self.height {
+                place.cast::<Link>().add(level).write(Link::end());
+            }
+            let header = place.add(self.tower_bytes()).cast::<Header>();
+            header.write(Header {
+                tag: (self.height as u64) << HEIGHT_SHIFT | self.kind as u64,
+                key_len: self.key.len() as u32,
+                value_len: self.value.len() as u32,
+            });
+            let key = header.add(1).cast::<u8>();
+            if self.key.len() < 8 {
+                key.cast::<[u8; 8]>().write([0; 8]);
+            }
+            key.copy_from_nonoverlapping(NonNull::from(self.key).cast(), self.key.len());
+            let value = key.add(self.key.len().max(8));
+            value.copy_from_nonoverlapping(NonNull::from(self.value).cast(), self.value.len());
+            Node {
+                header,
+                arena: PhantomData,
+            }
+        }
+    }
+}
+
+/// A node in the arena, which outlives it.
+///
+/// Its bytes do not change once it is in the list; its links do, atomically.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Node<'a> {
+    header: NonNull<Header>,
+    arena: PhantomData<&'a Arena>,
+}
+
+// SAFETY: a node is a shared reference into the arena: what it reaches is immutable or atomic.
+unsafe impl Send for Node<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Node<'_> {}
+
+impl<'a> Node<'a> {
+    pub(super) fn into_raw(self) -> NonNull<Header> {
+        self.header
+    }
+
+    /// # Safety
+    /// `header` must come from `into_raw`, and its arena must outlive `'a`.
+    #[inline(always)]
+    pub(super) unsafe fn from_raw(header: NonNull<Header>) -> Self {
+        Node {
+            header,
+            arena: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn header(self) -> &'a Header {
+        // SAFETY: a `Node` is made by `Draft::write` or read from a link that was given one, so the header is
+        // initialised; it lives as long as the arena and is not written while the node is shared.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The link at `level`.
+    ///
+    /// # Safety
+    /// `level` must be below the node's height, as it is for every level at which the node was reached.
+    #[inline(always)]
+    pub(super) unsafe fn link(self, level: usize) -> &'a Link {
+        // SAFETY: the tower grows down from the header, one initialised link a level up to the height.
+        unsafe { self.header.cast::<Link>().sub(level + 1).as_ref() }
+    }
+
+    /// The address of the link at `level`, to be prefetched; the node need not have that level.
+    #[inline(always)]
+    pub(super) fn link_address(self, level: usize) -> *const u8 {
+        self.header
+            .as_ptr()
+            .cast::<u8>()
+            .wrapping_sub((level + 1) * LINK_BYTES)
+    }
+
+    #[inline(always)]
+    fn key_start(self) -> NonNull<u8> {
+        // SAFETY: the key follows the header in the same allocation.
+        unsafe { self.header.add(1).cast() }
+    }
+
+    #[inline(always)]
+    fn value_start(self) -> NonNull<u8> {
+        // SAFETY: the value follows the padded key in the same allocation.
+        unsafe {
+            self.key_start()
+                .add((self.header().key_len as usize).max(8))
+        }
+    }
+
+    /// The user key.
+    #[inline(always)]
+    pub(super) fn key(self) -> &'a [u8] {
+        // SAFETY: `key_len` bytes were initialised there and do not change.
+        unsafe {
+            NonNull::slice_from_raw_parts(self.key_start(), self.header().key_len as usize).as_ref()
+        }
+    }
+
+    /// The value; empty for a deletion.
+    #[inline(always)]
+    pub(super) fn value(self) -> &'a [u8] {
+        // SAFETY: `value_len` bytes were initialised there and do not change.
+        unsafe {
+            NonNull::slice_from_raw_parts(self.value_start(), self.header().value_len as usize)
+                .as_ref()
+        }
+    }
+
+    /// The first eight bytes of the padded key as a big-endian integer: the prefix under the default order,
+    /// read without looking at the key's length.
+    #[inline(always)]
+    fn first_bytes(self) -> u64 {
+        // SAFETY: keys are padded to eight bytes.
+        u64::from_be_bytes(unsafe { self.key_start().cast::<[u8; 8]>().read() })
+    }
+
+    /// The sequence number of the write.
+    #[inline(always)]
+    pub(super) fn sequence(self) -> u64 {
+        self.header().tag >> SEQUENCE_SHIFT
+    }
+
+    /// Value or deletion.
+    #[inline(always)]
+    pub(super) fn kind(self) -> Kind {
+        if self.header().tag & 1 == 1 {
+            Kind::Value
+        } else {
+            Kind::Deletion
+        }
+    }
+
+    /// The height of the tower.
+    pub(super) fn height(self) -> usize {
+        (self.header().tag >> HEIGHT_SHIFT & HEIGHT_MASK) as usize
+    }
+
+    /// The address of the header, to be prefetched or compared.
+    #[inline(always)]
+    pub(super) fn address(self) -> *const u8 {
+        self.header.as_ptr().cast()
+    }
+
+    /// Gives the node its sequence number and, where asked for, its checksum.
+    ///
+    /// # Safety
+    /// The node must not be in a list yet, and no other thread may hold it.
+    pub(super) unsafe fn number(self, sequence: u64, seal: Seal) {
+        debug_assert!(sequence <= MAX_SEQUENCE);
+        // SAFETY: the caller is alone with the node, so the header may be written.
+        unsafe {
+            let header = self.header.as_ptr();
+            (*header).tag |= sequence << SEQUENCE_SHIFT;
+        }
+        if seal == Seal::Checksum {
+            let checksum = self.checksum();
+            // SAFETY: `Draft::size_bytes` left room for the checksum behind the value.
+            unsafe {
+                self.checksum_start()
+                    .cast::<[u8; 4]>()
+                    .write(checksum.to_le_bytes())
+            }
+        }
+    }
+
+    fn checksum_start(self) -> NonNull<u8> {
+        // SAFETY: the checksum follows the value in the same allocation.
+        unsafe { self.value_start().add(self.header().value_len as usize) }
+    }
+
+    fn checksum(self) -> u32 {
+        let header = self.header();
+        let mut checksum = crc32c::crc32c(&header.tag.to_le_bytes());
+        checksum = crc32c::crc32c_append(checksum, &header.key_len.to_le_bytes());
+        checksum = crc32c::crc32c_append(checksum, &header.value_len.to_le_bytes());
+        // SAFETY: the key is padded to eight initialised bytes.
+        let padded_key = unsafe {
+            NonNull::slice_from_raw_parts(self.key_start(), (header.key_len as usize).max(8))
+                .as_ref()
+        };
+        checksum = crc32c::crc32c_append(checksum, padded_key);
+        crc32c::crc32c_append(checksum, self.value())
+    }
+
+    /// Says what is wrong with a sealed node, trusting nothing that it holds.
+    pub(super) fn verify(self, arena: &Arena) -> Result<(), &'static str> {
+        let Header {
+            key_len, value_len, ..
+        } = *self.header();
+        let (key_len, value_len) = (key_len as usize, value_len as usize);
+        let size_bytes = HEADER_BYTES + key_len.max(8) + value_len + CHECKSUM_BYTES;
+        if !arena.contains(self.address(), size_bytes) {
+            return Err("its lengths reach beyond the memtable");
+        }
+        // SAFETY: the four bytes lie within the arena, as was just checked.
+        let stored = unsafe { self.checksum_start().cast::<[u8; 4]>().read() };
+        if u32::from_le_bytes(stored) == self.checksum() {
+            Ok(())
+        } else {
+            Err("its checksum does not match")
+        }
+    }
+
+    /// Orders the node against a sought position: by key, then the newest sequence number first.
+    #[inline(always)]
+    pub(super) fn compare(self, order: &KeyOrder, target: &Target<'_>) -> KeyOrdering {
+        if let KeyOrder::Bytewise = order {
+            let first_bytes = self.first_bytes();
+            if first_bytes != target.prefix {
+                return first_bytes.cmp(&target.prefix);
+            }
+        }
+        order
+            .compare(self.key(), target.key)
+            .then_with(|| target.sequence.cmp(&self.sequence()))
+    }
+
+    /// Whether the node is a version of the key sought. Asked only of nodes at or behind the target.
+    #[inline(always)]
+    pub(super) fn has_key(self, order: &KeyOrder, key: &[u8]) -> bool {
+        match order {
+            KeyOrder::Bytewise => self.key() == key,
+            KeyOrder::Custom(comparator) => comparator.compare(self.key(), key).is_eq(),
+        }
+    }
+}
+
+/// A position in the list: the newest version of `key` that `sequence` sees.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'k> {
+    pub(super) key: &'k [u8],
+    pub(super) prefix: u64,
+    pub(super) sequence: u64,
+}
+
+impl<'k> Target<'k> {
+    #[inline(always)]
+    pub(super) fn new(order: &KeyOrder, key: &'k [u8], sequence: u64) -> Self {
+        Target {
+            key,
+            prefix: order.prefix(key),
+            sequence,
+        }
+    }
+}

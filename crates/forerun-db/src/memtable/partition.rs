@@ -1,0 +1,155 @@
+//! The partition strategy: a sorted batch moves through the list as groups, breadth first.
+//!
+//! ```text
+//!   group: keys lo..hi, all between `before` and what follows it on `level`
+//!
+//!   before ──level──► next          keys < next  stay with `before`, one level down
+//!     │ lo … cut │ cut … hi         the others   move on to `next`, same level
+//! ```
+//!
+//! A round first prefetches the node that each group must be compared with, then compares them all; so the
+//! misses of a round overlap, and a node is visited once however many keys of the batch pass it.
+
+use forerun_core::arch::prefetch_read;
+
+use super::batch::{Batch, Sorted};
+use super::check::{Checked, Visit};
+use super::list::SkipList;
+use super::node::{Kind, Node, Target};
+use super::search::{Lookup, prefetch_value};
+
+#[derive(Clone, Copy)]
+struct Group<'a> {
+    before: Node<'a>,
+    /// The nearest node known to be at or behind every key of the group.
+    behind: Option<Node<'a>>,
+    level: usize,
+    lo: usize,
+    hi: usize,
+}
+
+/// A group, and the node it waits for.
+type Pending<'a> = (Group<'a>, Node<'a>);
+
+pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
+    list: &'a SkipList,
+    batch: &Batch<'_, K>,
+    mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    let sorted = batch.sorted(list);
+    if sorted.is_empty() {
+        return;
+    }
+    let mut pending = Vec::with_capacity(sorted.len());
+    let mut next_round = Vec::with_capacity(sorted.len());
+    let mut hits: Vec<(usize, Node<'a>)> = Vec::with_capacity(sorted.len());
+    let first = Group {
+        before: list.head(),
+        behind: None,
+        level: list.top_level(),
+        lo: 0,
+        hi: sorted.len(),
+    };
+    let mut landed = |group: Group<'a>,
+                      touched: Option<Node<'a>>,
+                      sink: &mut dyn FnMut(usize, Checked<Lookup<'a>>)| {
+        for key in &sorted[group.lo..group.hi] {
+            match touched.filter(|node| node.has_key(list.order(), batch.key(key.position))) {
+                Some(node) => hits.push((key.position, node)),
+                None => sink(key.position, Ok(Lookup::Missing)),
+            }
+        }
+    };
+    sink_down::<V>(first, &sorted, &mut pending, &mut |group, node| {
+        landed(group, node, &mut sink)
+    });
+    while !pending.is_empty() {
+        for (group, next) in pending.drain(..) {
+            if let Err(corrupt) = V::visit(list, group.before, next) {
+                for key in &sorted[group.lo..group.hi] {
+                    sink(key.position, Err(corrupt.clone()));
+                }
+                continue;
+            }
+            // Keys up to the cut have `next` at or behind them.
+            let is_behind = |key: &Sorted| {
+                let target = Target {
+                    key: batch.key(key.position),
+                    prefix: key.prefix,
+                    sequence: batch.snapshot,
+                };
+                next.compare(list.order(), &target).is_ge()
+            };
+            let cut = group.lo + sorted[group.lo..group.hi].partition_point(is_behind);
+            let mut go_on = |group| {
+                sink_down::<V>(group, &sorted, &mut next_round, &mut |group, node| {
+                    landed(group, node, &mut sink)
+                })
+            };
+            if cut < group.hi {
+                go_on(Group {
+                    before: next,
+                    behind: group.behind,
+                    lo: cut,
+                    ..group
+                });
+            }
+            if cut > group.lo {
+                go_on(Group {
+                    behind: Some(next),
+                    hi: cut,
+                    ..group
+                });
+            }
+        }
+        std::mem::swap(&mut pending, &mut next_round);
+    }
+    for &(_, node) in &hits {
+        if node.kind() == Kind::Value {
+            prefetch_value(node.value());
+        }
+    }
+    for (position, node) in hits {
+        sink(
+            position,
+            Ok(match node.kind() {
+                Kind::Value => Lookup::Value(node.value()),
+                Kind::Deletion => Lookup::Deleted,
+            }),
+        );
+    }
+}
+
+/// Takes a group down as far as links and prefixes alone decide. What must be compared with a node is put into
+/// `pending`, and the node prefetched; keys whose place is found are reported with the touched node there, if any.
+fn sink_down<'a, V: Visit>(
+    mut group: Group<'a>,
+    sorted: &[Sorted],
+    pending: &mut Vec<Pending<'a>>,
+    landed: &mut dyn FnMut(Group<'a>, Option<Node<'a>>),
+) {
+    loop {
+        // SAFETY: `before` was reached on this level or a higher one.
+        let seen = unsafe { group.before.link(group.level) }.load();
+        if let Some(next) = seen.next
+            && seen.next != group.behind
+        {
+            let is_before = |key: &Sorted| !V::READS_ALL && key.prefix < seen.prefix;
+            let cut = group.lo + sorted[group.lo..group.hi].partition_point(is_before);
+            if cut < group.hi {
+                prefetch_read(next.link_address(group.level));
+                prefetch_read(next.address());
+                pending.push((Group { lo: cut, ..group }, next));
+                group.hi = cut;
+                if group.lo == group.hi {
+                    return;
+                }
+            }
+        }
+        if group.level == 0 {
+            let touched = seen.next.filter(|_| seen.next == group.behind);
+            return landed(group, touched);
+        }
+        group.level -= 1;
+    }
+}

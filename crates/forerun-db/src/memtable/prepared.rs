@@ -1,0 +1,209 @@
+//! Writes on their way into the list: copied into the arena first, numbered and linked later.
+//!
+//! A store must know that a batch fits before it logs it, and its sequence numbers only after. So a batch is
+//! drafted as nodes in one block of the arena, chained in order through their lowest links, which are not yet
+//! in use:
+//!
+//! ```text
+//!   block   | node 0 | node 1 | node 2 |
+//!               └──link 0─► └──link 0─► └─► end
+//! ```
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use forerun_core::{alone, interleave};
+
+use super::arena::Full;
+use super::list::SkipList;
+use super::node::{Draft, Kind, MAX_HEIGHT, Node, Seen};
+use crate::Op;
+
+/// Insertions in flight together. Their states hold a search path each and are larger than a lookup's.
+const IN_FLIGHT: usize = 12;
+
+/// From this many entries on a batch's searches are interleaved.
+const INTERLEAVE_FROM: usize = 4;
+
+/// A batch of writes that has its place in memory, and is not yet visible.
+///
+/// Dropped without being published, it leaves no trace but, at times, the bytes it took.
+#[must_use = "nothing is visible before it is published"]
+pub struct Prepared<'a> {
+    list: &'a SkipList,
+    first: Option<Node<'a>>,
+    entries: usize,
+    block: NonNull<u8>,
+    block_bytes: usize,
+}
+
+// SAFETY: the nodes of the block belong to this value alone until they are published.
+unsafe impl Send for Prepared<'_> {}
+
+impl<'a> Prepared<'a> {
+    pub(super) fn new<'op>(
+        list: &'a SkipList,
+        ops: impl Iterator<Item = Op<'op>> + Clone,
+    ) -> Result<Self, Full> {
+        // The heights are drawn twice from one seed: once to know the size, once to write.
+        let seed = Heights::draw();
+        let block_bytes = drafts(list, ops.clone(), seed)
+            .map(|draft| draft.size_bytes())
+            .sum();
+        let block = list.arena().allocate(block_bytes)?;
+        let mut prepared = Prepared {
+            list,
+            first: None,
+            entries: 0,
+            block,
+            block_bytes,
+        };
+        let mut place = block;
+        let mut last: Option<Node<'a>> = None;
+        for draft in drafts(list, ops, seed) {
+            // SAFETY: the block was sized by the same drafts, so each finds its bytes, aligned because every
+            // size is a multiple of the alignment; the block is ours alone.
+            let node = unsafe { draft.write(list.arena(), place) };
+            // SAFETY: as above: the next draft begins where this one ends.
+            place = unsafe { place.add(draft.size_bytes()) };
+            match last.replace(node) {
+                None => prepared.first = Some(node),
+                // SAFETY: every node has level 0.
+                Some(last) => unsafe { last.link(0) }.aim(Seen {
+                    next: Some(node),
+                    prefix: 0,
+                }),
+            }
+            prepared.entries += 1;
+        }
+        Ok(prepared)
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Makes the entries visible to readers at `first_sequence` and above, the `i`th under the sequence number
+    /// `first_sequence + i`. Sequence numbers start at 1, and no two entries of a memtable share one.
+    ///
+    /// Several threads may publish at once. When this returns, every search that starts later finds the entries.
+    pub fn publish(self, first_sequence: u64) {
+        let prepared = ManuallyDrop::new(self);
+        let list = prepared.list;
+        let mut next = prepared.first;
+        let nodes = std::iter::from_fn(move || {
+            let node = next?;
+            // SAFETY: every node has level 0. The link still chains the block: insertion aims it anew later.
+            next = unsafe { node.link(0) }.load().next;
+            Some(node)
+        });
+        let insertions = nodes.zip(first_sequence..).map(|(node, sequence)| {
+            // SAFETY: the node was drafted in this list's arena by `new` and is handed on by the chain once,
+            // and `self` is consumed; the caller numbers entries uniquely.
+            unsafe { list.insert(node, sequence) }
+        });
+        if prepared.entries < INTERLEAVE_FROM {
+            insertions.for_each(alone);
+        } else {
+            interleave::<IN_FLIGHT, _>(insertions, |_, ()| ());
+        }
+        list.count(prepared.entries);
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        self.list.arena().give_back(self.block, self.block_bytes);
+    }
+}
+
+fn drafts<'op>(
+    list: &SkipList,
+    ops: impl Iterator<Item = Op<'op>>,
+    mut heights: Heights,
+) -> impl Iterator<Item = Draft<'op>> {
+    let seal = list.seal();
+    ops.map(move |op| {
+        let (key, value, kind) = match op {
+            Op::Put { key, value } => (key, value, Kind::Value),
+            Op::Delete { key } => (key, &[][..], Kind::Deletion),
+        };
+        Draft {
+            key,
+            value,
+            kind,
+            height: heights.next(),
+            seal,
+        }
+    })
+}
+
+/// Tower heights: each level holds one in `1 << FAN_OUT_BITS` of the nodes of the level below.
+#[derive(Clone, Copy)]
+struct Heights(u64);
+
+/// The logarithm of the fan-out. A prefix decides a step without a touch, so what counts is the number of
+/// steps forward, (f - 1) / 2 a level on log_f(n) levels: least for a fan-out of 2. Measured in docs/performance.md.
+const FAN_OUT_BITS: u32 = 1;
+
+impl Heights {
+    fn draw() -> Self {
+        thread_local! {
+            static STATE: Cell<u64> = Cell::new({
+                use std::hash::{BuildHasher, RandomState};
+                RandomState::new().hash_one(std::thread::current().id())
+            });
+        }
+        Heights(STATE.with(|state| {
+            let seed = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+            state.set(seed);
+            seed
+        }))
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014), read as coin tosses.
+    fn next(&mut self) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        1 + (bits.trailing_zeros() / FAN_OUT_BITS).min(MAX_HEIGHT as u32 - 1) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_level_holds_its_share_of_the_nodes_below() {
+        let mut heights = Heights::draw();
+        let mut at_least = [0_u32; MAX_HEIGHT + 1];
+        let n = 200_000;
+        for _ in 0..n {
+            let height = heights.next();
+            assert!((1..=MAX_HEIGHT).contains(&height));
+            at_least[height] += 1;
+        }
+        let fan_out = f64::from(1_u32 << FAN_OUT_BITS);
+        for height in (1..MAX_HEIGHT).rev() {
+            at_least[height] += at_least[height + 1];
+        }
+        assert_eq!(at_least[1], n);
+        for height in 1..4 {
+            let share = f64::from(at_least[height + 1]) / f64::from(at_least[height]);
+            assert!(
+                (share * fan_out - 1.0).abs() < 0.05,
+                "level {height}: {share}"
+            );
+        }
+    }
+}

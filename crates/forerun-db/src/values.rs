@@ -1,0 +1,152 @@
+//! The answers of a `multi_get`, in memory that the caller keeps and passes in again.
+//!
+//! ```text
+//!   slots   | found 0..5 | missing | found 5..9 | failed |      one a key, in the order of the keys
+//!   bytes   |v v v v v|v v v v|                                 the values, in the order they were found
+//! ```
+
+use std::ops::Range;
+
+use crate::Error;
+
+/// The answers of one batch: for each key, in the order of the keys, a value, nothing, or an error.
+///
+/// The values lie in one buffer, which is reused from batch to batch, so that a warm batch allocates nothing.
+///
+/// ```
+/// use forerun_db::{Db, Options, Values};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default())?;
+/// db.put(b"paris", b"48.85,2.35")?;
+/// let mut values = Values::new();
+/// db.multi_get(&["paris", "atlantis"], &mut values)?;
+/// assert_eq!(values.get(0)?, Some(&b"48.85,2.35"[..]));
+/// assert_eq!(values.get(1)?, None);
+/// assert_eq!(values.found(), 1);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Values {
+    bytes: Vec<u8>,
+    slots: Vec<Slot>,
+    found: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Slot {
+    Missing,
+    Found(Range<usize>),
+    Failed(Box<Error>),
+}
+
+impl Values {
+    /// No answers, and no memory taken yet.
+    pub fn new() -> Values {
+        Values::default()
+    }
+
+    /// The number of keys answered.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether the batch was empty.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The number of keys whose value was found.
+    pub fn found(&self) -> usize {
+        self.found
+    }
+
+    /// The value of the key at `position`; `None` if the key is not in the store or there is no such position.
+    ///
+    /// # Errors
+    /// What kept this key, and not the batch, from being answered.
+    pub fn get(&self, position: usize) -> Result<Option<&[u8]>, &Error> {
+        match self.slots.get(position) {
+            None | Some(Slot::Missing) => Ok(None),
+            Some(Slot::Found(range)) => Ok(Some(&self.bytes[range.clone()])),
+            Some(Slot::Failed(error)) => Err(error),
+        }
+    }
+
+    /// The answers, in the order of the keys.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Result<Option<&[u8]>, &Error>> {
+        (0..self.slots.len()).map(|position| self.get(position))
+    }
+
+    /// Forgets the answers and keeps the memory.
+    pub fn clear(&mut self) {
+        self.reset(0);
+    }
+
+    /// The bytes of memory held, used or not.
+    pub fn capacity_bytes(&self) -> usize {
+        self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>()
+    }
+
+    /// Makes room for `len` answers; until set, an answer is "missing".
+    pub(crate) fn reset(&mut self, len: usize) {
+        self.bytes.clear();
+        self.slots.clear();
+        self.slots.resize(len, Slot::Missing);
+        self.found = 0;
+    }
+
+    /// Sets the answer at `position`, once.
+    #[inline]
+    pub(crate) fn set_found(&mut self, position: usize, value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.slots[position] = Slot::Found(start..self.bytes.len());
+        self.found += 1;
+    }
+
+    /// Sets the answer at `position` to a failure.
+    #[cold]
+    pub(crate) fn set_failed(&mut self, position: usize, error: Error) {
+        self.slots[position] = Slot::Failed(Box::new(error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_stand_at_their_positions_whatever_order_they_came_in() {
+        let mut values = Values::new();
+        values.reset(4);
+        values.set_found(2, b"two");
+        values.set_failed(3, Error::Closed);
+        values.set_found(0, b"");
+        assert_eq!((values.len(), values.found()), (4, 2));
+        assert_eq!(values.get(0).unwrap(), Some(&b""[..]));
+        assert_eq!(values.get(1).unwrap(), None);
+        assert_eq!(values.get(2).unwrap(), Some(&b"two"[..]));
+        assert!(matches!(values.get(3), Err(Error::Closed)));
+        assert_eq!(values.get(4).unwrap(), None);
+        assert_eq!(values.iter().filter(Result::is_err).count(), 1);
+    }
+
+    #[test]
+    fn a_second_batch_sees_nothing_of_the_first_and_takes_no_new_memory() {
+        let mut values = Values::new();
+        values.reset(3);
+        values.set_found(1, &[7; 100]);
+        let capacity_bytes = values.capacity_bytes();
+        values.reset(2);
+        assert_eq!(
+            (values.len(), values.found(), values.get(1).unwrap()),
+            (2, 0, None)
+        );
+        values.set_found(1, &[8; 100]);
+        assert_eq!(values.capacity_bytes(), capacity_bytes);
+        values.clear();
+        assert!(values.is_empty());
+    }
+}
