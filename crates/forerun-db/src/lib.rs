@@ -2,6 +2,7 @@
 
 mod batch;
 mod error;
+pub mod io;
 
 pub mod memtable;
 mod values;

@@ -1,0 +1,344 @@
+//! A file system in memory that fails on demand and loses its power. For tests, also of programs that use the store.
+//!
+//! ```text
+//! names     durable ── sync_dir ──> [ unsynced: create, rename, remove, ... ] ──> as seen
+//! a file    durable ── sync ──────> [ unsynced: write, write, set_len, ...  ] ──> as seen
+//! ```
+//!
+//! Calls act on what is seen and are noted as unsynced; a sync makes them durable. [`FaultIo::crash`] gives the file
+//! system as it may be found after the power was lost: what was durable, and of the unsynced changes any that the seed chooses:
+//! none, all, the first ones with the last torn at some byte, or any subset of 512-byte sectors, with zeros for what is missing.
+//! [`FaultIo::kill`] gives it as found after the process alone died: as seen.
+//!
+//! Every call of [`Io`] and [`IoFile`] has a number, from 0, and [`FaultIo::fail_call`] plans a [`Fault`] for one of them.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Io, IoFile, OpenMode};
+use disk::{Change, Disk, NameChange, Node};
+
+mod disk;
+
+/// Error number of a failed device (`EIO`).
+pub const EIO: i32 = 5;
+
+/// Error number of a full device (`ENOSPC`).
+pub const ENOSPC: i32 = 28;
+
+/// What goes wrong at a chosen call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The call does nothing and fails with this error number.
+    Fail(i32),
+    /// A write takes half of its bytes and says so. Another call does as usual.
+    ShortWrite,
+    /// A write takes half of its bytes, and fails with this error number all the same. Another call fails.
+    TornWrite(i32),
+    /// The call, and every later one until the power is back, fails. A write takes half of its bytes first.
+    PowerLoss,
+}
+
+/// A model file system. Clones share it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use forerun_db::io::fault::{Fault, FaultIo, ENOSPC};
+/// use forerun_db::io::{Io, OpenMode};
+///
+/// let io = FaultIo::new();
+/// let file = io.open("/a".as_ref(), OpenMode::Create)?;
+/// io.fail_call(io.calls(), Fault::Fail(ENOSPC));
+/// assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(ENOSPC));
+/// assert_eq!(file.write_at(b"x", 0)?, 1);
+///
+/// assert!(io.crash(1).open("/a".as_ref(), OpenMode::Read).is_err() || io.crash(1).read("/a").is_some());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct FaultIo {
+    disk: Arc<Mutex<Disk>>,
+}
+
+impl FaultIo {
+    /// An empty file system: the directories `/` and `.`.
+    pub fn new() -> FaultIo {
+        FaultIo::default()
+    }
+
+    /// Number of calls so far; the next call has this number.
+    pub fn calls(&self) -> u64 {
+        self.lock().calls
+    }
+
+    /// Plans a fault for the call of a number, in place of any planned before.
+    pub fn fail_call(&self, call: u64, fault: Fault) {
+        let mut disk = self.lock();
+        disk.fault = Some((call, fault));
+        disk.hit = None;
+    }
+
+    /// What the planned fault hit, if its call came: the operation and the path.
+    pub fn hit(&self) -> Option<String> {
+        self.lock().hit.clone()
+    }
+
+    /// Limits the bytes that all files together may have: a full disk. `None` lifts the limit.
+    pub fn set_capacity_bytes(&self, capacity_bytes: Option<u64>) {
+        self.lock().capacity_bytes = capacity_bytes;
+    }
+
+    /// The file system after the power was lost and came back. This one stays without.
+    ///
+    /// `seed` chooses what of the unsynced changes was kept. Seeds 0 and 1 are the extremes: nothing, and everything.
+    pub fn crash(&self, seed: u64) -> FaultIo {
+        let mut disk = self.lock();
+        disk.powered_off = true;
+        FaultIo {
+            disk: Arc::new(Mutex::new(disk.after_power_loss(seed))),
+        }
+    }
+
+    /// The file system after the process that used it died. This one fails every call from now on.
+    pub fn kill(&self) -> FaultIo {
+        let mut disk = self.lock();
+        disk.powered_off = true;
+        FaultIo {
+            disk: Arc::new(Mutex::new(disk.after_kill())),
+        }
+    }
+
+    /// The bytes of a file, as seen.
+    pub fn read(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        let disk = self.lock();
+        match disk.names.get(path.as_ref())? {
+            Node::File(inode) => Some(disk.inodes[*inode].bytes.clone()),
+            Node::Dir => None,
+        }
+    }
+
+    /// Puts a file there, durable, whatever was there before: to plant damage.
+    pub fn write(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        self.lock().plant(path.as_ref(), bytes);
+    }
+
+    /// Removes a file, durably: to plant damage.
+    pub fn take(&self, path: impl AsRef<Path>) {
+        let mut disk = self.lock();
+        disk.names.remove(path.as_ref());
+        disk.durable_names.remove(path.as_ref());
+    }
+
+    /// Paths of all files, as seen, in order.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let disk = self.lock();
+        disk.names
+            .iter()
+            .filter(|(_, node)| matches!(node, Node::File(_)))
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Disk> {
+        // A panic of another thread leaves the model as consistent as a call leaves it.
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call that is no write, and fails it if that is planned.
+    fn enter(&self, op: &str, path: &Path) -> io::Result<MutexGuard<'_, Disk>> {
+        let mut disk = self.lock();
+        match disk.count(op, path)? {
+            None | Some(Fault::ShortWrite) => Ok(disk),
+            Some(Fault::Fail(errno) | Fault::TornWrite(errno)) => {
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            Some(Fault::PowerLoss) => Err(disk.power_off()),
+        }
+    }
+}
+
+impl Io for FaultIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let mut disk = self.enter("open", path)?;
+        let inode = match disk.names.get(path) {
+            Some(Node::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(&Node::File(inode)) => {
+                if mode == OpenMode::CreateEmpty {
+                    disk.inodes[inode].change(Change::SetLen(0));
+                }
+                inode
+            }
+            None if matches!(mode, OpenMode::Create | OpenMode::CreateEmpty) => {
+                disk.check_parent(path)?;
+                let inode = disk.new_inode();
+                disk.change_name(NameChange::Link {
+                    path: path.to_owned(),
+                    node: Node::File(inode),
+                });
+                inode
+            }
+            None => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(Box::new(FaultFile {
+            io: self.clone(),
+            path: path.to_owned(),
+            inode,
+            locked: Mutex::new(false),
+        }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        let disk = self.enter("list", dir)?;
+        disk.check_dir(dir)?;
+        let inside = disk.names.keys().filter(|path| path.parent() == Some(dir));
+        Ok(inside
+            .filter_map(|path| Some(path.file_name()?.to_owned()))
+            .collect())
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let mut disk = self.enter("create the directory", path)?;
+        if disk.check_dir(path).is_ok() || disk.names.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        disk.check_parent(path)?;
+        disk.change_name(NameChange::Link {
+            path: path.to_owned(),
+            node: Node::Dir,
+        });
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut disk = self.enter("rename", from)?;
+        let Some(&node @ Node::File(_)) = disk.names.get(from) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        if from.parent() != to.parent() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        disk.change_name(NameChange::Rename {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            node,
+        });
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut disk = self.enter("remove", path)?;
+        if !disk.names.contains_key(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        disk.change_name(NameChange::Unlink {
+            path: path.to_owned(),
+        });
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut disk = self.enter("sync the directory", dir)?;
+        disk.check_dir(dir)?;
+        disk.sync_names(dir);
+        Ok(())
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        Some(u128::from(self.lock().boots) + 1)
+    }
+}
+
+#[derive(Debug)]
+struct FaultFile {
+    io: FaultIo,
+    path: PathBuf,
+    inode: usize,
+    locked: Mutex<bool>,
+}
+
+impl IoFile for FaultFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let disk = self.io.enter("read", &self.path)?;
+        let bytes = &disk.inodes[self.inode].bytes;
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| bytes.get(offset..))
+            .unwrap_or(&[]);
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let mut disk = self.io.lock();
+        let fault = disk.count("write", &self.path)?;
+        let half = bytes.len() / 2;
+        let (wanted, result) = match fault {
+            None => (bytes.len(), Ok(bytes.len())),
+            Some(Fault::Fail(errno)) => (0, Err(io::Error::from_raw_os_error(errno))),
+            Some(Fault::ShortWrite) => (
+                half.max(1).min(bytes.len()),
+                Ok(half.max(1).min(bytes.len())),
+            ),
+            Some(Fault::TornWrite(errno)) => (half, Err(io::Error::from_raw_os_error(errno))),
+            Some(Fault::PowerLoss) => (half, Err(disk.power_off())),
+        };
+        let room = disk.room_bytes(self.inode, offset);
+        let taken = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
+        if taken > 0 {
+            disk.inodes[self.inode].change(Change::Write {
+                offset,
+                bytes: bytes[..taken].to_vec(),
+            });
+        }
+        match result {
+            Ok(_) if taken == 0 && !bytes.is_empty() => Err(io::Error::from_raw_os_error(ENOSPC)),
+            Ok(_) => Ok(taken),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let disk = self.io.enter("measure", &self.path)?;
+        Ok(disk.inodes[self.inode].bytes.len() as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut disk = self.io.enter("cut", &self.path)?;
+        if len > disk.inodes[self.inode].bytes.len() as u64 + disk.room_bytes(self.inode, u64::MAX)
+        {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        disk.inodes[self.inode].change(Change::SetLen(len));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.io.enter("sync", &self.path)?;
+        disk.inodes[self.inode].sync();
+        Ok(())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let mut disk = self.io.enter("lock", &self.path)?;
+        let inode = &mut disk.inodes[self.inode];
+        let free = !std::mem::replace(&mut inode.locked, true);
+        let mut held = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        *held |= free;
+        Ok(*held)
+    }
+}
+
+impl Drop for FaultFile {
+    fn drop(&mut self) {
+        if *self
+            .locked
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            self.io.lock().inodes[self.inode].locked = false;
+        }
+    }
+}

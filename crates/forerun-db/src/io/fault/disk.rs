@@ -1,0 +1,351 @@
+//! The state of the model: names and files, each as seen and as durable, with the changes in between.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Fault;
+
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: u64 = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Dir,
+    File(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum NameChange {
+    Link {
+        path: PathBuf,
+        node: Node,
+    },
+    Unlink {
+        path: PathBuf,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        node: Node,
+    },
+}
+
+impl NameChange {
+    fn dir(&self) -> Option<&Path> {
+        match self {
+            NameChange::Link { path, .. } | NameChange::Unlink { path } => path.parent(),
+            NameChange::Rename { to, .. } => to.parent(),
+        }
+    }
+
+    fn apply(&self, names: &mut BTreeMap<PathBuf, Node>) {
+        match self {
+            NameChange::Link { path, node } => {
+                names.insert(path.clone(), *node);
+            }
+            NameChange::Unlink { path } => {
+                names.remove(path);
+            }
+            NameChange::Rename { from, to, node } => {
+                names.remove(from);
+                names.insert(to.clone(), *node);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Write { offset: u64, bytes: Vec<u8> },
+    SetLen(u64),
+}
+
+impl Change {
+    fn apply(&self, file: &mut Vec<u8>) {
+        match self {
+            Change::Write { offset, bytes } => {
+                let start = *offset as usize;
+                if file.len() < start + bytes.len() {
+                    file.resize(start + bytes.len(), 0);
+                }
+                file[start..start + bytes.len()].copy_from_slice(bytes);
+            }
+            Change::SetLen(len) => file.resize(*len as usize, 0),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inode {
+    /// As seen.
+    pub(super) bytes: Vec<u8>,
+    pub(super) locked: bool,
+    durable: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+impl Inode {
+    pub(super) fn change(&mut self, change: Change) {
+        change.apply(&mut self.bytes);
+        self.unsynced.push(change);
+    }
+
+    pub(super) fn sync(&mut self) {
+        for change in self.unsynced.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+
+    /// The bytes after the power was lost.
+    fn survivor(&self, random: &mut Random, survival: Survival) -> Vec<u8> {
+        let mut file = self.durable.clone();
+        match survival {
+            Survival::Nothing => {}
+            Survival::Everything => file.clone_from(&self.bytes),
+            Survival::Prefix => {
+                let kept = random.below(self.unsynced.len() as u64 + 1) as usize;
+                self.unsynced[..kept]
+                    .iter()
+                    .for_each(|change| change.apply(&mut file));
+                if let Some(Change::Write { offset, bytes }) = self.unsynced.get(kept) {
+                    let torn_at = random.below(bytes.len() as u64 + 1) as usize;
+                    let mut torn = bytes[..torn_at].to_vec();
+                    if random.below(2) == 0 {
+                        // The length arrived before the bytes.
+                        torn.resize(bytes.len(), 0);
+                    }
+                    Change::Write {
+                        offset: *offset,
+                        bytes: torn,
+                    }
+                    .apply(&mut file);
+                }
+            }
+            Survival::Any => {
+                for change in &self.unsynced {
+                    match change {
+                        Change::Write { offset, bytes } => {
+                            let (mut at, mut rest) = (*offset, &bytes[..]);
+                            while !rest.is_empty() {
+                                let sector_rest = (SECTOR_BYTES - at % SECTOR_BYTES) as usize;
+                                let (piece, after) = rest.split_at(rest.len().min(sector_rest));
+                                if random.below(2) == 0 {
+                                    Change::Write {
+                                        offset: at,
+                                        bytes: piece.to_vec(),
+                                    }
+                                    .apply(&mut file);
+                                }
+                                at += piece.len() as u64;
+                                rest = after;
+                            }
+                        }
+                        Change::SetLen(_) if random.below(2) == 0 => change.apply(&mut file),
+                        Change::SetLen(_) => {}
+                    }
+                }
+            }
+        }
+        file
+    }
+}
+
+/// How much of the unsynced changes is left.
+#[derive(Clone, Copy)]
+enum Survival {
+    Nothing,
+    Everything,
+    Prefix,
+    Any,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    pub(super) inodes: Vec<Inode>,
+    /// As seen.
+    pub(super) names: BTreeMap<PathBuf, Node>,
+    pub(super) durable_names: BTreeMap<PathBuf, Node>,
+    unsynced_names: Vec<NameChange>,
+    pub(super) calls: u64,
+    pub(super) fault: Option<(u64, Fault)>,
+    pub(super) hit: Option<String>,
+    pub(super) capacity_bytes: Option<u64>,
+    pub(super) powered_off: bool,
+    pub(super) boots: u64,
+}
+
+impl Disk {
+    /// Counts a call and tells which fault it meets.
+    pub(super) fn count(&mut self, op: &str, path: &Path) -> io::Result<Option<Fault>> {
+        if self.powered_off {
+            return Err(io::Error::other("the power is off"));
+        }
+        let call = self.calls;
+        self.calls += 1;
+        match self.fault {
+            Some((at, fault)) if at == call => {
+                self.hit = Some(format!("{op} {}", path.display()));
+                Ok(Some(fault))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn power_off(&mut self) -> io::Error {
+        self.powered_off = true;
+        io::Error::other("the power was lost")
+    }
+
+    pub(super) fn new_inode(&mut self) -> usize {
+        self.inodes.push(Inode::default());
+        self.inodes.len() - 1
+    }
+
+    pub(super) fn change_name(&mut self, change: NameChange) {
+        change.apply(&mut self.names);
+        self.unsynced_names.push(change);
+    }
+
+    pub(super) fn sync_names(&mut self, dir: &Path) {
+        let (synced, rest) = self
+            .unsynced_names
+            .drain(..)
+            .partition(|change| change.dir() == Some(dir));
+        self.unsynced_names = rest;
+        let synced: Vec<NameChange> = synced;
+        synced
+            .iter()
+            .for_each(|change| change.apply(&mut self.durable_names));
+    }
+
+    pub(super) fn check_dir(&self, path: &Path) -> io::Result<()> {
+        match self.names.get(path) {
+            Some(Node::Dir) => Ok(()),
+            Some(Node::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            None if is_root(path) => Ok(()),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    pub(super) fn check_parent(&self, path: &Path) -> io::Result<()> {
+        self.check_dir(path.parent().ok_or(io::ErrorKind::NotFound)?)
+    }
+
+    /// Bytes that may still be written at `offset` of a file: over what it has, and beyond it up to the capacity.
+    pub(super) fn room_bytes(&self, inode: usize, offset: u64) -> u64 {
+        let Some(capacity) = self.capacity_bytes else {
+            return u64::MAX;
+        };
+        let used: u64 = self.names.values().map(|node| self.len_of(*node)).sum();
+        let free = capacity.saturating_sub(used);
+        free + (self.inodes[inode].bytes.len() as u64).saturating_sub(offset)
+    }
+
+    fn len_of(&self, node: Node) -> u64 {
+        match node {
+            Node::File(inode) => self.inodes[inode].bytes.len() as u64,
+            Node::Dir => 0,
+        }
+    }
+
+    pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) {
+        let inode = self.new_inode();
+        self.inodes[inode].bytes = bytes.to_vec();
+        self.inodes[inode].durable = bytes.to_vec();
+        self.names.insert(path.to_owned(), Node::File(inode));
+        self.durable_names
+            .insert(path.to_owned(), Node::File(inode));
+    }
+
+    pub(super) fn after_kill(&self) -> Disk {
+        let mut disk = Disk {
+            powered_off: false,
+            fault: None,
+            hit: None,
+            calls: 0,
+            ..self.clone()
+        };
+        disk.inodes
+            .iter_mut()
+            .for_each(|inode| inode.locked = false);
+        disk
+    }
+
+    pub(super) fn after_power_loss(&self, seed: u64) -> Disk {
+        let mut random = Random(seed);
+        let names = self.surviving_names(&mut random, survival(seed, &mut Random(!seed)));
+        let mut inodes = Vec::new();
+        for inode in &self.inodes {
+            let how = survival(seed, &mut random);
+            let bytes = inode.survivor(&mut random, how);
+            inodes.push(Inode {
+                durable: bytes.clone(),
+                bytes,
+                unsynced: Vec::new(),
+                locked: false,
+            });
+        }
+        let boots = self.boots + 1;
+        Disk {
+            inodes,
+            durable_names: names.clone(),
+            names,
+            boots,
+            capacity_bytes: self.capacity_bytes,
+            ..Disk::default()
+        }
+    }
+
+    fn surviving_names(&self, random: &mut Random, survival: Survival) -> BTreeMap<PathBuf, Node> {
+        let mut names = self.durable_names.clone();
+        let kept = match survival {
+            Survival::Nothing => 0,
+            Survival::Everything | Survival::Any => self.unsynced_names.len(),
+            Survival::Prefix => random.below(self.unsynced_names.len() as u64 + 1) as usize,
+        };
+        for change in &self.unsynced_names[..kept] {
+            if !matches!(survival, Survival::Any) || random.below(2) == 0 {
+                change.apply(&mut names);
+            }
+        }
+        // A name lives in its directory, and goes with it.
+        let dirs: Vec<PathBuf> = names
+            .iter()
+            .filter(|(_, node)| **node == Node::Dir)
+            .map(|(path, _)| path.clone())
+            .collect();
+        names.retain(|path, _| {
+            path.parent()
+                .is_some_and(|dir| is_root(dir) || dirs.iter().any(|d| d == dir))
+        });
+        names
+    }
+}
+
+fn is_root(path: &Path) -> bool {
+    path == Path::new("/") || path == Path::new("") || path == Path::new(".")
+}
+
+/// Seeds 0 and 1 are the extremes; the others mix.
+fn survival(seed: u64, random: &mut Random) -> Survival {
+    match (seed, random.below(8)) {
+        (0, _) | (2.., 0) => Survival::Nothing,
+        (1, _) | (2.., 1) => Survival::Everything,
+        (_, 2..=4) => Survival::Prefix,
+        _ => Survival::Any,
+    }
+}
+
+/// SplitMix64: enough to choose what is lost, the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound
+    }
+}

@@ -1,0 +1,128 @@
+//! Every access to files goes through here.
+//!
+//! [`Io`] is what a store needs of a file system: whole files by name, reads and writes at an offset, locks, and syncs
+//! of files and directories, each of which may fail. [`OsIo`] is the operating system's; [`fault::FaultIo`] is a model in memory
+//! that fails on demand and loses its power.
+//!
+//! Names and bytes are durable separately, as POSIX has it: [`IoFile::sync`] makes a file's bytes and length durable, and
+//! [`Io::sync_dir`] the names in a directory. Code above assumes no more than that.
+
+pub mod fault;
+mod os;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+pub use os::OsIo;
+
+/// How [`Io::open`] treats a file that is there, and one that is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// For reading; it must be there.
+    Read,
+    /// For reading and writing; it must be there.
+    ReadWrite,
+    /// For reading and writing; it is created empty if it is not there, and left as it is if it is.
+    Create,
+    /// For reading and writing; it is created, or cut to no bytes.
+    CreateEmpty,
+}
+
+/// A file system. All methods may be called from many threads at once.
+pub trait Io: Send + Sync + fmt::Debug {
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>>;
+
+    /// Names in a directory, in no order, without `.` and `..`.
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>>;
+
+    /// Creates a directory in one that is there.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Puts a file under a new name in the same directory; a file of that name goes away.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// A number that is another after each start of the machine, if there is one.
+    ///
+    /// Two equal numbers mean that everything written in between was kept: the process may have died, the machine has not.
+    fn boot_id(&self) -> Option<u128>;
+}
+
+/// An open file. All methods may be called from many threads at once.
+pub trait IoFile: Send + Sync + fmt::Debug {
+    /// Reads at `offset` into `buffer` and returns how many bytes that gave: 0 at the end of the file, else perhaps
+    /// fewer than asked for.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes `bytes` at `offset` and returns how many it took, perhaps fewer than asked for.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts the file, or extends it with zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes the bytes and the length durable.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Locks the file against every other opening of it, until this one is dropped. `false`: another one holds the lock.
+    fn try_lock(&self) -> io::Result<bool>;
+}
+
+/// Writes all of `bytes` at `offset`.
+///
+/// # Errors
+/// That of the call that failed; `WriteZero` if the file takes no more bytes and says nothing. Some of `bytes` may have been
+/// written.
+pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(taken) => {
+                bytes = bytes.get(taken..).ok_or(io::ErrorKind::InvalidData)?;
+                offset += taken as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// That of the call that failed; `OutOfMemory` if the file is larger than memory can be had for.
+pub fn read_all(file: &dyn IoFile) -> io::Result<Vec<u8>> {
+    let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len)
+        .map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(len, 0);
+    let mut filled = 0;
+    while filled < len {
+        match file.read_at(&mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(got) => filled += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}

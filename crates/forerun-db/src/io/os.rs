@@ -1,0 +1,133 @@
+//! The operating system's files, by the standard library.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::{Io, IoFile, OpenMode};
+
+/// The operating system's file system (Unix).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsIo;
+
+impl Io for OsIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        match mode {
+            OpenMode::Read => &mut options,
+            OpenMode::ReadWrite => options.write(true),
+            OpenMode::Create => options.write(true).create(true).truncate(false),
+            OpenMode::CreateEmpty => options.write(true).create(true).truncate(true),
+        };
+        Ok(Box::new(OsFile(options.open(path)?)))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        std::fs::read_dir(dir)?
+            .map(|entry| Ok(entry?.file_name()))
+            .collect()
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        // Linux has it; elsewhere the file is missing, and recovery assumes that the power may have been lost.
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+        u128::from_str_radix(&digits, 16).ok().filter(|id| *id != 0)
+    }
+}
+
+#[derive(Debug)]
+struct OsFile(File);
+
+impl IoFile for OsFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(&self.0, buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(&self.0, bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // The length is among what `fdatasync` makes durable, because reading the bytes back needs it.
+        self.0.sync_data()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.0.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{read_all, write_all_at};
+
+    #[test]
+    fn a_file_is_written_read_cut_and_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        assert_eq!(
+            OsIo.open(&path, OpenMode::ReadWrite).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        let file = OsIo.open(&path, OpenMode::Create).unwrap();
+        write_all_at(&*file, b"hello world", 0).unwrap();
+        file.set_len(5).unwrap();
+        file.sync().unwrap();
+        assert!(file.try_lock().unwrap());
+        let again = OsIo.open(&path, OpenMode::Create).unwrap();
+        assert_eq!(read_all(&*again).unwrap(), b"hello");
+        assert!(!again.try_lock().unwrap(), "two openings hold the lock");
+        drop(file);
+        assert!(again.try_lock().unwrap());
+        OsIo.rename(&path, &dir.path().join("b")).unwrap();
+        OsIo.sync_dir(dir.path()).unwrap();
+        assert_eq!(OsIo.list(dir.path()).unwrap(), ["b"]);
+        assert!(
+            OsIo.open(&dir.path().join("b"), OpenMode::CreateEmpty)
+                .unwrap()
+                .is_empty()
+                .unwrap()
+        );
+    }
+
+    #[test]
+    fn the_boot_has_a_number_that_stays() {
+        if cfg!(target_os = "linux") {
+            assert!(OsIo.boot_id().is_some());
+        }
+        assert_eq!(OsIo.boot_id(), OsIo.boot_id());
+    }
+}
