@@ -1,0 +1,126 @@
+//! A table, for the terminal and for the page.
+
+use std::fmt::Write;
+
+/// A table of text; a column whose cells are all numbers is set to the right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The columns' heads.
+    pub heads: Vec<String>,
+    /// The rows; each has as many cells as there are heads.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
+        Table {
+            heads: heads.into_iter().map(Into::into).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Appends a row; missing cells are empty, those beyond the last head are left out.
+    pub fn push(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
+        row.resize(self.heads.len(), String::new());
+        self.rows.push(row);
+    }
+
+    /// Takes the columns out whose cells are the same in all rows, and gives each one's head and cell. A table of fewer
+    /// than two rows, and the columns named in `keep`, stay as they are.
+    pub fn take_constant(&mut self, keep: &[&str]) -> Vec<(String, String)> {
+        let mut taken = Vec::new();
+        if self.rows.len() < 2 {
+            return taken;
+        }
+        for column in (0..self.heads.len()).rev() {
+            let first = &self.rows[0][column];
+            let same = self.rows.iter().all(|row| row[column] == *first);
+            if same && !keep.contains(&self.heads[column].as_str()) {
+                let cells = self.rows.iter_mut().map(|row| row.remove(column));
+                let cell = cells.last().unwrap_or_default();
+                taken.push((self.heads.remove(column), cell));
+            }
+        }
+        taken.reverse();
+        taken
+    }
+
+    /// Whether a column is set to the right: every cell begins with a digit, or is a dash for want of a number.
+    pub fn is_numeric(&self, column: usize) -> bool {
+        self.rows.iter().all(|row| {
+            let cell = row[column].as_str();
+            cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit())
+        })
+    }
+
+    /// The table in fixed-width letters, its columns two spaces apart.
+    pub fn to_text(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            let head = self.heads[column].chars().count();
+            cells.fold(head, usize::max)
+        };
+        let columns: Vec<(usize, bool)> = (0..self.heads.len())
+            .map(|column| (width(column), self.is_numeric(column)))
+            .collect();
+        let mut text = String::new();
+        for row in std::iter::once(&self.heads).chain(&self.rows) {
+            let mut line = String::new();
+            for (cell, &(width, numeric)) in row.iter().zip(&columns) {
+                // Writing to a String cannot fail.
+                let _ = if numeric {
+                    write!(line, "{cell:>width$}  ")
+                } else {
+                    write!(line, "{cell:<width$}  ")
+                };
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(["strategy", "threads", "ns a key"]);
+        table.push(["single", "1", "2400"]);
+        table.push(["interleaved", "1", "405"]);
+        table
+    }
+
+    #[test]
+    fn numbers_stand_right_and_words_left() {
+        let expected = "strategy     threads  ns a key\n\
+                        single             1      2400\n\
+                        interleaved        1       405\n";
+        assert_eq!(table().to_text(), expected);
+    }
+
+    #[test]
+    fn columns_that_never_change_move_to_the_head_of_the_page() {
+        let mut short = table();
+        assert_eq!(
+            short.take_constant(&[]),
+            [("threads".to_owned(), "1".to_owned())]
+        );
+        assert_eq!(short.heads, ["strategy", "ns a key"]);
+        assert_eq!(short.rows[1], ["interleaved", "405"]);
+        let mut kept = table();
+        assert_eq!(kept.take_constant(&["threads"]), []);
+        assert_eq!(kept, table());
+    }
+
+    #[test]
+    fn a_row_has_as_many_cells_as_there_are_heads() {
+        let mut table = table();
+        table.push(["short"]);
+        table.push(["too", "1", "2", "3"]);
+        assert!(table.rows.iter().all(|row| row.len() == 3));
+    }
+}
