@@ -89,11 +89,14 @@ impl Sample {
     }
 }
 
+/// What runs at each turn of a case.
+type Run<'a> = Box<dyn FnMut(&Turn) -> Result<Sample> + 'a>;
+
 /// Something to measure: a name and what runs at each turn.
 pub struct Case<'a> {
     group: usize,
     name: String,
-    run: Box<dyn FnMut(&Turn) -> Result<Sample> + 'a>,
+    run: Run<'a>,
 }
 
 impl<'a> Case<'a> {
@@ -183,11 +186,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 ///
 /// # Errors
 /// The first error of a case, with its name.
-pub fn measure(
-    mut cases: Vec<Case<'_>>,
-    plan: &Plan,
-    progress: &Progress,
-) -> Result<Vec<Outcome>> {
+pub fn measure(mut cases: Vec<Case<'_>>, plan: &Plan, progress: &Progress) -> Result<Vec<Outcome>> {
     let mut samples = vec![Vec::with_capacity(plan.rounds); cases.len()];
     let bar = progress.steps("measuring", (plan.rounds * cases.len()) as u64);
     let groups: Vec<usize> = cases.iter().map(|case| case.group).collect();

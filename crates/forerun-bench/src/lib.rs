@@ -1,1 +1,87 @@
-//! (to be written)
+//! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
+//!
+//! ```text
+//!   roofline.rs, memtable.rs      the benches: clap arguments and run()
+//!   lookup.rs, shelf.rs           lookup workloads over any engine; its store between the turns
+//!   engine.rs                     what is asked of a store, ours or a peer's
+//!   workload.rs                   keys, values, lookups
+//!   harness.rs, threads.rs        alternating rounds; pinned threads that start together
+//!   row.rs, table.rs, page.rs     a result; a table of them; a page of them
+//!   report/                       the page: HTML with inline SVG
+//!   output.rs, progress.rs, machine.rs, size.rs
+//! ```
+//!
+//! # Running a bench from a command
+//! [`roofline::Args`] and [`memtable::Args`] are clap arguments to flatten into a subcommand; [`roofline::run`] and
+//! [`memtable::run`] measure and print to the standard output.
+//!
+//! # Measuring a peer beside the memtable
+//! Implement [`engine::Engine`] and its three small companions for the peer, and call [`memtable::run_with`] with it: the
+//! peer gets the same data, cells, rounds and checks, its turns alternate with ours within each cell, and its rows stand
+//! in the same table, JSON and page. The engine's first strategy must look up one key after the other.
+//!
+//! ```no_run
+//! use forerun_bench::engine::Engine;
+//! use forerun_bench::memtable;
+//!
+//! fn compare(args: &memtable::Args, peer: &dyn Engine) -> anyhow::Result<()> {
+//!     memtable::run_with(args, &[peer], Some((peer.name(), "multiget")))
+//! }
+//! ```
+//!
+//! # Measuring anything else
+//! Make a [`harness::Case`] of each thing to compare; its closure runs one turn, most simply by
+//! [`harness::Sample::repeat`]. [`harness::measure`] runs the cases in alternating rounds and gives an
+//! [`harness::Outcome`] each: median, extremes, and ratios taken round by round. Show them with [`table::Table`] and
+//! [`report::Report`].
+//!
+//! ```
+//! use forerun_bench::harness::{Case, Plan, Sample, Turn, measure};
+//! use forerun_bench::progress::Progress;
+//! use forerun_bench::report::{Chart, Report, Section, Shape};
+//! use std::collections::{BTreeMap, HashMap};
+//! use std::time::Duration;
+//!
+//! let tree: BTreeMap<u32, u32> = (0..1000).map(|n| (n, n)).collect();
+//! let hash: HashMap<u32, u32> = (0..1000).map(|n| (n, n)).collect();
+//! let keys: Vec<u32> = (0..1000).rev().collect();
+//! let cases = vec![
+//!     Case::new(0, "tree", |turn: &Turn| Sample::repeat(turn, || {
+//!         Ok(keys.iter().filter(|key| tree.contains_key(key)).count() as u64)
+//!     })),
+//!     Case::new(0, "hash", |turn: &Turn| Sample::repeat(turn, || {
+//!         Ok(keys.iter().filter(|key| hash.contains_key(key)).count() as u64)
+//!     })),
+//! ];
+//! let plan = Plan::new(5, Duration::from_micros(500));
+//! let outcomes = measure(cases, &plan, &Progress::on_terminal())?;
+//! println!("the hash table is {:.1}x as fast", outcomes[1].ratio_to(&outcomes[0]));
+//!
+//! let mut chart = Chart::new("Keys a second", Shape::Bars);
+//! chart.x = vec!["1000 keys".into()];
+//! for outcome in &outcomes {
+//!     let value = (outcome.per_second(), outcome.per_second_min(), outcome.per_second_max());
+//!     chart.push(&outcome.name, [Some(value)]);
+//! }
+//! let mut report = Report::new("Two maps", "Lookups of present keys.");
+//! report.sections.push(Section::Chart(chart));
+//! assert!(report.to_html().starts_with("<!DOCTYPE html>"));
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+
+pub mod engine;
+pub mod harness;
+pub mod lookup;
+pub mod machine;
+pub mod memtable;
+pub mod output;
+pub mod page;
+pub mod progress;
+pub mod report;
+pub mod roofline;
+pub mod row;
+mod shelf;
+pub mod size;
+pub mod table;
+pub mod threads;
+pub mod workload;

@@ -15,10 +15,7 @@ pub fn facts() -> Vec<(String, String)> {
             "system".to_owned(),
             format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         ),
-        (
-            "instruction set".to_owned(),
-            arch::isa_choice().to_string(),
-        ),
+        ("instruction set".to_owned(), arch::isa_choice().to_string()),
     ];
     if let Some(setting) = huge_page_setting() {
         facts.push(("transparent huge pages".to_owned(), setting));

@@ -1,0 +1,338 @@
+//! The lookup workloads, over any engines, and the rows they give.
+//!
+//! ```text
+//!  for each data set, for each workload          one store an engine, loaded and checked, rebuilt when overwritten
+//!    round after round                           (harness)
+//!      for each batch x threads x hit rate       a group: what is compared
+//!        for each engine x strategy              a case
+//! ```
+//!
+//! - `multireadrandom`: threads look batches up; nothing is written.
+//! - `multireadwhilewriting`: the same, while one more thread overwrites random entries as fast as it can.
+//! - `fillrandom`: threads write all entries into an empty store, in random order, one a write, without a log. It knows no
+//!   strategy, batch or hit rate.
+
+use crate::engine::Engine;
+use crate::harness::{self, Case, Outcome, Plan};
+use crate::progress::Progress;
+use crate::row::Row;
+use crate::shelf::{Cell, Shelf};
+use crate::workload::Dataset;
+use anyhow::{Context, Result, bail, ensure};
+use forerun_core::Pages;
+use std::collections::BTreeMap;
+
+/// A workload, named as in db_bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Workload {
+    /// Batches of lookups.
+    MultiReadRandom,
+    /// Batches of lookups while one more thread overwrites entries.
+    MultiReadWhileWriting,
+    /// All entries written in random order into an empty store.
+    FillRandom,
+}
+
+impl Workload {
+    /// The name on the command line and in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::MultiReadRandom => "multireadrandom",
+            Workload::MultiReadWhileWriting => "multireadwhilewriting",
+            Workload::FillRandom => "fillrandom",
+        }
+    }
+}
+
+/// What to measure: all combinations of the lists.
+#[derive(Clone, Debug)]
+pub struct Lookups {
+    /// The name of the bench in the rows.
+    pub bench: String,
+    /// The data sets, one after the other.
+    pub data: Vec<Dataset>,
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+    /// Keys a batch, each at least one.
+    pub batches: Vec<usize>,
+    /// Threads that look up, each at least one.
+    pub threads: Vec<usize>,
+    /// Shares of present keys.
+    pub hit_rates: Vec<f64>,
+    /// The strategies by name; empty for all. A name must be known to at least one engine. An engine's first strategy
+    /// is measured in any case.
+    pub strategies: Vec<String>,
+    /// The engine and strategy that [`Row::speedup_vs_peer`] compares with.
+    pub peer: Option<(String, String)>,
+    /// How to measure.
+    pub plan: Plan,
+    /// The pages the stores were told to use, for the rows.
+    pub pages: Pages,
+    /// Random lines a second of this machine by number of threads, for [`Row::roofline_share`].
+    pub lines_per_second: BTreeMap<usize, f64>,
+}
+
+impl Lookups {
+    /// Measures and hands over the rows of each data set and workload as soon as they are there, with the facts of the
+    /// stores.
+    ///
+    /// # Errors
+    /// A list that makes no sense, a store that fails, or one that answers wrongly.
+    pub fn measure(
+        &self,
+        engines: &[&dyn Engine],
+        progress: &Progress,
+        mut emit: impl FnMut(Vec<Row>, Vec<(String, String)>) -> Result<()>,
+    ) -> Result<()> {
+        let chosen = self.choose(engines)?;
+        for data in &self.data {
+            let stores: Vec<Shelf<'_>> = engines
+                .iter()
+                .map(|engine| Shelf::new(*engine, *data, self.spare_entries(), *progress))
+                .collect();
+            for &workload in &self.workloads {
+                let rows = self
+                    .workload(workload, data, &chosen, &stores, progress)
+                    .with_context(|| format!("{} with {} keys", workload.name(), data.keys()))?;
+                let facts = stores.iter().flat_map(Shelf::facts).collect();
+                emit(rows, facts)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room for a writer: an engine's turns together stay below it, for a store is rebuilt once half as many entries as
+    /// it holds were overwritten, and no memtable takes four million entries a second from one thread.
+    fn spare_entries(&self) -> u64 {
+        let turn = self.plan.duration + self.plan.warm_up;
+        (4e6 * turn.as_secs_f64().max(0.05)) as u64 + 1_000_000
+    }
+
+    /// The strategies of each engine, by its position, the baseline first.
+    fn choose(&self, engines: &[&dyn Engine]) -> Result<Vec<(usize, String)>> {
+        for (name, empty) in [
+            ("data set", self.data.is_empty()),
+            ("workload", self.workloads.is_empty()),
+            ("batch size", self.batches.is_empty()),
+            ("number of threads", self.threads.is_empty()),
+            ("hit rate", self.hit_rates.is_empty()),
+            ("engine", engines.is_empty()),
+        ] {
+            ensure!(!empty, "nothing to measure: no {name} is given");
+        }
+        ensure!(!self.batches.contains(&0), "a batch needs at least one key");
+        ensure!(!self.threads.contains(&0), "it takes at least one thread");
+        let mut known = Vec::new();
+        let mut chosen = Vec::new();
+        for (at, engine) in engines.iter().enumerate() {
+            for (turn, name) in engine.strategies().into_iter().enumerate() {
+                let wanted = self.strategies.is_empty() || self.strategies.contains(&name);
+                if wanted || turn == 0 {
+                    chosen.push((at, name.clone()));
+                }
+                known.push(name);
+            }
+        }
+        if let Some(unknown) = self.strategies.iter().find(|name| !known.contains(name)) {
+            known.dedup();
+            bail!(
+                "no strategy is called {unknown:?}: use {}",
+                known.join(", ")
+            );
+        }
+        Ok(chosen)
+    }
+
+    fn workload(
+        &self,
+        workload: Workload,
+        data: &Dataset,
+        chosen: &[(usize, String)],
+        stores: &[Shelf<'_>],
+        progress: &Progress,
+    ) -> Result<Vec<Row>> {
+        let mut heads: Vec<Row> = Vec::new();
+        let mut cases = Vec::new();
+        for (group, cell) in self.cells(workload).into_iter().enumerate() {
+            let ways = chosen.iter().filter(|(at, name)| {
+                workload != Workload::FillRandom || stores[*at].baseline() == *name
+            });
+            for (at, strategy) in ways {
+                let shelf = &stores[*at];
+                let mut head = self.head(workload, data, &cell);
+                head.engine = shelf.engine.name().to_owned();
+                head.strategy = match workload {
+                    Workload::FillRandom => "insert".to_owned(),
+                    _ => strategy.clone(),
+                };
+                let name = format!("{} batch {} {}", head.case, head.batch, head.who());
+                heads.push(head);
+                cases.push(Case::new(group, name, move |turn| match workload {
+                    Workload::FillRandom => shelf.fill(cell.threads),
+                    Workload::MultiReadRandom => shelf.read(strategy, &cell, false, turn),
+                    Workload::MultiReadWhileWriting => shelf.read(strategy, &cell, true, turn),
+                }));
+            }
+        }
+        // Loading is no part of the first turn's time, but its bar should not stand still either.
+        if workload != Workload::FillRandom {
+            stores.iter().try_for_each(|shelf| shelf.ready(false))?;
+        }
+        let outcomes = harness::measure(cases, &self.plan, progress)?;
+        Ok(self.rows(heads, &outcomes, stores))
+    }
+
+    fn cells(&self, workload: Workload) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for &threads in &self.threads {
+            if workload == Workload::FillRandom {
+                cells.push(Cell {
+                    threads,
+                    batch: 1,
+                    hit_rate: None,
+                });
+                continue;
+            }
+            for &hit_rate in &self.hit_rates {
+                cells.extend(self.batches.iter().map(|&batch| Cell {
+                    threads,
+                    batch,
+                    hit_rate: Some(hit_rate),
+                }));
+            }
+        }
+        cells
+    }
+
+    fn head(&self, workload: Workload, data: &Dataset, cell: &Cell) -> Row {
+        Row {
+            bench: self.bench.clone(),
+            case: workload.name().to_owned(),
+            keys: data.keys(),
+            key_bytes: data.key_bytes() as u64,
+            prefix_bytes: data.prefix_bytes() as u64,
+            value_bytes: data.value_bytes() as u64,
+            batch: cell.batch as u64,
+            threads: cell.threads as u64,
+            hit_rate: cell.hit_rate,
+            pages: self.pages.to_string(),
+            isa: forerun_core::arch::isa().to_string(),
+            rounds: self.plan.rounds as u64,
+            ..Row::default()
+        }
+    }
+
+    /// Completes the heads with the outcomes; `heads` and `outcomes` are in the same order.
+    fn rows(&self, heads: Vec<Row>, outcomes: &[Outcome], stores: &[Shelf<'_>]) -> Vec<Row> {
+        let rival = |row: usize, engine: &str, strategy: &str| {
+            let same = |&at: &usize| {
+                outcomes[at].group == outcomes[row].group
+                    && heads[at].engine == engine
+                    && heads[at].strategy == strategy
+            };
+            let rival = (0..heads.len()).find(same)?;
+            Some(outcomes[row].ratio_to(&outcomes[rival]))
+        };
+        let finished = (0..heads.len()).map(|at| {
+            let (head, outcome) = (&heads[at], &outcomes[at]);
+            let shelf = stores.iter().find(|s| s.engine.name() == head.engine);
+            let baseline = shelf.map(Shelf::baseline).unwrap_or_default();
+            let mut row = head.clone().with_rates(
+                outcome.per_second(),
+                outcome.per_second_min(),
+                outcome.per_second_max(),
+            );
+            row.inserts_per_second = outcome.beside_per_second();
+            row.speedup_vs_single = rival(at, &head.engine, &baseline);
+            let peer = self.peer.as_ref();
+            row.speedup_vs_peer = peer.and_then(|(engine, strategy)| match head.case.as_str() {
+                "fillrandom" => rival(at, engine, "insert"),
+                _ => rival(at, engine, strategy),
+            });
+            let lines = self.lines_per_second.get(&(head.threads as usize));
+            row.roofline_share = lines
+                .filter(|_| head.hit_rate.is_some())
+                .map(|lines| row.keys_per_second / lines);
+            row
+        });
+        finished.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::MapEngine;
+    use std::time::Duration;
+
+    fn lookups() -> Lookups {
+        Lookups {
+            bench: "test".into(),
+            data: vec![Dataset::new(500, 16, 0, 10).unwrap()],
+            workloads: vec![
+                Workload::MultiReadRandom,
+                Workload::MultiReadWhileWriting,
+                Workload::FillRandom,
+            ],
+            batches: vec![1, 8],
+            threads: vec![1, 2],
+            hit_rates: vec![1.0, 0.0],
+            strategies: vec!["batch".into()],
+            peer: Some(("map".into(), "batch".into())),
+            plan: Plan::new(2, Duration::from_micros(200)),
+            pages: Pages::Small,
+            lines_per_second: BTreeMap::from([(1, 1e8), (2, 2e8)]),
+        }
+    }
+
+    fn measure(lookups: &Lookups) -> Result<Vec<Row>> {
+        let mut all = Vec::new();
+        lookups.measure(&[&MapEngine], &Progress::hidden(), |rows, _| {
+            all.extend(rows);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn every_cell_has_a_row_a_strategy_and_its_ratios() {
+        let rows = measure(&lookups()).unwrap();
+        // Two strategies (the baseline comes along) in 8 cells of two workloads, and one fill a number of threads.
+        assert_eq!(rows.len(), 2 * 8 * 2 + 2);
+        for row in &rows {
+            assert!(row.keys_per_second > 0.0 && row.keys_per_second.is_finite());
+            let reads = row.case != "fillrandom";
+            assert_eq!(row.speedup_vs_single.is_some(), reads);
+            assert_eq!(row.roofline_share.is_some(), reads);
+            assert_eq!(row.hit_rate.is_some(), reads);
+            assert_eq!(
+                row.inserts_per_second.is_some(),
+                row.case == "multireadwhilewriting"
+            );
+            if row.strategy == "single" {
+                assert_eq!(row.speedup_vs_single, Some(1.0));
+            }
+            if row.strategy == "batch" {
+                assert_eq!(row.speedup_vs_peer, Some(1.0));
+            }
+        }
+    }
+
+    #[test]
+    fn senseless_lists_are_refused_in_words() {
+        let refusal = |change: &dyn Fn(&mut Lookups)| {
+            let mut lookups = lookups();
+            change(&mut lookups);
+            format!("{:#}", measure(&lookups).unwrap_err())
+        };
+        let unknown = refusal(&|l| l.strategies = vec!["fast".into()]);
+        assert!(
+            unknown.contains("\"fast\"") && unknown.contains("single, batch"),
+            "{unknown}"
+        );
+        assert!(refusal(&|l| l.batches = vec![0]).contains("batch"));
+        assert!(refusal(&|l| l.threads = vec![0]).contains("thread"));
+        assert!(refusal(&|l| l.hit_rates.clear()).contains("hit rate"));
+    }
+}

@@ -1,0 +1,316 @@
+//! `bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log or files.
+//!
+//! The bench can be run with peers beside it: see [`run_with`].
+
+use crate::engine::{Engine, Reader, Store, Writer};
+use crate::lookup::{Lookups, Workload};
+use crate::output::{Output, on_stdout, write_facts};
+use crate::page;
+use crate::progress::Progress;
+use crate::roofline::{PagesArg, lines_per_second};
+use crate::row::Row;
+use crate::size::{count, parse_count, parse_share, parse_size, short};
+use crate::workload::Dataset;
+use crate::{machine, report::Report};
+use anyhow::{Result, anyhow};
+use forerun_core::Pages;
+use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
+use forerun_db::{Op, Values};
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Batched lookups and inserts on the memtable, by strategy
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+#[command(after_help = "\
+Example: forerun bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
+
+Every list multiplies the cases. Rounds alternate: each measures every case once, strategies of the same cell one after
+the other. A lookup copies the value it finds out of the table, as multi_get of a store does.
+\"roofline\" is keys a second over the random cache lines a second that as many threads of this machine can read: 100%
+would be a lookup that costs one cache line and nothing else.")]
+pub struct Args {
+    /// Entries [default: 2M; with --quick 2000]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    pub keys: Vec<u64>,
+
+    /// Bytes a key [default: 16]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub key_bytes: Vec<usize>,
+
+    /// Bytes that all keys begin with, out of --key-bytes
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub prefix_bytes: usize,
+
+    /// Bytes a value [default: 100]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub value_bytes: Vec<usize>,
+
+    /// Keys a batch [default: 1,8,64,256]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub batch: Vec<usize>,
+
+    /// Threads that look up (or fill), each pinned to a core [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub threads: Vec<usize>,
+
+    /// Share of the keys asked for that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
+    pub hit_rate: Vec<f64>,
+
+    /// Strategies; the first, single, is always measured as the baseline [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub strategy: Vec<String>,
+
+    /// Workloads [default: multireadrandom; with --quick all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub workload: Vec<Workload>,
+
+    /// Which pages the table is to lie in [default: huge]
+    #[arg(long)]
+    pub pages: Option<PagesArg>,
+
+    /// Rounds, times and formats.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Args {
+    /// The pages asked for.
+    pub fn pages(&self) -> Pages {
+        self.pages.unwrap_or(PagesArg::Huge).into()
+    }
+
+    /// The lists with their defaults filled in.
+    fn lookups(&self, progress: &Progress) -> Result<Lookups> {
+        fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
+            if list.is_empty() { default } else { list }.to_vec()
+        }
+        let quick = self.output.quick;
+        let keys = or(&self.keys, &[if quick { 2000 } else { 2_000_000 }]);
+        let mut data = Vec::new();
+        for &keys in &keys {
+            for &key_bytes in &or(&self.key_bytes, &[16]) {
+                for &value_bytes in &or(&self.value_bytes, &[100]) {
+                    data.push(Dataset::new(
+                        keys,
+                        key_bytes,
+                        self.prefix_bytes,
+                        value_bytes,
+                    )?);
+                }
+            }
+        }
+        let all = [
+            Workload::MultiReadRandom,
+            Workload::MultiReadWhileWriting,
+            Workload::FillRandom,
+        ];
+        let threads = or(&self.threads, &[1]);
+        anyhow::ensure!(!threads.contains(&0), "it takes at least one thread");
+        Ok(Lookups {
+            bench: "memtable".into(),
+            data,
+            workloads: or(&self.workload, if quick { &all } else { &all[..1] }),
+            batches: or(&self.batch, &[1, 8, 64, 256]),
+            hit_rates: or(&self.hit_rate, if quick { &[1.0, 0.5] } else { &[1.0] }),
+            strategies: self.strategy.clone(),
+            peer: None,
+            plan: self.output.plan(),
+            pages: self.pages(),
+            lines_per_second: lines_per_second(&threads, quick, progress)?,
+            threads,
+        })
+    }
+}
+
+/// Measures and prints to the standard output.
+///
+/// # Errors
+/// Lists that make no sense, a table that fails, or an output that cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    run_with(args, &[], None)
+}
+
+/// As [`run`], with peers measured beside the memtable: same data, same cells, same rounds. `peer` names the engine and
+/// strategy that a column of ratios compares with, such as `("rocksdb", "multiget")`.
+///
+/// # Errors
+/// As [`run`], and a peer's.
+pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<(&str, &str)>) -> Result<()> {
+    on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
+}
+
+/// As [`run_with`], printing to `out`.
+///
+/// # Errors
+/// As [`run_with`].
+pub fn run_to(
+    args: &Args,
+    peers: &[&dyn Engine],
+    peer: Option<(&str, &str)>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<()> {
+    args.output.check()?;
+    let mut lookups = args.lookups(progress)?;
+    lookups.peer = peer.map(|(engine, strategy)| (engine.to_owned(), strategy.to_owned()));
+    let memtable = MemTableEngine {
+        pages: args.pages(),
+    };
+    let mut engines: Vec<&dyn Engine> = vec![&memtable];
+    engines.extend(peers);
+
+    let mut facts = machine::facts();
+    for (threads, rate) in &lookups.lines_per_second {
+        let what = format!("random lines/s, {threads} thread{}", plural(*threads));
+        facts.push((what, short(*rate)));
+    }
+    if !args.output.json {
+        write_facts(out, &facts)?;
+    }
+    let mut all: Vec<Row> = Vec::new();
+    lookups.measure(&engines, progress, |rows, store_facts| {
+        if !args.output.json_rows(&rows, out)? {
+            let (constant, table) = page::table(&rows);
+            writeln!(out)?;
+            write_facts(out, &constant)?;
+            write_facts(out, &store_facts)?;
+            writeln!(out, "\n{}", table.to_text())?;
+            out.flush()?;
+        }
+        for fact in store_facts {
+            if !facts.contains(&fact) {
+                facts.push(fact);
+            }
+        }
+        all.extend(rows);
+        Ok(())
+    })?;
+    if !args.output.json {
+        writeln!(out, "{}", page::legend(&all))?;
+    }
+    let mut report = Report::new("Memtable", page::LEAD);
+    report.facts = facts;
+    page::fill(&mut report, &all);
+    args.output.write_report(&report)
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// The memtable as an engine to measure.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemTableEngine {
+    /// The pages its tables are to lie in.
+    pub pages: Pages,
+}
+
+impl Engine for MemTableEngine {
+    fn name(&self) -> &str {
+        "forerun"
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        let mut names: Vec<String> = Strategy::ALL.iter().map(Strategy::to_string).collect();
+        // The baseline comes first, in whatever order the list is kept.
+        names.sort_by_key(|name| name != Strategy::Single.name());
+        names
+    }
+
+    fn open(&self, data: &Dataset, spare_entries: u64) -> Result<Box<dyn Store>> {
+        // Address space, not memory: the table takes it as it grows. An entry's header, tower and padding stay well
+        // below the 128 bytes allowed for here.
+        let entry_bytes = data.key_bytes() + data.value_bytes() + 128;
+        let entries = usize::try_from(data.keys() + spare_entries)?;
+        let limit_bytes = entries
+            .checked_mul(entry_bytes)
+            .and_then(|bytes| bytes.checked_add(1 << 20))
+            .ok_or_else(|| anyhow!("{entries} entries do not fit this machine's addresses"))?;
+        let table = MemTable::new(MemTableConfig {
+            limit_bytes,
+            pages: self.pages,
+            ..MemTableConfig::default()
+        })?;
+        Ok(Box::new(TableStore {
+            table,
+            next_sequence: AtomicU64::new(1),
+        }))
+    }
+}
+
+struct TableStore {
+    table: MemTable,
+    next_sequence: AtomicU64,
+}
+
+impl Store for TableStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        Ok(Box::new(TableReader {
+            store: self,
+            strategy: strategy.parse()?,
+            values: Values::new(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        Ok(Box::new(self))
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let stats = self.table.stats();
+        let text = format!(
+            "{} entries, {}B used ({} bytes an entry), {} levels, {}",
+            count(stats.entries as u64),
+            short(stats.used_bytes as f64),
+            stats.used_bytes / stats.entries.max(1),
+            stats.height,
+            stats.backing
+        );
+        vec![("forerun memtable".to_owned(), text)]
+    }
+}
+
+struct TableReader<'a> {
+    store: &'a TableStore,
+    strategy: Strategy,
+    values: Values,
+}
+
+impl Reader for TableReader<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        // Relaxed: any number from the last loaded entry's on will do. One drawn by a writer that has not published yet
+        // only means that this batch still sees the version before.
+        let snapshot = self.store.next_sequence.load(Ordering::Relaxed);
+        let (table, values) = (&self.store.table, &mut self.values);
+        table.multi_get_values(keys, snapshot, self.strategy, values);
+        Ok(values.found())
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        self.values.get(at).ok().flatten()
+    }
+}
+
+impl Writer for &TableStore {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let prepared = self
+            .table
+            .prepare(std::iter::once(Op::Put { key, value }))?;
+        // Relaxed: the numbers only have to differ; the table itself orders what it publishes.
+        prepared.publish(self.next_sequence.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_is_the_first_strategy() {
+        let strategies = MemTableEngine::default().strategies();
+        assert_eq!(strategies[0], "single");
+        assert_eq!(strategies.len(), Strategy::ALL.len());
+    }
+}

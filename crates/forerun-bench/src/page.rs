@@ -1,0 +1,311 @@
+//! The rows of a lookup bench as a table and as a page.
+
+use crate::report::{Chart, Report, Section, Shape, Tile};
+use crate::row::Row;
+use crate::size::{count, digits, short};
+use crate::table::Table;
+
+/// What the page of a lookup bench says first.
+pub const LEAD: &str = "Keys looked up a second, by strategy and batch size, in alternating rounds on this machine. A strategy that \
+     overlaps the cache misses of a batch grows with the batch; one key at a time does not.";
+
+/// The table of `rows` without the columns that never change, and those columns' names and values.
+pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
+    let peer = rows.iter().any(|row| row.speedup_vs_peer.is_some());
+    let inserts = rows.iter().any(|row| row.inserts_per_second.is_some());
+    let mut heads = vec![
+        "workload",
+        "keys",
+        "key B",
+        "prefix B",
+        "value B",
+        "pages",
+        "rounds",
+        "threads",
+        "hit rate",
+        "batch",
+        "strategy",
+        "keys/s",
+        "ns a key",
+        "slowest-fastest",
+        "vs single",
+    ];
+    heads.extend(peer.then_some("vs peer"));
+    heads.push("roofline");
+    heads.extend(inserts.then_some("inserts/s"));
+    let mut table = Table::new(heads);
+    for row in rows {
+        let mut cells = vec![
+            row.case.clone(),
+            count(row.keys),
+            row.key_bytes.to_string(),
+            row.prefix_bytes.to_string(),
+            row.value_bytes.to_string(),
+            row.pages.clone(),
+            row.rounds.to_string(),
+            row.threads.to_string(),
+            or_dash(row.hit_rate, |rate| rate.to_string()),
+            row.batch.to_string(),
+            row.who(),
+            short(row.keys_per_second),
+            digits(row.ns_per_key),
+            format!(
+                "{} - {}",
+                short(row.keys_per_second_min),
+                short(row.keys_per_second_max)
+            ),
+            or_dash(row.speedup_vs_single, times),
+        ];
+        cells.extend(peer.then(|| or_dash(row.speedup_vs_peer, times)));
+        cells.push(or_dash(row.roofline_share, percent));
+        cells.extend(inserts.then(|| or_dash(row.inserts_per_second, short)));
+        table.push(cells);
+    }
+    let keep = [
+        "batch",
+        "strategy",
+        "keys/s",
+        "ns a key",
+        "slowest-fastest",
+        "vs single",
+        "vs peer",
+        "roofline",
+    ];
+    (table.take_constant(&keep), table)
+}
+
+/// What the columns of the table mean, for below it.
+pub fn legend(rows: &[Row]) -> String {
+    let rounds = rows.first().map_or(0, |row| row.rounds);
+    let mut text = format!(
+        "Medians of {rounds} alternating rounds. vs single: times as fast as one key after the other in the same cell, \
+         median of the rounds' ratios.\nroofline: keys/s over the random cache lines/s that as many threads of this \
+         machine can read; 100% would be a lookup that costs one line and nothing else."
+    );
+    if rows.iter().any(|row| row.case == "fillrandom") {
+        text.push_str("\nfillrandom: entries written a second, one a write, without a log.");
+    }
+    if rows.iter().any(|row| row.inserts_per_second.is_some()) {
+        text.push_str("\ninserts/s: what one more thread overwrote meanwhile.");
+    }
+    text
+}
+
+/// Puts tiles, plots and tables of `rows` on a page.
+pub fn fill(report: &mut Report, rows: &[Row]) {
+    report.tiles.extend(tiles(rows));
+    for cell in panels(rows) {
+        let of_panel: Vec<&Row> = rows.iter().filter(|row| panel(row) == cell).collect();
+        report.sections.push(Section::Heading(cell));
+        if of_panel[0].case == "fillrandom" {
+            let mut chart = plot(&of_panel, "Entries written a second", |row| {
+                Some((
+                    row.keys_per_second,
+                    row.keys_per_second_min,
+                    row.keys_per_second_max,
+                ))
+            });
+            chart.y_label = "entries a second".into();
+            report.sections.push(Section::Chart(chart));
+            continue;
+        }
+        let mut rates = plot(&of_panel, "Keys a second", |row| {
+            Some((
+                row.keys_per_second,
+                row.keys_per_second_min,
+                row.keys_per_second_max,
+            ))
+        });
+        rates.y_label = "keys a second".into();
+        rates.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
+        report.sections.push(Section::Chart(rates));
+        let mut ratios = plot(&of_panel, "Against one key after the other", |row| {
+            row.speedup_vs_single.map(|ratio| (ratio, ratio, ratio))
+        });
+        ratios.y_label = "times as fast".into();
+        ratios.format = times;
+        ratios.reference = Some((1.0, "one key after the other".into()));
+        report.sections.push(Section::Chart(ratios));
+    }
+    let (constant, table) = table(rows);
+    report.facts.extend(constant);
+    report.sections.push(Section::Heading("All results".into()));
+    report.sections.push(Section::Table {
+        caption: String::new(),
+        table,
+    });
+    for line in legend(rows).lines() {
+        report.sections.push(Section::Text(line.to_owned()));
+    }
+}
+
+/// The figures to remember: the best ratio to one key at a time, and the highest rate.
+fn tiles(rows: &[Row]) -> Vec<Tile> {
+    let reads = || rows.iter().filter(|row| row.case != "fillrandom");
+    let mut tiles = Vec::new();
+    let ratio = |row: &&Row| row.speedup_vs_single.unwrap_or(0.0);
+    if let Some(row) = reads().max_by(|a, b| ratio(a).total_cmp(&ratio(b))) {
+        let label = format!(
+            "one key at a time, with {} at batch {}",
+            row.who(),
+            row.batch
+        );
+        tiles.push(Tile::new(label, times(ratio(&row))));
+    }
+    if let Some(row) = reads().max_by(|a, b| a.keys_per_second.total_cmp(&b.keys_per_second)) {
+        let label = format!("keys a second, {} at batch {}", row.who(), row.batch);
+        tiles.push(Tile::new(label, short(row.keys_per_second)));
+        tiles.push(Tile::new(
+            "a key, as one thread sees it",
+            format!("{} ns", digits(row.ns_per_key)),
+        ));
+    }
+    let fills = rows.iter().filter(|row| row.case == "fillrandom");
+    if let Some(row) = fills.max_by(|a, b| a.keys_per_second.total_cmp(&b.keys_per_second)) {
+        tiles.push(Tile::new(
+            "entries written a second",
+            short(row.keys_per_second),
+        ));
+    }
+    tiles
+}
+
+/// What one plot has in common, in words.
+fn panel(row: &Row) -> String {
+    let threads = if row.threads == 1 {
+        "thread"
+    } else {
+        "threads"
+    };
+    let mut text = format!(
+        "{}, {} keys, {} {threads}",
+        row.case,
+        count(row.keys),
+        row.threads
+    );
+    if let Some(rate) = row.hit_rate {
+        text.push_str(&format!(", hit rate {rate}"));
+    }
+    text.push_str(&format!(
+        ", keys of {} B, values of {} B",
+        row.key_bytes, row.value_bytes
+    ));
+    text
+}
+
+/// The panels of `rows`, in their order.
+fn panels(rows: &[Row]) -> Vec<String> {
+    let mut panels: Vec<String> = Vec::new();
+    for name in rows.iter().map(panel) {
+        if !panels.contains(&name) {
+            panels.push(name);
+        }
+    }
+    panels
+}
+
+/// A plot over the batch sizes of one panel's rows: lines if there are several, else bars.
+fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<(f64, f64, f64)>) -> Chart {
+    let mut batches: Vec<u64> = rows.iter().map(|row| row.batch).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    let shape = if batches.len() > 1 {
+        Shape::Lines
+    } else {
+        Shape::Bars
+    };
+    let mut chart = Chart::new(title, shape);
+    chart.x_label = "batch".into();
+    chart.x = batches.iter().map(u64::to_string).collect();
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.who()) {
+            names.push(row.who());
+        }
+    }
+    for name in names {
+        let at = |batch: &u64| {
+            let row = rows
+                .iter()
+                .find(|row| row.batch == *batch && row.who() == name)?;
+            value(row)
+        };
+        let values: Vec<_> = batches.iter().map(at).collect();
+        chart.push(name, values);
+    }
+    chart
+}
+
+fn or_dash(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), write)
+}
+
+/// A ratio as `4.82x`.
+pub fn times(ratio: f64) -> String {
+    format!("{}x", digits(ratio))
+}
+
+fn percent(share: f64) -> String {
+    format!("{}%", digits(100.0 * share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let mut rows = Vec::new();
+        for batch in [8, 64] {
+            for (strategy, rate) in [("single", 4e5), ("interleaved", 2e6)] {
+                rows.push(
+                    Row {
+                        case: "multireadrandom".into(),
+                        engine: "forerun".into(),
+                        strategy: strategy.into(),
+                        keys: 2_000_000,
+                        batch,
+                        threads: 1,
+                        hit_rate: Some(0.5),
+                        speedup_vs_single: Some(rate / 4e5),
+                        roofline_share: Some(0.02),
+                        ..Row::default()
+                    }
+                    .with_rates(rate, rate * 0.9, rate * 1.1),
+                );
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn the_table_shows_what_changes_and_heads_with_what_does_not() {
+        let (constant, table) = table(&rows());
+        assert!(constant.contains(&("keys".into(), "2M".into())));
+        assert_eq!(table.heads[..2], ["batch", "strategy"]);
+        assert_eq!(
+            table.rows[3],
+            [
+                "64",
+                "interleaved",
+                "2.00 M",
+                "500",
+                "1.80 M - 2.20 M",
+                "5.00x",
+                "2.00%"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_page_has_a_panel_a_cell_and_names_the_best() {
+        let mut report = Report::new("t", LEAD);
+        fill(&mut report, &rows());
+        let charts = report
+            .sections
+            .iter()
+            .filter(|section| matches!(section, Section::Chart(_)));
+        assert_eq!(charts.count(), 2);
+        assert_eq!(report.tiles[0].value, "5.00x");
+        crate::report::check_html(&report.to_html()).unwrap();
+    }
+}

@@ -1,0 +1,411 @@
+//! Plots as inline SVG: lines over an ordered axis, or bars.
+//!
+//! ```text
+//!  Lines   y |        .--o interleaved      each point with its spread from the slowest to the fastest round;
+//!            |    .--'   x single           series are labelled at their ends, in order of their last values
+//!            +--+---+---+
+//!               1   8   64
+//!
+//!  Bars    64   interleaved |======|-| 2.4 M    one bar a series, grouped by the axis' entries
+//!               single      |=|        0.4 M
+//! ```
+
+use super::escape;
+use crate::size::short;
+use std::fmt::Write;
+
+/// How values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A line a series over the entries of the axis, evenly spaced in their order.
+    Lines,
+    /// A horizontal bar a value.
+    Bars,
+}
+
+/// A plot.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// What one should know to read it; may be empty.
+    pub note: String,
+    /// What the axis' entries are.
+    pub x_label: String,
+    /// What the values are.
+    pub y_label: String,
+    /// The axis' entries.
+    pub x: Vec<String>,
+    /// What is plotted.
+    pub series: Vec<Series>,
+    /// A value to compare with, and its name.
+    pub reference: Option<(f64, String)>,
+    /// How values are written.
+    pub format: fn(f64) -> String,
+    shape: Shape,
+}
+
+/// Values over the entries of the axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Its name.
+    pub name: String,
+    /// For each entry the value, the lowest and the highest; nothing where it was not measured.
+    pub values: Vec<Option<(f64, f64, f64)>>,
+}
+
+impl Chart {
+    /// An empty plot, with values written as rates (`2.41 M`).
+    pub fn new(title: impl Into<String>, shape: Shape) -> Chart {
+        Chart {
+            title: title.into(),
+            note: String::new(),
+            x_label: String::new(),
+            y_label: String::new(),
+            x: Vec::new(),
+            series: Vec::new(),
+            reference: None,
+            format: short,
+            shape,
+        }
+    }
+
+    /// Appends a series: for each entry of the axis the value, the lowest and the highest. A value that is not finite or is
+    /// negative counts as not measured.
+    pub fn push(
+        &mut self,
+        name: impl Into<String>,
+        values: impl IntoIterator<Item = Option<(f64, f64, f64)>>,
+    ) {
+        let fits = |&(y, low, high): &(f64, f64, f64)| {
+            [y, low, high].iter().all(|v| v.is_finite() && *v >= 0.0)
+        };
+        let values = values.into_iter().take(self.x.len());
+        let mut values: Vec<_> = values.map(|value| value.filter(fits)).collect();
+        values.resize(self.x.len(), None);
+        let name = name.into();
+        self.series.push(Series { name, values });
+    }
+
+    pub(super) fn write_html(&self, out: &mut String) -> std::fmt::Result {
+        let (title, note) = (escape(&self.title), escape(&self.note));
+        write!(out, "<figure><figcaption><b>{title}</b>")?;
+        if !note.is_empty() {
+            write!(out, "<span>{note}</span>")?;
+        }
+        out.push_str("</figcaption>\n");
+        match self.shape {
+            Shape::Lines => self.write_lines(out)?,
+            Shape::Bars => self.write_bars(out)?,
+        }
+        out.push_str("</figure>\n");
+        Ok(())
+    }
+
+    /// The step between the scale's ticks and how many there are, from zero to the highest value or above.
+    fn scale(&self, ticks: f64) -> (f64, usize) {
+        let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
+        let highest = values.map(|value| value.0.max(value.2));
+        let reference = self.reference.iter().map(|(value, _)| *value);
+        let top = highest.chain(reference).fold(0.0, f64::max);
+        let top = if top > 0.0 { top } else { 1.0 };
+        let rough = top / ticks;
+        let power = 10f64.powf(rough.log10().floor());
+        let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
+        let step = steps.into_iter().find(|step| *step >= rough * 0.999);
+        let step = step.unwrap_or(10.0 * power);
+        (step, (top / step).ceil() as usize)
+    }
+
+    /// What the pointer shows over a value.
+    fn tooltip(&self, series: &Series, at: usize, (y, low, high): (f64, f64, f64)) -> String {
+        let f = self.format;
+        let text = format!(
+            "{}, {} {}: {} ({} to {})",
+            series.name,
+            self.x_label,
+            self.x[at],
+            f(y),
+            f(low),
+            f(high)
+        );
+        escape(&text)
+    }
+
+    fn write_lines(&self, out: &mut String) -> std::fmt::Result {
+        const WIDTH: f64 = 880.0;
+        const HEIGHT: f64 = 360.0;
+        const LEFT: f64 = 62.0;
+        const RIGHT: f64 = 700.0;
+        const TOP: f64 = 30.0;
+        const BOTTOM: f64 = 312.0;
+        let (step, ticks) = self.scale(5.0);
+        let y_of = |value: f64| BOTTOM - value / (step * ticks as f64) * (BOTTOM - TOP);
+        let slot = (RIGHT - LEFT) / self.x.len().max(1) as f64;
+        let x_of = |at: usize| LEFT + slot * (at as f64 + 0.5);
+        let (x_label, y_label) = (escape(&self.x_label), escape(&self.y_label));
+        writeln!(
+            out,
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+            escape(&self.title)
+        )?;
+        writeln!(
+            out,
+            "<text class=\"soft\" x=\"4\" y=\"14\">{y_label}</text>"
+        )?;
+        for tick in 0..=ticks {
+            let (value, y) = (step * tick as f64, y_of(step * tick as f64));
+            let class = if tick == 0 { "axis" } else { "grid" };
+            let text = if tick == 0 {
+                "0".into()
+            } else {
+                (self.format)(value)
+            };
+            writeln!(
+                out,
+                "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+                 <text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 8.0,
+                y + 4.0,
+                escape(&text)
+            )?;
+        }
+        for (at, entry) in self.x.iter().enumerate() {
+            writeln!(
+                out,
+                "<text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                x_of(at),
+                BOTTOM + 18.0,
+                escape(entry)
+            )?;
+        }
+        writeln!(
+            out,
+            "<text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x_label}</text>",
+            (LEFT + RIGHT) / 2.0,
+            BOTTOM + 38.0
+        )?;
+        if let Some((value, name)) = &self.reference {
+            let y = y_of(*value);
+            writeln!(
+                out,
+                "<line class=\"reference\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+                 <text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                LEFT + 4.0,
+                y - 5.0,
+                escape(name)
+            )?;
+        }
+        let mut ends = Vec::new();
+        for (number, series) in self.series.iter().enumerate() {
+            writeln!(out, "<g class=\"s{}\">", number % 8)?;
+            let points = series.values.iter().enumerate();
+            let points: Vec<_> = points.filter_map(|(at, v)| Some((at, (*v)?))).collect();
+            out.push_str("<polyline class=\"curve\" points=\"");
+            for (at, (y, ..)) in &points {
+                write!(out, "{:.1},{:.1} ", x_of(*at), y_of(*y))?;
+            }
+            out.push_str("\"/>\n");
+            for (at, value) in &points {
+                let (x, y) = (x_of(*at), y_of(value.0));
+                writeln!(
+                    out,
+                    "<g class=\"point\"><title>{}</title>\
+                     <line class=\"spread\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
+                     <path class=\"mark\" d=\"{}\"/></g>",
+                    self.tooltip(series, *at, *value),
+                    y_of(value.1),
+                    y_of(value.2),
+                    mark(number, x, y)
+                )?;
+            }
+            out.push_str("</g>\n");
+            if let Some((at, (y, ..))) = points.last() {
+                ends.push((y_of(*y), x_of(*at), number));
+            }
+        }
+        self.write_ends(out, ends, TOP, RIGHT)?;
+        out.push_str("</svg>\n");
+        Ok(())
+    }
+
+    /// Labels the series at their ends; `ends` holds the height, the place on the axis and the number of each. Labels that
+    /// would overlap move apart, downwards and then, as a block, up again.
+    fn write_ends(
+        &self,
+        out: &mut String,
+        mut ends: Vec<(f64, f64, usize)>,
+        top: f64,
+        right: f64,
+    ) -> std::fmt::Result {
+        const GAP: f64 = 17.0;
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut labels: Vec<f64> = Vec::with_capacity(ends.len());
+        for (y, ..) in &ends {
+            let after = labels.last().map_or(f64::MIN, |last| last + GAP);
+            labels.push(y.max(after).max(top));
+        }
+        // Nothing may sink below the axis: move up from the end, as far as needed.
+        let mut lowest = 312.0;
+        for label in labels.iter_mut().rev() {
+            *label = label.min(lowest);
+            lowest = *label - GAP;
+        }
+        for ((y, x, number), label) in ends.iter().zip(&labels) {
+            let series = &self.series[*number];
+            writeln!(
+                out,
+                "<line class=\"lead-line\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{label:.1}\"/>\
+                 <g class=\"s{}\"><path class=\"mark\" d=\"{}\"/></g>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                x + 8.0,
+                right + 6.0,
+                number % 8,
+                mark(*number, right + 14.0, *label),
+                right + 24.0,
+                label + 4.0,
+                escape(&series.name)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_bars(&self, out: &mut String) -> std::fmt::Result {
+        const WIDTH: f64 = 880.0;
+        const LEFT: f64 = 200.0;
+        const RIGHT: f64 = 780.0;
+        const ROW: f64 = 26.0;
+        const HEAD: f64 = 28.0;
+        let grouped = self.x.len() > 1;
+        let rows = (self.series.len() * self.x.len()) as f64;
+        let heads = if grouped { self.x.len() as f64 } else { 0.0 };
+        let bottom = 8.0 + rows * ROW + heads * HEAD;
+        let (step, ticks) = self.scale(6.0);
+        let x_of = |value: f64| LEFT + value / (step * ticks as f64) * (RIGHT - LEFT);
+        writeln!(
+            out,
+            "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{}\">",
+            bottom + 46.0,
+            escape(&self.title)
+        )?;
+        for tick in 0..=ticks {
+            let (value, x) = (step * tick as f64, x_of(step * tick as f64));
+            let class = if tick == 0 { "axis" } else { "grid" };
+            let text = if tick == 0 {
+                "0".into()
+            } else {
+                (self.format)(value)
+            };
+            writeln!(
+                out,
+                "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>\
+                 <text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                bottom + 16.0,
+                escape(&text)
+            )?;
+        }
+        writeln!(
+            out,
+            "<text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            (LEFT + RIGHT) / 2.0,
+            bottom + 36.0,
+            escape(&self.y_label)
+        )?;
+        let mut y = 8.0;
+        for (at, entry) in self.x.iter().enumerate() {
+            if grouped {
+                let label = [self.x_label.as_str(), entry.as_str()].join(" ");
+                writeln!(
+                    out,
+                    "<text class=\"head\" x=\"4\" y=\"{:.1}\">{}</text>",
+                    y + 18.0,
+                    escape(label.trim())
+                )?;
+                y += HEAD;
+            }
+            for (number, series) in self.series.iter().enumerate() {
+                let middle = y + ROW / 2.0;
+                writeln!(
+                    out,
+                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                    LEFT - 10.0,
+                    middle + 4.0,
+                    escape(&series.name)
+                )?;
+                if let Some(value) = series.values[at] {
+                    writeln!(
+                        out,
+                        "<g class=\"s{}\"><title>{}</title>\
+                         <rect class=\"bar\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\"/>\
+                         <line class=\"spread\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/></g>\
+                         <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                        number % 8,
+                        self.tooltip(series, at, value),
+                        y + 4.0,
+                        x_of(value.0) - LEFT,
+                        ROW - 8.0,
+                        x_of(value.1),
+                        x_of(value.2),
+                        x_of(value.2.max(value.0)) + 8.0,
+                        middle + 4.0,
+                        escape(&(self.format)(value.0))
+                    )?;
+                }
+                y += ROW;
+            }
+        }
+        out.push_str("</svg>\n");
+        Ok(())
+    }
+}
+
+/// The outline of a series' marker around a point: circle, square, diamond, triangle up, triangle down, in turn.
+fn mark(number: usize, x: f64, y: f64) -> String {
+    match number % 5 {
+        0 => format!(
+            "M{:.1} {y:.1}a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
+            x - 4.5
+        ),
+        1 => format!("M{:.1} {:.1}h8v8h-8z", x - 4.0, y - 4.0),
+        2 => format!("M{x:.1} {:.1}l5.5 5.5l-5.5 5.5l-5.5 -5.5z", y - 5.5),
+        3 => format!("M{x:.1} {:.1}l5.5 9.5h-11z", y - 5.5),
+        _ => format!("M{x:.1} {:.1}l5.5 -9.5h-11z", y + 5.5),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_ends_at_or_above_the_highest_value() {
+        for top in [0.003, 0.9, 1.0, 7.0, 12.0, 99.0, 2.4e6] {
+            let mut chart = Chart::new("", Shape::Lines);
+            chart.x = vec!["a".into()];
+            chart.push("s", [Some((top * 0.9, 0.0, top))]);
+            let (step, ticks) = chart.scale(5.0);
+            let end = step * ticks as f64;
+            assert!(end >= top && end < top + step * 1.001, "{top}: {end}");
+            assert!((3..=6).contains(&ticks), "{top}: {ticks} ticks");
+        }
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_left_out() {
+        let mut chart = Chart::new("", Shape::Lines);
+        chart.x = vec!["a".into(), "b".into(), "c".into()];
+        let good = Some((1.0, 1.0, 1.0));
+        chart.push(
+            "s",
+            [
+                Some((f64::NAN, 0.0, 0.0)),
+                good,
+                Some((1.0, -1.0, 1.0)),
+                good,
+            ],
+        );
+        chart.push("short", [good]);
+        assert_eq!(chart.series[0].values, [None, good, None]);
+        assert_eq!(chart.series[1].values, [good, None, None]);
+    }
+}

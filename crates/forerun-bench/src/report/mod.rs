@@ -1,0 +1,298 @@
+//! A page to look at: facts, large figures, plots and tables in one HTML file that needs nothing else.
+//!
+//! ```text
+//!  title, lead                          what this is, in a sentence or two
+//!  tiles     | 6.1x | 2.4 M |           the figures to remember
+//!  sections  heading, text, charts (inline SVG), tables
+//!  facts     processor  ...             the machine and the data
+//! ```
+//!
+//! It refers to no script, font, image or style sheet outside itself, follows the reader's light or dark setting, and
+//! tells series apart by marker and label, not by colour alone.
+
+mod chart;
+mod style;
+
+pub use chart::{Chart, Series, Shape};
+
+use crate::table::Table;
+use std::fmt::Write;
+
+/// A page in the making.
+///
+/// ```
+/// use forerun_bench::report::{Chart, Report, Section, Shape, Tile};
+///
+/// let mut report = Report::new("Cities", "Batches of lookups against single ones.");
+/// report.tiles.push(Tile::new("faster than one at a time", "4.8x"));
+/// let mut chart = Chart::new("Keys a second", Shape::Lines);
+/// chart.x = vec!["1".into(), "64".into()];
+/// chart.push("multi_get", [Some((1.1e6, 1.0e6, 1.2e6)), None]);
+/// report.sections.push(Section::Chart(chart));
+/// assert!(report.to_html().contains("<svg"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The page's title.
+    pub title: String,
+    /// What the page shows, in a sentence or two.
+    pub lead: String,
+    /// The figures to remember.
+    pub tiles: Vec<Tile>,
+    /// What follows, in order.
+    pub sections: Vec<Section>,
+    /// The machine and the data, as names and texts.
+    pub facts: Vec<(String, String)>,
+}
+
+/// One large figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// What it is.
+    pub label: String,
+    /// The figure, with its unit.
+    pub value: String,
+}
+
+impl Tile {
+    /// A figure and what it is.
+    pub fn new(label: impl Into<String>, value: impl Into<String>) -> Tile {
+        Tile {
+            label: label.into(),
+            value: value.into(),
+        }
+    }
+}
+
+/// A part of a page.
+#[derive(Clone, Debug)]
+pub enum Section {
+    /// A heading.
+    Heading(String),
+    /// A paragraph.
+    Text(String),
+    /// A plot.
+    Chart(Chart),
+    /// A table under a caption.
+    Table {
+        /// What it shows.
+        caption: String,
+        /// The cells.
+        table: Table,
+    },
+}
+
+impl Report {
+    /// A page with a title and a lead, and nothing else yet.
+    pub fn new(title: impl Into<String>, lead: impl Into<String>) -> Report {
+        Report {
+            title: title.into(),
+            lead: lead.into(),
+            ..Report::default()
+        }
+    }
+
+    /// The page.
+    pub fn to_html(&self) -> String {
+        let mut html = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_html(&mut html);
+        html
+    }
+
+    fn write_html(&self, out: &mut String) -> std::fmt::Result {
+        let (title, lead) = (escape(&self.title), escape(&self.lead));
+        write!(
+            out,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+             <title>{title}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n\
+             <h1>{title}</h1>\n<p class=\"lead\">{lead}</p>\n",
+            style::CSS
+        )?;
+        if !self.tiles.is_empty() {
+            out.push_str("<div class=\"tiles\">\n");
+            for Tile { label, value } in &self.tiles {
+                let (label, value) = (escape(label), escape(value));
+                writeln!(
+                    out,
+                    "<div class=\"tile\"><b>{value}</b><span>{label}</span></div>"
+                )?;
+            }
+            out.push_str("</div>\n");
+        }
+        for section in &self.sections {
+            match section {
+                Section::Heading(text) => writeln!(out, "<h2>{}</h2>", escape(text))?,
+                Section::Text(text) => writeln!(out, "<p>{}</p>", escape(text))?,
+                Section::Chart(chart) => chart.write_html(out)?,
+                Section::Table { caption, table } => write_table(out, caption, table)?,
+            }
+        }
+        if !self.facts.is_empty() {
+            out.push_str("<h2>Machine and data</h2>\n<dl>\n");
+            for (name, text) in &self.facts {
+                writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(text))?;
+            }
+            out.push_str("</dl>\n");
+        }
+        out.push_str("</main>\n</body>\n</html>\n");
+        Ok(())
+    }
+}
+
+fn write_table(out: &mut String, caption: &str, table: &Table) -> std::fmt::Result {
+    let class = |column: usize| {
+        if table.is_numeric(column) {
+            " class=\"num\""
+        } else {
+            ""
+        }
+    };
+    let caption = escape(caption);
+    write!(
+        out,
+        "<div class=\"wide\"><table>\n<caption>{caption}</caption>\n<thead><tr>"
+    )?;
+    for (column, head) in table.heads.iter().enumerate() {
+        write!(
+            out,
+            "<th scope=\"col\"{}>{}</th>",
+            class(column),
+            escape(head)
+        )?;
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for row in &table.rows {
+        out.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            write!(out, "<td{}>{}</td>", class(column), escape(cell))?;
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+    Ok(())
+}
+
+/// Text as it may stand between tags and within quoted attributes.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// Whether a page is well formed and refers to nothing outside itself: for tests of pages.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check_html(html: &str) -> Result<(), String> {
+    for outside in [
+        "http:", "https:", "src=", "href=", "url(", "@import", "<script",
+    ] {
+        if html.contains(outside) {
+            return Err(format!(
+                "the page refers to something outside itself: {outside}"
+            ));
+        }
+    }
+    for bad in ["NaN", "inf\"", "inf "] {
+        if html.contains(bad) {
+            return Err(format!("the page holds a number that is none: {bad}"));
+        }
+    }
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = html
+        .strip_prefix("<!DOCTYPE html>")
+        .ok_or("the page has no document type")?;
+    while let Some(start) = rest.find('<') {
+        let end = rest[start..].find('>').ok_or("a tag does not end")? + start;
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            let opened = open.pop();
+            if opened != Some(name) {
+                return Err(format!("</{name}> closes {opened:?}"));
+            }
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().unwrap_or_default());
+        }
+        if tag.matches('"').count() % 2 != 0 {
+            return Err(format!("a quote is left open in <{tag}>"));
+        }
+    }
+    if !open.is_empty() {
+        return Err(format!("never closed: {}", open.join(", ")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_everything_is_well_formed_and_escapes_what_it_is_given() {
+        let nasty = "<b> & \"quotes\"";
+        let mut report = Report::new(nasty, nasty);
+        report.tiles.push(Tile::new(nasty, nasty));
+        report.facts.push((nasty.into(), nasty.into()));
+        let mut table = Table::new([nasty, "n"]);
+        table.push([nasty, "1"]);
+        for shape in [Shape::Lines, Shape::Bars] {
+            let mut chart = Chart::new(nasty, shape);
+            chart.note = nasty.into();
+            chart.x = vec![nasty.into(), "2".into()];
+            chart.push(nasty, [Some((1.0, 0.5, 2.0)), None]);
+            chart.push("flat", [Some((0.0, 0.0, 0.0)), Some((3.0, 3.0, 3.0))]);
+            chart.reference = Some((1.0, nasty.into()));
+            report.sections.push(Section::Chart(chart));
+        }
+        report.sections.push(Section::Heading(nasty.into()));
+        report.sections.push(Section::Text(nasty.into()));
+        report.sections.push(Section::Table {
+            caption: nasty.into(),
+            table,
+        });
+        let html = report.to_html();
+        check_html(&html).unwrap();
+        assert!(!html.contains("<b> &"));
+        assert_eq!(html.matches("<svg").count(), 2);
+        assert!(html.contains("prefers-color-scheme: dark"));
+    }
+
+    #[test]
+    fn an_empty_page_is_a_page() {
+        let mut report = Report::new("", "");
+        report
+            .sections
+            .push(Section::Chart(Chart::new("nothing", Shape::Lines)));
+        report
+            .sections
+            .push(Section::Chart(Chart::new("nothing", Shape::Bars)));
+        check_html(&report.to_html()).unwrap();
+    }
+
+    #[test]
+    fn the_check_finds_what_it_is_for() {
+        let page = |body: &str| format!("<!DOCTYPE html><html>{body}</html>");
+        assert!(check_html(&page("<p>fine</p><br/>")).is_ok());
+        for bad in [
+            "<p>",
+            "</p>",
+            "<p></b>",
+            "<img src=\"x\"/>",
+            "<p class=\"x>y</p>",
+            "<p>NaN</p>",
+        ] {
+            assert!(check_html(&page(bad)).is_err(), "{bad}");
+        }
+    }
+}

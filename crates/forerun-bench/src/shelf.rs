@@ -1,0 +1,207 @@
+//! An engine's store between the turns: loaded and checked once, shared by the strategies, and rebuilt when a writer has
+//! changed it too much; and what runs on it in one turn.
+
+use crate::engine::{self, Engine, Store};
+use crate::harness::{Sample, Turn};
+use crate::progress::Progress;
+use crate::threads::{Cores, Ready};
+use crate::workload::{Dataset, EntryBuffer, Queries};
+use anyhow::{Context, Result, ensure};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// One combination of the lists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub(crate) threads: usize,
+    pub(crate) batch: usize,
+    /// None where nothing is looked up.
+    pub(crate) hit_rate: Option<f64>,
+}
+
+/// Where an engine's loaded store stands between the turns.
+pub(crate) struct Shelf<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    data: Dataset,
+    spare_entries: u64,
+    cores: Cores,
+    progress: Progress,
+    loaded: RefCell<Option<Loaded>>,
+}
+
+struct Loaded {
+    store: Box<dyn Store>,
+    overwritten: u64,
+}
+
+impl<'a> Shelf<'a> {
+    pub(crate) fn new(
+        engine: &'a dyn Engine,
+        data: Dataset,
+        spare_entries: u64,
+        progress: Progress,
+    ) -> Shelf<'a> {
+        Shelf {
+            engine,
+            data,
+            spare_entries: spare_entries + data.keys() / 2,
+            cores: Cores::available(),
+            progress,
+            loaded: RefCell::new(None),
+        }
+    }
+
+    pub(crate) fn baseline(&self) -> String {
+        let first = self.engine.strategies().into_iter().next();
+        first.unwrap_or_default()
+    }
+
+    pub(crate) fn facts(&self) -> Vec<(String, String)> {
+        let loaded = self.loaded.borrow();
+        let facts = loaded.as_ref().map(|loaded| loaded.store.facts());
+        facts.unwrap_or_default()
+    }
+
+    /// Makes sure that a store is loaded and fresh: not overwritten at all, or, if it is to be written, by less than half.
+    pub(crate) fn ready(&self, written: bool) -> Result<()> {
+        let mut loaded = self.loaded.borrow_mut();
+        let most = if written { self.data.keys() / 2 } else { 0 };
+        if loaded.as_ref().is_some_and(|l| l.overwritten <= most) {
+            return Ok(());
+        }
+        // The old store's memory is given back before the new one takes any.
+        *loaded = None;
+        let store = self.engine.open(&self.data, self.spare_entries)?;
+        let what = format!("loading {}", self.engine.name());
+        let bar = self.progress.steps(&what, self.data.keys());
+        let all = 0..self.data.keys();
+        engine::load(&mut *store.writer()?, &self.data, all, |done| bar.at(done))
+            .with_context(|| format!("loading {}", self.engine.name()))?;
+        for strategy in self.engine.strategies() {
+            engine::verify(&mut *store.reader(&strategy)?, &self.data)
+                .with_context(|| format!("checking {} {strategy}", self.engine.name()))?;
+        }
+        *loaded = Some(Loaded {
+            store,
+            overwritten: 0,
+        });
+        Ok(())
+    }
+
+    /// A turn of `fillrandom`.
+    pub(crate) fn fill(&self, threads: usize) -> Result<Sample> {
+        let data = self.data;
+        let store = self.engine.open(&data, 0)?;
+        let keys = data.keys();
+        let share = |thread: usize| keys * thread as u64 / threads as u64;
+        let spans = self.cores.run(threads, |thread, ready| {
+            let mut writer = store.writer()?;
+            ready.wait();
+            let start = Instant::now();
+            let turns = share(thread)..share(thread + 1);
+            engine::load(&mut *writer, &data, turns, |_| ())?;
+            Ok(start.elapsed())
+        })?;
+        let slowest = spans.into_iter().max().unwrap_or_default();
+        Ok(Sample::new(keys, slowest))
+    }
+
+    /// A turn of the reading workloads.
+    pub(crate) fn read(
+        &self,
+        strategy: &str,
+        cell: &Cell,
+        written: bool,
+        turn: &Turn,
+    ) -> Result<Sample> {
+        self.ready(written)?;
+        let mut loaded = self.loaded.borrow_mut();
+        let loaded = loaded.as_mut().context("the store is loaded")?;
+        let (store, data) = (&*loaded.store, self.data);
+        let readers = cell.threads;
+        let reading = AtomicUsize::new(readers);
+        let outcomes = self
+            .cores
+            .run(readers + usize::from(written), |thread, ready| {
+                if thread == readers {
+                    return write_along(store, &data, turn, &reading, ready);
+                }
+                // However this thread ends, the writer must learn of it.
+                let _done = Done(&reading);
+                let mut reader = store.reader(strategy)?;
+                let seed = turn.seed ^ (thread as u64 + 1) << 48;
+                let hit_rate = cell.hit_rate.unwrap_or(1.0);
+                let queries = Queries::sized(&data, hit_rate, cell.batch, seed);
+                let keys = queries.keys();
+                ready.wait();
+                let mut stream = keys.chunks_exact(cell.batch).cycle();
+                let (mut asked, mut found) = (0u64, 0u64);
+                // Reading the clock costs as much as a lookup in the cache, so it is read every few hundred keys.
+                let batches = 256usize.div_ceil(cell.batch);
+                let sample = Sample::repeat(turn, || {
+                    for batch in stream.by_ref().take(batches) {
+                        found += reader.read(batch)? as u64;
+                    }
+                    let step = (batches * cell.batch) as u64;
+                    asked += step;
+                    Ok(step)
+                })?;
+                let expected = queries.hits_among(asked);
+                ensure!(
+                    found == expected,
+                    "{found} of {asked} keys were found instead of {expected}"
+                );
+                Ok(sample.per_second)
+            })?;
+        let beside_per_second = written.then(|| outcomes[readers]);
+        let turn_seconds = (turn.warm_up + turn.duration).as_secs_f64();
+        // Rounded up: any write at all makes the store unfit for a workload that wants it untouched.
+        loaded.overwritten += beside_per_second.map_or(0, |rate| (rate * turn_seconds) as u64 + 1);
+        Ok(Sample {
+            per_second: outcomes[..readers].iter().sum(),
+            beside_per_second,
+        })
+    }
+}
+
+/// Overwrites random entries until the last reader is done; gives the rate.
+fn write_along(
+    store: &dyn Store,
+    data: &Dataset,
+    turn: &Turn,
+    reading: &AtomicUsize,
+    ready: Ready<'_>,
+) -> Result<f64> {
+    let mut writer = store.writer()?;
+    let mut rng = SmallRng::seed_from_u64(!turn.seed);
+    let mut entry = EntryBuffer::default();
+    ready.wait();
+    let start = Instant::now();
+    let mut written = 0u64;
+    loop {
+        for _ in 0..64 {
+            let index = rng.random_range(0..data.keys());
+            data.entry(index, &mut entry);
+            writer.write(&entry.key, &entry.value)?;
+        }
+        written += 64;
+        // Relaxed: the count only says when to stop; joining the threads orders the rest.
+        if reading.load(Ordering::Relaxed) == 0 {
+            break;
+        }
+    }
+    Ok(written as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Counts a reader out when dropped.
+struct Done<'a>(&'a AtomicUsize);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as at the load.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

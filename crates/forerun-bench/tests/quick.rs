@@ -1,0 +1,143 @@
+//! Both benches run whole in quick mode: every workload, strategy and output.
+
+use clap::Parser;
+use forerun_bench::progress::Progress;
+use forerun_bench::report::check_html;
+use forerun_bench::row::Row;
+use forerun_bench::{memtable, roofline};
+use std::path::Path;
+
+#[derive(Parser)]
+enum Bench {
+    Roofline(roofline::Args),
+    Memtable(memtable::Args),
+}
+
+/// Runs a bench by its command line and gives what it printed.
+fn bench(line: &str) -> Result<String, String> {
+    let words = std::iter::once("bench").chain(line.split_whitespace());
+    let args = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
+    let mut out = Vec::new();
+    let progress = Progress::hidden();
+    match args {
+        Bench::Roofline(args) => roofline::run_to(&args, &progress, &mut out),
+        Bench::Memtable(args) => memtable::run_to(&args, &[], None, &progress, &mut out),
+    }
+    .map_err(|error| format!("{error:#}"))?;
+    Ok(String::from_utf8(out).expect("text"))
+}
+
+fn rows(line: &str) -> Vec<Row> {
+    let text = bench(line).expect(line);
+    let row = |line: &str| {
+        let fields: serde_json::Map<_, _> = serde_json::from_str(line).expect(line);
+        for name in Row::NAMES {
+            assert!(fields.contains_key(name), "{name} in {line}");
+        }
+        serde_json::from_str(line).expect(line)
+    };
+    text.lines().map(row).collect()
+}
+
+fn check_page(path: &Path, charts: usize) {
+    let html = std::fs::read_to_string(path).expect("the page is there");
+    check_html(&html).expect("the page is well formed");
+    assert!(html.matches("<svg").count() >= charts);
+    assert!(html.contains("<table"));
+}
+
+#[test]
+fn the_memtable_bench_measures_every_cell_by_every_strategy() {
+    let rows = rows("memtable --quick --batch 1,8 --threads 1,2 --json");
+    // Six strategies, two batches, two numbers of threads, two hit rates, two workloads; a fill a number of threads.
+    assert_eq!(rows.len(), 6 * 2 * 2 * 2 * 2 + 2);
+    for row in &rows {
+        assert_eq!(
+            (row.bench.as_str(), row.keys, row.key_bytes, row.value_bytes),
+            ("memtable", 2000, 16, 100)
+        );
+        assert!(row.keys_per_second > 0.0 && row.ns_per_key > 0.0);
+        if row.case != "fillrandom" {
+            assert!(row.speedup_vs_single.is_some_and(|ratio| ratio > 0.0));
+            assert!(row.roofline_share.is_some_and(|share| share > 0.0));
+        }
+    }
+    let writing = rows
+        .iter()
+        .filter(|row| row.case == "multireadwhilewriting");
+    assert!(writing.clone().count() > 0);
+    assert!(
+        writing
+            .clone()
+            .all(|row| row.inserts_per_second.is_some_and(|rate| rate > 0.0))
+    );
+}
+
+#[test]
+fn the_memtable_bench_takes_lists_of_shapes_and_adds_the_baseline() {
+    let rows = rows(
+        "memtable --quick --json --keys 500,1k --key-bytes 8,40 --value-bytes 0 --prefix-bytes 4 --batch 7 \
+         --hit-rate 0 --strategy auto --workload multireadrandom --pages small --rounds 1",
+    );
+    assert_eq!(rows.len(), 2 * 2 * 2);
+    assert!(
+        rows.iter()
+            .all(|row| row.pages == "small" && row.rounds == 1 && row.prefix_bytes == 4)
+    );
+    let strategies: Vec<&str> = rows.iter().map(|row| row.strategy.as_str()).collect();
+    assert_eq!(strategies[..2], ["single", "auto"]);
+}
+
+#[test]
+fn the_benches_print_a_table_and_write_a_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (line, charts, word) in [
+        ("memtable --quick --batch 1,4", 9, "partition"),
+        (
+            "memtable --quick --batch 4 --workload multireadrandom",
+            2,
+            "interleaved",
+        ),
+        ("roofline --quick", 1, "in flight"),
+    ] {
+        let path = folder.path().join("page.html");
+        let text = bench(&format!("{line} --report {}", path.display())).expect(line);
+        assert!(text.contains(word) && text.contains("processor"), "{text}");
+        check_page(&path, charts);
+    }
+}
+
+#[test]
+fn the_roofline_bench_gives_its_rows_the_same_names() {
+    let rows = rows("roofline --quick --threads 1 --pages huge --in-flight 1,8 --json");
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (rows[0].case.as_str(), rows[1].case.as_str()),
+        ("dependent", "independent")
+    );
+    assert_eq!(rows[0].speedup_vs_single, Some(1.0));
+    assert!(rows.iter().all(|row| row.backing.is_some()));
+}
+
+#[test]
+fn wrong_arguments_are_told_in_words() {
+    for (line, word) in [
+        ("memtable --keys lots", "lots"),
+        ("memtable --hit-rate 2", "share"),
+        ("memtable --quick --strategy fast", "interleaved"),
+        ("memtable --quick --threads 0", "thread"),
+        ("memtable --quick --batch 0", "batch"),
+        ("memtable --quick --key-bytes 1", "keys of 1 bytes"),
+        ("memtable --workload sleeping", "multireadrandom"),
+        ("memtable --rounds 0", "rounds"),
+        (
+            "memtable --quick --report no-such-folder/x.html",
+            "no-such-folder",
+        ),
+        ("roofline --quick --in-flight 3", "3 chases"),
+        ("roofline --quick --buffer 1k", "too small"),
+    ] {
+        let refusal = bench(line).expect_err(line);
+        assert!(refusal.contains(word), "{line}: {refusal}");
+    }
+}
