@@ -85,8 +85,11 @@ pub struct WriteBatch {
 
 impl WriteBatch {
     /// An empty batch. It allocates nothing.
-    pub fn new() -> WriteBatch {
-        WriteBatch::default()
+    pub const fn new() -> WriteBatch {
+        WriteBatch {
+            encoded: Vec::new(),
+            ops: 0,
+        }
     }
 
     /// An empty batch with room for `capacity_bytes` of encoded operations: keys, values, and about 5 bytes each.

@@ -1,15 +1,33 @@
 //! An ordered, durable key-value store whose every lookup is a batch.
+//!
+//! ```text
+//!   db/          the store: open, write, read, snapshots, iterators      options.rs
+//!   memtable/    the newest writes, in memory, searched by the batch     batch.rs, values.rs
+//!   wal/         the log they are recovered from
+//!   store_dir.rs what a store's directory holds
+//!   io/          every access to files                                   error.rs
+//! ```
+//!
+//! [`Db`] is where to begin.
 
 mod batch;
+mod db;
 mod error;
 pub mod io;
-
 pub mod memtable;
+mod options;
+mod store_dir;
 mod values;
+#[doc(hidden)]
+pub mod wal;
 
 pub use batch::{Op, Ops, WriteBatch};
+pub use db::{Db, Iter, Snapshot, Stats};
 pub use error::{Error, Result};
+pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
+pub use options::{Create, Durability, Options, Recovery, WalMode};
 pub use values::Values;
+pub use wal::report::{BadRange, RecoveryReport};
 
 /// Longest key: 64 KiB. The empty key is a key.
 pub const MAX_KEY_BYTES: usize = 65_536;

@@ -208,10 +208,11 @@ impl Disk {
     }
 
     pub(super) fn sync_names(&mut self, dir: &Path) {
-        let (synced, rest) = self
-            .unsynced_names
-            .drain(..)
-            .partition(|change| change.dir() == Some(dir));
+        let (synced, rest) = self.unsynced_names.drain(..).partition(|change| {
+            change
+                .dir()
+                .is_some_and(|of| of == dir || is_root(of) && is_root(dir))
+        });
         self.unsynced_names = rest;
         let synced: Vec<NameChange> = synced;
         synced

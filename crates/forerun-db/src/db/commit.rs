@@ -1,0 +1,284 @@
+//! Group commit: writers queue, one of them writes for all.
+//!
+//! ```text
+//!   writer a ─┐                     ┌─ leads: one write, one sync if anyone asked ─┐
+//!   writer b ─┼─> pending records ──┤                                              ├─> each links its own entries
+//!   writer c ─┘   (one buffer)      └─ follow: wait for the group's result ────────┘
+//! ```
+//!
+//! A writer lays its record down at the end of the pending buffer, under a lock that is held for that copy only. If nobody is writing, it
+//! takes the buffer and the log and writes; what comes meanwhile collects in a second buffer, the next group. Sequence numbers are
+//! given by the leader, so a group that fails uses none up. A writer alone takes no turn but its own: two short
+//! locks and one call to the system.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::wal::record;
+use crate::wal::writer::{Failure, LogWriter};
+use crate::{Error, Result};
+
+/// Turns of waiting for a leader without sleeping: a write takes a microsecond, a wake-up several.
+const SPINS: usize = 200;
+const YIELDS: usize = 10;
+
+/// A buffer larger than this is given back after its group.
+const KEPT_BUFFER_BYTES: usize = 1 << 20;
+
+/// The queue before the log.
+#[derive(Debug)]
+pub(super) struct Commit {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Whether a leader is writing. A hint for those who wait; the lock has the truth.
+    is_busy: AtomicBool,
+    /// Whether the log was closed or poisoned. A hint for those who come; the lock has the truth.
+    is_stopped: AtomicBool,
+}
+
+struct Queue {
+    pending: Group,
+    /// The log; away while a leader writes.
+    log: Option<Box<LogWriter>>,
+    spare: Vec<u8>,
+    sleepers: usize,
+    poison: Option<Arc<Error>>,
+    is_closed: bool,
+    counts: LogCounts,
+}
+
+/// Records that are written together.
+#[derive(Default)]
+struct Group {
+    records: Vec<u8>,
+    ops: u64,
+    batches: u64,
+    sync: bool,
+    /// Where the leader leaves the result, if anyone follows it.
+    result: Option<Arc<OnceLock<Result<u64>>>>,
+}
+
+/// What the log did since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LogCounts {
+    pub(super) batches: u64,
+    pub(super) groups: u64,
+    pub(super) written_bytes: u64,
+    pub(super) syncs: u64,
+}
+
+enum Turn<'a> {
+    Done(Result<u64>),
+    Lead(MutexGuard<'a, Queue>),
+}
+
+impl Commit {
+    pub(super) fn new(log: LogWriter) -> Commit {
+        let queue = Queue {
+            pending: Group::default(),
+            log: Some(Box::new(log)),
+            spare: Vec::new(),
+            sleepers: 0,
+            poison: None,
+            is_closed: false,
+            counts: LogCounts::default(),
+        };
+        Commit {
+            queue: Mutex::new(queue),
+            wake: Condvar::new(),
+            is_busy: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Logs a batch, encoded as `payload`, and returns the sequence number of its first operation. With `sync`, the log is
+    /// on stable storage then; with no operations, that is all that happens.
+    pub(super) fn log(&self, payload: &[u8], ops: u32, sync: bool) -> Result<u64> {
+        // The long part of the checksum needs no lock.
+        let payload_checksum = crc32c::crc32c(payload);
+        let mut queue = self.lock();
+        queue.check()?;
+        let ahead = queue.pending.ops;
+        if ops > 0 {
+            record::begin(&mut queue.pending.records, payload, payload_checksum, ops);
+            queue.pending.batches += 1;
+        }
+        queue.pending.ops += u64::from(ops);
+        queue.pending.sync |= sync;
+        let result = if queue.log.is_some() {
+            self.lead(queue)
+        } else {
+            match self.follow(queue) {
+                Turn::Done(result) => result,
+                Turn::Lead(queue) => self.lead(queue),
+            }
+        };
+        result.map(|first_sequence| first_sequence + ahead)
+    }
+
+    /// Waits until the pending group is written, or its turn has come and it has no leader.
+    fn follow<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> Turn<'a> {
+        let result = Arc::clone(queue.pending.result.get_or_insert_default());
+        drop(queue);
+        for spin in 0..SPINS + YIELDS {
+            // Relaxed: a hint, looked at again under the lock.
+            if result.get().is_some() || !self.is_busy.load(Ordering::Relaxed) {
+                break;
+            }
+            if spin < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let mut queue = self.lock();
+        loop {
+            if let Some(result) = result.get() {
+                return Turn::Done(result.clone());
+            }
+            // No group is being written, and ours was not: it is the pending one.
+            if queue.log.is_some() {
+                return Turn::Lead(queue);
+            }
+            queue = self.sleep(queue);
+        }
+    }
+
+    /// Writes the pending group, and tells its followers.
+    fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> Result<u64> {
+        let Some(mut log) = queue.log.take() else {
+            return Err(Error::Closed);
+        };
+        let next = Group {
+            records: std::mem::take(&mut queue.spare),
+            ..Group::default()
+        };
+        let mut group = std::mem::replace(&mut queue.pending, next);
+        let result = match &queue.poison {
+            Some(cause) => Err(Error::Poisoned {
+                cause: Arc::clone(cause),
+            }),
+            None => {
+                self.is_busy.store(true, Ordering::Relaxed);
+                drop(queue);
+                let written = log.append(&mut group.records, group.sync);
+                queue = self.lock();
+                self.is_busy.store(false, Ordering::Relaxed);
+                written.map_err(|failure| self.note(&mut queue, failure))
+            }
+        };
+        if result.is_ok() {
+            queue.counts.batches += group.batches;
+            queue.counts.groups += u64::from(group.batches > 0);
+            queue.counts.written_bytes = log.written_bytes();
+            queue.counts.syncs = log.syncs();
+        }
+        queue.log = Some(log);
+        group.records.clear();
+        if group.records.capacity() <= KEPT_BUFFER_BYTES {
+            queue.spare = group.records;
+        }
+        if let Some(told) = group.result {
+            // A group has one leader, so this is the only result.
+            let _ = told.set(result.clone());
+        }
+        if queue.sleepers > 0 {
+            self.wake.notify_all();
+        }
+        result
+    }
+
+    /// Takes no more writes, lets those under way end, and marks the log's end. A second call does nothing.
+    pub(super) fn close(&self) -> Result<()> {
+        let mut queue = self.lock();
+        if std::mem::replace(&mut queue.is_closed, true) {
+            return Ok(());
+        }
+        self.is_stopped.store(true, Ordering::Relaxed);
+        loop {
+            if queue.pending.result.is_none()
+                && let Some(mut log) = queue.log.take()
+            {
+                let closed = match &queue.poison {
+                    Some(cause) => Err(Error::Poisoned {
+                        cause: Arc::clone(cause),
+                    }),
+                    None => log.close(),
+                };
+                queue.log = Some(log);
+                return closed;
+            }
+            queue = self.sleep(queue);
+        }
+    }
+
+    pub(super) fn counts(&self) -> LogCounts {
+        self.lock().counts
+    }
+
+    /// Why no more writes are taken, if so.
+    pub(super) fn poison(&self) -> Option<Arc<Error>> {
+        self.lock().poison.clone()
+    }
+
+    /// Whether a write can be taken. Cheap: it locks only to say why not.
+    pub(super) fn check_takes_writes(&self) -> Result<()> {
+        // Relaxed: a write that slips through is refused by `log`.
+        match self.is_stopped.load(Ordering::Relaxed) {
+            true => self.lock().check(),
+            false => Ok(()),
+        }
+    }
+
+    fn note(&self, queue: &mut Queue, failure: Failure) -> Error {
+        match failure {
+            Failure::TakenBack(error) => error,
+            Failure::Unknown(error) => {
+                tracing::error!(%error, "the store takes no more writes");
+                queue.poison = Some(Arc::new(error.clone()));
+                self.is_stopped.store(true, Ordering::Relaxed);
+                error
+            }
+        }
+    }
+
+    fn sleep<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.sleepers += 1;
+        queue = self
+            .wake
+            .wait(queue)
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.sleepers -= 1;
+        queue
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Nothing under the lock panics half-way through a change.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn check(&self) -> Result<()> {
+        if self.is_closed {
+            return Err(Error::Closed);
+        }
+        match &self.poison {
+            Some(cause) => Err(Error::Poisoned {
+                cause: Arc::clone(cause),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue")
+            .field("pending_ops", &self.pending.ops)
+            .field("poison", &self.poison)
+            .field("is_closed", &self.is_closed)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+//! The way of a write.
+//!
+//! Memory first: entries are drafted in the memtable before anything is logged, so that a write that does not fit leaves nothing in
+//! the log. Then the log, which gives sequence numbers; then the entries are linked under them; then they become visible.
+
+use std::cell::RefCell;
+use std::iter;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::stats::Stats;
+use super::{Commit, Inner};
+use crate::{Durability, Error, Op, Result, WriteBatch};
+
+/// Capacity that a thread keeps for encoding single writes.
+const KEPT_SCRATCH_BYTES: usize = 64 << 10;
+
+/// Where sequence numbers come from.
+pub(super) enum Writer {
+    /// From the log.
+    Logged(Commit),
+    /// From a counter.
+    Unlogged {
+        /// The next one.
+        next_sequence: AtomicU64,
+        /// Whether [`Db::close`](crate::Db::close) was called.
+        is_closed: AtomicBool,
+    },
+}
+
+impl Writer {
+    pub(super) fn unlogged(next_sequence: u64) -> Writer {
+        Writer::Unlogged {
+            next_sequence: AtomicU64::new(next_sequence),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes no more writes, and marks the log's end.
+    pub(super) fn close(&self) -> Result<()> {
+        match self {
+            Writer::Logged(commit) => commit.close(),
+            Writer::Unlogged { is_closed, .. } => {
+                is_closed.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
+        // Encoded into memory that the thread keeps: a single write allocates nothing but its entry.
+        thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
+        match &self.writer {
+            Writer::Unlogged { .. } => self.apply(iter::once(op), 1, &[], durability).map(drop),
+            Writer::Logged(_) => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.clear();
+                scratch.push(op)?;
+                let written = self.apply(iter::once(op), 1, scratch.encoded(), durability);
+                if scratch.encoded().len() > KEPT_SCRATCH_BYTES {
+                    scratch.clear();
+                    scratch.shrink_to(KEPT_SCRATCH_BYTES);
+                }
+                written.map(drop)
+            }),
+        }
+    }
+
+    pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
+        if batch.is_empty() {
+            if durability == Durability::Synced {
+                self.flush_wal()?;
+            }
+            return Ok(self.visible.last());
+        }
+        self.apply(batch.ops(), batch.len(), batch.encoded(), durability)
+    }
+
+    fn apply<'op>(
+        &self,
+        ops: impl Iterator<Item = Op<'op>> + Clone,
+        count: usize,
+        encoded: &[u8],
+        durability: Durability,
+    ) -> Result<u64> {
+        self.check_takes_writes(durability)?;
+        let prepared = self.memtable.prepare(ops)?;
+        let first_sequence = match &self.writer {
+            // A batch has fewer bytes than fit 32 bits, and an operation has at least two.
+            Writer::Logged(commit) => {
+                commit.log(encoded, count as u32, durability == Durability::Synced)?
+            }
+            Writer::Unlogged { .. } if durability == Durability::Synced => {
+                return Err(Error::LogOff);
+            }
+            // Relaxed: it hands out numbers; `visible` orders what is done under them.
+            Writer::Unlogged { next_sequence, .. } => {
+                next_sequence.fetch_add(count as u64, Ordering::Relaxed)
+            }
+        };
+        let last_sequence = first_sequence + count as u64 - 1;
+        prepared.publish(first_sequence);
+        self.visible.publish(first_sequence, last_sequence);
+        if matches!(self.writer, Writer::Unlogged { .. }) {
+            self.counters.count_write();
+        }
+        Ok(last_sequence)
+    }
+
+    pub(super) fn flush_wal(&self) -> Result<()> {
+        self.check_takes_writes(Durability::Synced)?;
+        match &self.writer {
+            Writer::Logged(commit) => commit.log(&[], 0, true).map(drop),
+            Writer::Unlogged { .. } => Ok(()),
+        }
+    }
+
+    /// Refuses what will fail anyway, before memory is taken for it.
+    fn check_takes_writes(&self, durability: Durability) -> Result<()> {
+        match &self.writer {
+            Writer::Logged(commit) => commit.check_takes_writes(),
+            Writer::Unlogged { .. } if durability == Durability::Synced => Err(Error::LogOff),
+            // Relaxed: whether a write that races with closing is still taken does not matter, since all of them are forgotten.
+            Writer::Unlogged { is_closed, .. } if is_closed.load(Ordering::Relaxed) => {
+                Err(Error::Closed)
+            }
+            Writer::Unlogged { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let (log, poisoned) = match &self.writer {
+            Writer::Logged(commit) => (commit.counts(), commit.poison()),
+            Writer::Unlogged { .. } => Default::default(),
+        };
+        Stats {
+            memtable: self.memtable.stats(),
+            last_sequence: self.visible.last(),
+            write_batches: log.batches + self.counters.write_batches(),
+            log_groups: log.groups,
+            log_written_bytes: log.written_bytes,
+            log_syncs: log.syncs,
+            lookup_batches: self.counters.lookup_batches(),
+            lookup_keys: self.counters.lookup_keys(),
+            poisoned: poisoned.map(|cause| cause.to_string()),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! How a store is opened, and how durable a write is.
+
+use std::fmt;
+use std::sync::Arc;
+
+use forerun_core::Pages;
+
+use crate::memtable::{Bytewise, Checks, Comparator};
+
+/// What has happened to a write when it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It is with the operating system: it survives the end of the process, `kill -9` included, and not the loss of power.
+    #[default]
+    Buffered,
+    /// It is on stable storage: it survives the loss of power. Writes of several threads share a sync.
+    Synced,
+}
+
+/// What opening does about bad bytes in the log. `docs/format.md` has the cases in a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recovery {
+    /// Any bad byte is an error, the end of a write that a crash cut short too.
+    Strict,
+    /// What a crash cuts short is dropped and told in the [`RecoveryReport`](crate::RecoveryReport); damage is an error.
+    #[default]
+    DropTail,
+    /// Damage is skipped and told as well; what follows it is applied. The damaged bytes stay in the log, so the
+    /// store opens with this choice only until it is copied elsewhere.
+    SkipCorrupt,
+}
+
+/// Whether writes go to the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WalMode {
+    /// Every write does, before it is visible.
+    #[default]
+    On,
+    /// None does: what is written is gone when the store is closed. A log that is there already is read.
+    Off,
+}
+
+/// What opening does where there is no store, and where there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Create {
+    /// A store is created if there is none, with its directory and the directories above.
+    #[default]
+    IfMissing,
+    /// It is an error if there is none.
+    Never,
+    /// It is an error if there is one.
+    MustBeNew,
+}
+
+/// How a store is opened. The default suits most.
+///
+/// ```
+/// use forerun_db::{Durability, Options};
+///
+/// let options = Options { durability: Durability::Synced, memory_limit_bytes: 64 << 20, ..Options::default() };
+/// # let _ = options;
+/// ```
+#[derive(Clone)]
+pub struct Options {
+    /// The order of keys. A store keeps the one it was created with. Default: [`Bytewise`].
+    pub comparator: Arc<dyn Comparator>,
+    /// The most memory that entries may take, in bytes; a write beyond it is an error. Address space of this size is taken at
+    /// once, memory as it is used. Default: 1 GiB.
+    pub memory_limit_bytes: usize,
+    /// Pages that the memory for entries is asked in. Default: huge ones.
+    pub pages: Pages,
+    /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
+    pub durability: Durability,
+    /// Whether every entry that a lookup walks over is verified. Default: off.
+    pub checks: Checks,
+    /// What is done about bad bytes in the log. Default: [`Recovery::DropTail`].
+    pub recovery: Recovery,
+    /// Whether writes go to the log. Default: [`WalMode::On`].
+    pub wal: WalMode,
+    /// Length in bytes at which a segment of the log is full and the next is begun. Default: 64 MiB.
+    pub wal_segment_bytes: u64,
+    /// What is done where there is no store. Default: [`Create::IfMissing`].
+    pub create: Create,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            comparator: Arc::new(Bytewise),
+            memory_limit_bytes: 1 << 30,
+            pages: Pages::Huge,
+            durability: Durability::default(),
+            checks: Checks::Off,
+            recovery: Recovery::default(),
+            wal: WalMode::default(),
+            wal_segment_bytes: 64 << 20,
+            create: Create::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("comparator", &self.comparator.name())
+            .field("memory_limit_bytes", &self.memory_limit_bytes)
+            .field("pages", &self.pages)
+            .field("durability", &self.durability)
+            .field("checks", &self.checks)
+            .field("recovery", &self.recovery)
+            .field("wal", &self.wal)
+            .field("wal_segment_bytes", &self.wal_segment_bytes)
+            .field("create", &self.create)
+            .finish()
+    }
+}

@@ -1,0 +1,150 @@
+//! `LOCK`: one process at a time, and the boot it ran in.
+//!
+//! ```text
+//! forerun lock
+//! process 0000004711
+//! boot 2f1c7d0a5b1e4c1f9a3e6f0d8b7c6a59
+//! ```
+//!
+//! The text has one length, so that it is replaced by one write. The boot it names is the one in which the log
+//! was last known to be whole; recovery has the word until then.
+
+use std::path::{Path, PathBuf};
+
+use crate::io::{Io, IoFile, OpenMode, read_all, write_all_at};
+use crate::{Error, Result};
+
+const TEXT_BYTES: usize = 70;
+
+/// The held lock. Dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Lock {
+    file: Box<dyn IoFile>,
+    path: PathBuf,
+    /// The boot in which the store was last open, if it is told.
+    last_boot: Option<u128>,
+    boot: Option<u128>,
+}
+
+impl Lock {
+    /// Takes the lock in a directory, or tells who has it.
+    pub(super) fn take(io: &dyn Io, dir: &Path, name: &str) -> Result<Lock> {
+        let path = dir.join(name);
+        let file = io
+            .open(&path, OpenMode::Create)
+            .map_err(|error| Error::io("open", &path, error))?;
+        let is_ours = file
+            .try_lock()
+            .map_err(|error| Error::io("lock", &path, error))?;
+        let text = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
+        let (process, last_boot) = parse(&text).unwrap_or_default();
+        if !is_ours {
+            return Err(Error::Locked {
+                path: dir.to_owned(),
+                holder: process,
+            });
+        }
+        let lock = Lock {
+            file,
+            path,
+            last_boot,
+            boot: io.boot_id(),
+        };
+        if !text.is_empty() {
+            lock.write(last_boot);
+        }
+        Ok(lock)
+    }
+
+    /// Whether the power may have been lost since the store was last open.
+    pub(super) fn power_lost(&self) -> bool {
+        self.last_boot.is_none() || self.last_boot != self.boot
+    }
+
+    /// Notes the present boot.
+    pub(super) fn note_boot(&mut self) {
+        self.write(self.boot);
+        self.last_boot = self.boot;
+    }
+
+    fn write(&self, boot: Option<u128>) {
+        let text = format!(
+            "forerun lock\nprocess {:010}\nboot {:032x}\n",
+            std::process::id(),
+            boot.unwrap_or(0)
+        );
+        debug_assert_eq!(text.len(), TEXT_BYTES);
+        // The store is sound without it: the next opener takes the power for lost, and is told of another process or of none.
+        if let Err(error) = write_all_at(&*self.file, text.as_bytes(), 0) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot note who has the store open");
+        }
+    }
+}
+
+/// The process and the boot that a text names. A boot of zeros is none.
+fn parse(text: &[u8]) -> Option<(Option<u32>, Option<u128>)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut lines = text.lines();
+    if text.len() != TEXT_BYTES || lines.next() != Some("forerun lock") {
+        return None;
+    }
+    let process = lines.next()?.strip_prefix("process ")?.parse().ok();
+    let boot = u128::from_str_radix(lines.next()?.strip_prefix("boot ")?, 16).ok();
+    Some((process, boot.filter(|boot| *boot != 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::fault::FaultIo;
+
+    #[test]
+    fn the_second_opener_is_told_who_has_it() {
+        let io = FaultIo::new();
+        let mut lock = Lock::take(&io, "/".as_ref(), "LOCK").unwrap();
+        assert!(lock.power_lost(), "nothing was told yet");
+        lock.note_boot();
+        assert!(!lock.power_lost());
+        let holder = Some(std::process::id());
+        match Lock::take(&io, "/".as_ref(), "LOCK") {
+            Err(Error::Locked { holder: told, .. }) => assert_eq!(told, holder),
+            other => panic!("{other:?}"),
+        }
+        drop(lock);
+        assert!(
+            !Lock::take(&io, "/".as_ref(), "LOCK").unwrap().power_lost(),
+            "same boot"
+        );
+    }
+
+    #[test]
+    fn another_boot_or_an_unreadable_text_means_that_the_power_was_lost() {
+        let io = FaultIo::new();
+        Lock::take(&io, "/".as_ref(), "LOCK").unwrap().note_boot();
+        let text = io.read("/LOCK").unwrap();
+        assert!(parse(&text).is_some());
+        assert!(
+            !Lock::take(&io.kill(), "/".as_ref(), "LOCK")
+                .unwrap()
+                .power_lost()
+        );
+        // Seed 1 keeps every byte, but the boot is another.
+        let after = io.crash(1);
+        after.write("/LOCK", &text);
+        let lock = Lock::take(&after, "/".as_ref(), "LOCK").unwrap();
+        assert!(lock.power_lost());
+        drop(lock);
+        assert!(
+            Lock::take(&after, "/".as_ref(), "LOCK")
+                .unwrap()
+                .power_lost(),
+            "only recovery notes the new boot"
+        );
+        after.write("/LOCK", b"forerun lock\n");
+        assert!(
+            Lock::take(&after, "/".as_ref(), "LOCK")
+                .unwrap()
+                .power_lost()
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! The write-ahead log. Its bytes are defined in `docs/format.md`.
+//!
+//! ```text
+//!   record.rs      a batch under a checksum: laid down, sealed, read, searched for
+//!   segment.rs     a file of records: its name and its header
+//!   closed.rs      where the log ended at a clean close
+//!   writer.rs      appends groups of records, begins segments, takes back what failed
+//!   recovery.rs    reads the log back and judges what is bad
+//!   report.rs      what recovery found, for people and programs
+//! ```
+
+pub(crate) mod closed;
+pub(crate) mod record;
+pub(crate) mod recovery;
+pub(crate) mod report;
+pub(crate) mod segment;
+pub(crate) mod writer;
+
+/// Reads `bytes` as a log segment, as recovery does, and returns the number of good records found: for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_segment(bytes: &[u8]) -> usize {
+    let (salt, mut sequence) = match segment::Header::decode(bytes) {
+        Ok(header) => (header.salt, header.first_sequence),
+        Err(_) => (0, 1),
+    };
+    let (mut offset, mut records) = (segment::HEADER_BYTES, 0);
+    while offset < bytes.len() {
+        let found = record::read(bytes, offset, salt)
+            .ok()
+            .or_else(|| record::find(bytes, offset + 1, salt, sequence));
+        let Some(record) = found else { break };
+        assert_eq!(record.ops.clone().count(), record.count as usize);
+        assert!(record.end > offset && record.end <= bytes.len());
+        sequence = record.last_sequence() + 1;
+        offset = record.end;
+        records += 1;
+    }
+    records
+}

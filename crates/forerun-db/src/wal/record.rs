@@ -1,0 +1,279 @@
+//! One record of the log: a batch of writes under a checksum.
+//!
+//! ```text
+//!  0          4        8          16      20      24
+//! ┌──────────┬────────┬──────────┬───────┬───────┬─────────┐
+//! │ checksum │ length │ sequence │ count │ flags │ payload │
+//! └──────────┴────────┴──────────┴───────┴───────┴─────────┘
+//! checksum = crc32c(payload ‖ bytes 4..24 ‖ salt of the segment ‖ offset in the file)
+//! ```
+//!
+//! A writer makes a record in two steps. [`begin`] lays it down with the payload's checksum in place of the record's. When
+//! its turn comes, [`seal`] fills in what was unknown: the sequence number, the flags, and the checksum, which is
+//! carried on from the payload's.
+
+use crate::batch::Ops;
+use crate::{MAX_BATCH_BYTES, Result};
+
+/// Bytes before the payload.
+pub(crate) const HEADER_BYTES: usize = 24;
+
+/// The first sequence number that cannot be: entries in memory keep 8 bits beside it.
+pub(crate) const SEQUENCE_END: u64 = 1 << 56;
+
+/// Every byte of the segment before this record was on stable storage when it was written.
+const SYNCED_BEFORE: u32 = 1;
+
+/// A good record, in the bytes of its segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Record<'a> {
+    /// Where it begins in the file.
+    pub(crate) offset: usize,
+    /// Where it ends.
+    pub(crate) end: usize,
+    /// Sequence number of its first operation.
+    pub(crate) first_sequence: u64,
+    /// Number of its operations, at least 1.
+    pub(crate) count: u32,
+    /// Whether everything before it was durable when it was written.
+    pub(crate) synced_before: bool,
+    /// Its operations.
+    pub(crate) ops: Ops<'a>,
+}
+
+impl Record<'_> {
+    /// Sequence number of the last operation.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.first_sequence + u64::from(self.count) - 1
+    }
+}
+
+/// Lays an unsealed record down at the end of `out`. `payload_checksum` is `crc32c(payload)`.
+pub(crate) fn begin(out: &mut Vec<u8>, payload: &[u8], payload_checksum: u32, count: u32) {
+    debug_assert!(payload.len() <= MAX_BATCH_BYTES && count > 0);
+    let mut header = [0; HEADER_BYTES];
+    header[0..4].copy_from_slice(&payload_checksum.to_le_bytes());
+    header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    header[16..20].copy_from_slice(&count.to_le_bytes());
+    out.reserve(HEADER_BYTES + payload.len());
+    out.extend_from_slice(&header);
+    out.extend_from_slice(payload);
+}
+
+/// Seals the unsealed records of `group`, which will stand at `offset`, and returns the sequence number after the last.
+///
+/// `synced_before` is set on the first of them: what stands before the others was not synced yet.
+pub(crate) fn seal(
+    group: &mut [u8],
+    mut offset: u64,
+    salt: u32,
+    mut sequence: u64,
+    synced_before: bool,
+) -> u64 {
+    let mut rest = group;
+    let mut flags = if synced_before { SYNCED_BEFORE } else { 0 };
+    while !rest.is_empty() {
+        let len = HEADER_BYTES + u32_at(rest, 4) as usize;
+        let (record, after) = rest.split_at_mut(len);
+        record[8..16].copy_from_slice(&sequence.to_le_bytes());
+        record[20..24].copy_from_slice(&flags.to_le_bytes());
+        let checksum = checksum(u32_at(record, 0), record, salt, offset);
+        record[0..4].copy_from_slice(&checksum.to_le_bytes());
+        sequence += u64::from(u32_at(record, 16));
+        offset += len as u64;
+        flags = 0;
+        rest = after;
+    }
+    sequence
+}
+
+/// Reads the record at `offset` of a segment, or tells what is wrong with it.
+pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_>, &'static str> {
+    let bytes = segment.get(offset..).unwrap_or(&[]);
+    if bytes.len() < HEADER_BYTES {
+        return Err("the record's header is incomplete");
+    }
+    let (len, count) = (u32_at(bytes, 4) as usize, u32_at(bytes, 16));
+    let (first_sequence, flags) = (u64_at(bytes, 8), u32_at(bytes, 20));
+    if len > MAX_BATCH_BYTES || count == 0 || first_sequence == 0 || flags & !SYNCED_BEFORE != 0 {
+        return Err("the record's header makes no sense");
+    }
+    if first_sequence
+        .checked_add(u64::from(count))
+        .is_none_or(|end| end > SEQUENCE_END)
+    {
+        return Err("the record's sequence number is too large");
+    }
+    let Some(payload) = bytes[HEADER_BYTES..].get(..len) else {
+        return Err("the record is incomplete");
+    };
+    if checksum(crc32c::crc32c(payload), bytes, salt, offset as u64) != u32_at(bytes, 0) {
+        return Err("the record's checksum does not match");
+    }
+    let Ok(ops) = Ops::checked(payload, count as usize) else {
+        return Err("the record's batch is malformed");
+    };
+    let synced_before = flags & SYNCED_BEFORE != 0;
+    Ok(Record {
+        offset,
+        end: offset + HEADER_BYTES + len,
+        first_sequence,
+        count,
+        synced_before,
+        ops,
+    })
+}
+
+/// The first good record at `from` or behind, whose sequence number is `sequence` or higher.
+///
+/// Every offset is tried, since the lengths on the way cannot be trusted. The sequence number of a later record of the same file is
+/// higher by less than the file has bytes, which turns down nearly all offsets at a glance.
+pub(crate) fn find(segment: &[u8], from: usize, salt: u32, sequence: u64) -> Option<Record<'_>> {
+    let plausible = sequence..=sequence.saturating_add(segment.len() as u64);
+    (from..segment.len().saturating_sub(HEADER_BYTES)).find_map(|offset| {
+        if !plausible.contains(&u64_at(&segment[offset..], 8)) {
+            return None;
+        }
+        read(segment, offset, salt).ok()
+    })
+}
+
+/// Whether a good record at `from` or behind says that all before it was durable.
+pub(crate) fn proves_durable(
+    segment: &[u8],
+    mut from: usize,
+    salt: u32,
+    mut sequence: u64,
+) -> bool {
+    while let Some(record) = find(segment, from, salt, sequence) {
+        if record.synced_before {
+            return true;
+        }
+        from = record.end;
+        sequence = record.last_sequence() + 1;
+    }
+    false
+}
+
+fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32 {
+    let mut rest = [0; 32];
+    rest[..20].copy_from_slice(&header[4..HEADER_BYTES]);
+    rest[20..24].copy_from_slice(&salt.to_le_bytes());
+    rest[24..].copy_from_slice(&offset.to_le_bytes());
+    crc32c::crc32c_append(payload_checksum, &rest)
+}
+
+/// Four bytes as a number. The caller has seen that they are there.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Eight bytes as a number. The caller has seen that they are there.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Op, WriteBatch};
+
+    const SALT: u32 = 77;
+
+    /// Three records of 1, 2 and 1 operations behind a header of 32 bytes.
+    fn segment() -> Vec<u8> {
+        let mut group = Vec::new();
+        for keys in [&["a"][..], &["b", "c"], &["d"]] {
+            let mut batch = WriteBatch::new();
+            keys.iter()
+                .for_each(|key| batch.put(key.as_bytes(), b"value").unwrap());
+            begin(
+                &mut group,
+                batch.encoded(),
+                crc32c::crc32c(batch.encoded()),
+                keys.len() as u32,
+            );
+        }
+        assert_eq!(seal(&mut group, 32, SALT, 10, true), 14);
+        [vec![0; 32], group].concat()
+    }
+
+    #[test]
+    fn the_checksum_is_the_one_the_format_names() {
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn sealed_records_are_read_back_in_order() {
+        let segment = segment();
+        let mut offset = 32;
+        for (first, count, synced_before) in [(10, 1, true), (11, 2, false), (13, 1, false)] {
+            let record = read(&segment, offset, SALT).unwrap();
+            assert_eq!(
+                (record.first_sequence, record.count, record.synced_before),
+                (first, count, synced_before)
+            );
+            assert_eq!(record.last_sequence(), first + u64::from(count) - 1);
+            offset = record.end;
+        }
+        assert_eq!(offset, segment.len());
+        let first = read(&segment, 32, SALT).unwrap().ops.next();
+        assert_eq!(
+            first,
+            Some(Op::Put {
+                key: b"a",
+                value: b"value"
+            })
+        );
+    }
+
+    #[test]
+    fn any_changed_bit_makes_the_record_bad() {
+        let good = segment();
+        let end = read(&good, 32, SALT).unwrap().end;
+        for at in 32..end {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(read(&bad, 32, SALT).is_err(), "bit {bit} of byte {at}");
+                let next = find(&bad, 33, SALT, 10).unwrap();
+                assert_eq!((next.offset, next.first_sequence), (end, 11));
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_is_good_in_its_place_only() {
+        let segment = segment();
+        assert!(
+            read(&segment, 32, SALT + 1).is_err(),
+            "another segment's salt"
+        );
+        let moved = [vec![0; 33], segment[32..].to_vec()].concat();
+        assert!(read(&moved, 33, SALT).is_err(), "another offset");
+        assert!(find(&moved, 0, SALT, 1).is_none());
+    }
+
+    #[test]
+    fn later_records_prove_what_was_durable() {
+        let mut bytes = segment();
+        let first_end = read(&bytes, 32, SALT).unwrap().end;
+        assert!(
+            proves_durable(&bytes, 32, SALT, 10),
+            "the first record is flagged"
+        );
+        assert!(
+            !proves_durable(&bytes, first_end, SALT, 11),
+            "none behind it is"
+        );
+        bytes[40] ^= 1;
+        assert!(
+            !proves_durable(&bytes, 32, SALT, 10),
+            "a bad record proves nothing"
+        );
+        assert!(
+            find(&bytes, 32, SALT, 14).is_none(),
+            "no record is that late"
+        );
+    }
+}

@@ -1,0 +1,332 @@
+//! Reads the log back, applies what is good, and judges what is bad.
+//!
+//! ```text
+//!   segment 1          segment 2          segment 3 (last)
+//!  ┌─┬───┬───┬───┐    ┌─┬───┬───┬───┐    ┌─┬───┬───┬───┬░░░░
+//!  └─┴───┴───┴───┘    └─┴───┴───┴───┘    └─┴───┴───┴───┴░░░░
+//!   whole: a bad byte is damage           a bad end is a write cut short
+//! ```
+//!
+//! The table in `docs/format.md` says which is which. Nothing on disk is changed before the whole log has been read and
+//! accepted; then what is dropped is cut off and the cut is synced.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::closed::Closed;
+use super::record::{self, Record};
+use super::report::{BadRange, RecoveryReport};
+use super::segment::{self, Header};
+use crate::io::{Io, IoFile, OpenMode, read_all};
+use crate::{Error, Recovery, Result};
+
+/// What the judgement depends on besides the bytes.
+pub(crate) struct Circumstances {
+    /// How lenient to be.
+    pub(crate) recovery: Recovery,
+    /// What `CLOSED` says, if it is there.
+    pub(crate) closed: Option<Closed>,
+    /// Whether unsynced bytes may have been lost, and out of order: not if only the process died.
+    pub(crate) power_lost: bool,
+}
+
+/// Where the log goes on.
+pub(crate) struct Tail {
+    /// The last segment; `None` if the next write begins one.
+    pub(crate) segment: Option<TailSegment>,
+    /// Number of the segment to begin next.
+    pub(crate) next_number: u64,
+    /// Sequence number of the next operation.
+    pub(crate) next_sequence: u64,
+}
+
+/// The segment that is appended to.
+pub(crate) struct TailSegment {
+    pub(crate) path: PathBuf,
+    pub(crate) file: Box<dyn IoFile>,
+    pub(crate) salt: u32,
+    /// Where the next record goes.
+    pub(crate) len: u64,
+    /// Up to where it is known to be on stable storage.
+    pub(crate) synced_len: u64,
+}
+
+/// Reads the segments with these numbers, ascending, and hands every good record to `apply`.
+pub(crate) fn recover(
+    io: &Arc<dyn Io>,
+    dir: &Path,
+    numbers: &[u64],
+    circumstances: &Circumstances,
+    apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
+) -> Result<(Tail, RecoveryReport)> {
+    let mut replay = Replay {
+        io: &**io,
+        dir,
+        circumstances,
+        apply,
+        next_sequence: 1,
+        next_number: 1,
+        tail: None,
+        cut: None,
+        report: RecoveryReport {
+            clean_close: circumstances.closed.is_some(),
+            ..RecoveryReport::default()
+        },
+    };
+    for (i, number) in numbers.iter().enumerate() {
+        replay.segment(*number, i + 1 == numbers.len())?;
+    }
+    if let Some(closed) = circumstances.closed
+        && replay.next_number <= closed.segment
+    {
+        let path = segment::path(dir, closed.segment);
+        replay.damage(
+            &path,
+            0,
+            0,
+            "the segment is missing, and the store was closed with it",
+        )?;
+    }
+    replay.finish()
+}
+
+struct Replay<'a> {
+    io: &'a dyn Io,
+    dir: &'a Path,
+    circumstances: &'a Circumstances,
+    apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
+    next_sequence: u64,
+    next_number: u64,
+    tail: Option<TailSegment>,
+    cut: Option<Cut>,
+    report: RecoveryReport,
+}
+
+/// What is taken off the disk at the end.
+enum Cut {
+    /// The tail's segment beyond its length.
+    Tail,
+    /// A segment whose creation was cut short.
+    Segment(PathBuf),
+}
+
+impl Replay<'_> {
+    fn segment(&mut self, number: u64, is_last: bool) -> Result<()> {
+        while self.next_number < number {
+            let path = segment::path(self.dir, self.next_number);
+            self.damage(&path, 0, 0, "the segment is missing")?;
+            self.next_number += 1;
+        }
+        let path = segment::path(self.dir, number);
+        let file = self
+            .io
+            .open(&path, OpenMode::ReadWrite)
+            .map_err(|error| Error::io("open", &path, error))?;
+        let bytes = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
+
+        let header = match Header::decode(&bytes) {
+            Ok(header) if header.number == number => header,
+            Ok(_) => {
+                return self.bad_header(
+                    &path,
+                    &bytes,
+                    is_last,
+                    "the segment's name does not match its header",
+                );
+            }
+            Err(reason) => return self.bad_header(&path, &bytes, is_last, reason),
+        };
+        self.next_number = number + 1;
+        self.report.segments += 1;
+        self.report.log_bytes += segment::HEADER_BYTES as u64;
+        if header.first_sequence != self.next_sequence {
+            let (first, wanted) = (header.first_sequence, self.next_sequence);
+            let reason = format!(
+                "the segment begins at sequence number {first}, and {wanted} is next: the log before it is not whole"
+            );
+            self.damage(&path, 0, 0, reason)?;
+            self.next_sequence = self.next_sequence.max(first);
+        }
+        let len = self.records(&path, &bytes, header.salt, is_last)?;
+        self.check_closed(&path, number, len)?;
+        // The cut is synced before anything is written; a clean close has synced what it tells.
+        let is_synced = matches!(self.cut, Some(Cut::Tail))
+            || self
+                .circumstances
+                .closed
+                .is_some_and(|closed| closed.segment == number && closed.len_bytes == len);
+        let synced_len = if is_synced { len } else { 0 };
+        self.tail = Some(TailSegment {
+            path,
+            file,
+            salt: header.salt,
+            len,
+            synced_len,
+        });
+        Ok(())
+    }
+
+    /// Applies the records of a segment and returns where its good part ends.
+    fn records(&mut self, path: &Path, bytes: &[u8], salt: u32, is_last: bool) -> Result<u64> {
+        let mut offset = segment::HEADER_BYTES;
+        while offset < bytes.len() {
+            let reason = match record::read(bytes, offset, salt) {
+                Ok(record) if record.first_sequence == self.next_sequence => {
+                    self.apply(&record)?;
+                    offset = record.end;
+                    continue;
+                }
+                Ok(_) => "the record's sequence number does not continue",
+                Err(reason) => reason,
+            };
+            let later = record::find(bytes, offset, salt, self.next_sequence);
+            let is_damage = !is_last
+                || self.is_closed_at(path, offset as u64)
+                || later.as_ref().is_some_and(|later| {
+                    !self.circumstances.power_lost
+                        || record::proves_durable(bytes, later.offset, salt, self.next_sequence)
+                });
+            if !is_damage {
+                self.drop_tail(path, offset as u64, bytes.len() as u64, reason)?;
+                return Ok(offset as u64);
+            }
+            let end = later.as_ref().map_or(bytes.len(), |later| later.offset);
+            self.damage(path, offset as u64, (end - offset) as u64, reason)?;
+            offset = end;
+            if let Some(later) = later {
+                self.apply(&later)?;
+                offset = later.end;
+            }
+        }
+        Ok(offset as u64)
+    }
+
+    fn apply(&mut self, record: &Record<'_>) -> Result<()> {
+        (self.apply)(record)?;
+        self.next_sequence = record.last_sequence() + 1;
+        self.report.batches += 1;
+        self.report.operations += u64::from(record.count);
+        self.report.log_bytes += (record.end - record.offset) as u64;
+        Ok(())
+    }
+
+    /// A segment without a good header: cut short in its creation if it can hold no record, else damaged.
+    fn bad_header(&mut self, path: &Path, bytes: &[u8], is_last: bool, reason: &str) -> Result<()> {
+        let len = bytes.len() as u64;
+        if is_last && bytes.len() <= segment::HEADER_BYTES && !self.is_closed_at(path, 0) {
+            self.drop_tail(path, 0, len, reason)?;
+            self.cut = Some(Cut::Segment(path.to_owned()));
+            return Ok(());
+        }
+        self.damage(path, 0, len, reason)?;
+        // Without the salt no record can be told from chance. The log goes on in a segment of its own.
+        self.next_number += 1;
+        self.tail = None;
+        Ok(())
+    }
+
+    /// Whether a clean close says that the byte at `offset` is good.
+    fn is_closed_at(&self, path: &Path, offset: u64) -> bool {
+        self.circumstances.closed.is_some_and(|closed| {
+            closed.segment >= self.next_number
+                || (segment::path(self.dir, closed.segment) == path && offset < closed.len_bytes)
+        })
+    }
+
+    /// Holds the end of a segment against what a clean close says.
+    fn check_closed(&mut self, path: &Path, number: u64, len: u64) -> Result<()> {
+        let Some(closed) = self
+            .circumstances
+            .closed
+            .filter(|closed| closed.segment == number)
+        else {
+            return Ok(());
+        };
+        if len < closed.len_bytes {
+            let reason = format!(
+                "the segment ends here, and it had {} bytes when the store was closed",
+                closed.len_bytes
+            );
+            self.damage(path, len, 0, reason)?;
+            self.next_sequence = self.next_sequence.max(closed.last_sequence + 1);
+        } else if len == closed.len_bytes && self.next_sequence != closed.last_sequence + 1 {
+            let (last, wanted) = (self.next_sequence - 1, closed.last_sequence);
+            let reason =
+                format!("the log ends at sequence number {last}, and it was closed at {wanted}");
+            self.damage(path, len, 0, reason)?;
+            self.next_sequence = self.next_sequence.max(closed.last_sequence + 1);
+        }
+        Ok(())
+    }
+
+    /// An error, unless damage is to be skipped.
+    fn damage(
+        &mut self,
+        path: &Path,
+        offset: u64,
+        len_bytes: u64,
+        reason: impl Into<String>,
+    ) -> Result<()> {
+        match self.circumstances.recovery {
+            Recovery::SkipCorrupt => {
+                let range = BadRange {
+                    path: path.to_owned(),
+                    offset,
+                    len_bytes,
+                    reason: reason.into(),
+                };
+                tracing::warn!(%range, "skipped damage in the log");
+                self.report.skipped.push(range);
+                Ok(())
+            }
+            Recovery::DropTail | Recovery::Strict => Err(Error::corrupt_file(path, offset, reason)),
+        }
+    }
+
+    /// The end of the log, unless it is to be whole.
+    fn drop_tail(&mut self, path: &Path, offset: u64, end: u64, reason: &str) -> Result<()> {
+        if self.circumstances.recovery == Recovery::Strict {
+            return Err(Error::corrupt_file(path, offset, reason));
+        }
+        let tail = BadRange {
+            path: path.to_owned(),
+            offset,
+            len_bytes: end - offset,
+            reason: reason.into(),
+        };
+        tracing::warn!(%tail, "dropped the unfinished end of the log");
+        self.report.dropped_tail = Some(tail);
+        self.cut = Some(Cut::Tail);
+        Ok(())
+    }
+
+    /// Takes what was dropped off the disk.
+    fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
+        match (&self.cut, &self.tail) {
+            (Some(Cut::Tail), Some(tail)) => {
+                tail.file
+                    .set_len(tail.len)
+                    .map_err(|error| Error::io("cut", &tail.path, error))?;
+                tail.file
+                    .sync()
+                    .map_err(|error| Error::io("sync", &tail.path, error))?;
+            }
+            (Some(Cut::Segment(path)), _) => {
+                self.io
+                    .remove(path)
+                    .map_err(|error| Error::io("remove", path, error))?;
+                self.io
+                    .sync_dir(self.dir)
+                    .map_err(|error| Error::io("sync", self.dir, error))?;
+            }
+            _ => {}
+        }
+        self.report.last_sequence = self.next_sequence - 1;
+        let tail = Tail {
+            segment: self.tail,
+            next_number: self.next_number,
+            next_sequence: self.next_sequence,
+        };
+        Ok((tail, self.report))
+    }
+}

@@ -1,0 +1,124 @@
+//! What recovery found in the log.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// What [`Db::open`](crate::Db::open) found in the log. Its `Display` is a line or more for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Segments that were read.
+    pub segments: usize,
+    /// Bytes of good records in them, headers included.
+    pub log_bytes: u64,
+    /// Batches that were applied.
+    pub batches: u64,
+    /// Operations that were applied.
+    pub operations: u64,
+    /// Sequence number of the last one; 0 if there is none.
+    pub last_sequence: u64,
+    /// Whether the store had been closed cleanly.
+    pub clean_close: bool,
+    /// The end of the log that was cut off: a write that a crash had cut short.
+    pub dropped_tail: Option<BadRange>,
+    /// Damage that was skipped, with [`Recovery::SkipCorrupt`](crate::Recovery::SkipCorrupt) only.
+    pub skipped: Vec<BadRange>,
+}
+
+/// A range of bytes of the log that was not good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BadRange {
+    /// The segment.
+    pub path: PathBuf,
+    /// Where the range begins, from the start of the file.
+    pub offset: u64,
+    /// Its length; 0 where something is missing.
+    pub len_bytes: u64,
+    /// What was wrong at its beginning.
+    pub reason: String,
+}
+
+impl RecoveryReport {
+    /// Bytes that were cut off or skipped.
+    pub fn lost_bytes(&self) -> u64 {
+        self.dropped_tail
+            .iter()
+            .chain(&self.skipped)
+            .map(|range| range.len_bytes)
+            .sum()
+    }
+}
+
+impl fmt::Display for RecoveryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryReport {
+            segments,
+            log_bytes,
+            batches,
+            operations,
+            ..
+        } = self;
+        let state = if self.clean_close {
+            "closed cleanly"
+        } else {
+            "not closed cleanly"
+        };
+        write!(
+            f,
+            "{operations} operations in {batches} batches from {log_bytes} bytes in {segments} log segments, {state}"
+        )?;
+        if let Some(tail) = &self.dropped_tail {
+            write!(f, "\ndropped the unfinished end of the log: {tail}")?;
+        }
+        for range in &self.skipped {
+            write!(f, "\nskipped damage: {range}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for BadRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BadRange {
+            path,
+            offset,
+            len_bytes,
+            reason,
+        } = self;
+        write!(
+            f,
+            "{len_bytes} bytes at offset {offset} of {} ({reason})",
+            path.display()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_told_with_its_place() {
+        let range = |offset, len_bytes| BadRange {
+            path: "wal".into(),
+            offset,
+            len_bytes,
+            reason: "torn".into(),
+        };
+        let report = RecoveryReport {
+            operations: 5,
+            dropped_tail: Some(range(90, 7)),
+            skipped: vec![range(40, 30)],
+            ..RecoveryReport::default()
+        };
+        let text = report.to_string();
+        assert!(text.starts_with("5 operations"), "{text}");
+        assert!(
+            text.contains("7 bytes at offset 90 of wal (torn)")
+                && text.contains("30 bytes at offset 40"),
+            "{text}"
+        );
+        assert_eq!(report.lost_bytes(), 37);
+    }
+}

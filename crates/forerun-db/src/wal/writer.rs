@@ -1,0 +1,216 @@
+//! Appends groups of records to the log.
+//!
+//! ```text
+//!   segment 7                                  segment 8
+//!  ┌──────┬───────┬───────┬───────┐           ┌──────┬───────┬─ ─ ─
+//!  └──────┴───────┴───────┴───────┘ ──sync──> └──────┴───────┴─ ─ ─
+//!         ^ synced_len            ^ len        written and synced, and the directory synced, before its first record
+//! ```
+//!
+//! A group that cannot be written is taken back, and the log is as it was. Where that is impossible, or a sync fails,
+//! nobody knows what is on the disk: the log takes no more.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::closed::{self, Closed};
+use super::record;
+use super::recovery::{Tail, TailSegment};
+use super::segment::{self, Header};
+use crate::io::{Io, OpenMode, write_all_at};
+use crate::store_dir::write_whole;
+use crate::{Error, Result};
+
+/// Why a group is not in the log.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nothing of it is there. The next group may fare better.
+    TakenBack(Error),
+    /// What is there is unknown, and the log takes no more.
+    Unknown(Error),
+}
+
+/// The log's end.
+pub(crate) struct LogWriter {
+    io: Arc<dyn Io>,
+    dir: PathBuf,
+    segment_limit_bytes: u64,
+    tail: Tail,
+    /// Whether `CLOSED` is in the directory.
+    is_marked_closed: bool,
+    /// Bytes written since the store was opened, and syncs of segments.
+    written_bytes: u64,
+    syncs: u64,
+}
+
+impl LogWriter {
+    /// A writer that goes on where recovery ended.
+    pub(crate) fn new(
+        io: Arc<dyn Io>,
+        dir: &Path,
+        segment_limit_bytes: u64,
+        tail: Tail,
+        is_marked_closed: bool,
+    ) -> LogWriter {
+        LogWriter {
+            io,
+            dir: dir.to_owned(),
+            segment_limit_bytes,
+            tail,
+            is_marked_closed,
+            written_bytes: 0,
+            syncs: 0,
+        }
+    }
+
+    /// Seals and writes a group of records, which may be empty, and syncs the log if `sync` asks for it. Returns the
+    /// sequence number of the group's first operation.
+    pub(crate) fn append(&mut self, group: &mut [u8], sync: bool) -> Result<u64, Failure> {
+        let first_sequence = self.tail.next_sequence;
+        if !group.is_empty() {
+            self.unmark_closed()?;
+            self.write(group)?;
+        }
+        if sync {
+            self.sync()?;
+        }
+        Ok(first_sequence)
+    }
+
+    fn write(&mut self, group: &mut [u8]) -> Result<(), Failure> {
+        let sequence = self.tail.next_sequence;
+        if self
+            .tail
+            .segment
+            .as_ref()
+            .is_none_or(|segment| segment.len >= self.segment_limit_bytes)
+        {
+            self.begin_segment()?;
+        }
+        let Some(segment) = &mut self.tail.segment else {
+            return Ok(());
+        };
+        let next_sequence = record::seal(
+            group,
+            segment.len,
+            segment.salt,
+            sequence,
+            segment.synced_len == segment.len,
+        );
+        if next_sequence > record::SEQUENCE_END {
+            let source = std::io::Error::other("sequence numbers are used up");
+            return Err(Failure::Unknown(Error::io("write", &segment.path, source)));
+        }
+        if let Err(error) = write_all_at(&*segment.file, group, segment.len) {
+            let error = Error::io("write", &segment.path, error);
+            // Synced too: were the cut lost with the power, parts of this group would stand behind newer records.
+            let taken_back = segment
+                .file
+                .set_len(segment.len)
+                .and_then(|()| segment.file.sync());
+            return Err(match taken_back {
+                Ok(()) => {
+                    segment.synced_len = segment.len;
+                    Failure::TakenBack(error)
+                }
+                Err(_) => Failure::Unknown(error),
+            });
+        }
+        segment.len += group.len() as u64;
+        self.tail.next_sequence = next_sequence;
+        self.written_bytes += group.len() as u64;
+        Ok(())
+    }
+
+    /// Makes all of the log durable. The segments before the last one are.
+    fn sync(&mut self) -> Result<(), Failure> {
+        let Some(segment) = &mut self.tail.segment else {
+            return Ok(());
+        };
+        if segment.synced_len < segment.len {
+            // After a sync that failed, the system may have forgotten which bytes were not written: another would say nothing.
+            segment
+                .file
+                .sync()
+                .map_err(|error| Failure::Unknown(Error::io("sync", &segment.path, error)))?;
+            segment.synced_len = segment.len;
+            self.syncs += 1;
+        }
+        Ok(())
+    }
+
+    fn begin_segment(&mut self) -> Result<(), Failure> {
+        self.sync()?;
+        let number = self.tail.next_number;
+        let path = segment::path(&self.dir, number);
+        let header = Header::new(number, self.tail.next_sequence);
+        let taken_back = |op, error| {
+            // If this fails too: a header cut short, alone in its file, is for recovery a segment that was not begun.
+            let _ = self.io.remove(&path);
+            Failure::TakenBack(Error::io(op, &path, error))
+        };
+        let file = self
+            .io
+            .open(&path, OpenMode::CreateEmpty)
+            .map_err(|error| taken_back("create", error))?;
+        write_all_at(&*file, &header.encode(), 0).map_err(|error| taken_back("write", error))?;
+        file.sync()
+            .map_err(|error| Failure::Unknown(Error::io("sync", &path, error)))?;
+        self.io
+            .sync_dir(&self.dir)
+            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+        let len = segment::HEADER_BYTES as u64;
+        self.tail.segment = Some(TailSegment {
+            path,
+            file,
+            salt: header.salt,
+            len,
+            synced_len: len,
+        });
+        self.tail.next_number = number + 1;
+        Ok(())
+    }
+
+    /// Removes `CLOSED`, durably, because what it says of the log's last bytes ceases to be true.
+    fn unmark_closed(&mut self) -> Result<(), Failure> {
+        if self.is_marked_closed {
+            let path = self.dir.join(closed::NAME);
+            self.io
+                .remove(&path)
+                .map_err(|error| Failure::TakenBack(Error::io("remove", &path, error)))?;
+            self.is_marked_closed = false;
+            self.io
+                .sync_dir(&self.dir)
+                .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the log durable and marks where it ends.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        if self.is_marked_closed {
+            return Ok(());
+        }
+        self.sync().map_err(|failure| match failure {
+            Failure::TakenBack(error) | Failure::Unknown(error) => error,
+        })?;
+        let closed = Closed {
+            segment: self.tail.next_number - 1,
+            len_bytes: self.tail.segment.as_ref().map_or(0, |segment| segment.len),
+            last_sequence: self.tail.next_sequence - 1,
+        };
+        write_whole(&*self.io, &self.dir, closed::NAME, &closed.encode())?;
+        self.is_marked_closed = true;
+        Ok(())
+    }
+
+    /// Bytes written since the store was opened.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Syncs made since the store was opened.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs
+    }
+}
