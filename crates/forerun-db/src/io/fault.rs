@@ -307,8 +307,7 @@ impl IoFile for FaultFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut disk = self.io.enter("cut", &self.path)?;
-        if len > disk.inodes[self.inode].bytes.len() as u64 + disk.room_bytes(self.inode, u64::MAX)
-        {
+        if len > disk.len_limit_bytes(self.inode) {
             return Err(io::Error::from_raw_os_error(ENOSPC));
         }
         disk.inodes[self.inode].change(Change::SetLen(len));

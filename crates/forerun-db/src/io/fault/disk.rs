@@ -240,7 +240,12 @@ impl Disk {
         };
         let used: u64 = self.names.values().map(|node| self.len_of(*node)).sum();
         let free = capacity.saturating_sub(used);
-        free + (self.inodes[inode].bytes.len() as u64).saturating_sub(offset)
+        free.saturating_add((self.inodes[inode].bytes.len() as u64).saturating_sub(offset))
+    }
+
+    /// How long a file may get.
+    pub(super) fn len_limit_bytes(&self, inode: usize) -> u64 {
+        self.room_bytes(inode, 0)
     }
 
     fn len_of(&self, node: Node) -> u64 {

@@ -1,0 +1,159 @@
+//! What the tests share: small stores on a model file system, and a script of writes whose outcome can be judged after any failure.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::sync::Arc;
+
+use forerun_core::Pages;
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Db, Durability, Options, Result, WriteBatch};
+
+/// Where the stores of the tests are.
+pub const STORE: &str = "/store";
+
+/// Options for a store that is opened thousands of times: little memory, short segments.
+pub fn small_options() -> Options {
+    Options {
+        memory_limit_bytes: 256 << 10,
+        pages: Pages::Small,
+        wal_segment_bytes: 700,
+        ..Options::default()
+    }
+}
+
+/// Opens the store.
+pub fn open(io: &FaultIo, options: &Options) -> Result<Db> {
+    Db::open_with_io(Arc::new(io.clone()), STORE, options.clone())
+}
+
+/// What a writer was told of its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was not tried.
+    Untried,
+    /// It returned an error.
+    Failed,
+    /// It succeeded, and is with the operating system.
+    Buffered,
+    /// It succeeded, and is on stable storage.
+    Synced,
+}
+
+/// The outcomes of numbered batches.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub outcomes: Vec<Outcome>,
+}
+
+pub const BATCHES: usize = 14;
+
+impl Script {
+    pub fn new() -> Script {
+        Script {
+            outcomes: vec![Outcome::Untried; BATCHES],
+        }
+    }
+
+    /// Opens the store, writes half of the batches, closes it, opens it again, writes the rest, and leaves it open.
+    ///
+    /// A step that fails is noted and the script goes on, as a program would that meets a failure that passes.
+    pub fn run(&mut self, io: &FaultIo, options: &Options) -> Option<Db> {
+        let first = (0..2).find_map(|_| open(io, options).ok());
+        if let Some(db) = first {
+            self.write(&db, 0..BATCHES / 2);
+            let _ = db.close();
+        }
+        let second = (0..2).find_map(|_| open(io, options).ok())?;
+        self.write(&second, BATCHES / 2..BATCHES);
+        Some(second)
+    }
+
+    pub fn write(&mut self, db: &Db, batches: std::ops::Range<usize>) {
+        for i in batches {
+            let durability = if i % 3 == 1 {
+                Durability::Synced
+            } else {
+                Durability::Buffered
+            };
+            self.outcomes[i] = match db.write(&batch(i), durability) {
+                Err(_) => Outcome::Failed,
+                Ok(_) => Outcome::Buffered,
+            };
+            if durability == Durability::Synced && self.outcomes[i] == Outcome::Buffered {
+                // The sync covers all that was written before.
+                for outcome in &mut self.outcomes[..=i] {
+                    if *outcome == Outcome::Buffered {
+                        *outcome = Outcome::Synced;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Holds a store against what the writers were told: nothing that reached `safe` is missing, no batch is there in part, and
+    /// batches went lost from the end only.
+    pub fn check(&self, db: &Db, safe: Outcome, case: &str) {
+        let mut last = None;
+        let mut lost = None;
+        for (i, outcome) in self.outcomes.iter().enumerate() {
+            let there = is_there(db, i, case);
+            let is_safe = match safe {
+                Outcome::Buffered => matches!(outcome, Outcome::Buffered | Outcome::Synced),
+                _ => *outcome == safe,
+            };
+            assert!(
+                there || !is_safe,
+                "{case}: batch {i} was acknowledged ({outcome:?}) and is gone"
+            );
+            assert!(
+                !there || *outcome != Outcome::Untried,
+                "{case}: batch {i} appeared from nowhere"
+            );
+            if there {
+                last = Some(i);
+                assert_eq!(
+                    lost, None,
+                    "{case}: batch {i} is there, and an acknowledged one before it is not"
+                );
+            } else if matches!(outcome, Outcome::Buffered | Outcome::Synced) {
+                lost = Some(i);
+            }
+        }
+        let told = db
+            .get(b"last")
+            .unwrap()
+            .map(|value| String::from_utf8(value).unwrap().parse::<usize>().unwrap());
+        assert_eq!(told, last, "{case}: the key that all batches write");
+    }
+}
+
+/// Batch `i` of the script.
+pub fn batch(i: usize) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    batch.put(format!("a-{i}").as_bytes(), &value(i)).unwrap();
+    batch.put(b"last", i.to_string().as_bytes()).unwrap();
+    batch.put(format!("temporary-{i}").as_bytes(), b"").unwrap();
+    batch.delete(format!("temporary-{i}").as_bytes()).unwrap();
+    batch.put(format!("b-{i}").as_bytes(), &value(i)).unwrap();
+    batch
+}
+
+/// Whether batch `i` was applied; it is an error if it was in part.
+pub fn is_there(db: &Db, i: usize, case: &str) -> bool {
+    let [a, b, temporary] =
+        ["a", "b", "temporary"].map(|name| db.get(format!("{name}-{i}").as_bytes()).unwrap());
+    assert_eq!(a, b, "{case}: half of batch {i} is there");
+    assert_eq!(
+        temporary, None,
+        "{case}: batch {i} without its last deletion"
+    );
+    if let Some(a) = &a {
+        assert_eq!(*a, value(i), "{case}: batch {i} has another value");
+    }
+    a.is_some()
+}
+
+fn value(i: usize) -> Vec<u8> {
+    // Lengths differ, so that records end at odd places.
+    format!("value {i} ").repeat(3 + i % 4).into_bytes()
+}

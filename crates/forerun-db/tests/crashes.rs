@@ -1,0 +1,139 @@
+//! The power is lost, or the process dies, at every call to the file system, while the store is created, written, closed, opened and
+//! recovered. What was acknowledged as synced is there, whole.
+
+mod common;
+
+use common::{Outcome, Script, batch, is_there, open, small_options};
+use forerun_db::Durability;
+use forerun_db::io::fault::{Fault, FaultIo};
+
+/// Runs the script until the power is lost at a call; `None` if the script has fewer calls.
+fn run_until(call: u64) -> Option<(FaultIo, Script, String)> {
+    let io = FaultIo::new();
+    io.fail_call(call, Fault::PowerLoss);
+    let mut script = Script::new();
+    drop(script.run(&io, &small_options()));
+    let hit = io.hit()?;
+    Some((io, script, format!("power lost at call {call} ({hit})")))
+}
+
+#[test]
+fn a_process_that_dies_at_any_call_loses_nothing_acknowledged() {
+    let mut calls = 0;
+    while let Some((io, script, case)) = run_until(calls) {
+        let db = open(&io.kill(), &small_options())
+            .unwrap_or_else(|error| panic!("{case}, killed: {error}"));
+        script.check(&db, Outcome::Buffered, &case);
+        calls += 1;
+    }
+    assert!(calls > 70, "the sweep made {calls} calls");
+}
+
+#[test]
+fn a_power_loss_at_any_call_loses_nothing_synced() {
+    let (mut tails, mut losses, mut call) = (0, 0, 0);
+    while let Some((io, script, case)) = run_until(call) {
+        for seed in 0..12 {
+            let case = format!("{case}, seed {seed}");
+            let after = io.crash(seed);
+            let db =
+                open(&after, &small_options()).unwrap_or_else(|error| panic!("{case}: {error}"));
+            script.check(&db, Outcome::Synced, &case);
+            tails += usize::from(db.recovery().dropped_tail.is_some());
+            losses += usize::from(
+                (0..script.outcomes.len())
+                    .any(|i| script.outcomes[i] == Outcome::Buffered && !is_there(&db, i, &case)),
+            );
+
+            // The store goes on, and is there again after a clean close, with what it had.
+            let there: Vec<bool> = (0..script.outcomes.len())
+                .map(|i| is_there(&db, i, &case))
+                .collect();
+            db.put_with(b"more", b"value", Durability::Synced).unwrap();
+            db.close().unwrap();
+            let db = open(&after, &small_options())
+                .unwrap_or_else(|error| panic!("{case}, reopened: {error}"));
+            assert!(
+                db.recovery().clean_close && db.recovery().dropped_tail.is_none(),
+                "{case}: {}",
+                db.recovery()
+            );
+            assert!(
+                there
+                    .iter()
+                    .enumerate()
+                    .all(|(i, there)| is_there(&db, i, &case) == *there),
+                "{case}"
+            );
+            assert_eq!(
+                db.get(b"more").unwrap().as_deref(),
+                Some(&b"value"[..]),
+                "{case}"
+            );
+        }
+        call += 1;
+    }
+    assert!(
+        tails > 20,
+        "only {tails} crashes left a torn tail: the sweep does not reach them"
+    );
+    assert!(
+        losses > 20,
+        "only {losses} crashes lost a buffered write: the model keeps too much"
+    );
+}
+
+#[test]
+fn a_power_loss_during_recovery_loses_nothing_either() {
+    let mut call = 0;
+    let mut nested_crashes = 0;
+    while let Some((io, script, case)) = run_until(call) {
+        // A few of the first crash states, and every call of the recovery and of the write after it.
+        for seed in [1, 5 + call] {
+            let crashed = io.crash(seed);
+            // What the first crash took may be missing in the middle, once more is written.
+            let mut script = script.clone();
+            let db = open(&crashed.kill(), &small_options())
+                .unwrap_or_else(|error| panic!("{case}: {error}"));
+            for (i, outcome) in script.outcomes.iter_mut().enumerate() {
+                if *outcome == Outcome::Buffered && !is_there(&db, i, &case) {
+                    *outcome = Outcome::Failed;
+                }
+            }
+            drop(db);
+            for inner_call in 0.. {
+                let again = crashed.kill();
+                again.fail_call(inner_call, Fault::PowerLoss);
+                let mut inner = script.clone();
+                if let Ok(db) = open(&again, &small_options()) {
+                    let i = inner.outcomes.len();
+                    inner
+                        .outcomes
+                        .push(match db.write(&batch(i), Durability::Synced) {
+                            Ok(_) => Outcome::Synced,
+                            Err(_) => Outcome::Failed,
+                        });
+                }
+                let Some(hit) = again.hit() else { break };
+                let case = format!(
+                    "{case}, seed {seed}, power lost at call {inner_call} of recovery ({hit})"
+                );
+                for inner_seed in [0, 1, 7 + inner_call] {
+                    let case = format!("{case}, seed {inner_seed}");
+                    let db = open(&again.crash(inner_seed), &small_options())
+                        .unwrap_or_else(|error| panic!("{case}: {error}"));
+                    inner.check(&db, Outcome::Synced, &case);
+                }
+                let db = open(&again.kill(), &small_options())
+                    .unwrap_or_else(|error| panic!("{case}, killed: {error}"));
+                inner.check(&db, Outcome::Synced, &case);
+                nested_crashes += 1;
+            }
+        }
+        call += 3;
+    }
+    assert!(
+        nested_crashes > 500,
+        "only {nested_crashes} crashes during recovery"
+    );
+}
