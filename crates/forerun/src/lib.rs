@@ -1,1 +1,67 @@
-//! (to be written)
+//! Forerun: a key-value engine whose every lookup is a batch.
+//!
+//! A lookup in a large store spends its time waiting for memory: each step needs an address that the step before must first fetch. One lookup cannot
+//! hurry that. A batch can: [`Db::multi_get`] walks all its keys at once and, whenever one would wait, goes on with another. The same
+//! search answers a single [`Db::get`].
+//!
+//! [`Db`] is an ordered, durable store of bytes under bytes: a write-ahead log, atomic batches of writes, snapshots, scans both ways.
+//!
+//! ```
+//! use forerun::prelude::*;
+//!
+//! # fn main() -> Result<(), forerun::Error> {
+//! # let directory = tempfile::tempdir().expect("a temporary directory can be made");
+//! # let path = directory.path().join("towns");
+//! let db = Db::open(&path, Options::default())?;
+//!
+//! // A batch of writes is applied whole or not at all.
+//! let mut batch = WriteBatch::new();
+//! batch.put(b"CH/Biel", b"47.137,7.246")?;
+//! batch.put(b"CH/Bern", b"46.948,7.447")?;
+//! batch.put(b"DE/Bonn", b"50.734,7.100")?;
+//! db.write(&batch, Durability::Synced)?;
+//!
+//! // A batch of lookups is answered into memory that is used again, in the order of its keys.
+//! let mut values = Values::new();
+//! db.multi_get(&["DE/Bonn", "FR/Lyon", "CH/Biel"], &mut values)?;
+//! assert_eq!(values.get(0)?, Some(&b"50.734,7.100"[..]));
+//! assert_eq!(values.get(1)?, None);
+//! assert_eq!(values.found(), 2);
+//!
+//! // A snapshot stays as it is while the store goes on.
+//! let snapshot = db.snapshot();
+//! db.delete(b"CH/Bern")?;
+//! assert_eq!(snapshot.get(b"CH/Bern")?.as_deref(), Some(&b"46.948,7.447"[..]));
+//! assert_eq!(db.get(b"CH/Bern")?, None);
+//!
+//! // Entries in order, from either end.
+//! let last = db.prefix(b"CH/").next_back().transpose()?;
+//! assert_eq!(last, Some((b"CH/Biel".to_vec(), b"47.137,7.246".to_vec())));
+//! db.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How a batch is answered
+//! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses; [`Db::multi_get_with`] takes another. `forerun
+//! demo` (the crate `forerun-cli`) shows on real data what that is worth on a machine at hand. The instruction set is chosen when the
+//! program runs ([`isa`]), so a plain build is the fast one.
+//!
+//! # What is on disk
+//! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or on stable storage ([`Durability::Synced`]). Opening
+//! reads it back; what a crash cut short is dropped and told by [`Db::recovery`]. In this release all entries are held in memory besides, within
+//! [`Options::memory_limit_bytes`].
+
+#![forbid(unsafe_code)]
+
+pub use forerun_core::arch::{Isa, isa};
+pub use forerun_db::{
+    BadRange, Bytewise, Checks, Comparator, Create, Db, Durability, Entry, Error, Iter,
+    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, Ops, Options, Recovery, RecoveryReport,
+    Result, ReverseBytewise, Snapshot, Stats, Strategy, Values, WalMode, WriteBatch,
+};
+
+/// What most programs use: `use forerun::prelude::*;`.
+pub mod prelude {
+    pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};
+}

@@ -1,0 +1,65 @@
+//! The command line: what can be asked for. Each subcommand's own options stand in its file under `commands`.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{bench, demo, get, load, multiget, replay, scan, stats, stress};
+use crate::exit::EXIT_CODES_HELP;
+
+const EXAMPLES: &str = "\
+Examples:
+  forerun demo                                     what a batch is worth on this machine
+  forerun load cities.db cities.csv --key id       a table into a store
+  forerun get cities.db 2661552                    one value
+  forerun scan cities.db --prefix 26 --limit 5     some of it in order
+  forerun multiget cities.db --keys wanted.txt     many keys in batches
+  forerun replay trace.db app.trace.xz --format u32be --fill";
+
+/// A key-value engine whose every lookup is a batch
+#[derive(Debug, Parser)]
+#[command(name = "forerun", version, max_term_width = 100, after_help = help_tail())]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+fn help_tail() -> String {
+    format!("{EXAMPLES}\n\n{EXIT_CODES_HELP}")
+}
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Demo(demo::Args),
+    Load(load::Args),
+    Get(get::Args),
+    Multiget(multiget::Args),
+    Scan(scan::Args),
+    Stats(stats::Args),
+    Replay(replay::Args),
+    Bench(bench::Args),
+    Stress(stress::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_every_command_shows_an_example() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        cli.build();
+        for command in cli
+            .get_subcommands()
+            .filter(|command| command.get_name() != "help")
+        {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Example"), "{}: {help}", command.get_name());
+            assert!(
+                help.contains(&format!("forerun {}", command.get_name())),
+                "{help}"
+            );
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! `forerun bench`: the benches of [`forerun_bench`].
+
+use clap::Subcommand;
+use forerun_bench::{memtable, roofline};
+
+use crate::exit::Outcome;
+
+/// Measure this machine's memory, and the memtable on it
+///
+/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one object a line, --report
+/// writes a page with plots that needs no other file, --quick shows in a second that everything runs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun bench roofline --threads 1,2
+  forerun bench memtable --keys 2M --batch 8,64 --strategy single,interleaved
+  forerun bench memtable --hit-rate 1,0.5 --workload multireadrandom --json
+  forerun bench memtable --report memtable.html")]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Roofline(roofline::Args),
+    Memtable(Box<memtable::Args>),
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    match &args.bench {
+        Bench::Roofline(args) => roofline::run(args)?,
+        Bench::Memtable(args) => memtable::run(args)?,
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,88 @@
+//! `forerun get`: the values of a few keys.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, anyhow};
+use forerun::Values;
+
+use crate::exit::{self, Outcome, UsageError};
+use crate::output::{EntryStyle, Named, Out, parse_hex};
+use crate::store::StoreArgs;
+
+/// Print the values of keys
+///
+/// Of one key, the value is printed as it is, with a line end after it. Of several, each found key is a line,
+/// key<TAB>value, in the order asked; control characters and bytes that are no UTF-8 are printed as \xNN there (--json is
+/// exact). Missing keys are told on standard error, and the exit code is 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun get cities.db CH/Biel/47.13713,7.24608
+  forerun get cities.db 2661552 2661604 --json
+  forerun get trace.db --hex 0800002a --hex-values")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The keys
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<OsString>,
+    /// The keys are given, and printed, as hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// Print values as hexadecimal digits
+    #[arg(long)]
+    hex_values: bool,
+    /// Print one JSON object a key; a missing key has the value null
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let keys: Vec<Vec<u8>> = args
+        .keys
+        .iter()
+        .map(|key| parse_key(key, args.hex))
+        .collect::<Result<_, _>>()?;
+    let db = args.store.open_existing()?;
+    let mut values = Values::new();
+    db.multi_get(&keys, &mut values)
+        .context("cannot look up the keys")?;
+
+    let style = EntryStyle {
+        json: args.json,
+        hex_keys: args.hex,
+        hex_values: args.hex_values,
+    };
+    let alone = keys.len() == 1 && !args.json;
+    let mut out = Out::new();
+    let mut missing = false;
+    for (at, key) in keys.iter().enumerate() {
+        let value = values
+            .get(at)
+            .map_err(|error| anyhow!(error.clone()).context(format!("key {}", Named(key))))?;
+        match value {
+            Some(value) if alone => style.print_value(&mut out, value)?,
+            Some(value) => style.print(&mut out, key, Some(value))?,
+            None => {
+                missing = true;
+                if args.json {
+                    style.print(&mut out, key, None)?;
+                }
+                exit::warn(format_args!("key {} is not there", Named(key)));
+            }
+        }
+    }
+    out.finish()?;
+    Ok(Outcome::partial_if(missing))
+}
+
+/// A key as it stands on the command line.
+pub fn parse_key(key: &OsString, hex: bool) -> Result<Vec<u8>, UsageError> {
+    let bytes = key.as_encoded_bytes();
+    if hex {
+        parse_hex(bytes).map_err(UsageError)
+    } else {
+        Ok(bytes.to_vec())
+    }
+}

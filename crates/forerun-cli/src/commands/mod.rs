@@ -1,0 +1,29 @@
+//! The subcommands, one a file. Each has its `Args` and a `run` that does what they ask.
+
+pub mod bench;
+pub mod demo;
+pub mod get;
+pub mod load;
+pub mod multiget;
+pub mod replay;
+pub mod scan;
+pub mod stats;
+pub mod stress;
+
+use crate::cli::{Cli, Command};
+use crate::exit::Outcome;
+
+/// Does what the command line asks.
+pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Load(args) => load::run(&args),
+        Command::Get(args) => get::run(&args),
+        Command::Multiget(args) => multiget::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Stress(args) => stress::run(&args),
+    }
+}

@@ -1,0 +1,138 @@
+//! `forerun multiget`: the values of many keys, looked up in batches.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use forerun::{Strategy, Values};
+
+use crate::exit::{self, Outcome};
+use crate::input::Source;
+use crate::input::keys::Keys;
+use crate::output::{self, EntryStyle, Named, Out};
+use crate::progress::Progress;
+use crate::store::StoreArgs;
+
+/// Look up a list of keys in batches
+///
+/// Each found key is a line, key<TAB>value, in the list's order; control characters and bytes that are no UTF-8 are
+/// printed as \xNN (--json is exact). A summary goes to standard error. The exit code is 1 where a key is missing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun multiget cities.db --keys wanted.txt
+  cut -f1 visits.tsv | forerun multiget cities.db --keys - --batch 256 --json
+  forerun multiget trace.db --keys ids.hex --hex --quiet")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The list, one key a line, plain or in gzip or xz; - for standard input
+    #[arg(long, value_name = "FILE")]
+    keys: PathBuf,
+    /// Keys looked up together
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    batch: u32,
+    /// How a batch is looked up
+    #[arg(long, default_value_t)]
+    strategy: Strategy,
+    /// The keys are listed, and printed, as hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// Print values as hexadecimal digits
+    #[arg(long)]
+    hex_values: bool,
+    /// Print one JSON object a key; a missing key has the value null
+    #[arg(long)]
+    json: bool,
+    /// Print the summary only
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
+}
+
+#[derive(Default)]
+struct Summary {
+    keys: u64,
+    found: u64,
+    failed: u64,
+    first_error: Option<anyhow::Error>,
+    looking: Duration,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let mut list = Keys::new(Source::open(&args.keys)?, args.hex);
+    let db = args.store.open_existing()?;
+    let mut out = Out::new();
+    // The entries themselves show the progress where they are printed.
+    let progress = args.quiet.then(|| Progress::new("multiget", None, "keys"));
+
+    let mut summary = Summary::default();
+    let (mut batch, mut values) = (Vec::new(), Values::new());
+    loop {
+        list.next_batch(args.batch as usize, &mut batch)?;
+        if batch.is_empty() {
+            break;
+        }
+        let began = Instant::now();
+        db.multi_get_with(&batch, args.strategy, &mut values)
+            .context("cannot look up the keys")?;
+        summary.looking += began.elapsed();
+        print_batch(args, &batch, &values, &mut out, &mut summary)?;
+        if let Some(progress) = &progress {
+            progress.update(0, summary.keys);
+        }
+    }
+    out.finish()?;
+    if let Some(progress) = progress {
+        progress.finish();
+    }
+    let missing = summary.keys - summary.found - summary.failed;
+    exit::warn(format_args!(
+        "{}: {} found, {} missing; looked up in {} ({} keys/s, batches of {})",
+        output::counted(summary.keys, "key"),
+        output::count(summary.found),
+        output::count(missing),
+        output::time(summary.looking),
+        output::per_second(summary.keys, summary.looking),
+        args.batch,
+    ));
+    match summary.first_error {
+        Some(error) => {
+            Err(error.context(format!("{} failed", output::counted(summary.failed, "key"))))
+        }
+        None => Ok(Outcome::partial_if(missing > 0)),
+    }
+}
+
+fn print_batch(
+    args: &Args,
+    batch: &[Vec<u8>],
+    values: &Values,
+    out: &mut Out,
+    summary: &mut Summary,
+) -> anyhow::Result<()> {
+    let style = EntryStyle {
+        json: args.json,
+        hex_keys: args.hex,
+        hex_values: args.hex_values,
+    };
+    summary.keys += batch.len() as u64;
+    for (at, key) in batch.iter().enumerate() {
+        match values.get(at) {
+            Ok(value) => {
+                summary.found += u64::from(value.is_some());
+                if !args.quiet && (value.is_some() || args.json) {
+                    style.print(out, key, value)?;
+                }
+            }
+            // The other keys of the batch have their answers: they are printed, and this one is told of at the end.
+            Err(error) => {
+                summary.failed += 1;
+                summary.first_error.get_or_insert_with(|| {
+                    anyhow!(error.clone()).context(format!("cannot look up key {}", Named(key)))
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! `forerun scan`: entries in order.
+
+use std::ffi::OsString;
+
+use anyhow::Context;
+
+use super::get::parse_key;
+use crate::exit::Outcome;
+use crate::output::{EntryStyle, Out};
+use crate::store::StoreArgs;
+
+/// Print entries in key order
+///
+/// Each entry is a line, key<TAB>value; control characters and bytes that are no UTF-8 are printed as \xNN (--json is
+/// exact).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun scan cities.db --prefix CH/ --limit 10
+  forerun scan cities.db --reverse --limit 1
+  forerun scan trace.db --hex --prefix 08 --keys-only")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Only keys that begin with this
+    #[arg(long)]
+    prefix: Option<OsString>,
+    /// From the last to the first
+    #[arg(long)]
+    reverse: bool,
+    /// At most this many entries
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Print keys alone
+    #[arg(long)]
+    keys_only: bool,
+    /// The prefix is given, and keys are printed, as hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// Print values as hexadecimal digits
+    #[arg(long)]
+    hex_values: bool,
+    /// Print one JSON object an entry
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let prefix = args
+        .prefix
+        .as_ref()
+        .map(|prefix| parse_key(prefix, args.hex))
+        .transpose()?;
+    let db = args.store.open_existing()?;
+    let style = EntryStyle {
+        json: args.json,
+        hex_keys: args.hex,
+        hex_values: args.hex_values,
+    };
+    let mut entries = match &prefix {
+        Some(prefix) => db.prefix(prefix),
+        None => db.iter(),
+    };
+    let mut out = Out::new();
+    for _ in 0..args.limit.unwrap_or(u64::MAX) {
+        let entry = if args.reverse {
+            entries.next_back()
+        } else {
+            entries.next()
+        };
+        let Some((key, value)) = entry.transpose().context("cannot read on")? else {
+            break;
+        };
+        if args.keys_only {
+            style.print_key(&mut out, &key)?;
+        } else {
+            style.print(&mut out, &key, Some(&value))?;
+        }
+    }
+    out.finish()?;
+    Ok(Outcome::Done)
+}

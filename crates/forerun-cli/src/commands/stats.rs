@@ -1,0 +1,83 @@
+//! `forerun stats`: what a store holds and takes.
+
+use anyhow::Context;
+use forerun::Db;
+use serde_json::json;
+
+use crate::exit::Outcome;
+use crate::output::{self, Out};
+use crate::store::StoreArgs;
+
+/// Print what a store holds and takes
+///
+/// Reads the whole store once to count its keys and their bytes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun stats cities.db
+  forerun stats cities.db --json")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The keys that are there, without removed ones and older versions.
+#[derive(Default)]
+struct Held {
+    keys: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let db = args.store.open_existing()?;
+    let held = count(&db)?;
+    let (stats, recovery) = (db.stats(), db.recovery());
+    let mut out = Out::new();
+    if args.json {
+        let object = json!({
+            "keys": held.keys,
+            "key_bytes": held.key_bytes,
+            "value_bytes": held.value_bytes,
+            "entries": stats.memtable.entries,
+            "used_bytes": stats.memtable.used_bytes,
+            "limit_bytes": stats.memtable.limit_bytes,
+            "height": stats.memtable.height,
+            "last_sequence": stats.last_sequence,
+            "log_segments": recovery.segments,
+            "log_bytes": recovery.log_bytes,
+            "clean_close": recovery.clean_close,
+            "lost_bytes": recovery.lost_bytes(),
+        });
+        out.line(format_args!("{object}"))?;
+    } else {
+        let mean = |bytes: u64| bytes.checked_div(held.keys).unwrap_or(0);
+        out.line(format_args!(
+            "keys       {} (keys {}, {} each; values {}, {} each)",
+            output::count(held.keys),
+            output::bytes(held.key_bytes),
+            output::bytes(mean(held.key_bytes)),
+            output::bytes(held.value_bytes),
+            output::bytes(mean(held.value_bytes)),
+        ))?;
+        out.line(format_args!("{stats}"))?;
+        out.line(format_args!("opened     {recovery}"))?;
+    }
+    out.finish()?;
+    Ok(Outcome::Done)
+}
+
+fn count(db: &Db) -> anyhow::Result<Held> {
+    let mut held = Held::default();
+    let mut entries = db.iter();
+    while let Some(entry) = entries.next_entry().context("cannot read the store")? {
+        held.keys += 1;
+        held.key_bytes += entry.key.len() as u64;
+        held.value_bytes += entry.value.len() as u64;
+    }
+    Ok(held)
+}

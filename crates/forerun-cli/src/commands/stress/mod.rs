@@ -1,0 +1,150 @@
+//! `forerun stress`: a store under random work, compared with what it should hold; or killed again and again, and compared with what it had
+//! acknowledged.
+//!
+//! ```text
+//! mixed   threads of this process write, look up and scan; each knows what its own keys hold
+//! crash   a child process writes and acknowledges; this process kills it, opens the store and compares
+//! script  the writes of a crash run: which write is the n-th of a thread follows from the seed alone
+//! ```
+
+mod crash;
+mod mixed;
+mod script;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::exit::{Outcome, UsageError};
+
+/// Stress a store with random work, or with kills, and check it
+///
+/// Without --crash, several threads put, delete, write batches, look up (single keys, batches by every strategy, from snapshots) and scan both
+/// ways, and compare each answer with what it has to be; now and then the store is closed, opened and compared whole. One batch of lookups in four is
+/// answered again key by key.
+///
+/// With --crash, a child process writes and acknowledges each finished write; it is killed at a random time (SIGKILL), the store is opened and
+/// must hold each acknowledged write, and of the one write a thread had under way either all or nothing. Then a new child goes on with the same store.
+///
+/// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun stress --seconds 60 --threads 4
+  forerun stress --ops 100000 --seed 7
+  forerun stress --crash --cycles 200")]
+pub struct Args {
+    /// For how long [default: 10, where --ops is not given]
+    #[arg(long, value_name = "N", conflicts_with_all = ["ops", "crash"])]
+    seconds: Option<u64>,
+    /// For how many operations of all threads together
+    #[arg(long, value_name = "N", conflicts_with = "crash")]
+    ops: Option<u64>,
+    /// Threads that work at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Where the random choices begin [default: another one each time]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Kill a writing child process and check what is left
+    #[arg(long)]
+    crash: bool,
+    /// How often it is killed
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "crash")]
+    cycles: u64,
+    /// An empty or new directory for the store, which is kept [default: a temporary one]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Run as the child of a crash run: the number of each thread's first write
+    #[arg(
+        long,
+        hide = true,
+        value_delimiter = ',',
+        requires = "crash",
+        requires = "seed",
+        requires = "dir"
+    )]
+    write_from: Option<Vec<u64>>,
+}
+
+/// When a run without kills ends.
+#[derive(Clone, Copy, Debug)]
+enum Budget {
+    Time(Duration),
+    Ops(u64),
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let seed = args.seed.unwrap_or_else(rand::random);
+    if let (Some(from), Some(dir)) = (&args.write_from, &args.dir) {
+        return crash::write(dir, seed, from);
+    }
+    let place = Workplace::new(args.dir.as_deref())?;
+    let threads = usize::from(args.threads);
+    if args.crash {
+        crash::run(&place, seed, threads, args.cycles)?;
+    } else {
+        let budget = match (args.ops, args.seconds) {
+            (Some(ops), _) => Budget::Ops(ops),
+            (None, seconds) => Budget::Time(Duration::from_secs(seconds.unwrap_or(10))),
+        };
+        mixed::run(&place, seed, threads, budget)?;
+    }
+    place.clear();
+    Ok(Outcome::Done)
+}
+
+/// The directory in which a run's stores lie. It is left as it is where a run ends by a fault.
+struct Workplace {
+    root: PathBuf,
+    temporary: bool,
+}
+
+impl Workplace {
+    fn new(dir: Option<&Path>) -> anyhow::Result<Workplace> {
+        let Some(dir) = dir else {
+            let root = tempfile::Builder::new().prefix("forerun-stress-").tempdir();
+            let root = root.context("cannot make a temporary directory")?.keep();
+            return Ok(Workplace {
+                root,
+                temporary: true,
+            });
+        };
+        let make = || -> std::io::Result<bool> {
+            std::fs::create_dir_all(dir)?;
+            Ok(std::fs::read_dir(dir)?.next().is_none())
+        };
+        if !make().with_context(|| format!("cannot make {}", dir.display()))? {
+            return Err(UsageError(format!(
+                "{} is not empty: stress wants a directory of its own",
+                dir.display()
+            ))
+            .into());
+        }
+        Ok(Workplace {
+            root: dir.to_path_buf(),
+            temporary: false,
+        })
+    }
+
+    /// Where the `number`-th store of this run lies.
+    fn store(&self, number: u64) -> PathBuf {
+        self.root.join(format!("store-{number:04}"))
+    }
+
+    /// Removes a store that was found good.
+    fn remove_store(&self, number: u64) -> anyhow::Result<()> {
+        let path = self.store(number);
+        std::fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))
+    }
+
+    /// Removes a temporary workplace after a run without a fault.
+    fn clear(self) {
+        if self.temporary {
+            // Nothing depends on it, and the system clears its temporary directory some day.
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The writes of a crash run. Thread `t`'s `n`-th write follows from the seed, `t` and `n` alone, so that writer and checker agree about it without
+//! a word, over any number of kills.
+//!
+//! Each thread has keys of its own, `t00/k000` and on. What they must hold after a thread's first `n` writes is a plain map: apply the writes in order. A
+//! store that was killed with `a` writes acknowledged holds exactly the map after `a`, or after `a + 1`: the one under way came through, whole.
+
+use std::collections::BTreeMap;
+
+use forerun::{Durability, WriteBatch};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// What a thread's keys hold.
+pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keys of a thread. Few, so that most writes replace or remove something: losing any one of them shows.
+pub const KEYS: u32 = 200;
+
+/// One write: operations that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// What it sets (`Some`) and removes (`None`), in order.
+    pub ops: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// How durable it is before it is acknowledged.
+    pub durability: Durability,
+}
+
+/// Key `number` of a thread.
+pub fn key(thread: usize, number: u32) -> Vec<u8> {
+    format!("t{thread:02}/k{number:03}").into_bytes()
+}
+
+/// What all keys of a thread begin with.
+pub fn prefix(thread: usize) -> Vec<u8> {
+    format!("t{thread:02}/").into_bytes()
+}
+
+/// The `n`-th write of a thread, from 0.
+pub fn write(seed: u64, thread: usize, n: u64) -> Write {
+    let mut rng = rng(seed, thread as u64, n);
+    // An fsync costs as much as hundreds of buffered writes: few of them, so that kills meet both.
+    let durability = if rng.random_ratio(1, 16) {
+        Durability::Synced
+    } else {
+        Durability::Buffered
+    };
+    let length = if rng.random_ratio(2, 5) {
+        rng.random_range(2..=8)
+    } else {
+        1
+    };
+    let ops = (0..length)
+        .map(|_| {
+            let key = key(thread, rng.random_range(0..KEYS));
+            let value = rng.random_ratio(4, 5).then(|| value(&mut rng, n));
+            (key, value)
+        })
+        .collect();
+    Write { ops, durability }
+}
+
+/// Values of many lengths: most of a few dozen bytes, some that span many blocks of the log.
+fn value(rng: &mut SmallRng, n: u64) -> Vec<u8> {
+    let length = match rng.random_range(0..200) {
+        0 => rng.random_range(5_000..40_000),
+        1..10 => rng.random_range(300..5_000),
+        10..20 => 0,
+        _ => rng.random_range(8..120),
+    };
+    let mut value = n.to_le_bytes().to_vec();
+    value.resize(length, 0);
+    rng.fill(&mut value[8.min(length)..]);
+    value
+}
+
+/// A generator that depends on all three numbers. Multiplying by odd constants keeps neighbours apart; seeding mixes the rest.
+pub fn rng(seed: u64, a: u64, b: u64) -> SmallRng {
+    SmallRng::seed_from_u64(
+        seed ^ (a + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (b + 1).wrapping_mul(0xc2b2_ae3d_27d4_eb4f),
+    )
+}
+
+impl Write {
+    /// Does to a model what the write does to the store.
+    pub fn apply(&self, model: &mut Model) {
+        for (key, value) in &self.ops {
+            match value {
+                Some(value) => model.insert(key.clone(), value.clone()),
+                None => model.remove(key),
+            };
+        }
+    }
+
+    /// The write as a batch.
+    pub fn fill(&self, batch: &mut WriteBatch) -> Result<(), forerun::Error> {
+        batch.clear();
+        for (key, value) in &self.ops {
+            match value {
+                Some(value) => batch.put(key, value)?,
+                None => batch.delete(key)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_follows_from_its_numbers_alone() {
+        assert_eq!(write(1, 2, 3), write(1, 2, 3));
+        let others = [
+            write(2, 2, 3),
+            write(1, 3, 3),
+            write(1, 2, 4),
+            write(1, 3, 2),
+        ];
+        assert!(others.iter().all(|other| *other != write(1, 2, 3)));
+    }
+
+    #[test]
+    fn the_script_has_all_kinds_of_writes() {
+        let writes: Vec<Write> = (0..2000).map(|n| write(9, 0, n)).collect();
+        let some = |is: &dyn Fn(&Write) -> bool| writes.iter().filter(|write| is(write)).count();
+        assert!(some(&|write| write.durability == Durability::Synced) > 50);
+        assert!(some(&|write| write.ops.len() > 1) > 400);
+        assert!(some(&|write| write.ops.iter().any(|(_, value)| value.is_none())) > 400);
+        let long = |write: &Write| {
+            write
+                .ops
+                .iter()
+                .any(|(_, value)| value.as_ref().is_some_and(|v| v.len() > 4096))
+        };
+        assert!(some(&long) > 5);
+    }
+}

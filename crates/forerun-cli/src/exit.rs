@@ -1,0 +1,163 @@
+//! How the command ends: what each exit code says, and how an error becomes one line on standard error.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | all was done |
+//! | 1 | part of it was not: a key is missing, or rows were skipped |
+//! | 2 | the command line is wrong |
+//! | 3 | the data or the store cannot be read or written |
+//! | 4 | a check failed: the store gave a wrong answer |
+//!
+//! A reader that closes the pipe early (`forerun scan db | head`) is no fault: the command ends quietly with 0.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// The exit codes as help text; kept beside the table above and tested against it.
+pub const EXIT_CODES_HELP: &str = "\
+Exit codes:
+  0  all was done
+  1  part of it was not: a key is missing, or rows were skipped
+  2  the command line is wrong
+  3  the data or the store cannot be read or written
+  4  a check failed: the store gave a wrong answer";
+
+/// How a command that met no error ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All that was asked for was done.
+    Done,
+    /// The command ran to its end, but a key was missing or a row was skipped.
+    Partial,
+}
+
+impl Outcome {
+    /// [`Outcome::Partial`] where `partial` holds.
+    pub fn partial_if(partial: bool) -> Outcome {
+        if partial {
+            Outcome::Partial
+        } else {
+            Outcome::Done
+        }
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(self) -> ExitCode {
+        match self {
+            Outcome::Done => ExitCode::SUCCESS,
+            Outcome::Partial => ExitCode::from(1),
+        }
+    }
+}
+
+/// The command line asks for something that cannot be, in a way that clap cannot see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// The store gave an answer that is not the right one.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CheckFailed(pub String);
+
+/// Whoever read our standard output has gone: nothing is left to do, and nothing to complain about.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+pub struct OutputClosed;
+
+/// Prints `error` as one line on standard error and gives its exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if error.is::<OutputClosed>() || is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    warn(format_args!("{}", one_line(error)));
+    ExitCode::from(code(error))
+}
+
+/// Prints one line, `forerun: …`, on standard error; that standard error may itself be closed is nobody's fault.
+pub fn warn(message: fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "forerun: {message}");
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    if error.is::<UsageError>() {
+        2
+    } else if error.is::<CheckFailed>() {
+        4
+    } else {
+        3
+    }
+}
+
+/// A closed standard output met by code that writes to it directly (the benchmarks). The inputs are files and the store never writes
+/// to a pipe, so no other pipe can be meant.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// The error and its causes, joined by colons, on one line. A cause that its effect's text already ends with is not said twice.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if line.ends_with(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&text);
+    }
+    line.split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_follow_on_one_line_and_none_is_said_twice() {
+        let inner = anyhow::anyhow!("disk is full\n(device 3)");
+        let outer = inner
+            .context("cannot write run 7: disk is full\n(device 3)")
+            .context("cannot load");
+        assert_eq!(
+            one_line(&outer),
+            "cannot load: cannot write run 7: disk is full; (device 3)"
+        );
+    }
+
+    #[test]
+    fn each_kind_of_error_has_its_code() {
+        assert_eq!(code(&anyhow::Error::new(UsageError("x".into()))), 2);
+        assert_eq!(code(&anyhow::Error::new(CheckFailed("x".into()))), 4);
+        assert_eq!(
+            code(&anyhow::Error::new(CheckFailed("x".into())).context("while looking")),
+            4
+        );
+        assert_eq!(code(&anyhow::anyhow!("anything else")), 3);
+    }
+
+    #[test]
+    fn the_help_lists_the_codes_of_the_table() {
+        let here = include_str!("exit.rs");
+        for line in EXIT_CODES_HELP.lines().skip(1) {
+            let (code, meaning) = line
+                .trim()
+                .split_once("  ")
+                .expect("a code and its meaning");
+            assert!(
+                here.contains(&format!("//! | {code} | {meaning} |")),
+                "{line}"
+            );
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! What comes in: files and standard input, plain or compressed, read in bounded memory.
+//!
+//! ```text
+//! file or -  ─ counted ─ buffered ─ gunzip | unxz | as it is ─ located ─ csv, ndjson, keys, trace
+//! ```
+//!
+//! Compression is told by the first bytes, not by the name. `located` knows how far into the uncompressed data reading has come, so that
+//! a fault says where it is.
+
+pub mod csv;
+pub mod keys;
+pub mod lines;
+pub mod ndjson;
+pub mod rows;
+pub mod trace;
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::path::Path;
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
+
+/// Why an input cannot be read any further. Each names the input and the place.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// It cannot be opened.
+    #[error("cannot open {name}")]
+    Open {
+        /// The file.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Reading it failed, or it is compressed and the compressed data is cut short or damaged.
+    #[error("cannot read {name} beyond byte {offset_bytes}{}", if *.compressed { " of the uncompressed data" } else { "" })]
+    Read {
+        /// The file.
+        name: String,
+        /// How many (uncompressed) bytes were read before the fault.
+        offset_bytes: u64,
+        /// Whether it is compressed.
+        compressed: bool,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// What it holds is not what it should be.
+    #[error("{name}: byte {offset_bytes}: {problem}")]
+    Content {
+        /// The file.
+        name: String,
+        /// Where in the (uncompressed) data the fault is.
+        offset_bytes: u64,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// It is a table without a usable heading.
+    #[error("{name}: {problem}")]
+    Heading {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// An open input: what is read from it is uncompressed.
+pub struct Source {
+    name: String,
+    raw_bytes: Rc<Cell<u64>>,
+    total_bytes: Option<u64>,
+    compression: Compression,
+    offset_bytes: Rc<Cell<u64>>,
+    reader: Box<dyn BufRead>,
+}
+
+impl Source {
+    /// Opens the file at `path`; `-` is standard input.
+    ///
+    /// # Errors
+    /// [`InputError::Open`] where there is no such file or it is a directory, [`InputError::Read`] where its beginning cannot be read.
+    pub fn open(path: &Path) -> Result<Source, InputError> {
+        if path.as_os_str() == "-" {
+            return Source::new(
+                "standard input".to_owned(),
+                Box::new(io::stdin().lock()),
+                None,
+            );
+        }
+        let name = path.display().to_string();
+        let open = || {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            if metadata.is_dir() {
+                return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
+            }
+            Ok((file, metadata))
+        };
+        let (file, metadata) = open().map_err(|source| InputError::Open {
+            name: name.clone(),
+            source,
+        })?;
+        // A pipe or a device has no length.
+        let total_bytes = metadata.is_file().then_some(metadata.len());
+        let source = Source::new(name, Box::new(file), total_bytes)?;
+        source.agrees_with_name(path)
+    }
+
+    /// Refuses a file that is named as compressed and is not: taken as it is, its damaged beginning would pass for data.
+    fn agrees_with_name(self, path: &Path) -> Result<Source, InputError> {
+        let extension = path
+            .extension()
+            .map(|extension| extension.to_ascii_lowercase());
+        let promised = match extension.as_ref().and_then(|extension| extension.to_str()) {
+            Some("gz") => Compression::Gzip,
+            Some("xz") => Compression::Xz,
+            _ => return Ok(self),
+        };
+        if self.compression == promised {
+            return Ok(self);
+        }
+        let problem = "it is named as compressed data, but does not begin as such".to_owned();
+        Err(InputError::Content {
+            name: self.name,
+            offset_bytes: 0,
+            problem,
+        })
+    }
+
+    fn new(
+        name: String,
+        raw: Box<dyn Read>,
+        total_bytes: Option<u64>,
+    ) -> Result<Source, InputError> {
+        let raw_bytes = Rc::new(Cell::new(0));
+        let counted = Counted {
+            inner: raw,
+            count: Rc::clone(&raw_bytes),
+        };
+        let mut buffered = BufReader::with_capacity(64 << 10, counted);
+        let compression = sniff(&mut buffered).map_err(|source| InputError::Read {
+            name: name.clone(),
+            offset_bytes: 0,
+            compressed: false,
+            source,
+        })?;
+        let offset_bytes = Rc::new(Cell::new(0));
+        let reader: Box<dyn BufRead> = match compression {
+            Compression::None => located(buffered, &offset_bytes),
+            Compression::Gzip => located(MultiGzDecoder::new(buffered), &offset_bytes),
+            Compression::Xz => located(XzReader::new(buffered, true), &offset_bytes),
+        };
+        Ok(Source {
+            name,
+            raw_bytes,
+            total_bytes,
+            compression,
+            offset_bytes,
+            reader,
+        })
+    }
+
+    /// Splits off the reader and keeps what locates it.
+    pub fn into_parts(self) -> (Place, Box<dyn BufRead>) {
+        let place = Place {
+            name: self.name,
+            raw_bytes: self.raw_bytes,
+            total_bytes: self.total_bytes,
+            compressed: self.compression != Compression::None,
+            offset_bytes: self.offset_bytes,
+        };
+        (place, self.reader)
+    }
+}
+
+/// How far the reading of an input has come.
+#[derive(Clone)]
+pub struct Place {
+    name: String,
+    raw_bytes: Rc<Cell<u64>>,
+    total_bytes: Option<u64>,
+    compressed: bool,
+    offset_bytes: Rc<Cell<u64>>,
+}
+
+impl Place {
+    /// What the input is called in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of the file read so far (compressed bytes where it is compressed): for a progress bar.
+    pub fn raw_bytes(&self) -> u64 {
+        self.raw_bytes.get()
+    }
+
+    /// The file's length, where it has one.
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.total_bytes
+    }
+
+    /// The error for a failed read.
+    pub fn read_error(&self, source: io::Error) -> InputError {
+        InputError::Read {
+            name: self.name.clone(),
+            offset_bytes: self.offset_bytes.get(),
+            compressed: self.compressed,
+            source,
+        }
+    }
+
+    /// The error for content that is wrong at `offset_bytes`.
+    pub fn content_error(&self, offset_bytes: u64, problem: String) -> InputError {
+        InputError::Content {
+            name: self.name.clone(),
+            offset_bytes,
+            problem,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Xz,
+}
+
+/// Tells the compression by the magic bytes, without consuming them. They lie in the first buffer: a short first read (a pipe) is the one
+/// case where xz may be missed, and six bytes arrive together in practice.
+fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
+    let head = loop {
+        match reader.fill_buf() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    Ok(match head {
+        [0x1f, 0x8b, ..] => Compression::Gzip,
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
+        _ => Compression::None,
+    })
+}
+
+/// A buffered reader that keeps `offset_bytes` at the number of bytes its inner reader has given.
+fn located(inner: impl Read + 'static, offset_bytes: &Rc<Cell<u64>>) -> Box<dyn BufRead> {
+    let counted = Counted {
+        inner,
+        count: Rc::clone(offset_bytes),
+    };
+    Box::new(BufReader::with_capacity(64 << 10, counted))
+}
+
+struct Counted<R> {
+    inner: R,
+    count: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.count.set(self.count.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// Inputs of the tests beside this module.
+#[cfg(test)]
+pub mod testing {
+    use std::io::{Cursor, Write};
+
+    use super::Source;
+
+    /// An input that holds `bytes`.
+    pub fn source(bytes: &[u8]) -> Source {
+        let total = Some(bytes.len() as u64);
+        Source::new(
+            "test".to_owned(),
+            Box::new(Cursor::new(bytes.to_vec())),
+            total,
+        )
+        .expect("memory can be read")
+    }
+
+    /// `bytes` in gzip.
+    pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).expect("memory can be written");
+        encoder.finish().expect("memory can be written")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{gzip, source};
+    use super::*;
+
+    fn read_all(bytes: &[u8]) -> Result<Vec<u8>, InputError> {
+        let (place, mut reader) = source(bytes).into_parts();
+        let mut text = Vec::new();
+        reader
+            .read_to_end(&mut text)
+            .map_err(|error| place.read_error(error))?;
+        Ok(text)
+    }
+
+    #[test]
+    fn compression_is_told_by_the_first_bytes() {
+        let text: Vec<u8> = (0..200_000u32)
+            .flat_map(|i| (i / 7).to_le_bytes())
+            .collect();
+        assert_eq!(read_all(&text).unwrap(), text);
+        assert_eq!(read_all(&gzip(&text)).unwrap(), text);
+        // Members of a gzip file follow one another, as `cat a.gz b.gz` makes them.
+        let two = [gzip(&text), gzip(b"end")].concat();
+        assert_eq!(read_all(&two).unwrap(), [&text[..], b"end"].concat());
+        assert_eq!(read_all(b"").unwrap(), b"");
+        assert_eq!(read_all(b"\x1f").unwrap(), b"\x1f");
+    }
+
+    #[test]
+    fn data_cut_short_is_an_error_that_says_where() {
+        let text: Vec<u8> = (0..100_000u32)
+            .flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes())
+            .collect();
+        let compressed = gzip(&text);
+        let error = read_all(&compressed[..compressed.len() / 2]).unwrap_err();
+        let InputError::Read {
+            offset_bytes,
+            compressed: true,
+            ..
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert!(
+            offset_bytes > 0 && offset_bytes < text.len() as u64,
+            "{offset_bytes}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_is_an_error_that_names_it() {
+        let missing = Source::open(Path::new("/no/such/file.csv"))
+            .err()
+            .expect("there is none");
+        assert_eq!(missing.to_string(), "cannot open /no/such/file.csv");
+        let directory = Source::open(Path::new("/"))
+            .err()
+            .expect("it is a directory");
+        assert!(matches!(directory, InputError::Open { .. }));
+    }
+}

@@ -1,0 +1,302 @@
+//! Measuring lookups of a store: the same reads, answered in batches by several strategies, in alternating rounds.
+//!
+//! The rounds, medians and ratios are those of [`forerun_bench::harness`]; here is what one turn does with a store, and the check that
+//! must come before any figure is told: every answer, by every strategy, is the right one.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use forerun::{Db, Strategy, Values};
+use forerun_bench::harness::{self, Case, Plan, Sample, Turn};
+use forerun_bench::progress::Progress;
+use forerun_bench::row::Row;
+use forerun_bench::size::{digits, short};
+use forerun_bench::table::Table;
+
+use crate::exit::CheckFailed;
+use crate::output::Named;
+
+/// Reads of a store, to be measured.
+pub struct Lookups<'a, K> {
+    /// The store.
+    pub db: &'a Db,
+    /// The keys, in the order in which they are read.
+    pub reads: &'a [K],
+    /// How many of a range of reads are there.
+    pub hits: &'a dyn Fn(Range<usize>) -> usize,
+    /// Keys looked up together; each is measured.
+    pub batches: &'a [usize],
+    /// How. [`Strategy::Single`] is measured in any case, as what the others are compared with.
+    pub strategies: &'a [Strategy],
+    /// What all results have in common.
+    pub about: Row,
+}
+
+/// How long a turn goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Until each read was answered once.
+    AllReads,
+    /// Until the plan's time is over, round and round through the reads.
+    Time,
+}
+
+/// [`Strategy::Single`] first, then the others, none twice.
+pub fn with_single(strategies: &[Strategy]) -> Vec<Strategy> {
+    let mut all = vec![Strategy::Single];
+    for &strategy in strategies {
+        if !all.contains(&strategy) {
+            all.push(strategy);
+        }
+    }
+    all
+}
+
+impl<K: AsRef<[u8]>> Lookups<'_, K> {
+    /// Measures: a row for each batch size and strategy.
+    ///
+    /// # Errors
+    /// What the store fails with; [`CheckFailed`] where a batch does not find what is there.
+    pub fn measure(
+        &self,
+        plan: &Plan,
+        length: Length,
+        progress: &Progress,
+    ) -> anyhow::Result<Vec<Row>> {
+        let strategies = with_single(self.strategies);
+        let mut cases = Vec::new();
+        for (group, &batch) in self.batches.iter().enumerate() {
+            for &strategy in &strategies {
+                let name = format!("{strategy}, batches of {batch}");
+                cases.push(Case::new(group, name, move |turn: &Turn| {
+                    self.turn(turn, batch, strategy, length)
+                }));
+            }
+        }
+        let outcomes = harness::measure(cases, plan, progress)?;
+        let cells = self
+            .batches
+            .iter()
+            .flat_map(|&batch| strategies.iter().map(move |&strategy| (batch, strategy)));
+        Ok(cells
+            .zip(&outcomes)
+            .enumerate()
+            .map(|(at, ((batch, strategy), outcome))| {
+                let single = &outcomes[at - at % strategies.len()];
+                Row {
+                    engine: "forerun".to_owned(),
+                    strategy: strategy.to_string(),
+                    batch: batch as u64,
+                    threads: 1,
+                    rounds: plan.rounds as u64,
+                    isa: forerun::isa().to_string(),
+                    speedup_vs_single: Some(outcome.ratio_to(single)),
+                    ..self.about.clone()
+                }
+                .with_rates(
+                    outcome.per_second(),
+                    outcome.per_second_min(),
+                    outcome.per_second_max(),
+                )
+            })
+            .collect())
+    }
+
+    fn turn(
+        &self,
+        turn: &Turn,
+        batch: usize,
+        strategy: Strategy,
+        length: Length,
+    ) -> anyhow::Result<Sample> {
+        let mut values = Values::new();
+        if length == Length::AllReads {
+            let began = Instant::now();
+            self.answer(0..self.reads.len(), batch, strategy, &mut values)?;
+            return Ok(Sample::new(self.reads.len() as u64, began.elapsed()));
+        }
+        // The clock is read after each step: a step is some hundred keys at least, and whole batches.
+        let step = batch * 1024usize.div_ceil(batch);
+        // Another beginning each turn, so that no turn repeats what the one before left in the caches.
+        let mut begin = turn.seed as usize * 7919 % self.reads.len().max(1);
+        Sample::repeat(turn, || {
+            let end = (begin + step).min(self.reads.len());
+            self.answer(begin..end, batch, strategy, &mut values)?;
+            let answered = end - begin;
+            begin = if end == self.reads.len() { 0 } else { end };
+            Ok(answered as u64)
+        })
+    }
+
+    fn answer(
+        &self,
+        range: Range<usize>,
+        batch: usize,
+        strategy: Strategy,
+        values: &mut Values,
+    ) -> anyhow::Result<()> {
+        let mut found = 0;
+        for keys in self.reads[range.clone()].chunks(batch) {
+            self.db
+                .multi_get_with(keys, strategy, values)
+                .context("cannot look up a batch")?;
+            found += values.found();
+        }
+        let expected = (self.hits)(range);
+        if found != expected {
+            let problem =
+                format!("{strategy} in batches of {batch} found {found} keys where {expected} are");
+            return Err(CheckFailed(problem).into());
+        }
+        Ok(())
+    }
+
+    /// Answers the first `count` reads with each batch size and strategy, and compares every answer with `expected`, which is given
+    /// the read's position.
+    ///
+    /// # Errors
+    /// [`CheckFailed`] at the first answer that differs.
+    pub fn check<'e>(
+        &self,
+        count: usize,
+        expected: impl Fn(usize) -> anyhow::Result<Option<Cow<'e, [u8]>>>,
+    ) -> anyhow::Result<()> {
+        let reads = &self.reads[..self.reads.len().min(count)];
+        let expected: Vec<_> = (0..reads.len()).map(expected).collect::<Result<_, _>>()?;
+        let mut values = Values::new();
+        for &batch in self.batches {
+            for strategy in with_single(self.strategies) {
+                for (keys, expected) in reads.chunks(batch).zip(expected.chunks(batch)) {
+                    self.db
+                        .multi_get_with(keys, strategy, &mut values)
+                        .context("cannot look up a batch")?;
+                    for (at, (key, expected)) in keys.iter().zip(expected).enumerate() {
+                        let found = values.get(at).map_err(|error| anyhow!(error.clone()))?;
+                        if found != expected.as_deref() {
+                            let key = Named(key.as_ref());
+                            let what = if found.is_some() {
+                                "another value"
+                            } else {
+                                "nothing"
+                            };
+                            let problem = format!(
+                                "{strategy} in batches of {batch} found {what} for key {key}"
+                            );
+                            return Err(CheckFailed(problem).into());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows as a table for people.
+pub fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        "batch",
+        "strategy",
+        "keys/s",
+        "ns a key",
+        "slowest-fastest",
+        "vs single",
+    ]);
+    for row in rows {
+        table.push([
+            row.batch.to_string(),
+            row.strategy.clone(),
+            short(row.keys_per_second),
+            digits(row.ns_per_key),
+            format!(
+                "{} - {}",
+                short(row.keys_per_second_min),
+                short(row.keys_per_second_max)
+            ),
+            row.speedup_vs_single
+                .map_or("-".to_owned(), |ratio| format!("{ratio:.2}x")),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_comes_first_and_none_twice() {
+        let strategies = [
+            Strategy::Auto,
+            Strategy::Single,
+            Strategy::Auto,
+            Strategy::Finger,
+        ];
+        assert_eq!(
+            with_single(&strategies),
+            [Strategy::Single, Strategy::Auto, Strategy::Finger]
+        );
+        assert_eq!(with_single(&[]), [Strategy::Single]);
+    }
+
+    fn db_of_even_keys(dir: &std::path::Path) -> Db {
+        let db = Db::open(dir, forerun::Options::default()).unwrap();
+        for n in (0..200u32).step_by(2) {
+            db.put(&n.to_be_bytes(), &n.to_le_bytes()).unwrap();
+        }
+        db
+    }
+
+    #[test]
+    fn each_batch_and_strategy_has_a_row_and_wrong_answers_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = db_of_even_keys(dir.path());
+        let reads: Vec<[u8; 4]> = (0..200u32).map(u32::to_be_bytes).collect();
+        let mut lookups = Lookups {
+            db: &db,
+            reads: &reads,
+            hits: &|range| range.filter(|at| at % 2 == 0).count(),
+            batches: &[1, 7, 64],
+            strategies: &Strategy::ALL,
+            about: Row {
+                bench: "test".to_owned(),
+                ..Row::default()
+            },
+        };
+        let plan = Plan::new(2, std::time::Duration::from_micros(100));
+        for length in [Length::AllReads, Length::Time] {
+            let rows = lookups.measure(&plan, length, &Progress::hidden()).unwrap();
+            assert_eq!(rows.len(), 3 * Strategy::ALL.len());
+            assert!(
+                rows.iter()
+                    .all(|row| row.bench == "test" && row.keys_per_second > 0.0)
+            );
+            let single = rows.iter().filter(|row| row.strategy == "single");
+            assert!(
+                single.clone().count() == 3
+                    && single.clone().all(|row| row.speedup_vs_single == Some(1.0))
+            );
+            assert_eq!(table(&rows).rows.len(), rows.len());
+        }
+        let value =
+            |at: usize| at.is_multiple_of(2).then(|| Cow::Owned((at as u32).to_le_bytes().to_vec()));
+        lookups.check(200, |at| Ok(value(at))).unwrap();
+        lookups
+            .check(200, |at| Ok(value(at).filter(|_| at != 150)))
+            .unwrap_err();
+        lookups
+            .check(200, |at| Ok(value(if at == 150 { 152 } else { at })))
+            .unwrap_err();
+        lookups
+            .check(200, |at| {
+                Ok(value(at).or((at == 151).then(|| Cow::Borrowed(&b""[..]))))
+            })
+            .unwrap_err();
+        lookups.hits = &|range| range.len();
+        lookups
+            .measure(&plan, Length::AllReads, &Progress::hidden())
+            .unwrap_err();
+    }
+}

@@ -1,0 +1,334 @@
+//! What goes out: standard output whose closing is no fault, bytes made fit to read, and numbers for people.
+//!
+//! Keys and values are bytes. Printed for reading, valid UTF-8 stands as it is and everything else (control characters, tabs, line
+//! ends, bytes that are no UTF-8) as `\xNN`, so that an entry is always one line. Printed exactly, they are hexadecimal or JSON.
+
+use std::fmt;
+use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
+use std::time::Duration;
+
+use anyhow::anyhow;
+
+use crate::exit::OutputClosed;
+
+/// Standard output, buffered and locked. Call [`Out::finish`] at the end: it is what notices a full disk.
+pub struct Out {
+    inner: BufWriter<StdoutLock<'static>>,
+}
+
+impl Out {
+    /// Takes standard output for the rest of the command.
+    pub fn new() -> Out {
+        Out {
+            inner: BufWriter::with_capacity(64 << 10, std::io::stdout().lock()),
+        }
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, text: fmt::Arguments<'_>) -> anyhow::Result<()> {
+        writeln!(self.inner, "{text}").map_err(fault)
+    }
+
+    /// Writes bytes as they are, and nothing after them.
+    pub fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.inner.write_all(bytes).map_err(fault)
+    }
+
+    /// Hands what is buffered to the reader, for instance before something is said on standard error.
+    pub fn flush(&mut self) -> anyhow::Result<()> {
+        self.inner.flush().map_err(fault)
+    }
+
+    /// Writes out what is buffered and gives standard output back.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.flush()
+    }
+}
+
+fn fault(error: std::io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::BrokenPipe => OutputClosed.into(),
+        _ => anyhow!(error).context("cannot write to standard output"),
+    }
+}
+
+/// Bytes for reading: see the module's text. Displays without allocating.
+pub struct Readable<'a>(pub &'a [u8]);
+
+impl fmt::Display for Readable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            let valid = chunk.valid();
+            let mut plain = 0;
+            for (at, control) in valid.char_indices().filter(|(_, c)| c.is_control()) {
+                f.write_str(&valid[plain..at])?;
+                let mut bytes = [0; 4];
+                for byte in control.encode_utf8(&mut bytes).bytes() {
+                    write!(f, "\\x{byte:02x}")?;
+                }
+                plain = at + control.len_utf8();
+            }
+            f.write_str(&valid[plain..])?;
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key or value named in a message: quoted, and cut short where it is long.
+pub struct Named<'a>(pub &'a [u8]);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_BYTES: usize = 64;
+        match self.0.get(..SHOWN_BYTES) {
+            Some(head) if self.0.len() > SHOWN_BYTES => {
+                write!(f, "\"{}…\" ({} bytes)", Readable(head), self.0.len())
+            }
+            _ => write!(f, "\"{}\"", Readable(self.0)),
+        }
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Reads hexadecimal digits, two a byte.
+pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, String> {
+    let (pairs, rest) = text.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(format!(
+            "{} is not hexadecimal: it has an odd number of digits",
+            Named(text)
+        ));
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+    pairs
+        .iter()
+        .map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?))
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| format!("{} is not hexadecimal", Named(text)))
+}
+
+/// How keys and values are printed, as the options of a command say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryStyle {
+    /// One JSON object a line.
+    pub json: bool,
+    /// Keys as hexadecimal digits.
+    pub hex_keys: bool,
+    /// Values as hexadecimal digits.
+    pub hex_values: bool,
+}
+
+impl EntryStyle {
+    /// Prints one entry as a line: `key<TAB>value`, or a JSON object. Without a value: the key alone, or `"value":null`.
+    pub fn print(self, out: &mut Out, key: &[u8], value: Option<&[u8]>) -> anyhow::Result<()> {
+        if self.json {
+            return out.line(format_args!(
+                "{{{},{}}}",
+                self.json_key(key),
+                self.json_value(value)
+            ));
+        }
+        let key = Cell {
+            bytes: key,
+            hex: self.hex_keys,
+        };
+        match value {
+            Some(value) => out.line(format_args!(
+                "{key}\t{}",
+                Cell {
+                    bytes: value,
+                    hex: self.hex_values
+                }
+            )),
+            None => out.line(format_args!("{key}")),
+        }
+    }
+
+    /// Prints a value alone: as it is, or as hexadecimal digits, and a line end.
+    pub fn print_value(self, out: &mut Out, value: &[u8]) -> anyhow::Result<()> {
+        if self.hex_values {
+            return out.line(format_args!("{}", Hex(value)));
+        }
+        out.bytes(value)?;
+        out.bytes(b"\n")
+    }
+
+    /// Prints a key alone as a line.
+    pub fn print_key(self, out: &mut Out, key: &[u8]) -> anyhow::Result<()> {
+        if self.json {
+            return out.line(format_args!("{{{}}}", self.json_key(key)));
+        }
+        out.line(format_args!(
+            "{}",
+            Cell {
+                bytes: key,
+                hex: self.hex_keys
+            }
+        ))
+    }
+
+    fn json_key(self, key: &[u8]) -> String {
+        json_member("key", key, self.hex_keys)
+    }
+
+    fn json_value(self, value: Option<&[u8]>) -> String {
+        match value {
+            Some(value) => json_member("value", value, self.hex_values),
+            None => "\"value\":null".to_owned(),
+        }
+    }
+}
+
+/// `"name":"text"`, or `"name_hex":"…"` where the bytes are no UTF-8 or digits are asked for: exact either way.
+fn json_member(name: &str, bytes: &[u8], hex: bool) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !hex => format!("\"{name}\":{}", serde_json::Value::from(text)),
+        _ => format!("\"{name}_hex\":\"{}\"", Hex(bytes)),
+    }
+}
+
+struct Cell<'a> {
+    bytes: &'a [u8],
+    hex: bool,
+}
+
+impl fmt::Display for Cell<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.hex {
+            Hex(self.bytes).fmt(f)
+        } else {
+            Readable(self.bytes).fmt(f)
+        }
+    }
+}
+
+/// A count with its thousands apart: `1,234,567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `one` thing, or several: `1 row`, `2,000 rows`.
+pub fn counted(number: u64, one: &str) -> String {
+    format!(
+        "{} {one}{}",
+        count(number),
+        if number == 1 { "" } else { "s" }
+    )
+}
+
+/// A number of bytes in the unit that suits it: `12.3 MiB`.
+pub fn bytes(number: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if number < 1024 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// How many a second, in three digits: `3.25 M`.
+pub fn per_second(number: u64, time: Duration) -> String {
+    forerun_bench::size::short(number as f64 / time.as_secs_f64().max(1e-9))
+}
+
+/// A time in the unit that suits it: `1.24 s`, `31 ms`.
+pub fn time(duration: Duration) -> String {
+    match duration.as_secs_f64() {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.0} ms", s * 1e3),
+        s => format!("{:.0} µs", s * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_for_reading_stay_on_one_line() {
+        let shown = Readable(b"caf\xc3\xa9 \"x\"\t\n\\ \xff\xfe end").to_string();
+        assert_eq!(shown, "café \"x\"\\x09\\x0a\\ \\xff\\xfe end");
+        assert_eq!(Readable("\u{85}".as_bytes()).to_string(), "\\xc2\\x85");
+        assert_eq!(Readable(b"").to_string(), "");
+    }
+
+    #[test]
+    fn long_keys_are_cut_in_messages() {
+        assert_eq!(Named(b"short").to_string(), "\"short\"");
+        let long = Named(&[b'a'; 70_000]).to_string();
+        assert!(
+            long.ends_with("…\" (70000 bytes)") && long.len() < 100,
+            "{long}"
+        );
+    }
+
+    #[test]
+    fn hexadecimal_goes_there_and_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(
+            parse_hex(Hex(&bytes).to_string().as_bytes()),
+            Ok(bytes.clone())
+        );
+        assert_eq!(
+            parse_hex(Hex(&bytes).to_string().to_uppercase().as_bytes()),
+            Ok(bytes)
+        );
+        assert!(parse_hex(b"abc").unwrap_err().contains("odd"));
+        assert!(parse_hex(b"zz").unwrap_err().contains("not hexadecimal"));
+    }
+
+    #[test]
+    fn json_is_exact_for_any_bytes() {
+        assert_eq!(
+            json_member("key", "a\"é\n".as_bytes(), false),
+            "\"key\":\"a\\\"é\\n\""
+        );
+        assert_eq!(
+            json_member("key", b"\xff\x00", false),
+            "\"key_hex\":\"ff00\""
+        );
+        assert_eq!(json_member("key", b"a", true), "\"key_hex\":\"61\"");
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(count),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            [12, 2048, 5 << 30].map(bytes),
+            ["12 B", "2.0 KiB", "5.0 GiB"]
+        );
+        assert_eq!(per_second(5_000_000, Duration::from_secs(2)), "2.50 M");
+        assert_eq!(per_second(50_000, Duration::from_secs(2)), "25.0 k");
+        assert_eq!(time(Duration::from_micros(1_240_000)), "1.24 s");
+        assert_eq!(counted(1, "row"), "1 row");
+        assert_eq!(counted(1200, "row"), "1,200 rows");
+    }
+}

@@ -1,0 +1,141 @@
+//! Running the built `forerun` on files of a directory of the test's own.
+
+// Each test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A directory that goes when the test ends, and the command run within it.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place {
+            dir: tempfile::tempdir().expect("a temporary directory can be made"),
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Puts a file there.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Place {
+        std::fs::write(self.path(name), content).expect("a file can be written");
+        self
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `forerun` with these arguments.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        Ran::from(self.command(args).output().expect("forerun can be started"))
+    }
+
+    /// Runs `forerun` with these arguments and this on its standard input.
+    pub fn run_with_input(&self, args: &[&str], input: &[u8]) -> Ran {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("forerun can be started");
+        let mut stdin = child.stdin.take().expect("it was asked for");
+        std::thread::scope(|scope| {
+            // A command that ends at a bad line leaves the rest unread.
+            scope.spawn(move || drop(stdin.write_all(input)));
+            Ran::from(child.wait_with_output().expect("forerun can be waited for"))
+        })
+    }
+
+    /// Runs `forerun` and expects it to succeed; gives what it printed.
+    pub fn succeeds(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
+        ran.text()
+    }
+
+    /// Runs `forerun` and expects it to fail with `code` and one worded line; gives that line.
+    pub fn fails(&self, code: i32, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, code, "{args:?}: {ran:?}");
+        ran.complaint()
+    }
+
+    /// A store `db` with the given entries, made by `forerun load`.
+    pub fn store(&self, entries: &[(&str, &str)]) -> &Place {
+        let rows: String = entries
+            .iter()
+            .map(|(key, value)| format!("{{\"k\":{key:?},\"v\":{value:?}}}\n"))
+            .collect();
+        self.file("entries.ndjson", rows)
+            .succeeds(&["load", "db", "entries.ndjson", "--key", "k"]);
+        self
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            // No code: it was ended by a signal, which no test here expects.
+            code: output.status.code().unwrap_or(-1),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.stdout.clone()).expect("what is printed for reading is UTF-8")
+    }
+
+    /// The one line on standard error, which every error must be: worded, and no panic.
+    pub fn complaint(&self) -> String {
+        let lines: Vec<&str> = self.stderr.lines().collect();
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("forerun: "),
+            "not one worded line: {}",
+            self.stderr
+        );
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        lines[0].to_owned()
+    }
+}
+
+/// The files of a directory, sorted by name.
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("the directory can be read");
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("it can be read").path())
+        .collect();
+    files.sort();
+    files
+}
+
+/// `bytes` in gzip.
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).expect("memory can be written");
+    encoder.finish().expect("memory can be written")
+}

@@ -1,0 +1,79 @@
+//! The help texts: every subcommand shows an example, and every example is one that the command line accepts.
+
+mod common;
+
+use common::Place;
+
+const COMMANDS: [&str; 9] = [
+    "demo", "load", "get", "multiget", "scan", "stats", "replay", "bench", "stress",
+];
+
+#[test]
+fn help_shows_examples_and_exit_codes() {
+    let place = Place::new();
+    let help = place.succeeds(&["--help"]);
+    for command in COMMANDS {
+        assert!(
+            help.contains(&format!("\n  {command} ")),
+            "{command} is missing: {help}"
+        );
+        let own = place.succeeds(&[command, "--help"]);
+        assert!(
+            own.contains("Example") && own.contains(&format!("  forerun {command}")),
+            "{command}: {own}"
+        );
+    }
+    assert!(
+        help.contains("Examples:") && help.contains("Exit codes:\n  0  all was done"),
+        "{help}"
+    );
+    assert!(place.succeeds(&["--version"]).starts_with("forerun 0."));
+}
+
+/// Each example, with `--help` put after it, must parse as far as help: an option that no longer exists is an error before.
+#[test]
+fn every_example_uses_options_that_exist() {
+    let place = Place::new();
+    let mut examples = 0;
+    for command in COMMANDS {
+        let help = place.succeeds(&[command, "--help"]);
+        for line in help.lines().filter(|line| line.starts_with("  ")) {
+            // What is piped into it is another program's; remarks stand after several blanks.
+            let Some(at) = line.find(&format!("forerun {command}")) else {
+                continue;
+            };
+            let line = line[at..].split("   ").next().unwrap_or_default();
+            let mut args: Vec<&str> = line.split_whitespace().skip(1).collect();
+            args.push("--help");
+            let ran = place.run(&args);
+            assert_eq!(ran.code, 0, "{line}: {}", ran.stderr);
+            examples += 1;
+        }
+    }
+    assert!(examples >= COMMANDS.len(), "{examples}");
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2() {
+    let place = Place::new();
+    for args in [
+        &["lode"][..],
+        &[],
+        &["load", "db"],
+        &["get", "db"],
+        &["multiget", "db", "--keys", "x", "--batch", "0"],
+        &["multiget", "db", "--keys", "x", "--strategy", "magic"],
+        &["get", "db", "k", "--memory-limit", "lots"],
+        &["get", "db", "xyz", "--hex"],
+        &["load", "db", "table.dat", "--key", "id"],
+        &["replay", "db", "t", "--batch", "8,x"],
+        &["stress", "--cycles", "3"],
+    ] {
+        let ran = place.run(args);
+        assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
+        assert!(
+            !ran.stderr.is_empty() && ran.stdout.is_empty(),
+            "{args:?}: {ran:?}"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! `forerun load`: tables become entries, bad rows are named, and what was good stays.
+
+mod common;
+
+use common::{Place, gzip};
+
+#[test]
+fn a_csv_row_is_found_under_its_key_as_json() {
+    let place = Place::new();
+    place.file(
+        "towns.csv",
+        "id,name,country\n7,\"Biel, BE\",CH\n8,Köln,DE\n",
+    );
+    let told = place.succeeds(&[
+        "load",
+        "db",
+        "towns.csv",
+        "--key",
+        "country",
+        "--key",
+        "id",
+        "--separator",
+        ":",
+    ]);
+    assert!(
+        told.contains("loaded 2 rows") && told.contains("2 new keys, 0 replaced"),
+        "{told}"
+    );
+    let found = place.succeeds(&["get", "db", "CH:7"]);
+    assert_eq!(
+        found,
+        "{\"id\":\"7\",\"name\":\"Biel, BE\",\"country\":\"CH\"}\n"
+    );
+    assert_eq!(
+        place.succeeds(&["scan", "db", "--prefix", "D"]),
+        "DE:8\t{\"id\":\"8\",\"name\":\"Köln\",\"country\":\"DE\"}\n"
+    );
+}
+
+#[test]
+fn tsv_and_ndjson_load_from_compressed_files_and_pipes() {
+    let place = Place::new();
+    let rows: String = (0..3000).map(|n| format!("{n}\tvalue {n}\n")).collect();
+    place.file("t.tsv.gz", gzip(format!("id\ttext\n{rows}").as_bytes()));
+    let told = place.succeeds(&["load", "db", "t.tsv.gz", "--key", "id"]);
+    assert!(told.contains("loaded 3,000 rows"), "{told}");
+    assert_eq!(
+        place.succeeds(&["get", "db", "2999"]),
+        "{\"id\":\"2999\",\"text\":\"value 2999\"}\n"
+    );
+
+    let line = r#"{"id": 5,  "more": [1, 2]}"#;
+    let ran = place.run_with_input(
+        &["load", "db", "-", "--format", "ndjson", "--key", "id"],
+        format!("{line}\n").as_bytes(),
+    );
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.text().contains("0 new keys, 1 replaced"), "{ran:?}");
+    assert_eq!(place.succeeds(&["get", "db", "5"]), format!("{line}\n"));
+    assert_eq!(
+        place
+            .succeeds(&["scan", "db", "--keys-only"])
+            .lines()
+            .count(),
+        3000
+    );
+}
+
+#[test]
+fn rows_of_one_key_are_counted_as_replaced() {
+    let place = Place::new();
+    place.file("a.csv", "id,v\n1,a\n2,b\n1,c\n1,d\n");
+    let told = place.succeeds(&["load", "db", "a.csv", "--key", "id"]);
+    assert!(told.contains("2 new keys, 2 replaced"), "{told}");
+    assert!(
+        place.succeeds(&["get", "db", "1"]).contains("\"v\":\"d\""),
+        "the last row counts"
+    );
+}
+
+#[test]
+fn the_first_bad_row_is_named_and_the_rows_before_it_stay() {
+    let place = Place::new();
+    place.file("bad.csv", "id,name\r\n1,a\r\n2,b\r\n3\r\n4,d\r\n");
+    let told = place.fails(3, &["load", "db", "bad.csv", "--key", "id"]);
+    assert_eq!(
+        told,
+        "forerun: loaded 2 rows, then met a fault: bad.csv: row 3 (line 4): it has 1 field, the heading 2"
+    );
+    assert_eq!(place.succeeds(&["scan", "db", "--keys-only"]), "1\n2\n");
+
+    place.file("bad.ndjson", "{\"id\":\"x\"}\n{\"id\":\n");
+    let told = place.fails(3, &["load", "db", "bad.ndjson", "--key", "id"]);
+    assert!(
+        told.contains("bad.ndjson: row 2 (line 2): it is not JSON"),
+        "{told}"
+    );
+    assert_eq!(place.succeeds(&["scan", "db", "--keys-only"]), "1\n2\nx\n");
+}
+
+#[test]
+fn bad_rows_are_skipped_and_counted_when_asked() {
+    let place = Place::new();
+    let rows: String = (0..40)
+        .map(|n| {
+            if n % 4 == 0 {
+                "half\n".to_owned()
+            } else {
+                format!("{n},v\n")
+            }
+        })
+        .collect();
+    place.file("bad.csv", format!("id,name\n{rows}"));
+    let ran = place.run(&["load", "db", "bad.csv", "--key", "id", "--skip-bad"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.text().contains("loaded 30 rows"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("skipped: bad.csv: row 1 (line 2)"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stderr.ends_with("forerun: skipped 10 bad rows\n"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stderr.lines().count() < 10,
+        "not each of many is named: {ran:?}"
+    );
+    assert_eq!(
+        place
+            .succeeds(&["scan", "db", "--keys-only"])
+            .lines()
+            .count(),
+        30
+    );
+}
+
+#[test]
+fn a_key_over_the_limit_is_a_bad_row() {
+    let place = Place::new();
+    let long = "k".repeat(65_537);
+    place.file(
+        "long.csv",
+        format!("id,v\n{},fits\n{long},does not\nlast,v\n", &long[..65_536]),
+    );
+    let told = place.fails(3, &["load", "db", "long.csv", "--key", "id"]);
+    assert!(
+        told.contains("long.csv: row 2 (line 3)") && told.contains("65537 bytes"),
+        "{told}"
+    );
+    let ran = place.run(&["load", "db", "long.csv", "--key", "id", "--skip-bad"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let keys = place.succeeds(&["scan", "db", "--keys-only"]);
+    assert_eq!(keys.lines().map(str::len).collect::<Vec<_>>(), [65_536, 4]);
+}
+
+#[test]
+fn an_input_that_cannot_be_read_makes_no_store() {
+    let place = Place::new();
+    place
+        .file("empty.csv", "")
+        .file("a.csv", "a,b\n1,2\n")
+        .file("cut.csv.gz", &gzip(&[b'x'; 5000])[..20]);
+    let told = place.fails(3, &["load", "db", "missing.csv", "--key", "id"]);
+    assert!(
+        told.contains("cannot open missing.csv: No such file"),
+        "{told}"
+    );
+    let told = place.fails(3, &["load", "db", ".", "--format", "csv", "--key", "id"]);
+    assert!(
+        told.contains("cannot open .") && told.contains("directory"),
+        "{told}"
+    );
+    assert!(
+        place
+            .fails(3, &["load", "db", "empty.csv", "--key", "id"])
+            .contains("it is empty")
+    );
+    let told = place.fails(3, &["load", "db", "a.csv", "--key", "id"]);
+    assert!(
+        told.contains("no column is named \"id\"; the heading has a, b"),
+        "{told}"
+    );
+    let told = place.fails(3, &["load", "db", "cut.csv.gz", "--key", "id"]);
+    assert!(
+        told.contains("cannot read cut.csv.gz beyond byte 0 of the uncompressed data"),
+        "{told}"
+    );
+    assert!(!place.path("db").exists());
+}
+
+#[test]
+fn loading_twice_gives_the_same_store() {
+    let place = Place::new();
+    let rows: String = (0..2000)
+        .map(|n| format!("{},{n}\n", n * 7919 % 2000))
+        .collect();
+    place.file("t.csv", format!("id,n\n{rows}"));
+    place.succeeds(&[
+        "load",
+        "db",
+        "t.csv",
+        "--key",
+        "id",
+        "--durability",
+        "synced",
+    ]);
+    let first = place.succeeds(&["scan", "db"]);
+    let told = place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    assert!(told.contains("0 new keys, 2,000 replaced"), "{told}");
+    assert_eq!(place.succeeds(&["scan", "db"]), first);
+    assert_eq!(first.lines().count(), 2000);
+}
+
+#[test]
+fn a_store_over_its_memory_limit_is_a_worded_error() {
+    let place = Place::new();
+    let rows: String = (0..4000)
+        .map(|n| format!("{n},{}\n", "v".repeat(1000)))
+        .collect();
+    place.file("t.csv", format!("id,v\n{rows}"));
+    let told = place.fails(
+        3,
+        &[
+            "load",
+            "db",
+            "t.csv",
+            "--key",
+            "id",
+            "--memory-limit",
+            "2MiB",
+        ],
+    );
+    assert!(
+        told.contains("cannot put rows") && told.contains("limit"),
+        "{told}"
+    );
+    // What was put before is there, whole.
+    let kept = place
+        .succeeds(&["scan", "db", "--keys-only"])
+        .lines()
+        .count();
+    let counted = told
+        .split(' ')
+        .nth(2)
+        .and_then(|rows| rows.replace(',', "").parse().ok());
+    assert!(kept > 0 && Some(kept) == counted, "{kept}: {told}");
+}

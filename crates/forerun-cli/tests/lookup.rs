@@ -1,0 +1,234 @@
+//! `get`, `multiget`, `scan` and `stats`: what is there is printed, in its order, and what is not is told.
+
+mod common;
+
+use common::Place;
+
+fn towns() -> Place {
+    let place = Place::new();
+    place.store(&[("a", "1"), ("b", "2"), ("b\tx", "tab"), ("c", "3")]);
+    place
+}
+
+fn row(key: &str, value: &str) -> String {
+    format!("{{\"k\":{key:?},\"v\":{value:?}}}")
+}
+
+#[test]
+fn get_prints_values_and_tells_what_is_missing() {
+    let place = towns();
+    assert_eq!(place.succeeds(&["get", "db", "a"]), row("a", "1") + "\n");
+    let ran = place.run(&["get", "db", "c", "nope", "a", "c"]);
+    assert_eq!(ran.code, 1);
+    let (a, c) = (row("a", "1"), row("c", "3"));
+    assert_eq!(ran.text(), format!("c\t{c}\na\t{a}\nc\t{c}\n"));
+    assert_eq!(ran.complaint(), "forerun: key \"nope\" is not there");
+    assert_eq!(
+        place.fails(1, &["get", "db", ""]),
+        "forerun: key \"\" is not there"
+    );
+}
+
+#[test]
+fn json_and_hexadecimal_are_exact() {
+    let place = towns();
+    let ran = place.run(&["get", "db", "--json", "b\tx", "zz"]);
+    let lines: Vec<serde_json::Value> = ran
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect();
+    assert_eq!(lines[0]["key"], "b\tx");
+    assert_eq!(lines[0]["value"], row("b\tx", "tab"));
+    assert_eq!(
+        (lines[1]["key"].as_str(), lines[1]["value"].is_null()),
+        (Some("zz"), true)
+    );
+    let digits: String = row("b\tx", "tab")
+        .bytes()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(
+        place.succeeds(&["get", "db", "--hex", "620978", "--hex-values"]),
+        format!("{digits}\n")
+    );
+}
+
+#[test]
+fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
+    let place = Place::new();
+    let rows: String = (0..500)
+        .map(|n| format!("{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
+        .collect();
+    place
+        .file("t.ndjson", rows)
+        .succeeds(&["load", "db", "t.ndjson", "--key", "k"]);
+    // Every third is missing, some come twice.
+    let wanted: Vec<usize> = (0..700).map(|n| n * 389 % 750).collect();
+    let list: String = wanted.iter().map(|n| format!("key{n:04}\n")).collect();
+    let expected: String = wanted
+        .iter()
+        .filter(|&&n| n < 500)
+        .map(|n| format!("key{n:04}\t{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
+        .collect();
+    place.file("wanted", &list);
+    for strategy in forerun::Strategy::ALL {
+        for batch in ["1", "7", "64", "1024"] {
+            let ran = place.run(&[
+                "multiget",
+                "db",
+                "--keys",
+                "wanted",
+                "--batch",
+                batch,
+                "--strategy",
+                &strategy.to_string(),
+            ]);
+            assert_eq!(ran.code, 1, "{ran:?}");
+            assert!(ran.text() == expected, "{strategy} in batches of {batch}");
+            let found = expected.lines().count();
+            assert!(
+                ran.complaint()
+                    .contains(&format!("700 keys: {found} found, {} missing", 700 - found)),
+                "{ran:?}"
+            );
+        }
+    }
+    let ran = place.run_with_input(
+        &["multiget", "db", "--keys", "-", "--quiet"],
+        b"key0001\nkey0002\n",
+    );
+    assert_eq!((ran.code, ran.text().as_str()), (0, ""));
+    assert!(
+        ran.complaint().contains("2 keys: 2 found, 0 missing"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn multiget_prints_json_with_null_for_missing_keys() {
+    let place = towns();
+    let ran = place.run_with_input(
+        &["multiget", "db", "--keys", "-", "--json", "--hex"],
+        b"61\nFFFE\n",
+    );
+    assert_eq!(ran.code, 1);
+    let text = ran.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines[0].starts_with("{\"key_hex\":\"61\",\"value\":"),
+        "{lines:?}"
+    );
+    assert_eq!(lines[1], "{\"key_hex\":\"fffe\",\"value\":null}");
+    let ran = place.run_with_input(&["multiget", "db", "--keys", "-", "--hex"], b"61\n6x\n");
+    assert_eq!(ran.code, 3);
+    assert!(
+        ran.stderr
+            .contains("standard input: byte 3: line 2: \"6x\" is not hexadecimal"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn scans_run_both_ways_within_prefix_and_limit() {
+    let place = towns();
+    let keys = |args: &[&str]| {
+        let args = [&["scan", "db", "--keys-only"], args].concat();
+        place
+            .succeeds(&args)
+            .lines()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&[]), ["a", "b", "b\\x09x", "c"]);
+    assert_eq!(keys(&["--reverse"]), ["c", "b\\x09x", "b", "a"]);
+    assert_eq!(keys(&["--prefix", "b"]), ["b", "b\\x09x"]);
+    assert_eq!(
+        keys(&["--prefix", "b", "--reverse", "--limit", "1"]),
+        ["b\\x09x"]
+    );
+    assert_eq!(keys(&["--prefix", "62", "--hex"]), ["62", "620978"]);
+    assert_eq!(keys(&["--limit", "0"]), [""; 0]);
+    assert_eq!(keys(&["--prefix", "zzz"]), [""; 0]);
+    assert_eq!(
+        place.succeeds(&["scan", "db", "--limit", "1"]),
+        format!("a\t{}\n", row("a", "1"))
+    );
+}
+
+#[test]
+fn paranoid_checks_change_no_answer() {
+    let place = towns();
+    assert_eq!(
+        place.succeeds(&["scan", "db", "--paranoid"]),
+        place.succeeds(&["scan", "db"])
+    );
+    assert_eq!(
+        place.succeeds(&["get", "db", "a", "--paranoid"]),
+        row("a", "1") + "\n"
+    );
+}
+
+#[test]
+fn stats_count_the_entries() {
+    let place = towns();
+    assert!(!place.succeeds(&["stats", "db"]).is_empty());
+    let stats: serde_json::Value =
+        serde_json::from_str(&place.succeeds(&["stats", "db", "--json"])).expect("it is JSON");
+    assert_eq!(
+        (stats["keys"].as_u64(), stats["key_bytes"].as_u64()),
+        (Some(4), Some(6))
+    );
+}
+
+/// `forerun scan db | head -1` must end quietly, however much is left to print.
+#[cfg(unix)]
+#[test]
+fn a_reader_that_leaves_early_is_no_fault() {
+    use std::io::Read;
+    use std::process::Stdio;
+    let place = Place::new();
+    let rows: String = (0..5000)
+        .map(|n| format!("{n},{}\n", "v".repeat(200)))
+        .collect();
+    place
+        .file("t.csv", format!("id,v\n{rows}"))
+        .succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    let mut child = place
+        .command(&["scan", "db"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    let mut head = [0; 10];
+    child
+        .stdout
+        .take()
+        .expect("asked for")
+        .read_exact(&mut head)
+        .expect("there is more");
+    let output = child.wait_with_output().expect("it can be waited for");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_standard_output_is_told() {
+    let place = towns();
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .expect("Linux has /dev/full");
+    let output = place
+        .command(&["scan", "db"])
+        .stdout(full)
+        .output()
+        .expect("it can be started");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        told.starts_with("forerun: cannot write to standard output: No space left"),
+        "{told}"
+    );
+}

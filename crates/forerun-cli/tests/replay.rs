@@ -1,0 +1,141 @@
+//! `forerun replay`: a trace's reads are answered, and a trace that is no good is told at its byte.
+
+mod common;
+
+use common::{Place, gzip};
+
+fn numbers(count: u32) -> Vec<u8> {
+    (0..count)
+        .flat_map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24).to_be_bytes())
+        .collect()
+}
+
+#[test]
+fn a_filled_store_answers_every_read() {
+    let place = Place::new();
+    place.file("t.trace.gz", gzip(&numbers(5000)));
+    let told = place.succeeds(&[
+        "replay",
+        "db",
+        "t.trace.gz",
+        "--format",
+        "u32be",
+        "--fill",
+        "--value-bytes",
+        "40",
+        "--batch",
+        "8,64",
+        "--strategy",
+        "interleaved,auto",
+        "--rounds",
+        "2",
+    ]);
+    assert!(
+        told.starts_with(
+            "5,000 reads of 256 distinct keys, 100.0% found; the median of 2 rounds\n"
+        ),
+        "{told}"
+    );
+    // A heading of two lines, then three strategies (single among them) for each of two batch sizes.
+    assert_eq!(told.lines().count(), 2 + 6, "{told}");
+    assert_eq!(
+        place
+            .succeeds(&["scan", "db", "--keys-only", "--hex"])
+            .lines()
+            .next(),
+        Some("00000000")
+    );
+    assert_eq!(
+        place
+            .succeeds(&["get", "db", "--hex", "000000ff", "--hex-values"])
+            .trim()
+            .len(),
+        80
+    );
+}
+
+#[test]
+fn json_has_one_object_a_figure() {
+    let place = Place::new();
+    let list: String = (0..1000).map(|n| format!("key{}\n", n % 50)).collect();
+    place
+        .file("keys.txt", &list)
+        .store(&[("key1", "x"), ("key2", "x")]);
+    let told = place.succeeds(&[
+        "replay", "db", "keys.txt", "--rounds", "1", "--json", "--batch", "16",
+    ]);
+    let lines: Vec<serde_json::Value> = told
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect();
+    assert_eq!(lines.len(), 2);
+    for (line, strategy) in lines.iter().zip(["single", "auto"]) {
+        assert_eq!(line["bench"], "replay");
+        assert_eq!(line["case"], "keys.txt");
+        assert_eq!(line["strategy"], strategy);
+        assert_eq!(
+            (line["key_bytes"].as_u64(), line["keys"].as_u64()),
+            (Some(4), Some(50))
+        );
+        assert_eq!(
+            (line["batch"].as_u64(), line["threads"].as_u64()),
+            (Some(16), Some(1))
+        );
+        assert_eq!(line["hit_rate"], 0.04);
+        assert!(
+            line["keys_per_second"]
+                .as_f64()
+                .is_some_and(|rate| rate > 0.0)
+        );
+        assert!(line["ns_per_key"].as_f64().is_some_and(|ns| ns > 0.0));
+        assert!(
+            line["speedup_vs_single"]
+                .as_f64()
+                .is_some_and(|ratio| ratio > 0.0)
+        );
+    }
+    assert_eq!(lines[0]["speedup_vs_single"], 1.0);
+}
+
+#[test]
+fn a_trace_that_is_no_good_is_told_at_its_byte() {
+    let place = Place::new();
+    let whole = numbers(5000);
+    let compressed = gzip(&whole);
+    let mut damaged = compressed.clone();
+    damaged[compressed.len() / 2] ^= 0x10;
+    place
+        .file("short", &whole[..4003])
+        .file("cut.gz", &compressed[..compressed.len() / 2])
+        .file("damaged.gz", damaged)
+        .file("empty", b"")
+        .file("binary", [b"text\n".as_slice(), &[0, 1, 2]].concat())
+        .file("renamed.xz", &whole)
+        .file("badxz", b"\xfd7zXZ\0 this is no xz");
+    let told = |args: &[&str]| place.fails(3, &[&["replay", "db"], args, &["--fill"]].concat());
+    assert_eq!(
+        told(&["short", "--format", "u32be"]),
+        "forerun: short: byte 4000: the trace ends within a key: 3 of its 4 bytes are there"
+    );
+    assert!(told(&["cut.gz", "--format", "u32be"]).contains("cannot read cut.gz beyond byte "));
+    assert!(
+        told(&["damaged.gz", "--format", "u32be"]).contains("cannot read damaged.gz beyond byte ")
+    );
+    assert!(
+        told(&["empty", "--format", "u64be"]).contains("empty: byte 0: the trace holds no key")
+    );
+    assert!(told(&["binary"]).contains("binary: byte 5: a NUL byte"));
+    assert!(told(&["badxz"]).contains("cannot read badxz beyond byte 0 of the uncompressed data"));
+    let renamed = told(&["renamed.xz", "--format", "u32be"]);
+    assert!(
+        renamed.contains("renamed.xz: byte 0: it is named as compressed data"),
+        "{renamed}"
+    );
+    assert!(told(&["nowhere"]).contains("cannot open nowhere"));
+    assert!(
+        !place.path("db").exists(),
+        "a trace that cannot be read makes no store"
+    );
+    place.file("keys", "a\nb\n");
+    place.fails(3, &["replay", "db", "keys"]);
+}

@@ -1,0 +1,61 @@
+//! `forerun stress`: short runs of both kinds, on the real store, by the real command.
+
+mod common;
+
+use common::{Place, files};
+
+#[test]
+fn ten_kills_lose_nothing() {
+    let place = Place::new();
+    let told = place.succeeds(&[
+        "stress",
+        "--crash",
+        "--cycles",
+        "10",
+        "--threads",
+        "3",
+        "--seed",
+        "11",
+        "--dir",
+        "work",
+    ]);
+    assert!(
+        told.starts_with("crash: seed 11, 3 threads, 10 cycles\n10 kills in "),
+        "{told}"
+    );
+    let acknowledged = told.lines().nth(1).and_then(|line| line.split(": ").nth(1));
+    let writes: u64 = acknowledged
+        .and_then(|told| told.split(' ').next())
+        .and_then(|count| count.replace(',', "").parse().ok())
+        .unwrap_or_else(|| panic!("no count in {told}"));
+    assert!(
+        writes > 50,
+        "children must live long enough to write: {told}"
+    );
+    assert!(
+        !files(&place.path("work")).is_empty(),
+        "a directory that was named is kept"
+    );
+}
+
+#[test]
+fn mixed_work_of_several_threads_has_no_wrong_answer() {
+    let place = Place::new();
+    let told = place.succeeds(&["stress", "--ops", "6000", "--threads", "3", "--seed", "5"]);
+    assert!(
+        told.contains("seed 5") && told.contains("no wrong answer"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_directory_in_use_is_left_alone() {
+    let place = Place::new();
+    place.file("precious", "x");
+    assert!(
+        place
+            .fails(2, &["stress", "--ops", "10", "--dir", "."])
+            .contains("is not empty")
+    );
+    assert_eq!(files(&place.path(".")).len(), 1);
+}
