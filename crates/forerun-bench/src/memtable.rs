@@ -24,9 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[command(after_help = "\
 Example: forerun bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
 
-Every list multiplies the cases. Rounds alternate: each measures every case once, strategies of the same cell one after
+Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \
 the other. A lookup copies the value it finds out of the table, as multi_get of a store does.
-\"roofline\" is keys a second over the random cache lines a second that as many threads of this machine can read: 100%
+
+\"roofline\" is keys a second over the random cache lines a second that as many threads of this machine can read: 100% \
 would be a lookup that costs one cache line and nothing else.")]
 pub struct Args {
     /// Entries [default: 2M; with --quick 2000]
@@ -57,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
     pub hit_rate: Vec<f64>,
 
-    /// Strategies; the first, single, is always measured as the baseline [default: all]
+    /// Strategies; single is always measured too, as the baseline [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub strategy: Vec<String>,
 

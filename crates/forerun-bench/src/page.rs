@@ -119,7 +119,16 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
         rates.y_label = "keys a second".into();
         rates.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
         report.sections.push(Section::Chart(rates));
-        let mut ratios = plot(&of_panel, "Against one key after the other", |row| {
+        // The baseline itself is the reference line.
+        let others: Vec<&Row> = of_panel
+            .iter()
+            .copied()
+            .filter(|row| !is_baseline(row))
+            .collect();
+        if others.is_empty() {
+            continue;
+        }
+        let mut ratios = plot(&others, "Against one key after the other", |row| {
             row.speedup_vs_single.map(|ratio| (ratio, ratio, ratio))
         });
         ratios.y_label = "times as fast".into();
@@ -168,6 +177,11 @@ fn tiles(rows: &[Row]) -> Vec<Tile> {
         ));
     }
     tiles
+}
+
+/// Whether a row is what Forerun's speedups are relative to.
+fn is_baseline(row: &Row) -> bool {
+    row.engine == "forerun" && row.strategy == "single"
 }
 
 /// What one plot has in common, in words.

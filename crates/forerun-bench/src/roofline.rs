@@ -41,7 +41,7 @@ impl From<PagesArg> for Pages {
 #[command(after_help = "\
 Example: forerun bench roofline --threads 1,2 --pages huge --report roofline.html
 
-Every case reads random cache lines of a buffer far larger than the caches. One chase in flight pays the whole
+Every case reads random cache lines of a buffer far larger than the caches. One chase in flight pays the whole \
 latency a line; several overlap their misses.")]
 pub struct Args {
     /// Size of the buffer, one for each kind of pages [default: 1Gi; with --quick 4Mi]

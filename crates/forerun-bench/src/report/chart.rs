@@ -117,6 +117,21 @@ impl Chart {
         (step, (top / step).ceil() as usize)
     }
 
+    /// A tick's label: the value as it is written elsewhere, without zeros behind the point (`2 M`, not `2.00 M`).
+    fn tick(&self, value: f64) -> String {
+        if value == 0.0 {
+            return "0".to_owned();
+        }
+        let text = (self.format)(value);
+        let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+        let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+        if !number.contains('.') {
+            return text;
+        }
+        let number = number.trim_end_matches('0').trim_end_matches('.');
+        format!("{number}{unit}")
+    }
+
     /// What the pointer shows over a value.
     fn tooltip(&self, series: &Series, at: usize, (y, low, high): (f64, f64, f64)) -> String {
         let f = self.format;
@@ -139,7 +154,7 @@ impl Chart {
         const RIGHT: f64 = 700.0;
         const TOP: f64 = 30.0;
         const BOTTOM: f64 = 312.0;
-        let (step, ticks) = self.scale(5.0);
+        let (step, ticks) = self.scale(6.0);
         let y_of = |value: f64| BOTTOM - value / (step * ticks as f64) * (BOTTOM - TOP);
         let slot = (RIGHT - LEFT) / self.x.len().max(1) as f64;
         let x_of = |at: usize| LEFT + slot * (at as f64 + 0.5);
@@ -156,11 +171,7 @@ impl Chart {
         for tick in 0..=ticks {
             let (value, y) = (step * tick as f64, y_of(step * tick as f64));
             let class = if tick == 0 { "axis" } else { "grid" };
-            let text = if tick == 0 {
-                "0".into()
-            } else {
-                (self.format)(value)
-            };
+            let text = self.tick(value);
             writeln!(
                 out,
                 "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
@@ -190,9 +201,9 @@ impl Chart {
             writeln!(
                 out,
                 "<line class=\"reference\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-                 <text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                LEFT + 4.0,
-                y - 5.0,
+                 <text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                RIGHT - 4.0,
+                y + 15.0,
                 escape(name)
             )?;
         }
@@ -291,11 +302,7 @@ impl Chart {
         for tick in 0..=ticks {
             let (value, x) = (step * tick as f64, x_of(step * tick as f64));
             let class = if tick == 0 { "axis" } else { "grid" };
-            let text = if tick == 0 {
-                "0".into()
-            } else {
-                (self.format)(value)
-            };
+            let text = self.tick(value);
             writeln!(
                 out,
                 "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>\
@@ -337,7 +344,7 @@ impl Chart {
                         out,
                         "<g class=\"s{}\"><title>{}</title>\
                          <rect class=\"bar\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\"/>\
-                         <line class=\"spread\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/></g>\
+                         <line class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/></g>\
                          <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                         number % 8,
                         self.tooltip(series, at, value),
@@ -388,6 +395,18 @@ mod tests {
             assert!(end >= top && end < top + step * 1.001, "{top}: {end}");
             assert!((3..=6).contains(&ticks), "{top}: {ticks} ticks");
         }
+    }
+
+    #[test]
+    fn ticks_are_written_without_needless_zeros() {
+        let mut chart = Chart::new("", Shape::Lines);
+        let rates = [0.0, 500e3, 1e6, 2.5e6, 10e6].map(|value| chart.tick(value));
+        assert_eq!(rates, ["0", "500 k", "1 M", "2.5 M", "10 M"]);
+        chart.format = crate::page::times;
+        assert_eq!(
+            [1.0, 2.5, 100.0].map(|value| chart.tick(value)),
+            ["1x", "2.5x", "100x"]
+        );
     }
 
     #[test]

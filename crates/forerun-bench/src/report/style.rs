@@ -37,6 +37,7 @@ svg .reference { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 4; }
 svg .lead-line { stroke: var(--line); stroke-width: 1; }
 svg .curve { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
 svg .spread { stroke: currentColor; stroke-width: 1.5; opacity: .45; }
+svg .whisker { stroke: var(--ink); stroke-width: 1.5; opacity: .6; }
 svg .mark { fill: currentColor; stroke: var(--card); stroke-width: 1.5; }
 svg .bar { fill: currentColor; opacity: .85; }
 svg .point:hover .mark { stroke: var(--ink); }
