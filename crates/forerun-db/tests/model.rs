@@ -1,0 +1,271 @@
+//! The store against a `BTreeMap`: random writes, reads of every kind, snapshots and reopenings in between.
+
+mod common;
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use common::{open, small_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{
+    Bytewise, Comparator, Db, Durability, Iter, Options, ReverseBytewise, Snapshot,
+    Strategy as Lookup, Values, WriteBatch,
+};
+use proptest::prelude::*;
+
+type Key = Vec<u8>;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Key, Vec<u8>),
+    Delete(Key),
+    Write(Vec<(Key, Option<Vec<u8>>)>, bool),
+    Get(Key),
+    MultiGet(Vec<Key>),
+    Range(Bound<Key>, Bound<Key>, Vec<bool>),
+    Prefix(Key, Vec<bool>),
+    Snapshot,
+    Close,
+    Kill,
+}
+
+/// Few and short keys over few bytes, so that they collide, nest, and touch the ends of the order.
+fn key() -> impl Strategy<Value = Key> {
+    prop::collection::vec(prop::sample::select(vec![0, b'a', b'b', 0xff]), 0..4)
+}
+
+fn bound() -> impl Strategy<Value = Bound<Key>> {
+    prop_oneof![
+        Just(Bound::Unbounded),
+        key().prop_map(Bound::Included),
+        key().prop_map(Bound::Excluded)
+    ]
+}
+
+/// Which end each step of an iteration is taken from.
+fn ends() -> impl Strategy<Value = Vec<bool>> {
+    prop_oneof![
+        Just(vec![false; 60]),
+        Just(vec![true; 60]),
+        prop::collection::vec(any::<bool>(), 60),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let value = || prop::collection::vec(any::<u8>(), 0..40);
+    let write = prop::collection::vec((key(), prop::option::weighted(0.7, value())), 0..8);
+    prop_oneof![
+        6 => (key(), value()).prop_map(|(key, value)| Step::Put(key, value)),
+        3 => key().prop_map(Step::Delete),
+        4 => (write, any::<bool>()).prop_map(|(ops, sync)| Step::Write(ops, sync)),
+        3 => key().prop_map(Step::Get),
+        3 => prop::collection::vec(key(), 0..20).prop_map(Step::MultiGet),
+        4 => (bound(), bound(), ends()).prop_map(|(start, end, ends)| Step::Range(start, end, ends)),
+        3 => (key(), ends()).prop_map(|(key, ends)| Step::Prefix(key, ends)),
+        1 => Just(Step::Snapshot),
+        1 => Just(Step::Close),
+        1 => Just(Step::Kill),
+    ]
+}
+
+/// The reference: a map, read in the order of a comparator.
+#[derive(Clone, Default)]
+struct Model(BTreeMap<Key, Vec<u8>>);
+
+impl Model {
+    fn entries(
+        &self,
+        comparator: &dyn Comparator,
+        keep: impl Fn(&[u8]) -> bool,
+    ) -> Vec<(Key, Vec<u8>)> {
+        let mut entries: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(key, _)| keep(key))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        entries.sort_by(|a, b| comparator.compare(&a.0, &b.0));
+        entries
+    }
+
+    fn apply(&mut self, key: &[u8], value: &Option<Vec<u8>>) {
+        match value {
+            Some(value) => self.0.insert(key.to_vec(), value.clone()),
+            None => self.0.remove(key),
+        };
+    }
+}
+
+fn is_inside(
+    comparator: &dyn Comparator,
+    key: &[u8],
+    start: &Bound<Key>,
+    end: &Bound<Key>,
+) -> bool {
+    let order = |bound: &Key| comparator.compare(key, bound);
+    let behind_start = match start {
+        Bound::Unbounded => true,
+        Bound::Included(bound) => order(bound) != Ordering::Less,
+        Bound::Excluded(bound) => order(bound) == Ordering::Greater,
+    };
+    let before_end = match end {
+        Bound::Unbounded => true,
+        Bound::Included(bound) => order(bound) != Ordering::Greater,
+        Bound::Excluded(bound) => order(bound) == Ordering::Less,
+    };
+    behind_start && before_end
+}
+
+/// Takes entries from the ends as told, lending and owning in turn, and compares each with the reference.
+fn check_iter(mut iter: Iter<'_>, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
+    let mut wanted = wanted.into_iter();
+    for (i, from_back) in ends.iter().enumerate() {
+        let (found, wanted) = match (from_back, i % 3 == 0) {
+            (false, false) => (iter.next().map(Result::unwrap), wanted.next()),
+            (true, false) => (iter.next_back().map(Result::unwrap), wanted.next_back()),
+            (false, true) => (
+                iter.next_entry()
+                    .unwrap()
+                    .map(|e| (e.key.to_vec(), e.value.to_vec())),
+                wanted.next(),
+            ),
+            (true, true) => (
+                iter.next_entry_back()
+                    .unwrap()
+                    .map(|e| (e.key.to_vec(), e.value.to_vec())),
+                wanted.next_back(),
+            ),
+        };
+        assert_eq!(
+            found,
+            wanted,
+            "step {i} from the {}",
+            if *from_back { "back" } else { "front" }
+        );
+    }
+}
+
+/// What a snapshot saw, to be seen again later.
+struct Remembered {
+    snapshot: Snapshot,
+    model: Model,
+}
+
+fn check_snapshot(Remembered { snapshot, model }: &Remembered, comparator: &dyn Comparator) {
+    check_iter(
+        snapshot.iter(),
+        model.entries(comparator, |_| true),
+        &[false; 60],
+    );
+    check_iter(
+        snapshot.prefix(b"a"),
+        model.entries(comparator, |key| key.starts_with(b"a")),
+        &[true; 60],
+    );
+    let keys: Vec<_> = model.0.keys().cloned().chain([b"aaaa".to_vec()]).collect();
+    let mut values = Values::new();
+    snapshot.multi_get(&keys, &mut values).unwrap();
+    for (key, value) in keys.iter().zip(values.iter()) {
+        assert_eq!(value.unwrap(), model.0.get(key).map(Vec::as_slice));
+        assert_eq!(snapshot.get(key).unwrap().as_ref(), model.0.get(key));
+    }
+}
+
+fn run(steps: &[Step], options: &Options) {
+    let comparator = &*options.comparator;
+    let mut io = FaultIo::new();
+    let mut db: Db = open(&io, options).unwrap();
+    let mut model = Model::default();
+    let mut snapshots: Vec<Remembered> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Put(key, value) => {
+                db.put(key, value).unwrap();
+                model.apply(key, &Some(value.clone()));
+            }
+            Step::Delete(key) => {
+                db.delete(key).unwrap();
+                model.apply(key, &None);
+            }
+            Step::Write(ops, sync) => {
+                let mut batch = WriteBatch::new();
+                for (key, value) in ops {
+                    match value {
+                        Some(value) => batch.put(key, value).unwrap(),
+                        None => batch.delete(key).unwrap(),
+                    }
+                    model.apply(key, value);
+                }
+                let durability = if *sync {
+                    Durability::Synced
+                } else {
+                    Durability::Buffered
+                };
+                let last = db.write(&batch, durability).unwrap();
+                assert_eq!(last, db.stats().last_sequence);
+            }
+            Step::Get(key) => assert_eq!(db.get(key).unwrap().as_ref(), model.0.get(key)),
+            Step::MultiGet(keys) => {
+                let mut values = Values::new();
+                for lookup in Lookup::ALL {
+                    db.multi_get_with(keys, lookup, &mut values).unwrap();
+                    assert_eq!(values.len(), keys.len());
+                    for (key, value) in keys.iter().zip(values.iter()) {
+                        assert_eq!(
+                            value.unwrap(),
+                            model.0.get(key).map(Vec::as_slice),
+                            "{lookup}"
+                        );
+                    }
+                }
+            }
+            Step::Range(start, end, ends) => {
+                let wanted =
+                    model.entries(comparator, |key| is_inside(comparator, key, start, end));
+                check_iter(db.range((start.clone(), end.clone())), wanted, ends);
+            }
+            Step::Prefix(prefix, ends) => {
+                check_iter(
+                    db.prefix(prefix),
+                    model.entries(comparator, |key| key.starts_with(prefix)),
+                    ends,
+                );
+            }
+            Step::Snapshot => snapshots.push(Remembered {
+                snapshot: db.snapshot(),
+                model: model.clone(),
+            }),
+            Step::Close => {
+                db.close().unwrap();
+                db = open(&io, options).unwrap();
+                assert!(db.recovery().clean_close);
+            }
+            Step::Kill => {
+                io = io.kill();
+                db = open(&io, options).unwrap();
+                assert_eq!(
+                    db.recovery().lost_bytes(),
+                    0,
+                    "a process that dies between writes leaves no torn tail"
+                );
+            }
+        }
+    }
+    check_iter(db.iter(), model.entries(comparator, |_| true), &[false; 60]);
+    // Snapshots see what they saw, whatever was written since, and after their store was closed too.
+    snapshots
+        .iter()
+        .for_each(|remembered| check_snapshot(remembered, comparator));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_store_does_as_a_map_does(steps in prop::collection::vec(step(), 1..60), reverse in any::<bool>()) {
+        let comparator: Arc<dyn Comparator> = if reverse { Arc::new(ReverseBytewise) } else { Arc::new(Bytewise) };
+        run(&steps, &Options { comparator, ..small_options() });
+    }
+}
