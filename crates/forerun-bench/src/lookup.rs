@@ -238,6 +238,14 @@ impl Lookups {
             let rival = (0..heads.len()).find(same)?;
             Some(outcomes[row].ratio_to(&outcomes[rival]))
         };
+        let best_ratio = |row: usize| {
+            let peers = (0..heads.len()).filter(|&at| {
+                outcomes[at].group == outcomes[row].group && heads[at].engine == heads[row].engine
+            });
+            let rate = |at: &usize| outcomes[*at].per_second();
+            let best = peers.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
+            Some(outcomes[row].ratio_to(&outcomes[best]))
+        };
         let finished = (0..heads.len()).map(|at| {
             let (head, outcome) = (&heads[at], &outcomes[at]);
             let shelf = stores.iter().find(|s| s.engine.name() == head.engine);
@@ -249,6 +257,7 @@ impl Lookups {
             );
             row.inserts_per_second = outcome.beside_per_second();
             row.speedup_vs_single = rival(at, &head.engine, &baseline);
+            row.share_of_best = best_ratio(at).filter(|_| head.hit_rate.is_some());
             let peer = self.peer.as_ref();
             row.speedup_vs_peer = peer.and_then(|(engine, strategy)| match head.case.as_str() {
                 "fillrandom" => rival(at, engine, "insert"),
@@ -310,6 +319,7 @@ mod tests {
             assert_eq!(row.speedup_vs_single.is_some(), reads);
             assert_eq!(row.roofline_share.is_some(), reads);
             assert_eq!(row.hit_rate.is_some(), reads);
+            assert_eq!(row.share_of_best.is_some(), reads);
             assert_eq!(
                 row.inserts_per_second.is_some(),
                 row.case == "multireadwhilewriting"
@@ -320,6 +330,16 @@ mod tests {
             if row.strategy == "batch" {
                 assert_eq!(row.speedup_vs_peer, Some(1.0));
             }
+        }
+    }
+
+    #[test]
+    fn each_engine_has_one_best_strategy_a_cell() {
+        let rows = measure(&lookups()).unwrap();
+        let reads: Vec<&Row> = rows.iter().filter(|row| row.hit_rate.is_some()).collect();
+        for pair in reads.chunks(2) {
+            let best = usize::from(pair[1].keys_per_second > pair[0].keys_per_second);
+            assert_eq!(pair[best].share_of_best, Some(1.0));
         }
     }
 

@@ -30,6 +30,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
         "slowest-fastest",
         "vs single",
     ];
+    heads.push("of best");
     heads.extend(peer.then_some("vs peer"));
     heads.push("roofline");
     heads.extend(inserts.then_some("inserts/s"));
@@ -56,6 +57,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
             ),
             or_dash(row.speedup_vs_single, times),
         ];
+        cells.push(or_dash(row.share_of_best, percent));
         cells.extend(peer.then(|| or_dash(row.speedup_vs_peer, times)));
         cells.push(or_dash(row.roofline_share, percent));
         cells.extend(inserts.then(|| or_dash(row.inserts_per_second, short)));
@@ -79,7 +81,7 @@ pub fn legend(rows: &[Row]) -> String {
     let rounds = rows.first().map_or(0, |row| row.rounds);
     let mut text = format!(
         "Medians of {rounds} alternating rounds. vs single: times as fast as one key after the other in the same cell, \
-         median of the rounds' ratios.\nroofline: keys/s over the random cache lines/s that as many threads of this \
+         median of the rounds' ratios.\nof best: keys/s over those of the same engine's fastest strategy in the cell, likewise.\nroofline: keys/s over the random cache lines/s that as many threads of this \
          machine can read; 100% would be a lookup that costs one line and nothing else."
     );
     if rows.iter().any(|row| row.case == "fillrandom") {
@@ -281,6 +283,7 @@ mod tests {
                         threads: 1,
                         hit_rate: Some(0.5),
                         speedup_vs_single: Some(rate / 4e5),
+                        share_of_best: Some(rate / 2e6),
                         roofline_share: Some(0.02),
                         ..Row::default()
                     }
@@ -305,6 +308,7 @@ mod tests {
                 "500",
                 "1.80 M - 2.20 M",
                 "5.00x",
+                "100%",
                 "2.00%"
             ]
         );

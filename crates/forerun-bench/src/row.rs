@@ -44,7 +44,11 @@ pub struct Row {
     /// How many times as fast as the same engine looking up one key after the other, at the same batch size: the median
     /// of the rounds' ratios. Null where there is nothing to compare with.
     pub speedup_vs_single: Option<f64>,
-    /// The same against the peer the run compares with, if it has one.
+    /// `keys_per_second` over that of the same engine's fastest strategy in the same cell, the median of the rounds' ratios:
+    /// 1 for the fastest itself. It may exceed 1 a little, since the fastest is told by its median rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_of_best: Option<f64>,
+    /// How many times as fast as the peer the run compares with, likewise, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup_vs_peer: Option<f64>,
     /// `keys_per_second` over the random cache lines a second that as many threads of this machine can read: 1 would be
