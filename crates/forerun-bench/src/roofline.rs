@@ -2,7 +2,9 @@
 //!
 //! In the rows a line of the buffer stands for a key: `batch` is the number of lines in flight a thread, `strategy` is
 //! `chase`, `case` is `dependent` for one in flight and `independent` for more, `speedup_vs_single` is the ratio to one
-//! in flight and `roofline_share` the share of the best rate that as many threads reached.
+//! in flight and `roofline_share` the share of the best rate that as many threads reached. One more row, `resume`, is the
+//! cost of suspending a lookup and resuming it with its line already there (`strategy` is `interleaved`; a key is one
+//! suspension).
 
 use crate::machine;
 use crate::output::{Output, on_stdout, write_facts};
@@ -12,7 +14,7 @@ use crate::row::Row;
 use crate::size::{count, digits, parse_size, short};
 use crate::table::Table;
 use anyhow::{Context, Result};
-use forerun_core::roofline::{Cell, Config, IN_FLIGHT, Roofline, measure};
+use forerun_core::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
 use forerun_core::{Pages, arch};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -81,10 +83,19 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     args.output.check()?;
     let config = args.config();
     let roofline = measure_with(&config, progress)?;
-    let rows = rows(&roofline, &config);
+    let resume = resume(config.rounds);
+    let mut rows = rows(&roofline, &config);
+    rows.push(resume_row(&resume, &config));
     if !args.output.json_rows(&rows, out)? {
         write_facts(out, &facts(&roofline))?;
         writeln!(out, "\n{}", table(&roofline).to_text())?;
+        writeln!(
+            out,
+            "resume: {} ns ({} - {}) to suspend a lookup and resume it when its line is there already.",
+            digits(resume.ns),
+            digits(resume.ns_min),
+            digits(resume.ns_max)
+        )?;
         writeln!(
             out,
             "Medians of {} rounds; slowest-fastest in the last column. A line is {} bytes.",
@@ -92,7 +103,8 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
             arch::CACHE_LINE_BYTES
         )?;
     }
-    args.output.write_report(&report(&roofline, &config))
+    args.output
+        .write_report(&report(&roofline, &resume, &config))
 }
 
 impl Args {
@@ -198,6 +210,21 @@ fn rows(roofline: &Roofline, config: &Config) -> Vec<Row> {
     roofline.cells.iter().map(row).collect()
 }
 
+fn resume_row(resume: &Resume, config: &Config) -> Row {
+    Row {
+        bench: "roofline".into(),
+        case: "resume".into(),
+        engine: "forerun".into(),
+        strategy: "interleaved".into(),
+        batch: 32,
+        threads: 1,
+        isa: arch::isa().to_string(),
+        rounds: config.rounds as u64,
+        ..Row::default()
+    }
+    .with_rates(1e9 / resume.ns, 1e9 / resume.ns_max, 1e9 / resume.ns_min)
+}
+
 fn facts(roofline: &Roofline) -> Vec<(String, String)> {
     let mut facts = machine::facts();
     for buffer in &roofline.buffers {
@@ -247,7 +274,7 @@ fn table(roofline: &Roofline) -> Table {
     table
 }
 
-fn report(roofline: &Roofline, config: &Config) -> Report {
+fn report(roofline: &Roofline, resume: &Resume, config: &Config) -> Report {
     let mut report = Report::new(
         "Random-access rate",
         "How fast this machine reads random cache lines, by how many reads are in flight at once. One at a time pays the \
@@ -268,6 +295,10 @@ fn report(roofline: &Roofline, config: &Config) -> Report {
             report.tiles.push(Tile::new(what, short(rate)));
         }
     }
+    report.tiles.push(Tile::new(
+        "to suspend a lookup and resume it",
+        format!("{} ns", digits(resume.ns)),
+    ));
     let mut chart = Chart::new("Random lines a second", Shape::Lines);
     chart.x_label = "lines in flight a thread".into();
     chart.y_label = "lines a second".into();

@@ -5,8 +5,13 @@
 //! each other and their misses overlap: their joint rate, by the number in flight, is what the memory system gives a
 //! thread. Chases start far from each other on the cycle, and every round somewhere else, so that no line is met again
 //! while a cache still holds it.
+//!
+//! Beside it, [`resume()`] measures what a suspended lookup costs when there is nothing to wait for.
 
 mod cycle;
+mod resume;
+
+pub use resume::{Resume, resume};
 
 use crate::arch::CACHE_LINE_BYTES;
 use crate::region::{Backing, Pages, RegionError};
