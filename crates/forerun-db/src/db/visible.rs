@@ -91,7 +91,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         let first = next.fetch_add(3, Ordering::Relaxed);
-                        if first % 7 == 0 {
+                        if first.is_multiple_of(7) {
                             std::thread::yield_now();
                         }
                         visible.publish(first, first + 2);
