@@ -222,6 +222,29 @@ pub fn table(rows: &[Row]) -> Table {
     table
 }
 
+/// Rows of [`Strategy::Single`] and one other, a batch size a line: what a batch is worth.
+pub fn comparison(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        "batch",
+        "one at a time, ns a key",
+        "overlapped, ns a key",
+        "keys/s",
+        "times as fast",
+    ]);
+    for pair in rows.chunks_exact(2) {
+        table.push([
+            pair[0].batch.to_string(),
+            digits(pair[0].ns_per_key),
+            digits(pair[1].ns_per_key),
+            short(pair[1].keys_per_second),
+            pair[1]
+                .speedup_vs_single
+                .map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+        ]);
+    }
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +262,31 @@ mod tests {
             [Strategy::Single, Strategy::Auto, Strategy::Finger]
         );
         assert_eq!(with_single(&[]), [Strategy::Single]);
+    }
+
+    #[test]
+    fn a_comparison_has_a_line_a_batch() {
+        let row = |batch, strategy: &str, rate: f64| {
+            let row = Row {
+                batch,
+                strategy: strategy.to_owned(),
+                threads: 1,
+                ..Row::default()
+            };
+            Row {
+                speedup_vs_single: Some(rate / 1e6),
+                ..row.with_rates(rate, rate, rate)
+            }
+        };
+        let rows = [
+            row(1, "single", 1e6),
+            row(1, "auto", 1e6),
+            row(8, "single", 1e6),
+            row(8, "auto", 4e6),
+        ];
+        let table = comparison(&rows);
+        assert_eq!(table.rows[1], ["8", "1000", "250", "4.00 M", "4.00"]);
+        assert_eq!(table.rows.len(), 2);
     }
 
     fn db_of_even_keys(dir: &std::path::Path) -> Db {
@@ -280,8 +328,10 @@ mod tests {
             );
             assert_eq!(table(&rows).rows.len(), rows.len());
         }
-        let value =
-            |at: usize| at.is_multiple_of(2).then(|| Cow::Owned((at as u32).to_le_bytes().to_vec()));
+        let value = |at: usize| {
+            at.is_multiple_of(2)
+                .then(|| Cow::Owned((at as u32).to_le_bytes().to_vec()))
+        };
         lookups.check(200, |at| Ok(value(at))).unwrap();
         lookups
             .check(200, |at| Ok(value(at).filter(|_| at != 150)))

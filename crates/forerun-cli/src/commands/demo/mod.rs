@@ -25,7 +25,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::exit::Outcome;
-use crate::measure::{Length, Lookups, table};
+use crate::measure::{Length, Lookups, comparison};
 use crate::output::{self, Out};
 use crate::progress::Progress;
 
@@ -86,10 +86,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Plan::new(5, Duration::from_millis(100))
     };
     let mut sets = Vec::new();
-    out.line(format_args!("\nLooking up random cities in batches of each size, one key at a time (single) and overlapped (auto):"))?;
+    out.line(format_args!("\nRandom cities looked up in batches: one key at a time, and with the misses of a batch overlapped:"))?;
     out.flush()?;
     let cities = measure_cities(&db, &records, &plan)?;
-    out.bytes(table(&cities).to_text().as_bytes())?;
+    out.bytes(comparison(&cities).to_text().as_bytes())?;
     out.flush()?;
     sets.push(cities);
     db.close().context("cannot close the store")?;
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     ))?;
     out.flush()?;
     let large = measure_large(&records, entries, &temporary.path().join("large"), &plan)?;
-    out.bytes(table(&large).to_text().as_bytes())?;
+    out.bytes(comparison(&large).to_text().as_bytes())?;
     sets.push(large);
 
     let page = page::page(&sets);

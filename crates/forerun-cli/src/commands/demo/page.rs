@@ -6,7 +6,7 @@ use forerun_bench::row::Row;
 use forerun_bench::size::short;
 
 use super::cities::CREDIT;
-use crate::measure::table;
+use crate::measure::comparison;
 use crate::output;
 
 /// Makes the page of the rows of each store.
@@ -37,7 +37,7 @@ pub fn page(sets: &[Vec<Row>]) -> Report {
         let caption = format!("Medians of {}.", output::counted(rows[0].rounds, "round"));
         report.sections.push(Section::Table {
             caption,
-            table: table(rows),
+            table: comparison(rows),
         });
     }
     report.facts = machine::facts();

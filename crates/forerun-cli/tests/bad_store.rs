@@ -1,0 +1,248 @@
+//! Stores that are none, are damaged, are too new or are in use: each a worded error, exit code 3, and nothing lost.
+
+mod common;
+
+use common::{Place, files};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+/// A store of a hundred entries, and what a scan of it prints.
+fn filled() -> (Place, String) {
+    let place = Place::new();
+    let rows: String = (0..100)
+        .map(|n| format!("key{n:03},{}\n", "v".repeat(n)))
+        .collect();
+    place
+        .file("t.csv", format!("id,v\n{rows}"))
+        .succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    let scan = place.succeeds(&["scan", "db"]);
+    assert_eq!(scan.lines().count(), 100);
+    (place, scan)
+}
+
+fn log(place: &Place) -> PathBuf {
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    files(&place.path("db"))
+        .into_iter()
+        .find(is_log)
+        .expect("a store has a log")
+}
+
+fn contents(place: &Place) -> Vec<(PathBuf, Vec<u8>)> {
+    let read = |path: PathBuf| {
+        let bytes = std::fs::read(&path).expect("a file can be read");
+        (path, bytes)
+    };
+    // The lock file names the process that opened last.
+    files(&place.path("db"))
+        .into_iter()
+        .filter(|path| !path.ends_with("LOCK"))
+        .map(read)
+        .collect()
+}
+
+#[test]
+fn what_is_no_store_is_told_and_left_untouched() {
+    let place = Place::new();
+    for command in [
+        &["get", "db", "k"][..],
+        &["scan", "db"],
+        &["stats", "db"],
+        &["multiget", "db", "--keys", "-"],
+    ] {
+        let told = place.fails(3, command);
+        assert!(
+            told.contains("cannot open the store: db is not a Forerun store"),
+            "{told}"
+        );
+        assert!(!place.path("db").exists(), "reading makes no store");
+    }
+    std::fs::create_dir(place.path("db")).expect("a directory can be made");
+    place
+        .file("db/letter.txt", "precious")
+        .file("t.csv", "id\n1\n");
+    for command in [&["scan", "db"][..], &["load", "db", "t.csv", "--key", "id"]] {
+        assert!(
+            place
+                .fails(3, command)
+                .contains("db is not a Forerun store")
+        );
+    }
+    assert_eq!(files(&place.path("db")), [place.path("db/letter.txt")]);
+    assert!(
+        place
+            .fails(3, &["scan", "t.csv"])
+            .contains("t.csv is not a Forerun store")
+    );
+}
+
+#[test]
+fn a_store_of_a_newer_format_is_told_and_left_untouched() {
+    let (place, _) = filled();
+    // docs/format.md: the magic, the version, and a checksum of both, which stay in every later version.
+    let mut format = std::fs::read(place.path("db/FORMAT")).expect("it can be read");
+    format[8..12].copy_from_slice(&9u32.to_le_bytes());
+    let checksum = crc32c(&format[..12]);
+    format[12..16].copy_from_slice(&checksum.to_le_bytes());
+    place.file("db/FORMAT", &format);
+    let before = contents(&place);
+    let told = place.fails(3, &["scan", "db"]);
+    assert!(
+        told.contains("format version 9") && told.contains("reads up to version 1"),
+        "{told}"
+    );
+    assert_eq!(contents(&place), before);
+}
+
+/// CRC-32 of Castagnoli, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| {
+        if crc & 1 == 1 {
+            (crc >> 1) ^ 0x82f6_3b78
+        } else {
+            crc >> 1
+        }
+    };
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| step(crc))
+    })
+}
+
+#[test]
+fn a_flipped_bit_is_told_with_file_and_offset_and_nothing_is_changed() {
+    let (place, _) = filled();
+    let path = log(&place);
+    let whole = std::fs::read(&path).expect("it can be read");
+    for at in [40, whole.len() / 2, whole.len() - 1] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x04;
+        std::fs::write(&path, damaged).expect("it can be written");
+        let before = contents(&place);
+        let told = place.fails(3, &["scan", "db"]);
+        assert!(
+            told.contains("wal-000001.log is corrupt at offset "),
+            "{told}"
+        );
+        assert_eq!(
+            contents(&place),
+            before,
+            "damage is for people to look at: nothing is cut off"
+        );
+    }
+}
+
+#[test]
+fn a_log_cut_short_after_a_clean_close_is_told() {
+    let (place, _) = filled();
+    let path = log(&place);
+    let whole = std::fs::read(&path).expect("it can be read");
+    std::fs::write(&path, &whole[..whole.len() - 10]).expect("it can be written");
+    let told = place.fails(3, &["scan", "db"]);
+    assert!(told.contains("wal-000001.log"), "{told}");
+}
+
+/// A store that was killed has no mark of a clean close. What the kill cut short is dropped, and told; the rest is there.
+#[test]
+fn a_torn_end_is_dropped_and_told() {
+    let (place, _) = filled();
+    place
+        .file("more.csv", "id,v\nmore1,x\n")
+        .succeeds(&["load", "db", "more.csv", "--key", "id"]);
+    let _ = std::fs::remove_file(place.path("db/CLOSED"));
+    let path = log(&place);
+    let whole = std::fs::read(&path).expect("it can be read");
+    std::fs::write(&path, &whole[..whole.len() - 3]).expect("it can be written");
+    assert!(
+        place
+            .fails(3, &["scan", "db", "--recovery", "strict"])
+            .contains("wal-000001.log")
+    );
+    let ran = place.run(&["scan", "db", "--keys-only"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(
+        ran.text().lines().count(),
+        100,
+        "the last batch is gone whole, the one before is there whole"
+    );
+    assert!(
+        ran.complaint().contains("dropped") && ran.stderr.contains("wal-000001.log"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn damage_can_be_passed_over_when_asked() {
+    let (place, _) = filled();
+    place
+        .file("more.csv", "id,v\nmore1,x\n")
+        .succeeds(&["load", "db", "more.csv", "--key", "id"]);
+    let path = log(&place);
+    let mut damaged = std::fs::read(&path).expect("it can be read");
+    damaged[100] ^= 1;
+    std::fs::write(&path, damaged).expect("it can be written");
+    place.fails(3, &["scan", "db"]);
+    let ran = place.run(&["scan", "db", "--recovery", "skip-corrupt", "--keys-only"]);
+    assert_eq!((ran.code, ran.text().as_str()), (0, "more1\n"), "{ran:?}");
+    assert!(ran.complaint().contains("wal-000001.log"), "{ran:?}");
+}
+
+#[test]
+fn a_store_in_use_is_told() {
+    let (place, scan) = filled();
+    // A load that waits for its input holds the store.
+    let mut holder = place
+        .command(&["load", "db", "-", "--format", "csv", "--key", "id"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it can be started");
+    let mut input = holder.stdin.take().expect("asked for");
+    std::io::Write::write_all(&mut input, b"id,v\n").expect("it reads");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let told = loop {
+        // Until the holder has read the heading and opened the store, the scan succeeds.
+        let ran = place.run(&["scan", "db"]);
+        if ran.code != 0 || std::time::Instant::now() > deadline {
+            assert_eq!(ran.code, 3, "{ran:?}");
+            break ran.complaint();
+        }
+    };
+    assert!(told.contains("db is open already"), "{told}");
+    assert!(told.contains(&format!("process {}", holder.id())), "{told}");
+    drop(input);
+    assert!(holder.wait().expect("it ends").success());
+    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+}
+
+/// A tiny file system stands in for a full disk, where the test may mount one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_and_what_was_written_stays() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("small")).expect("a directory can be made");
+    let small = place.path("small");
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+        .arg(&small)
+        .stderr(Stdio::null())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        eprintln!(
+            "no file system can be mounted here: the store's own tests cover a full disk by fault injection"
+        );
+        return;
+    }
+    let rows: String = (0..4000)
+        .map(|n| format!("key{n:04},{}\n", "v".repeat(500)))
+        .collect();
+    place.file("t.csv", format!("id,v\n{rows}"));
+    let told = place.fails(3, &["load", "small/db", "t.csv", "--key", "id"]);
+    let kept = place.run(&["scan", "small/db", "--keys-only"]);
+    let unmounted = std::process::Command::new("umount").arg(&small).status();
+    assert!(unmounted.is_ok_and(|status| status.success()));
+    assert!(told.contains("No space left on device"), "{told}");
+    assert!(
+        kept.code == 0 && kept.text().lines().count() >= 512,
+        "{kept:?}"
+    );
+}

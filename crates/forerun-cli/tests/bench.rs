@@ -1,0 +1,54 @@
+//! `forerun bench`: both benches run, small, and print what they promise.
+
+mod common;
+
+use common::Place;
+
+#[test]
+fn benches_print_one_object_a_line() {
+    let place = Place::new();
+    for args in [
+        &["bench", "roofline", "--quick", "--json", "--threads", "1"][..],
+        &[
+            "bench",
+            "memtable",
+            "--quick",
+            "--json",
+            "--batch",
+            "8",
+            "--hit-rate",
+            "1",
+            "--strategy",
+            "single,interleaved",
+        ],
+    ] {
+        let told = place.succeeds(args);
+        assert!(!told.is_empty());
+        for line in told.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+            assert_eq!(line["bench"], args[1]);
+            assert!(
+                line["keys_per_second"]
+                    .as_f64()
+                    .is_some_and(|rate| rate > 0.0),
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_bench_writes_a_page() {
+    let place = Place::new();
+    place.succeeds(&[
+        "bench",
+        "memtable",
+        "--quick",
+        "--batch",
+        "8",
+        "--report",
+        "page.html",
+    ]);
+    let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
+    forerun_bench::report::check_html(&page).expect("it is well formed");
+}
