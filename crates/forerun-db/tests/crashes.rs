@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Outcome, Script, batch, is_there, open, small_options};
-use forerun_db::Durability;
 use forerun_db::io::fault::{Fault, FaultIo};
+use forerun_db::{Db, Durability};
 
 /// Runs the script until the power is lost at a call; `None` if the script has fewer calls.
 fn run_until(call: u64) -> Option<(FaultIo, Script, String)> {
@@ -136,4 +138,54 @@ fn a_power_loss_during_recovery_loses_nothing_either() {
         nested_crashes > 500,
         "only {nested_crashes} crashes during recovery"
     );
+}
+
+#[test]
+fn a_power_loss_soon_after_a_process_died_loses_nothing_synced() {
+    // What the process left with the operating system is not on the disk yet when the next one writes behind it.
+    let mut call = 0;
+    while let Some((io, mut script, case)) = run_until(call) {
+        let io = io.kill();
+        let db =
+            open(&io, &small_options()).unwrap_or_else(|error| panic!("{case}, killed: {error}"));
+        script.check(&db, Outcome::Buffered, &case);
+        let last_durability = if call % 2 == 0 {
+            Durability::Synced
+        } else {
+            Durability::Buffered
+        };
+        script.append(&db, Durability::Buffered);
+        script.append(&db, last_durability);
+        for seed in 0..12 {
+            let case = format!("{case}, killed, written, power lost with seed {seed}");
+            let db = open(&io.crash(seed), &small_options())
+                .unwrap_or_else(|error| panic!("{case}: {error}"));
+            script.check(&db, Outcome::Synced, &case);
+        }
+        call += 1;
+    }
+}
+
+#[test]
+fn a_store_in_new_directories_is_there_after_a_power_loss() {
+    let io = FaultIo::new();
+    let open = |io: &FaultIo| {
+        Db::open_with_io(
+            Arc::new(io.clone()),
+            "/new/directories/store",
+            small_options(),
+        )
+    };
+    open(&io)
+        .unwrap()
+        .put_with(b"key", b"value", Durability::Synced)
+        .unwrap();
+    for seed in 0..8 {
+        let db = open(&io.crash(seed)).unwrap();
+        assert_eq!(
+            db.get(b"key").unwrap().as_deref(),
+            Some(&b"value"[..]),
+            "seed {seed}"
+        );
+    }
 }

@@ -89,6 +89,36 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
 }
 
 #[test]
+fn a_power_loss_soon_after_a_failed_call_loses_nothing_synced() {
+    let (mut call, mut losses) = (0, 0);
+    loop {
+        let mut is_within = false;
+        for later in 1..7 {
+            let io = FaultIo::new();
+            io.fail_call(call, Fault::TornWrite(ENOSPC));
+            io.fail_call(call + later, Fault::PowerLoss);
+            let mut script = Script::new();
+            drop(script.run(&io, &small_options()));
+            let Some(hit) = io.hit() else { break };
+            is_within = true;
+            for seed in 0..8 {
+                let case =
+                    format!("call {call} fails, power lost {later} later ({hit}), seed {seed}");
+                let db = open(&io.crash(seed), &small_options())
+                    .unwrap_or_else(|error| panic!("{case}: {error}"));
+                script.check(&db, Outcome::Synced, &case);
+                losses += usize::from(db.recovery().dropped_tail.is_some());
+            }
+        }
+        if !is_within {
+            break;
+        }
+        call += 1;
+    }
+    assert!(losses > 20, "only {losses} crashes left a torn tail");
+}
+
+#[test]
 fn a_disk_that_fills_up_fails_writes_and_takes_them_again_when_there_is_room() {
     let io = FaultIo::new();
     let options = small_options();

@@ -73,14 +73,14 @@ impl FaultIo {
         self.lock().calls
     }
 
-    /// Plans a fault for the call of a number, in place of any planned before.
+    /// Plans a fault for the call of a number. Several calls may have one each.
     pub fn fail_call(&self, call: u64, fault: Fault) {
         let mut disk = self.lock();
-        disk.fault = Some((call, fault));
+        disk.faults.insert(call, fault);
         disk.hit = None;
     }
 
-    /// What the planned fault hit, if its call came: the operation and the path.
+    /// What a planned fault hit last, if its call came: the operation and the path.
     pub fn hit(&self) -> Option<String> {
         self.lock().hit.clone()
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The table in `docs/format.md` says which is which. Nothing on disk is changed before the whole log has been read and
-//! accepted; then what is dropped is cut off and the cut is synced.
+//! accepted; then what is dropped is cut off.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub(crate) struct Tail {
     pub(crate) next_number: u64,
     /// Sequence number of the next operation.
     pub(crate) next_sequence: u64,
+    /// Whether all of the log is on stable storage as it was read, with nothing cut off.
+    pub(crate) is_durable: bool,
 }
 
 /// The segment that is appended to.
@@ -149,12 +151,11 @@ impl Replay<'_> {
         }
         let len = self.records(&path, &bytes, header.salt, is_last)?;
         self.check_closed(&path, number, len)?;
-        // The cut is synced before anything is written; a clean close has synced what it tells.
-        let is_synced = matches!(self.cut, Some(Cut::Tail))
-            || self
-                .circumstances
-                .closed
-                .is_some_and(|closed| closed.segment == number && closed.len_bytes == len);
+        // After a clean close, all of it is on stable storage. Else not even its name is known to be.
+        let is_synced = self
+            .circumstances
+            .closed
+            .is_some_and(|closed| closed.segment == number && closed.len_bytes == len);
         let synced_len = if is_synced { len } else { 0 };
         self.tail = Some(TailSegment {
             path,
@@ -300,29 +301,30 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes what was dropped off the disk.
+    /// Takes what was dropped off the disk. The writer syncs the cut before it writes; until then another recovery
+    /// would come to the same.
     fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
         match (&self.cut, &self.tail) {
             (Some(Cut::Tail), Some(tail)) => {
                 tail.file
                     .set_len(tail.len)
                     .map_err(|error| Error::io("cut", &tail.path, error))?;
-                tail.file
-                    .sync()
-                    .map_err(|error| Error::io("sync", &tail.path, error))?;
             }
             (Some(Cut::Segment(path)), _) => {
                 self.io
                     .remove(path)
                     .map_err(|error| Error::io("remove", path, error))?;
-                self.io
-                    .sync_dir(self.dir)
-                    .map_err(|error| Error::io("sync", self.dir, error))?;
             }
             _ => {}
         }
         self.report.last_sequence = self.next_sequence - 1;
+        let is_durable = self.cut.is_none()
+            && self
+                .tail
+                .as_ref()
+                .is_none_or(|tail| tail.synced_len == tail.len);
         let tail = Tail {
+            is_durable,
             segment: self.tail,
             next_number: self.next_number,
             next_sequence: self.next_sequence,

@@ -38,6 +38,8 @@ pub(crate) struct LogWriter {
     tail: Tail,
     /// Whether `CLOSED` is in the directory.
     is_marked_closed: bool,
+    /// Whether all that was there when the store was opened is on stable storage.
+    is_settled: bool,
     /// Bytes written since the store was opened, and syncs of segments.
     written_bytes: u64,
     syncs: u64,
@@ -56,6 +58,7 @@ impl LogWriter {
             io,
             dir: dir.to_owned(),
             segment_limit_bytes,
+            is_settled: tail.is_durable,
             tail,
             is_marked_closed,
             written_bytes: 0,
@@ -67,6 +70,9 @@ impl LogWriter {
     /// sequence number of the group's first operation.
     pub(crate) fn append(&mut self, group: &mut [u8], sync: bool) -> Result<u64, Failure> {
         let first_sequence = self.tail.next_sequence;
+        if !group.is_empty() || sync {
+            self.settle()?;
+        }
         if !group.is_empty() {
             self.unmark_closed()?;
             self.write(group)?;
@@ -171,6 +177,19 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Makes durable what an earlier process left with the operating system: the last segment, its name, and what
+    /// recovery cut off. What is written now stands behind it.
+    fn settle(&mut self) -> Result<(), Failure> {
+        if !self.is_settled {
+            self.sync()?;
+            self.io
+                .sync_dir(&self.dir)
+                .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+            self.is_settled = true;
+        }
+        Ok(())
+    }
+
     /// Removes `CLOSED`, durably, because what it says of the log's last bytes ceases to be true.
     fn unmark_closed(&mut self) -> Result<(), Failure> {
         if self.is_marked_closed {
@@ -188,7 +207,7 @@ impl LogWriter {
 
     /// Makes the log durable and marks where it ends.
     pub(crate) fn close(&mut self) -> Result<()> {
-        if self.is_marked_closed {
+        if self.is_marked_closed && self.is_settled {
             return Ok(());
         }
         self.sync().map_err(|failure| match failure {

@@ -39,7 +39,7 @@ pub enum Outcome {
     Synced,
 }
 
-/// The outcomes of numbered batches.
+/// Numbered batches, and what their writer was told. See [`batch`].
 #[derive(Clone, Debug)]
 pub struct Script {
     pub outcomes: Vec<Outcome>,
@@ -68,6 +68,7 @@ impl Script {
         Some(second)
     }
 
+    /// Writes these batches, every third synced.
     pub fn write(&mut self, db: &Db, batches: std::ops::Range<usize>) {
         for i in batches {
             let durability = if i % 3 == 1 {
@@ -75,16 +76,26 @@ impl Script {
             } else {
                 Durability::Buffered
             };
-            self.outcomes[i] = match db.write(&batch(i), durability) {
-                Err(_) => Outcome::Failed,
-                Ok(_) => Outcome::Buffered,
-            };
-            if durability == Durability::Synced && self.outcomes[i] == Outcome::Buffered {
-                // The sync covers all that was written before.
-                for outcome in &mut self.outcomes[..=i] {
-                    if *outcome == Outcome::Buffered {
-                        *outcome = Outcome::Synced;
-                    }
+            self.write_one(db, i, durability);
+        }
+    }
+
+    /// Writes one batch more than the script has.
+    pub fn append(&mut self, db: &Db, durability: Durability) {
+        self.outcomes.push(Outcome::Untried);
+        self.write_one(db, self.outcomes.len() - 1, durability);
+    }
+
+    fn write_one(&mut self, db: &Db, i: usize, durability: Durability) {
+        self.outcomes[i] = match db.write(&batch(i), durability) {
+            Err(_) => Outcome::Failed,
+            Ok(_) => Outcome::Buffered,
+        };
+        if durability == Durability::Synced && self.outcomes[i] == Outcome::Buffered {
+            // The sync covers all that was written before.
+            for outcome in &mut self.outcomes[..=i] {
+                if *outcome == Outcome::Buffered {
+                    *outcome = Outcome::Synced;
                 }
             }
         }

@@ -168,7 +168,7 @@ pub(super) struct Disk {
     pub(super) durable_names: BTreeMap<PathBuf, Node>,
     unsynced_names: Vec<NameChange>,
     pub(super) calls: u64,
-    pub(super) fault: Option<(u64, Fault)>,
+    pub(super) faults: BTreeMap<u64, Fault>,
     pub(super) hit: Option<String>,
     pub(super) capacity_bytes: Option<u64>,
     pub(super) powered_off: bool,
@@ -183,13 +183,11 @@ impl Disk {
         }
         let call = self.calls;
         self.calls += 1;
-        match self.fault {
-            Some((at, fault)) if at == call => {
-                self.hit = Some(format!("{op} {}", path.display()));
-                Ok(Some(fault))
-            }
-            _ => Ok(None),
+        let fault = self.faults.remove(&call);
+        if fault.is_some() {
+            self.hit = Some(format!("{op} {}", path.display()));
         }
+        Ok(fault)
     }
 
     pub(super) fn power_off(&mut self) -> io::Error {
@@ -267,7 +265,7 @@ impl Disk {
     pub(super) fn after_kill(&self) -> Disk {
         let mut disk = Disk {
             powered_off: false,
-            fault: None,
+            faults: BTreeMap::new(),
             hit: None,
             calls: 0,
             ..self.clone()
