@@ -14,4 +14,4 @@ mod touch;
 pub use arch::CACHE_LINE_BYTES;
 pub use interleave::{Driver, MemoryOnly, Wait, alone, alone_with, interleave, interleave_with};
 pub use region::{Backing, Pages, Region, RegionError};
-pub use touch::{Touch, touch};
+pub use touch::{Touch, suspend, touch};

@@ -34,10 +34,16 @@ use crate::arch::prefetch_read;
 #[inline(always)]
 pub fn touch<T>(ptr: *const T) -> Touch {
     prefetch_read(ptr);
+    suspend()
+}
+
+/// A future that is pending exactly once: for a lookup that has prefetched what it needs by itself.
+#[inline(always)]
+pub fn suspend() -> Touch {
     Touch { yielded: false }
 }
 
-/// The future of [`touch`].
+/// The future of [`touch`] and of [`suspend`].
 #[derive(Debug)]
 #[must_use = "the line is worth waiting for: await the touch"]
 pub struct Touch {

@@ -2,18 +2,20 @@
 //!
 //! Each is a way to run the same lookups; the sink is told each answer with the position of its key.
 
-use forerun_core::{alone, interleave};
+use forerun_core::interleave;
 
 use super::check::{Checked, Visit};
+use super::guide::GROUP;
 use super::list::{SkipList, Splice};
 use super::node::{Node, Target};
 use super::partition::partition;
-use super::search::{Lookup, answer, descend, find};
+use super::search::{Descent, Lookup, entries, find, find_alone, start};
 use super::strategy::Strategy;
+use forerun_core::arch::prefetch_read;
 
 /// Lookups in flight. Past 16 a Zen 4 core gains little and at 64 the states begin to crowd its L1; see
 /// docs/performance.md.
-const IN_FLIGHT: usize = 32;
+const IN_FLIGHT: usize = 16;
 
 /// A batch: the keys, and the sequence number up to which it sees.
 pub(super) struct Batch<'k, K> {
@@ -77,26 +79,89 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
             for (position, key) in batch.keys.iter().enumerate() {
                 sink(
                     position,
-                    alone(find::<V>(list, key.as_ref(), batch.snapshot)),
+                    find_alone::<V>(list, key.as_ref(), batch.snapshot),
                 );
             }
         }
         Strategy::Finger => finger::<V, K>(list, batch, sink),
         Strategy::Partition => partition::<V, K>(list, batch, sink),
         Strategy::Interleaved | Strategy::Auto => {
-            let lookups = batch
-                .keys
-                .iter()
-                .map(|key| find::<V>(list, key.as_ref(), batch.snapshot));
-            interleave::<IN_FLIGHT, _>(lookups, sink);
+            let targets = (0..batch.keys.len()).map(|position| batch.target(list, position));
+            interleave::<IN_FLIGHT, _>(Entered::<V, _>::new(list, targets).map(find::<V>), sink);
         }
         Strategy::InterleavedSorted => {
             let sorted = batch.sorted(list);
-            let lookups = sorted
-                .iter()
-                .map(|key| find::<V>(list, batch.key(key.position), batch.snapshot));
-            interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(sorted[turn].position, answer));
+            let targets = sorted.iter().map(|key| batch.target(list, key.position));
+            interleave::<IN_FLIGHT, _>(
+                Entered::<V, _>::new(list, targets).map(find::<V>),
+                |turn, answer| {
+                    sink(sorted[turn].position, answer);
+                },
+            );
         }
+    }
+}
+
+/// Starts searches a group at a time, so that each group goes through the guide in lock-step.
+struct Entered<'a, 'k, V, I> {
+    list: &'a SkipList,
+    targets: I,
+    group: [(Target<'k>, Option<Node<'a>>); GROUP],
+    taken: usize,
+    visit: std::marker::PhantomData<V>,
+}
+
+impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Entered<'a, 'k, V, I> {
+    fn new(list: &'a SkipList, targets: I) -> Self {
+        let empty = Target {
+            key: &[],
+            prefix: 0,
+            sequence: 0,
+        };
+        Entered {
+            list,
+            targets,
+            group: [(empty, None); GROUP],
+            taken: GROUP,
+            visit: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Entered<'a, 'k, V, I> {
+    type Item = Descent<'a, 'k>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.taken == GROUP {
+            if self.targets.len() < GROUP {
+                // The last few go one by one.
+                return self
+                    .targets
+                    .next()
+                    .map(|target| start::<V>(self.list, target));
+            }
+            for (slot, target) in self.group.iter_mut().zip(self.targets.by_ref()) {
+                slot.0 = target;
+            }
+            let targets: [_; GROUP] = std::array::from_fn(|i| self.group[i].0);
+            for (slot, entry) in self
+                .group
+                .iter_mut()
+                .zip(entries::<V, GROUP>(self.list, &targets))
+            {
+                slot.1 = entry;
+                if let Some(node) = entry {
+                    prefetch_read(node.link_address(0));
+                    prefetch_read(node.link_address(super::guide::GUIDE_LEVEL));
+                }
+            }
+            self.taken = 0;
+        }
+        let (target, entry) = self.group[self.taken];
+        self.taken += 1;
+        // SAFETY: the entry was found for this target.
+        Some(unsafe { Descent::enter(self.list, target, entry) })
     }
 }
 
@@ -119,13 +184,11 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
             Some(level) => (path.before[level], level),
             None => (list.head(), height - 1),
         };
-        let found = alone(async {
-            let landing = descend::<V, _>(list, &target, start, 0..=top, &mut path).await?;
-            Ok(match landing.hit(list, target.key) {
-                Some(node) => answer(node).await,
-                None => Lookup::Missing,
-            })
-        });
+        // SAFETY: `start` is before the target, and the path or the head reaches up to `top`.
+        let descent = unsafe { Descent::from(list, target, start, top) };
+        let found = descent
+            .land::<V, _>(&mut path)
+            .map(|descent| descent.hit().map_or(Lookup::Missing, Lookup::of));
         // A search that failed has left the lower part of its path as it was, for a smaller key: still before
         // every key to come, but perhaps far. The next one starts from the top.
         known = if found.is_ok() { known.max(top + 1) } else { 0 };

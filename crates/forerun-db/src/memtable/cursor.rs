@@ -1,11 +1,9 @@
 //! A cursor: the visible entries of one snapshot, in key order, both ways.
 
-use forerun_core::alone;
-
 use super::check::{Checked, Visit};
 use super::list::SkipList;
 use super::node::{Kind, MAX_SEQUENCE, Node, Target};
-use super::search::{NoTrail, descend};
+use super::search::{NoTrail, start};
 
 /// A visible entry, where it lies in the memtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,12 +176,6 @@ fn seek<'a, V: Visit>(
     sequence: u64,
 ) -> Checked<(Node<'a>, Option<Node<'a>>)> {
     let target = Target::new(list.order(), key, sequence);
-    let landing = alone(descend::<V, _>(
-        list,
-        &target,
-        list.head(),
-        0..=list.top_level(),
-        &mut NoTrail,
-    ))?;
-    Ok((landing.before, landing.seen.next))
+    let descent = start::<V>(list, target);
+    Ok(descent.land::<V, _>(&mut NoTrail)?.place())
 }

@@ -14,14 +14,16 @@
 
 use std::ptr::NonNull;
 
-use forerun_core::{Pages, RegionError, alone};
+use forerun_core::arch::prefetch_read;
+use forerun_core::{Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
-use super::check::Trusting;
+use super::check::{Checked, Trusting};
 use super::comparator::KeyOrder;
+use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
 use super::node::{Draft, Header, Kind, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Target};
-use super::search::{NoTrail, Trail, descend};
-use super::sync::{AtomicUsize, Ordering};
+use super::search::{Descent, Step, Trail};
+use super::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 pub(super) struct SkipList {
     arena: Arena,
@@ -31,6 +33,8 @@ pub(super) struct SkipList {
     head: NonNull<Header>,
     /// The height of the tallest tower that is, or is about to be, in the list.
     height: AtomicUsize,
+    guide: AtomicPtr<Guide>,
+    next_guide: std::sync::atomic::AtomicUsize,
     /// Relaxed throughout: a statistic.
     entries: std::sync::atomic::AtomicUsize,
 }
@@ -73,6 +77,8 @@ impl SkipList {
             seal,
             head,
             height: AtomicUsize::new(1),
+            guide: AtomicPtr::new(std::ptr::null_mut()),
+            next_guide: std::sync::atomic::AtomicUsize::new(GUIDE_FROM),
             entries: Default::default(),
         })
     }
@@ -108,10 +114,27 @@ impl SkipList {
         self.entries.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    #[inline(always)]
+    pub(super) fn guide(&self) -> Option<&Guide> {
+        // SAFETY: a guide lies in the arena and is complete before it is published.
+        unsafe { self.guide.load(Ordering::Acquire).as_ref() }
+    }
+
     /// Notes that entries were inserted.
     pub(super) fn count(&self, entries: usize) {
-        self.entries
-            .fetch_add(entries, std::sync::atomic::Ordering::Relaxed);
+        use std::sync::atomic::Ordering::Relaxed;
+        let entries = self.entries.fetch_add(entries, Relaxed) + entries;
+        let due = self.next_guide.load(Relaxed);
+        if entries >= due
+            && self
+                .next_guide
+                .compare_exchange(due, entries + entries / 4, Relaxed, Relaxed)
+                .is_ok()
+            && let Some(guide) = Guide::build(self, self.guide())
+        {
+            self.guide
+                .store(std::ptr::from_ref(guide).cast_mut(), Ordering::Release);
+        }
     }
 
     /// Puts a node into the list under its sequence number.
@@ -128,17 +151,24 @@ impl SkipList {
         self.height.fetch_max(height, Ordering::Relaxed);
         let target = Target::new(&self.order, node.key(), sequence);
         let mut splice = Splice::new(self.head());
-        let Ok(_) = descend::<Trusting, _>(
-            self,
-            &target,
-            self.head(),
-            0..=self.top_level(),
-            &mut splice,
-        )
-        .await
-        else {
-            unreachable!("a trusting search finds no fault")
+        let entry = if height <= GUIDE_LEVEL {
+            self.guide()
+                .and_then(|guide| guide.enter(&self.order, &[target])[0])
+        } else {
+            None
         };
+        let mut descent = match entry {
+            // SAFETY: the guide's nodes reach up to its level, and this one is before the target.
+            Some(node) => {
+                prefetch_read(node.link_address(GUIDE_LEVEL));
+                suspend().await;
+                unsafe { Descent::from(self, target, node, GUIDE_LEVEL) }
+            }
+            None => Descent::new(self, target),
+        };
+        while untroubled(descent.step::<Trusting, _>(&mut splice)) == Step::Read {
+            suspend().await;
+        }
         // Bottom up: once a level leads to the node, every level below it does.
         for level in 0..height {
             let (mut before, mut seen) = (splice.before[level], splice.seen[level]);
@@ -150,15 +180,23 @@ impl SkipList {
                     break;
                 }
                 // Another writer was here first: go on from the same node, along this level only.
-                let mut trail = NoTrail;
-                let walk = descend::<Trusting, _>(self, &target, before, level..=level, &mut trail);
-                let Ok(landing) = alone(walk) else {
-                    unreachable!("a trusting search finds no fault")
-                };
-                (before, seen) = (landing.before, landing.seen);
+                loop {
+                    // SAFETY: as above.
+                    seen = unsafe { before.link(level) }.load();
+                    match seen.next {
+                        Some(next) if next.compare(&self.order, &target).is_lt() => before = next,
+                        _ => break,
+                    }
+                }
             }
         }
     }
+}
+
+/// The result of a search that checks nothing and so finds no fault.
+#[inline(always)]
+fn untroubled<T>(checked: Checked<T>) -> T {
+    checked.unwrap_or_else(|corrupt| unreachable!("a trusting search found {corrupt:?}"))
 }
 
 /// The path of a search: on each level the last node before the target, and what followed it.
@@ -180,6 +218,8 @@ impl<'a> Splice<'a> {
 }
 
 impl<'a> Trail<'a> for Splice<'a> {
+    const KEEPS_ALL: bool = true;
+
     #[inline(always)]
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {
         self.before[level] = before;

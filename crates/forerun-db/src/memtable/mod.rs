@@ -19,6 +19,7 @@ mod batch;
 mod check;
 mod comparator;
 mod cursor;
+mod guide;
 mod list;
 mod node;
 mod partition;
@@ -30,7 +31,7 @@ mod sync;
 use std::fmt;
 use std::sync::Arc;
 
-use forerun_core::{Backing, Pages, alone};
+use forerun_core::{Backing, Pages};
 
 pub use check::Checks;
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
@@ -170,7 +171,7 @@ impl MemTable {
     /// # Errors
     /// [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
     pub fn get(&self, key: &[u8], snapshot: u64) -> Result<Lookup<'_>> {
-        with_checks!(self, V => alone(search::find::<V>(&self.list, key, snapshot)))
+        with_checks!(self, V => search::find_alone::<V>(&self.list, key, snapshot))
             .map_err(corrupt_entry)
     }
 

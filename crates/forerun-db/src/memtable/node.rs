@@ -121,6 +121,9 @@ const CHECKSUM_BYTES: usize = size_of::<u32>();
 /// The arena gives out multiples of this, so that every header is aligned.
 pub(super) const ALIGN_BYTES: usize = align_of::<Link>();
 
+/// The links that [`Node::levels_past`] looks at: one line of them.
+const PAST_AT_ONCE: usize = 4;
+
 const HEIGHT_SHIFT: u32 = 1;
 const HEIGHT_MASK: u64 = 0x7f;
 const SEQUENCE_SHIFT: u32 = 8;
@@ -238,6 +241,28 @@ impl<'a> Node<'a> {
     pub(super) unsafe fn link(self, level: usize) -> &'a Link {
         // SAFETY: the tower grows down from the header, one initialised link a level up to the height.
         unsafe { self.header.cast::<Link>().sub(level + 1).as_ref() }
+    }
+
+    /// How many levels from `level` down lead to larger keys only, as far as prefixes tell; at most
+    /// [`PAST_AT_ONCE`], and from level 0 on the count goes on as if there were more levels.
+    ///
+    /// On the way down a tower the keys ahead only get nearer, so the levels to be passed over come first and can
+    /// be counted without a branch. How far a search descends is a coin toss a level, and a processor that has to
+    /// guess it guesses wrong half the time.
+    ///
+    /// # Safety
+    /// As for [`link`](Self::link).
+    #[inline(always)]
+    pub(super) unsafe fn levels_past(self, level: usize, prefix: u64) -> usize {
+        let mut past = 0;
+        for step in 0..PAST_AT_ONCE {
+            // SAFETY: no level above the given one is read.
+            let link = unsafe { self.link(level.saturating_sub(step)) };
+            // Relaxed: see `Link::load`. A bound that is being lowered meanwhile makes this pass over a node that
+            // is only just being inserted, on a level where no search depends on it.
+            past += usize::from(link.prefix.load(Ordering::Relaxed) > prefix);
+        }
+        past
     }
 
     /// The address of the link at `level`, to be prefetched; the node need not have that level.

@@ -1,11 +1,10 @@
 //! The search: one loop, for a single lookup, for interleaved ones, for insertion, and for the finger.
 
-use std::ops::RangeInclusive;
-
 use forerun_core::arch::prefetch_read;
-use forerun_core::{CACHE_LINE_BYTES, touch};
+use forerun_core::{CACHE_LINE_BYTES, suspend};
 
 use super::check::{Checked, Visit};
+use super::guide::GUIDE_LEVEL;
 use super::list::SkipList;
 use super::node::{Kind, Node, Seen, Target};
 
@@ -22,6 +21,9 @@ pub enum Lookup<'a> {
 
 /// Where a search keeps its path, if it keeps it.
 pub(super) trait Trail<'a> {
+    /// Whether every level must be recorded.
+    const KEEPS_ALL: bool;
+
     /// Called once a level, from the top down: the last node before the target, and the link that was seen there.
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>);
 }
@@ -30,111 +32,207 @@ pub(super) trait Trail<'a> {
 pub(super) struct NoTrail;
 
 impl<'a> Trail<'a> for NoTrail {
+    const KEEPS_ALL: bool = false;
+
     #[inline(always)]
     fn record(&mut self, _: usize, _: Node<'a>, _: Seen<'a>) {}
 }
 
-/// Where a search ended.
-#[derive(Clone, Copy)]
-pub(super) struct Landing<'a> {
-    /// The last node before the target on the lowest level searched.
-    pub(super) before: Node<'a>,
-    /// What follows it: the first node at or behind the target, or the end.
-    pub(super) seen: Seen<'a>,
-    /// Whether that node was touched. If not, its prefix alone proved its key larger than the target's.
-    pub(super) touched: bool,
+/// A search on its way down: it stops wherever it must read a node, so that the caller can do something else
+/// while the node's lines are fetched, or read on at once.
+pub(super) struct Descent<'a, 'k> {
+    list: &'a SkipList,
+    target: Target<'k>,
+    /// The last node known to be before the target.
+    before: Node<'a>,
+    /// The nearest node known to be at or behind the target: on the next level down it need not be asked again.
+    behind: Option<Node<'a>>,
+    /// The node that was stopped at, to be compared when the search goes on; once landed, what follows `before`.
+    ahead: Option<Node<'a>>,
+    level: usize,
 }
 
-/// Finds the place of `target`, starting at `start` on the highest of `levels`, ending on the lowest.
-///
-/// `start` must be before the target and have been reached on the highest level (the head is, and has).
-/// Awaits each node before it is read.
-#[inline(always)]
-pub(super) async fn descend<'a, V: Visit, T: Trail<'a>>(
-    list: &'a SkipList,
-    target: &Target<'_>,
-    start: Node<'a>,
-    levels: RangeInclusive<usize>,
-    trail: &mut T,
-) -> Checked<Landing<'a>> {
-    let (floor, mut level) = levels.into_inner();
-    let mut before = start;
-    // The nearest node known to be at or behind the target: on the next level down it need not be asked again.
-    let mut behind: Option<Node<'a>> = None;
-    loop {
-        // SAFETY: `before` was reached on this level or a higher one.
-        let seen = unsafe { before.link(level) }.load();
-        if let Some(next) = seen.next
-            && seen.next != behind
-            && (V::READS_ALL || seen.prefix <= target.prefix)
-        {
-            arrive(next, level).await;
-            V::visit(list, before, next)?;
-            if next.compare(list.order(), target).is_lt() {
-                before = next;
-                continue;
+/// What a search does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It reads a node, whose lines it has asked for.
+    Read,
+    /// It has ended, on level 0.
+    Land,
+}
+
+impl<'a, 'k> Descent<'a, 'k> {
+    /// A search from the top.
+    #[inline(always)]
+    pub(super) fn new(list: &'a SkipList, target: Target<'k>) -> Self {
+        // SAFETY: the head has every level and is before every target.
+        unsafe { Descent::from(list, target, list.head(), list.top_level()) }
+    }
+
+    /// A search from the guide's node, or from the top where there is none.
+    ///
+    /// # Safety
+    /// `entry` must be what the list's guide found for this target.
+    #[inline(always)]
+    pub(super) unsafe fn enter(
+        list: &'a SkipList,
+        target: Target<'k>,
+        entry: Option<Node<'a>>,
+    ) -> Self {
+        match entry {
+            Some(node) => {
+                prefetch_read(node.link_address(GUIDE_LEVEL));
+                prefetch_read(node.link_address(0));
+                // SAFETY: the guide's nodes reach up to its level, and it found one that is before the target.
+                unsafe { Descent::from(list, target, node, GUIDE_LEVEL) }
             }
-            behind = seen.next;
+            None => Descent::new(list, target),
         }
-        trail.record(level, before, seen);
-        if level == floor {
-            let touched = seen.next.is_some() && seen.next == behind;
-            return Ok(Landing {
-                before,
-                seen,
-                touched,
-            });
+    }
+
+    /// A search from half-way down.
+    ///
+    /// # Safety
+    /// `start` must be before the target and reach up to `level`.
+    #[inline(always)]
+    pub(super) unsafe fn from(
+        list: &'a SkipList,
+        target: Target<'k>,
+        start: Node<'a>,
+        level: usize,
+    ) -> Self {
+        Descent {
+            list,
+            target,
+            before: start,
+            behind: None,
+            ahead: None,
+            level,
         }
-        level -= 1;
+    }
+
+    /// Goes on to the next node that must be read, or to the end.
+    #[inline(always)]
+    pub(super) fn step<V: Visit, T: Trail<'a>>(&mut self, trail: &mut T) -> Checked<Step> {
+        let mut before = self.before;
+        if let Some(next) = self.ahead {
+            V::visit(self.list, before, next)?;
+            if next.compare(self.list.order(), &self.target).is_lt() {
+                before = next;
+            } else {
+                self.behind = self.ahead;
+            }
+        }
+        let mut level = self.level;
+        let step = loop {
+            if !V::READS_ALL && !T::KEEPS_ALL {
+                // SAFETY: `before` was reached on this level or a higher one.
+                let past = unsafe { before.levels_past(level, self.target.prefix) };
+                level = level.saturating_sub(past);
+            }
+            // SAFETY: as above.
+            let seen = unsafe { before.link(level) }.load();
+            if let Some(next) = seen.next
+                && seen.next != self.behind
+                && (V::READS_ALL || seen.prefix <= self.target.prefix)
+            {
+                self.ahead = seen.next;
+                // Two lines, asked for together: that of the key, and that of the link the search goes on by.
+                prefetch_read(next.link_address(level));
+                prefetch_read(next.address());
+                break Step::Read;
+            }
+            trail.record(level, before, seen);
+            if level == 0 {
+                self.ahead = seen.next;
+                break Step::Land;
+            }
+            level -= 1;
+        };
+        self.level = level;
+        self.before = before;
+        Ok(step)
+    }
+
+    /// Runs the search to its end without waiting for anything: alone, there is nothing else to do meanwhile.
+    #[inline(always)]
+    pub(super) fn land<V: Visit, T: Trail<'a>>(mut self, trail: &mut T) -> Checked<Self> {
+        while self.step::<V, T>(trail)? == Step::Read {}
+        Ok(self)
+    }
+
+    /// Once landed: the last node before the target, and what followed it.
+    pub(super) fn place(&self) -> (Node<'a>, Option<Node<'a>>) {
+        (self.before, self.ahead)
+    }
+
+    /// Once landed: the node that answers a lookup of the target's key, if there is one.
+    ///
+    /// A node at or behind the target that the search passed on a higher level is what follows on level 0, or
+    /// what follows there has another key, and so has this one.
+    #[inline(always)]
+    pub(super) fn hit(&self) -> Option<Node<'a>> {
+        self.behind
+            .filter(|node| node.has_key(self.list.order(), self.target.key))
     }
 }
 
-/// Awaits the lines of a node that a comparison and the next step on `level` read: its key, and its link.
+/// Looks one key up alone: the newest version that `snapshot` sees.
 #[inline(always)]
-async fn arrive(node: Node<'_>, level: usize) {
-    prefetch_read(node.link_address(level));
-    touch(node.address()).await;
-}
-
-/// Looks one key up: the newest version that `snapshot` sees.
-#[inline(always)]
-pub(super) async fn find<'a, V: Visit>(
+pub(super) fn find_alone<'a, V: Visit>(
     list: &'a SkipList,
     key: &[u8],
     snapshot: u64,
 ) -> Checked<Lookup<'a>> {
     let target = Target::new(list.order(), key, snapshot);
-    let levels = 0..=list.top_level();
-    let landing = descend::<V, _>(list, &target, list.head(), levels, &mut NoTrail).await?;
-    match landing.hit(list, key) {
-        Some(node) => Ok(answer(node).await),
-        None => Ok(Lookup::Missing),
-    }
+    let descent = start::<V>(list, target).land::<V, _>(&mut NoTrail)?;
+    Ok(descent.hit().map_or(Lookup::Missing, Lookup::of))
 }
 
-impl<'a> Landing<'a> {
-    /// The node that answers a lookup of `key`, if the search ended at one.
-    #[inline(always)]
-    pub(super) fn hit(&self, list: &SkipList, key: &[u8]) -> Option<Node<'a>> {
-        self.seen
-            .next
-            .filter(|node| self.touched && node.has_key(list.order(), key))
-    }
-}
-
-/// What a node answers, after awaiting the lines of its value.
+/// Where the searches for some targets begin: at the guide's nodes, where there is a guide.
 #[inline(always)]
-pub(super) async fn answer(node: Node<'_>) -> Lookup<'_> {
-    match node.kind() {
-        Kind::Deletion => Lookup::Deleted,
-        Kind::Value => {
-            let value = node.value();
-            let line = node.address().addr() / CACHE_LINE_BYTES;
-            if value.as_ptr_range().end.addr().saturating_sub(1) / CACHE_LINE_BYTES > line {
-                prefetch_value(value);
-                touch(value.as_ptr()).await;
-            }
-            Lookup::Value(value)
+pub(super) fn entries<'a, V: Visit, const N: usize>(
+    list: &'a SkipList,
+    targets: &[Target<'_>; N],
+) -> [Option<Node<'a>>; N] {
+    match list.guide() {
+        // A search that checks all it walks over walks from the head.
+        Some(guide) if !V::READS_ALL => guide.enter(list.order(), targets),
+        _ => [None; N],
+    }
+}
+
+/// Starts one search.
+#[inline(always)]
+pub(super) fn start<'a, 'k, V: Visit>(list: &'a SkipList, target: Target<'k>) -> Descent<'a, 'k> {
+    let [entry] = entries::<V, 1>(list, &[target]);
+    // SAFETY: the entry was found for this target.
+    unsafe { Descent::enter(list, target, entry) }
+}
+
+/// [`find_alone`] as a coroutine, which awaits each node before it reads it.
+#[inline(always)]
+pub(super) async fn find<'a, 'k, V: Visit>(mut descent: Descent<'a, 'k>) -> Checked<Lookup<'a>> {
+    while descent.step::<V, _>(&mut NoTrail)? == Step::Read {
+        suspend().await;
+    }
+    let Some(node) = descent.hit() else {
+        return Ok(Lookup::Missing);
+    };
+    if node.kind() == Kind::Value {
+        prefetch_value(node.value());
+        suspend().await;
+    }
+    Ok(Lookup::of(node))
+}
+
+impl<'a> Lookup<'a> {
+    /// What a node answers.
+    #[inline(always)]
+    pub(super) fn of(node: Node<'a>) -> Self {
+        match node.kind() {
+            Kind::Value => Lookup::Value(node.value()),
+            Kind::Deletion => Lookup::Deleted,
         }
     }
 }

@@ -1,0 +1,430 @@
+//! The memtable against a plain map: every strategy, both checks, every order, any batch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use forerun_core::Pages;
+use forerun_db::memtable::{
+    Bytewise, Checks, Comparator, Lookup, MemTable, MemTableConfig, ReverseBytewise, Strategy,
+};
+use forerun_db::{Error, Op, Values};
+use proptest::prelude::*;
+use proptest::strategy::Strategy as Generate;
+
+/// A snapshot that sees everything.
+const ALL: u64 = u64::MAX >> 8;
+
+fn table(checks: Checks, comparator: Arc<dyn Comparator>) -> MemTable {
+    limited(256 << 20, checks, comparator)
+}
+
+fn limited(limit_bytes: usize, checks: Checks, comparator: Arc<dyn Comparator>) -> MemTable {
+    let pages = Pages::Small;
+    MemTable::new(MemTableConfig {
+        limit_bytes,
+        comparator,
+        checks,
+        pages,
+    })
+    .unwrap()
+}
+
+fn put<'a>(key: &'a [u8], value: &'a [u8]) -> std::array::IntoIter<Op<'a>, 1> {
+    [Op::Put { key, value }].into_iter()
+}
+
+fn found(lookup: Lookup<'_>) -> Option<&[u8]> {
+    match lookup {
+        Lookup::Value(value) => Some(value),
+        Lookup::Missing | Lookup::Deleted => None,
+    }
+}
+
+/// Every version of every key: what a memtable must answer from.
+#[derive(Default)]
+struct Model(BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u8>>)>>);
+
+impl Model {
+    fn get(&self, key: &[u8], snapshot: u64) -> Option<&[u8]> {
+        let versions = self.0.get(key)?;
+        let newest = versions
+            .iter()
+            .rev()
+            .find(|(sequence, _)| *sequence <= snapshot)?;
+        newest.1.as_deref()
+    }
+
+    fn visible(&self, snapshot: u64) -> Vec<(&[u8], &[u8])> {
+        let mut visible = Vec::new();
+        for key in self.0.keys() {
+            visible.extend(self.get(key, snapshot).map(|value| (&key[..], value)));
+        }
+        visible
+    }
+}
+
+type Write = (Vec<u8>, Option<Vec<u8>>);
+
+/// Publishes writes in batches of `chunk`, numbered from 1.
+fn fill(table: &MemTable, writes: &[Write], chunk: usize) -> Model {
+    let mut model = Model::default();
+    let mut sequence = 1;
+    for batch in writes.chunks(chunk) {
+        let ops = batch.iter().map(|(key, value)| match value {
+            Some(value) => Op::Put { key, value },
+            None => Op::Delete { key },
+        });
+        table.prepare(ops).unwrap().publish(sequence);
+        for (key, value) in batch {
+            model
+                .0
+                .entry(key.clone())
+                .or_default()
+                .push((sequence, value.clone()));
+            sequence += 1;
+        }
+    }
+    model
+}
+
+/// Checks one batch under every strategy, by the sink and by `Values`.
+fn check_batch(table: &MemTable, model: &Model, keys: &[Vec<u8>], snapshot: u64) {
+    let mut values = Values::new();
+    for strategy in Strategy::ALL {
+        let mut answers = vec![0; keys.len()];
+        table.multi_get(keys, snapshot, strategy, |position, lookup| {
+            answers[position] += 1;
+            let key = &keys[position];
+            assert_eq!(
+                found(lookup.unwrap()),
+                model.get(key, snapshot),
+                "{strategy}, {key:?}"
+            );
+        });
+        assert!(
+            answers.iter().all(|&n| n == 1),
+            "{strategy} answers each key once"
+        );
+        table.multi_get_values(keys, snapshot, strategy, &mut values);
+        assert_eq!(values.len(), keys.len());
+        for (key, value) in keys.iter().zip(values.iter()) {
+            assert_eq!(
+                value.unwrap(),
+                model.get(key, snapshot),
+                "{strategy}, {key:?}"
+            );
+        }
+    }
+    for key in keys {
+        assert_eq!(
+            found(table.get(key, snapshot).unwrap()),
+            model.get(key, snapshot)
+        );
+    }
+}
+
+/// Walks the whole table both ways, and seeks from every key given.
+fn check_cursor(
+    table: &MemTable,
+    model: &Model,
+    keys: &[Vec<u8>],
+    snapshot: u64,
+    order: &dyn Comparator,
+) {
+    let mut expected = model.visible(snapshot);
+    expected.sort_by(|a, b| order.compare(a.0, b.0));
+    let mut cursor = table.cursor(snapshot);
+    for &(key, value) in &expected {
+        let entry = cursor.next().unwrap().expect("an entry is left");
+        assert_eq!((entry.key, entry.value), (key, value));
+    }
+    assert_eq!(cursor.next().unwrap(), None);
+    let mut cursor = table.cursor(snapshot);
+    for &(key, value) in expected.iter().rev() {
+        let entry = cursor.prev().unwrap().expect("an entry is left");
+        assert_eq!((entry.key, entry.value), (key, value));
+    }
+    assert_eq!(cursor.prev().unwrap(), None);
+    for key in keys {
+        let mut cursor = table.cursor(snapshot);
+        let at = expected.iter().find(|e| order.compare(e.0, key).is_ge());
+        assert_eq!(cursor.seek(key).unwrap().map(|e| e.key), at.map(|e| e.0));
+        let after = expected.iter().find(|e| order.compare(e.0, key).is_gt());
+        assert_eq!(
+            cursor.seek_after(key).unwrap().map(|e| e.key),
+            after.map(|e| e.0)
+        );
+        let before = expected
+            .iter()
+            .rev()
+            .find(|e| order.compare(e.0, key).is_lt());
+        assert_eq!(
+            cursor.seek_before(key).unwrap().map(|e| e.key),
+            before.map(|e| e.0)
+        );
+    }
+}
+
+/// Orders by length first, and offers no prefix.
+struct ByLength;
+
+impl Comparator for ByLength {
+    fn name(&self) -> &str {
+        "by-length"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+    }
+}
+
+fn orders() -> [Arc<dyn Comparator>; 3] {
+    [
+        Arc::new(Bytewise),
+        Arc::new(ReverseBytewise),
+        Arc::new(ByLength),
+    ]
+}
+
+/// Short keys over few bytes, so that prefixes tie and keys repeat; some with a long common beginning.
+fn key() -> impl Generate<Value = Vec<u8>> {
+    prop_oneof![
+        prop::collection::vec(prop_oneof![Just(0_u8), Just(1), Just(255)], 0..5),
+        prop::collection::vec(0_u8..3, 7..11),
+        (0_u16..300).prop_map(|n| format!("user:profile:{n:05}").into_bytes()),
+        any::<u64>().prop_map(|n| n.to_be_bytes().to_vec()),
+    ]
+}
+
+fn writes(len: std::ops::Range<usize>) -> impl Generate<Value = Vec<Write>> {
+    let value = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..200));
+    prop::collection::vec((key(), value), len)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_strategy_answers_as_a_map_does(
+        writes in writes(0..400),
+        chunk in 1_usize..40,
+        absent in prop::collection::vec(key(), 0..40),
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 0..120),
+        sorted in any::<bool>(),
+        snapshot_share in 0.0..1.2_f64,
+    ) {
+        let snapshot = (writes.len() as f64 * snapshot_share) as u64;
+        // Duplicates come from the picks.
+        let mut keys = absent;
+        if !writes.is_empty() {
+            keys.extend(picks.iter().map(|pick| pick.get(&writes).0.clone()));
+        }
+        if sorted {
+            keys.sort();
+        }
+        for order in orders() {
+            for checks in [Checks::Off, Checks::Paranoid] {
+                let table = table(checks, order.clone());
+                let model = fill(&table, &writes, chunk);
+                check_batch(&table, &model, &keys, snapshot);
+                check_cursor(&table, &model, &keys, snapshot, &*order);
+            }
+        }
+    }
+}
+
+/// A bijection on 64 bits, to scatter keys.
+fn mix(i: u64) -> u64 {
+    let z = (i ^ i >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+#[test]
+fn large_tables_answer_from_their_guide_for_any_kind_of_key() {
+    let shapes: [fn(u64) -> Vec<u8>; 4] = [
+        |n| mix(n).to_be_bytes().to_vec(),
+        |n| format!("user:{:012}", mix(n) % 1_000_000).into_bytes(),
+        // All keys tie on their first eight bytes but the few that do not begin alike.
+        |n| match n % 512 {
+            0 => mix(n).to_be_bytes().to_vec(),
+            _ => format!("the same beginning {}", mix(n)).into_bytes(),
+        },
+        |n| n.to_be_bytes().to_vec(),
+    ];
+    for shape in shapes {
+        for order in orders() {
+            let table = table(Checks::Off, order.clone());
+            let write = |n: u64| (shape(n), (n % 7 != 0).then(|| n.to_le_bytes().to_vec()));
+            let writes: Vec<Write> = (0..20_000).map(write).collect();
+            let model = fill(&table, &writes, 50);
+            for batch in [1, 2, 7, 8, 9, 64, 1000, 5000_u64] {
+                let keys: Vec<_> = (0..batch).map(|i| shape(mix(i + batch) % 25_000)).collect();
+                check_batch(&table, &model, &keys, ALL);
+            }
+            let ends: [&[u8]; 5] = [b"", &[0], &[255; 20], b"the same beginning ", b"user:"];
+            check_batch(&table, &model, &ends.map(<[u8]>::to_vec), ALL);
+            let mut cursor = table.cursor(ALL);
+            let mut seen = 0;
+            while cursor.next().unwrap().is_some() {
+                seen += 1;
+            }
+            assert_eq!(seen, model.visible(ALL).len());
+        }
+    }
+}
+
+#[test]
+fn chains_of_thousands_of_versions_answer_every_snapshot() {
+    for checks in [Checks::Off, Checks::Paranoid] {
+        let table = table(checks, Arc::new(Bytewise));
+        let mut writes: Vec<Write> = vec![(b"a".to_vec(), Some(b"first".to_vec()))];
+        for n in 0_u64..4000 {
+            writes.push((
+                b"chain".to_vec(),
+                (n % 5 != 4).then(|| n.to_le_bytes().to_vec()),
+            ));
+        }
+        writes.push((b"z".to_vec(), Some(b"last".to_vec())));
+        let model = fill(&table, &writes, 100);
+        let keys = [&b"chain"[..], b"a", b"chain", b"b", b"z", b"chain"].map(<[u8]>::to_vec);
+        for snapshot in [0, 1, 2, 5, 6, 7, 2000, 3999, 4000, 4001, 4002, 10_000] {
+            check_batch(&table, &model, &keys, snapshot);
+            check_cursor(&table, &model, &keys, snapshot, &Bytewise);
+        }
+    }
+}
+
+#[test]
+fn an_empty_table_and_an_empty_batch_answer_nothing() {
+    let table = table(Checks::Off, Arc::new(Bytewise));
+    let mut values = Values::new();
+    for strategy in Strategy::ALL {
+        table.multi_get_values::<&[u8]>(&[], 9, strategy, &mut values);
+        assert!(values.is_empty());
+        table.multi_get_values(&[&b"a"[..], b"", b"a"], 9, strategy, &mut values);
+        assert_eq!((values.len(), values.found()), (3, 0));
+    }
+    assert_eq!(table.cursor(9).seek_last().unwrap(), None);
+    table.prepare(std::iter::empty()).unwrap().publish(1);
+    assert_eq!(table.stats().entries, 0);
+}
+
+#[test]
+fn memory_is_reported_to_the_byte_bounded_and_a_refused_batch_leaves_no_trace() {
+    let limit_bytes = 1 << 16;
+    let table = limited(limit_bytes, Checks::Off, Arc::new(Bytewise));
+    let mut sequence = 1;
+    let error = loop {
+        let key = mix(sequence).to_be_bytes();
+        let before = table.stats();
+        match table.prepare(put(&key, &[1; 100])) {
+            Ok(prepared) => prepared.publish(sequence),
+            Err(error) => {
+                assert_eq!(table.stats(), before);
+                break error;
+            }
+        }
+        let taken = table.stats().used_bytes - before.used_bytes;
+        // Header, key, value, and a tower of one link or more.
+        assert!(
+            taken >= 16 + 8 + 100 + 16 && taken.is_multiple_of(8),
+            "{taken}"
+        );
+        sequence += 1;
+    };
+    let Error::MemoryLimit {
+        needed_bytes,
+        used_bytes,
+        limit_bytes: told,
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((used_bytes, told), (table.stats().used_bytes, limit_bytes));
+    assert!(used_bytes <= limit_bytes && used_bytes + needed_bytes > limit_bytes);
+    assert!(sequence > 300);
+    for n in 1..sequence {
+        assert!(matches!(
+            table.get(&mix(n).to_be_bytes(), sequence),
+            Ok(Lookup::Value(_))
+        ));
+    }
+}
+
+#[test]
+fn a_prepared_batch_that_is_not_published_gives_its_bytes_back() {
+    let table = limited(1 << 16, Checks::Off, Arc::new(Bytewise));
+    let before = table.stats();
+    drop(table.prepare(put(b"k", &[1; 50_000])).unwrap());
+    assert_eq!(table.stats(), before);
+    assert_eq!(table.get(b"k", ALL).unwrap(), Lookup::Missing);
+}
+
+#[test]
+fn keys_over_their_limit_are_refused() {
+    let table = table(Checks::Off, Arc::new(Bytewise));
+    let key = vec![0; 65_537];
+    assert!(matches!(
+        table.prepare(put(&key, b"")),
+        Err(Error::KeyTooLong { .. })
+    ));
+    table.prepare(put(&key[1..], b"")).unwrap().publish(1);
+    assert_eq!(table.get(&key[1..], 1).unwrap(), Lookup::Value(b""));
+}
+
+/// After a thread has published a key, any later batch of any thread that contains it finds it, while towers grow
+/// and guides are made. (The test that the reviewers of RocksDB pull request 14428 asked for.)
+#[test]
+fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
+    const THREADS: u64 = 4;
+    const KEYS: u64 = 20_000;
+    let table = table(Checks::Off, Arc::new(Bytewise));
+    let sequences = AtomicU64::new(1);
+    // What has been published so far, for the other threads to pick from: key number + 1, or 0.
+    let published: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let count = AtomicUsize::new(0);
+    let work = |thread: u64| {
+        let mut values = Values::new();
+        for n in (thread..KEYS).step_by(THREADS as usize) {
+            let sequence = sequences.fetch_add(1, Ordering::Relaxed);
+            let key = mix(n).to_be_bytes();
+            table
+                .prepare(put(&key, &n.to_le_bytes()))
+                .unwrap()
+                .publish(sequence);
+            // Release and Acquire: "later" means that the publication happened before the batch.
+            let slot = count.fetch_add(1, Ordering::AcqRel);
+            published[slot].store(n + 1, Ordering::Release);
+            let mut numbers = vec![n];
+            for pick in 0..15 {
+                let slot = mix(n * 16 + pick) as usize % (slot + 1);
+                numbers.extend(published[slot].load(Ordering::Acquire).checked_sub(1));
+            }
+            let keys: Vec<_> = numbers.iter().map(|&n| mix(n).to_be_bytes()).collect();
+            let strategy = Strategy::ALL[n as usize % Strategy::ALL.len()];
+            table.multi_get_values(&keys, ALL, strategy, &mut values);
+            for (number, value) in numbers.iter().zip(values.iter()) {
+                let expected = Some(&number.to_le_bytes()[..]);
+                assert_eq!(value.unwrap(), expected, "{strategy}, key {number}");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    assert_eq!(table.stats().entries as u64, KEYS);
+    let mut cursor = table.cursor(ALL);
+    let mut last = None;
+    let mut entries = 0;
+    while let Some(entry) = cursor.next().unwrap() {
+        assert!(last < Some(entry.key));
+        last = Some(entry.key);
+        entries += 1;
+    }
+    assert_eq!(entries, KEYS);
+}
