@@ -90,8 +90,8 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// A closed standard output met by code that writes to it directly (the benchmarks). The inputs are files and the store never writes
-/// to a pipe, so no other pipe can be meant.
+/// A closed standard output met by code that writes to it directly (the benchmarks). The inputs are files and the
+/// store never writes to a pipe, so no other pipe can be meant.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -99,7 +99,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The error and its causes, joined by colons, on one line. A cause that its effect's text already ends with is not said twice.
+/// The error and its causes, joined by colons, on one line. A cause that its effect's text already ends with is not
+/// said twice.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

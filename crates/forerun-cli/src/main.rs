@@ -9,8 +9,8 @@
 //!                                       └── exit      how it ends: outcomes, errors, exit codes
 //! ```
 //!
-//! Nothing that comes from outside makes the command panic: each fault is an error of one line, `forerun: …`, that names the thing and
-//! the place, and an exit code that says which kind of fault it was.
+//! Nothing that comes from outside makes the command panic: each fault is an error of one line, `forerun: …`, that
+//! names the thing and the place, and an exit code that says which kind of fault it was.
 
 #![forbid(unsafe_code)]
 

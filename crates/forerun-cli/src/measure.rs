@@ -1,7 +1,7 @@
 //! Measuring lookups of a store: the same reads, answered in batches by several strategies, in alternating rounds.
 //!
-//! The rounds, medians and ratios are those of [`forerun_bench::harness`]; here is what one turn does with a store, and the check that
-//! must come before any figure is told: every answer, by every strategy, is the right one.
+//! The rounds, medians and ratios are those of [`forerun_bench::harness`]; here is what one turn does with a store,
+//! and the check that must come before any figure is told: every answer, by every strategy, is the right one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -153,8 +153,8 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         Ok(())
     }
 
-    /// Answers the first `count` reads with each batch size and strategy, and compares every answer with `expected`, which is given
-    /// the read's position.
+    /// Answers the first `count` reads with each batch size and strategy, and compares every answer with `expected`,
+    /// which is given the read's position.
     ///
     /// # Errors
     /// [`CheckFailed`] at the first answer that differs.

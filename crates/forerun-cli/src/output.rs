@@ -1,7 +1,8 @@
 //! What goes out: standard output whose closing is no fault, bytes made fit to read, and numbers for people.
 //!
-//! Keys and values are bytes. Printed for reading, valid UTF-8 stands as it is and everything else (control characters, tabs, line
-//! ends, bytes that are no UTF-8) as `\xNN`, so that an entry is always one line. Printed exactly, they are hexadecimal or JSON.
+//! Keys and values are bytes. Printed for reading, valid UTF-8 stands as it is and everything else (control
+//! characters, tabs, line ends, bytes that are no UTF-8) as `\xNN`, so that an entry is always one line. Printed
+//! exactly, they are hexadecimal or JSON.
 
 use std::fmt;
 use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
@@ -130,7 +131,8 @@ pub struct EntryStyle {
 }
 
 impl EntryStyle {
-    /// Prints one entry as a line: `key<TAB>value`, or a JSON object. Without a value: the key alone, or `"value":null`.
+    /// Prints one entry as a line: `key<TAB>value`, or a JSON object. Without a value: the key alone, or
+    /// `"value":null`.
     pub fn print(self, out: &mut Out, key: &[u8], value: Option<&[u8]>) -> anyhow::Result<()> {
         if self.json {
             return out.line(format_args!(

@@ -141,7 +141,8 @@ fn a_log_cut_short_after_a_clean_close_is_told() {
     assert!(told.contains("wal-000001.log"), "{told}");
 }
 
-/// A store that was killed has no mark of a clean close. What the kill cut short is dropped, and told; the rest is there.
+/// A store that was killed has no mark of a clean close. What the kill cut short is dropped, and told; the rest is
+/// there.
 #[test]
 fn a_torn_end_is_dropped_and_told() {
     let (place, _) = filled();

@@ -1,10 +1,11 @@
 //! Forerun: a key-value engine whose every lookup is a batch.
 //!
-//! A lookup in a large store spends its time waiting for memory: each step needs an address that the step before must first fetch. One lookup cannot
-//! hurry that. A batch can: [`Db::multi_get`] walks all its keys at once and, whenever one would wait, goes on with another. The same
-//! search answers a single [`Db::get`].
+//! A lookup in a large store spends its time waiting for memory: each step needs an address that the step before must
+//! first fetch. One lookup cannot hurry that. A batch can: [`Db::multi_get`] walks all its keys at once and, whenever
+//! one would wait, goes on with another. The same search answers a single [`Db::get`].
 //!
-//! [`Db`] is an ordered, durable store of bytes under bytes: a write-ahead log, atomic batches of writes, snapshots, scans both ways.
+//! [`Db`] is an ordered, durable store of bytes under bytes: a write-ahead log, atomic batches of writes, snapshots,
+//! scans both ways.
 //!
 //! ```
 //! use forerun::prelude::*;
@@ -43,14 +44,14 @@
 //! ```
 //!
 //! # How a batch is answered
-//! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses; [`Db::multi_get_with`] takes another. `forerun
-//! demo` (the crate `forerun-cli`) shows on real data what that is worth on a machine at hand. The instruction set is chosen when the
-//! program runs ([`isa`]), so a plain build is the fast one.
+//! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses; [`Db::multi_get_with`] takes
+//! another. `forerun demo` (the crate `forerun-cli`) shows on real data what that is worth on a machine at hand. The
+//! instruction set is chosen when the program runs ([`isa`]), so a plain build is the fast one.
 //!
 //! # What is on disk
-//! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or on stable storage ([`Durability::Synced`]). Opening
-//! reads it back; what a crash cut short is dropped and told by [`Db::recovery`]. In this release all entries are held in memory besides, within
-//! [`Options::memory_limit_bytes`].
+//! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or on stable storage
+//! ([`Durability::Synced`]). Opening reads it back; what a crash cut short is dropped and told by [`Db::recovery`].
+//! In this release all entries are held in memory besides, within [`Options::memory_limit_bytes`].
 
 #![forbid(unsafe_code)]
 

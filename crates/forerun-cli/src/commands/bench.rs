@@ -7,8 +7,9 @@ use crate::exit::Outcome;
 
 /// Measure this machine's memory, and the memtable on it
 ///
-/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one object a line, --report
-/// writes a page with plots that needs no other file, --quick shows in a second that everything runs.
+/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
+/// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
+/// everything runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,8 +1,8 @@
 //! `forerun load`: a table's rows into a store.
 //!
-//! Rows are put in batches, each batch applied whole; memory holds one batch, whatever the file's length. Before a batch
-//! is put, its keys are looked up, as one batch too, so that the summary can tell new keys from replaced ones: a key
-//! column that is not unique shows at once.
+//! Rows are put in batches, each batch applied whole; memory holds one batch, whatever the file's length. Before a
+//! batch is put, its keys are looked up, as one batch too, so that the summary can tell new keys from replaced ones:
+//! a key column that is not unique shows at once.
 
 use std::path::PathBuf;
 
@@ -25,9 +25,9 @@ const BAD_ROWS_NAMED: u64 = 5;
 
 /// Load a CSV, TSV or NDJSON file into a store
 ///
-/// The store is made where there is none. A key is made of the columns that --key names; the value is the whole row: a
-/// JSON object for CSV and TSV, the line as it stands for NDJSON. A later row replaces an earlier one of the same key.
-/// Rows before a fault stay in the store.
+/// The store is made where there is none. A key is made of the columns that --key names; the value is the whole row:
+/// a JSON object for CSV and TSV, the line as it stands for NDJSON. A later row replaces an earlier one of the same
+/// key. Rows before a fault stay in the store.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,7 +1,7 @@
 //! `forerun replay`: the reads of a trace, answered in batches.
 //!
-//! The keys of one request follow one another in a trace, so a batch of consecutive keys stands for one multi-get of the
-//! program that was traced.
+//! The keys of one request follow one another in a trace, so a batch of consecutive keys stands for one multi-get of
+//! the program that was traced.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -25,7 +25,8 @@ use crate::store::StoreArgs;
 
 /// Keys put as one batch by `--fill`.
 const FILL_BATCH: usize = 1024;
-/// Reads at the trace's beginning whose answers are compared one by one, by every strategy, before anything is measured.
+/// Reads at the trace's beginning whose answers are compared one by one, by every strategy, before anything is
+/// measured.
 const CHECKED_READS: usize = 50_000;
 
 /// Replay a trace of reads in batches

@@ -1,12 +1,14 @@
-//! CSV and TSV: each row becomes a key, joined from its key columns, and a value, the whole row as a JSON object of strings.
+//! CSV and TSV: each row becomes a key, joined from its key columns, and a value, the whole row as a JSON object of
+//! strings.
 //!
 //! ```text
 //! id,name          key  42
 //! 42,"Biel, BE"    value  {"id":"42","name":"Biel, BE"}
 //! ```
 //!
-//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span lines. TSV has no quoting. Members stand in
-//! the heading's order. Numbers stay the strings they are: what they mean is for the reader to say.
+//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span lines. TSV has no
+//! quoting. Members stand in the heading's order. Numbers stay the strings they are: what they mean is for the reader
+//! to say.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -183,11 +185,12 @@ fn read_error(place: &Place, error: csv::Error) -> InputError {
     }
 }
 
-/// The reader under the parser: it lets no row grow over [`ROW_BYTES_MAX`] (a lone quote would otherwise take the rest of the file for one
-/// field), and it notes where lines begin.
+/// The reader under the parser: it lets no row grow over [`ROW_BYTES_MAX`] (a lone quote would otherwise take the
+/// rest of the file for one field), and it notes where lines begin.
 struct Watched {
     inner: Box<dyn io::BufRead>,
-    /// What may still be read before the next row begins. Reading ahead by a buffer counts against it, which is small beside it.
+    /// What may still be read before the next row begins. Reading ahead by a buffer counts against it, which is small
+    /// beside it.
     budget_bytes: Rc<Cell<usize>>,
     line_starts: Rc<RefCell<LineStarts>>,
 }
@@ -209,8 +212,8 @@ impl Read for Watched {
     }
 }
 
-/// Where the lines that hold something begin. The parser's own line numbers count a row from the end of the row before it, which is a
-/// line too early after `\r\n` and after blank lines.
+/// Where the lines that hold something begin. The parser's own line numbers count a row from the end of the row
+/// before it, which is a line too early after `\r\n` and after blank lines.
 struct LineStarts {
     offset_bytes: u64,
     line: u64,

@@ -4,8 +4,8 @@
 //! file or -  ─ counted ─ buffered ─ gunzip | unxz | as it is ─ located ─ csv, ndjson, keys, trace
 //! ```
 //!
-//! Compression is told by the first bytes, not by the name. `located` knows how far into the uncompressed data reading has come, so that
-//! a fault says where it is.
+//! Compression is told by the first bytes, not by the name. `located` knows how far into the uncompressed data
+//! reading has come, so that a fault says where it is.
 
 pub mod csv;
 pub mod keys;
@@ -23,6 +23,9 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
 
+/// The most memory that a file in xz may ask for; `xz -9` asks for 65 MiB, a damaged header for anything.
+const XZ_MEMORY_KIB_MAX: u32 = 256 << 10;
+
 /// Why an input cannot be read any further. Each names the input and the place.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
@@ -35,7 +38,7 @@ pub enum InputError {
         source: io::Error,
     },
     /// Reading it failed, or it is compressed and the compressed data is cut short or damaged.
-    #[error("cannot read {name} beyond byte {offset_bytes}{}", if *.compressed { " of the uncompressed data" } else { "" })]
+    #[error("cannot read {name} beyond byte {offset_bytes}{}", of_what(*.compressed))]
     Read {
         /// The file.
         name: String,
@@ -66,6 +69,14 @@ pub enum InputError {
     },
 }
 
+fn of_what(compressed: bool) -> &'static str {
+    if compressed {
+        " of the uncompressed data"
+    } else {
+        ""
+    }
+}
+
 /// An open input: what is read from it is uncompressed.
 pub struct Source {
     name: String,
@@ -80,7 +91,8 @@ impl Source {
     /// Opens the file at `path`; `-` is standard input.
     ///
     /// # Errors
-    /// [`InputError::Open`] where there is no such file or it is a directory, [`InputError::Read`] where its beginning cannot be read.
+    /// [`InputError::Open`] where there is no such file or it is a directory, [`InputError::Read`] where its
+    /// beginning cannot be read.
     pub fn open(path: &Path) -> Result<Source, InputError> {
         if path.as_os_str() == "-" {
             return Source::new(
@@ -108,7 +120,8 @@ impl Source {
         source.agrees_with_name(path)
     }
 
-    /// Refuses a file that is named as compressed and is not: taken as it is, its damaged beginning would pass for data.
+    /// Refuses a file that is named as compressed and is not: taken as it is, its damaged beginning would pass for
+    /// data.
     fn agrees_with_name(self, path: &Path) -> Result<Source, InputError> {
         let extension = path
             .extension()
@@ -150,7 +163,10 @@ impl Source {
         let reader: Box<dyn BufRead> = match compression {
             Compression::None => located(buffered, &offset_bytes),
             Compression::Gzip => located(MultiGzDecoder::new(buffered), &offset_bytes),
-            Compression::Xz => located(XzReader::new(buffered, true), &offset_bytes),
+            Compression::Xz => located(
+                XzReader::new_mem_limit(buffered, true, XZ_MEMORY_KIB_MAX),
+                &offset_bytes,
+            ),
         };
         Ok(Source {
             name,
@@ -228,8 +244,8 @@ enum Compression {
     Xz,
 }
 
-/// Tells the compression by the magic bytes, without consuming them. They lie in the first buffer: a short first read (a pipe) is the one
-/// case where xz may be missed, and six bytes arrive together in practice.
+/// Tells the compression by the magic bytes, without consuming them. They lie in the first buffer: a short first read
+/// (a pipe) is the one case where xz may be missed, and six bytes arrive together in practice.
 fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
     let head = loop {
         match reader.fill_buf() {
@@ -318,6 +334,31 @@ mod tests {
         assert_eq!(read_all(&two).unwrap(), [&text[..], b"end"].concat());
         assert_eq!(read_all(b"").unwrap(), b"");
         assert_eq!(read_all(b"\x1f").unwrap(), b"\x1f");
+    }
+
+    /// The bytes 0 to 63, eight times over, as `xz` compresses them.
+    const XZ: &[u8] = b"\xfd\x37\x7a\x58\x5a\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3\
+        \xe0\x01\xff\x00\x44\x5d\x00\x00\x00\x52\x50\x0a\x84\xf9\x9b\xb2\x80\x21\xa9\x69\xd6\x27\xe0\x3e\
+        \x06\x5a\x5f\x04\x8d\x53\xd4\x04\xba\x39\x57\x05\x09\xc1\x55\x24\xde\x9d\xb8\x71\x59\x31\x60\xa1\
+        \x9f\xf9\x6f\x49\x73\xf2\xc8\xea\x8c\xba\x1a\x8b\x29\x69\x21\x80\xfe\x33\x83\x7c\xe2\x37\x0e\xfd\
+        \x66\xc0\x00\x00\x5a\x90\x00\x32\x90\xb8\xf5\xa2\x00\x01\x60\x80\x04\x00\x00\x00\x42\xfc\x25\xf5\
+        \xb1\xc4\x67\xfb\x02\x00\x00\x00\x00\x04\x59\x5a";
+
+    #[test]
+    fn xz_is_read_and_damage_in_it_is_an_error_never_a_panic() {
+        let text: Vec<u8> = (0..64).collect::<Vec<u8>>().repeat(8);
+        assert_eq!(read_all(XZ).unwrap(), text);
+        for at in 6..XZ.len() {
+            for bit in 0..8 {
+                let mut damaged = XZ.to_vec();
+                damaged[at] ^= 1 << bit;
+                assert!(
+                    read_all(&damaged).is_err(),
+                    "bit {bit} of byte {at} is flipped"
+                );
+            }
+            assert!(read_all(&XZ[..at]).is_err(), "cut at {at}");
+        }
     }
 
     #[test]

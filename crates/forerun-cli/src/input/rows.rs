@@ -1,4 +1,5 @@
-//! Rows: what a table's formats have in common. A row is a key and a value; a row that is no good is told from an input that is.
+//! Rows: what a table's formats have in common. A row is a key and a value; a row that is no good is told from an
+//! input that is.
 
 use std::path::Path;
 
@@ -98,7 +99,8 @@ impl Rows {
     /// Begins to read a table: its heading, where the format has one.
     ///
     /// # Errors
-    /// [`InputError::Heading`] where a key column is not in the heading, or the heading is no good; and what reading may meet.
+    /// [`InputError::Heading`] where a key column is not in the heading, or the heading is no good; and what reading
+    /// may meet.
     pub fn new(source: Source, format: Format, key: KeySpec) -> Result<Rows, InputError> {
         Ok(match format {
             Format::Csv => Rows::Csv(CsvRows::new(source, b',', &key)?),

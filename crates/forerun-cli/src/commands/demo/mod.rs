@@ -40,9 +40,9 @@ const LOAD_BATCH: usize = 1024;
 
 /// Show on real data what a batch of lookups is worth
 ///
-/// Takes about a minute. The data set is the cities of GeoNames (CC BY 4.0). It is loaded into a store on disk, some of it is looked up, and batches of
-/// lookups are timed against one key at a time; then the same on a store of 2,000,000 entries, which no cache holds. Every answer is checked
-/// against the source.
+/// Takes about a minute. The data set is the cities of GeoNames (CC BY 4.0). It is loaded into a store on disk, some
+/// of it is looked up, and batches of lookups are timed against one key at a time; then the same on a store of
+/// 2,000,000 entries, which no cache holds. Every answer is checked against the source.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -86,7 +86,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Plan::new(5, Duration::from_millis(100))
     };
     let mut sets = Vec::new();
-    out.line(format_args!("\nRandom cities looked up in batches: one key at a time, and with the misses of a batch overlapped:"))?;
+    out.line(format_args!(
+        "\nRandom cities looked up in batches: one key at a time, and with the \
+         misses of a batch overlapped:"
+    ))?;
     out.flush()?;
     let cities = measure_cities(&db, &records, &plan)?;
     out.bytes(comparison(&cities).to_text().as_bytes())?;
@@ -96,7 +99,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
     let entries = if args.quick { 5000 } else { LARGE_ENTRIES };
     out.line(format_args!(
-        "\nThe same on {} entries (keys of {LARGE_KEY_BYTES} bytes, values of {LARGE_VALUE_BYTES}), which no cache holds:",
+        "\nThe same on {} entries (keys of {LARGE_KEY_BYTES} bytes, values of \
+         {LARGE_VALUE_BYTES}), which no cache holds:",
         output::count(entries as u64)
     ))?;
     out.flush()?;
@@ -213,7 +217,8 @@ fn fill_large(db: &Db, records: &[cities::Record], entries: usize) -> anyhow::Re
     Ok(())
 }
 
-/// Sixteen hexadecimal digits that look random and never repeat: the steps of SplitMix64, each of which can be undone.
+/// Sixteen hexadecimal digits that look random and never repeat: the steps of SplitMix64, each of which can be
+/// undone.
 fn large_key(number: u32) -> [u8; LARGE_KEY_BYTES] {
     let mut bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -13,7 +13,8 @@ use crate::output;
 pub fn page(sets: &[Vec<Row>]) -> Report {
     let mut report = Report::new(
         "What a batch is worth",
-        "Lookups of present keys in a Forerun store on this machine: one key at a time, and a batch whose cache misses overlap.",
+        "Lookups of present keys in a Forerun store on this machine: one key at a time, \
+         and a batch whose cache misses overlap.",
     );
     for rows in sets.iter().filter(|rows| !rows.is_empty()) {
         let name = name(&rows[0]);

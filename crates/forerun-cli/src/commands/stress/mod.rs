@@ -1,5 +1,5 @@
-//! `forerun stress`: a store under random work, compared with what it should hold; or killed again and again, and compared with what it had
-//! acknowledged.
+//! `forerun stress`: a store under random work, compared with what it should hold; or killed again and again, and
+//! compared with what it had acknowledged.
 //!
 //! ```text
 //! mixed   threads of this process write, look up and scan; each knows what its own keys hold
@@ -20,12 +20,13 @@ use crate::exit::{Outcome, UsageError};
 
 /// Stress a store with random work, or with kills, and check it
 ///
-/// Without --crash, several threads put, delete, write batches, look up (single keys, batches by every strategy, from snapshots) and scan both
-/// ways, and compare each answer with what it has to be; now and then the store is closed, opened and compared whole. One batch of lookups in four is
-/// answered again key by key.
+/// Without --crash, several threads put, delete, write batches, look up (single keys, batches by every strategy, from
+/// snapshots) and scan both ways, and compare each answer with what it has to be; now and then the store is closed,
+/// opened and compared whole. One batch of lookups in four is answered again key by key.
 ///
-/// With --crash, a child process writes and acknowledges each finished write; it is killed at a random time (SIGKILL), the store is opened and
-/// must hold each acknowledged write, and of the one write a thread had under way either all or nothing. Then a new child goes on with the same store.
+/// With --crash, a child process writes and acknowledges each finished write; it is killed at a random time
+/// (SIGKILL), the store is opened and must hold each acknowledged write, and of the one write a thread had under way
+/// either all or nothing. Then a new child goes on with the same store.
 ///
 /// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]

@@ -1,4 +1,5 @@
-//! A store whose writer is killed: nothing acknowledged may be lost, no write may be there by half, nothing removed may come back.
+//! A store whose writer is killed: nothing acknowledged may be lost, no write may be there by half, nothing removed
+//! may come back.
 //!
 //! ```text
 //! parent                         child (this program again, --write-from)
@@ -9,27 +10,33 @@
 //!   start the next, with the numbers it found …
 //! ```
 //!
-//! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it. Killing a process leaves alone what it had handed to the
-//! operating system: buffered and synced writes must both be there. (What a power cut does is tested with a fault-injecting file system, below.)
+//! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it. Killing a process
+//! leaves alone what it had handed to the operating system: buffered and synced writes must both be there. (What a
+//! power cut does is tested with a fault-injecting file system, below.)
 
-use std::io::{BufRead, BufReader, Read, Write as _};
+mod check;
+mod writer;
+
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use forerun::{Db, Options, Values, WriteBatch};
+use forerun::Options;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use self::check::{Expected, check};
 use super::Workplace;
-use super::script::{self, Model};
-use crate::exit::{CheckFailed, Outcome};
-use crate::output::{self, Named, Out};
+use super::script;
+use crate::exit::CheckFailed;
+use crate::output::{self, Out};
 use crate::progress::Progress;
+
+pub use self::writer::write;
 
 /// Short segments, so that kills also meet the turn from one to the next.
 const SEGMENT_BYTES: u64 = 256 << 10;
@@ -45,67 +52,6 @@ fn options() -> Options {
     }
 }
 
-/// Runs the child: writes from the given numbers on until it is killed.
-pub fn write(dir: &Path, seed: u64, from: &[u64]) -> anyhow::Result<Outcome> {
-    let db = Db::open(dir, options()).context("cannot open the store")?;
-    acknowledge("open")?;
-    let stopped = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let writers: Vec<_> = from
-            .iter()
-            .enumerate()
-            .map(|(thread, &first)| {
-                let (db, stopped) = (&db, &stopped);
-                scope.spawn(move || {
-                    let written = write_on(db, seed, thread, first, stopped);
-                    stopped.store(true, Ordering::Relaxed); // a wish to end; orders nothing
-                    written
-                })
-            })
-            .collect();
-        writers.into_iter().try_for_each(|writer| {
-            writer
-                .join()
-                .map_err(|_| anyhow!("a writing thread panicked"))?
-        })
-    })?;
-    Ok(Outcome::Done)
-}
-
-fn write_on(
-    db: &Db,
-    seed: u64,
-    thread: usize,
-    first: u64,
-    stopped: &AtomicBool,
-) -> anyhow::Result<()> {
-    let mut batch = WriteBatch::new();
-    for n in first.. {
-        if stopped.load(Ordering::Relaxed) {
-            break;
-        }
-        let write = script::write(seed, thread, n);
-        match &write.ops[..] {
-            [(key, Some(value))] => db.put_with(key, value, write.durability)?,
-            [(key, None)] => db.delete_with(key, write.durability)?,
-            _ => {
-                write.fill(&mut batch)?;
-                db.write(&batch, write.durability)?;
-            }
-        }
-        acknowledge(&format!("{thread} {n}"))?;
-    }
-    Ok(())
-}
-
-/// Says one line, by one call. Fails once the parent is gone, which ends a child that was left alone.
-fn acknowledge(line: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(format!("{line}\n").as_bytes())
-        .and_then(|()| out.flush())
-        .context("cannot acknowledge")
-}
-
 /// What one run has come to.
 #[derive(Default)]
 struct Tally {
@@ -113,13 +59,6 @@ struct Tally {
     killed_opening: u64,
     under_way_applied: u64,
     stores: u64,
-}
-
-/// What a thread's keys must hold, and how many of its writes are in that.
-#[derive(Default)]
-struct Expected {
-    model: Model,
-    writes: u64,
 }
 
 /// Runs the parent: so many cycles of start, kill, compare.
@@ -302,92 +241,6 @@ fn listen(
     Ok(next)
 }
 
-/// Opens the store of a killed child and compares what each thread's keys hold with what they must.
-fn check(
-    path: &Path,
-    seed: u64,
-    expected: &mut [Expected],
-    acknowledged: &[u64],
-    tally: &mut Tally,
-) -> anyhow::Result<()> {
-    let db = Db::open(path, options()).map_err(|error| {
-        anyhow::Error::new(CheckFailed(format!(
-            "the store does not open after a kill: {error}"
-        )))
-    })?;
-    let mut entries = 0;
-    for (thread, (expected, &acknowledged)) in expected.iter_mut().zip(acknowledged).enumerate() {
-        for n in expected.writes..acknowledged {
-            script::write(seed, thread, n).apply(&mut expected.model);
-        }
-        tally.acknowledged += acknowledged - expected.writes;
-        expected.writes = acknowledged;
-        let found: Model = db
-            .prefix(&script::prefix(thread))
-            .collect::<Result<_, _>>()?;
-        if found != expected.model {
-            // The write under way may have come through, if so whole. Nothing else may differ.
-            let under_way = script::write(seed, thread, acknowledged);
-            let mut with_it = expected.model.clone();
-            under_way.apply(&mut with_it);
-            if found != with_it {
-                return Err(
-                    CheckFailed(difference(thread, acknowledged, &found, &expected.model)).into(),
-                );
-            }
-            *expected = Expected {
-                model: with_it,
-                writes: acknowledged + 1,
-            };
-            tally.under_way_applied += 1;
-        }
-        check_lookups(&db, thread, &expected.model)?;
-        entries += expected.model.len();
-    }
-    let all = db.iter().count();
-    if all != entries {
-        return Err(CheckFailed(format!(
-            "a scan finds {all} entries, the threads' keys are {entries}"
-        ))
-        .into());
-    }
-    db.close().context("cannot close the store")
-}
-
-/// Looks all keys of a thread up as one batch, the removed ones too.
-fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
-    let keys: Vec<Vec<u8>> = (0..script::KEYS)
-        .map(|number| script::key(thread, number))
-        .collect();
-    let mut values = Values::new();
-    db.multi_get(&keys, &mut values)?;
-    for (at, key) in keys.iter().enumerate() {
-        if values.get(at).map_err(Clone::clone)? != model.get(key).map(Vec::as_slice) {
-            return Err(CheckFailed(format!(
-                "a batch of lookups and a scan disagree about key {}",
-                Named(key)
-            ))
-            .into());
-        }
-    }
-    Ok(())
-}
-
-fn difference(thread: usize, acknowledged: u64, found: &Model, expected: &Model) -> String {
-    let keys = found
-        .keys()
-        .chain(expected.keys())
-        .find(|&key| found.get(key) != expected.get(key));
-    let what = keys.map_or(String::new(), |key| {
-        match (found.get(key), expected.get(key)) {
-            (None, _) => format!("key {} is lost", Named(key)),
-            (_, None) => format!("key {} was removed and is back", Named(key)),
-            _ => format!("key {} has another value", Named(key)),
-        }
-    });
-    format!("after {acknowledged} acknowledged writes of thread {thread}: {what}")
-}
-
 fn size_bytes(path: &Path) -> anyhow::Result<u64> {
     let sum = || -> std::io::Result<u64> {
         std::fs::read_dir(path)?.try_fold(0, |sum, entry| Ok(sum + entry?.metadata()?.len()))
@@ -411,66 +264,5 @@ mod tests {
             "no such thread"
         );
         assert!(listen(&b"hello\n"[..], vec![0], &sender).is_err());
-    }
-
-    /// The check must be able to fail: each way in which a store may be wrong is made, and must be noticed.
-    #[test]
-    fn a_lost_a_half_and_a_returned_write_are_noticed() {
-        const SEED: u64 = 3;
-        let writes: Vec<_> = (0..400).map(|n| script::write(SEED, 0, n)).collect();
-        let verdict = |acknowledged: u64, change: &dyn Fn(&Db)| {
-            let dir = tempfile::tempdir().unwrap();
-            let db = Db::open(dir.path().join("store"), options()).unwrap();
-            let mut batch = WriteBatch::new();
-            for write in &writes[..300] {
-                write.fill(&mut batch).unwrap();
-                db.write(&batch, forerun::Durability::Buffered).unwrap();
-            }
-            change(&db);
-            db.close().unwrap();
-            let mut expected = [Expected::default()];
-            check(
-                &dir.path().join("store"),
-                SEED,
-                &mut expected,
-                &[acknowledged],
-                &mut Tally::default(),
-            )
-        };
-        let nothing: &dyn Fn(&Db) = &|_| {};
-        verdict(300, nothing).unwrap();
-        verdict(299, nothing).unwrap();
-        verdict(301, nothing).expect_err("an acknowledged write is lost");
-        verdict(298, nothing).expect_err("two writes are there that were never acknowledged");
-        let mut model = Model::new();
-        writes[..300]
-            .iter()
-            .for_each(|write| write.apply(&mut model));
-        let (present, _) = model.first_key_value().unwrap();
-        verdict(300, &|db| db.delete(present).unwrap()).expect_err("an old write is lost");
-        let absent = (0..script::KEYS)
-            .map(|n| script::key(0, n))
-            .find(|key| !model.contains_key(key))
-            .unwrap();
-        verdict(300, &|db| db.put(&absent, b"back").unwrap()).expect_err("a removed key is back");
-        // The first half of the next write of several operations that can be told from none and from all of them.
-        let (at, half) = writes
-            .iter()
-            .enumerate()
-            .skip(300)
-            .find(|(_, write)| write.ops.len() > 3)
-            .unwrap();
-        assert!(at >= 300);
-        verdict(300, &|db| {
-            for write in &writes[300..at] {
-                let mut batch = WriteBatch::new();
-                write.fill(&mut batch).unwrap();
-                db.write(&batch, forerun::Durability::Buffered).unwrap();
-            }
-            db.put(&half.ops[0].0, b"half").unwrap();
-        })
-        .expect_err("half a write is there");
-        verdict(300, &|db| db.put(b"stray", b"").unwrap())
-            .expect_err("a key of no thread is there");
     }
 }

@@ -1,0 +1,173 @@
+//! What the store of a killed child must hold.
+
+use std::path::Path;
+
+use anyhow::Context;
+use forerun::{Db, Values};
+
+use super::super::script::{self, Model};
+use super::{Tally, options};
+use crate::exit::CheckFailed;
+use crate::output::Named;
+
+/// What a thread's keys must hold, and how many of its writes are in that.
+#[derive(Default)]
+pub struct Expected {
+    /// The model after them.
+    pub model: Model,
+    /// How many.
+    pub writes: u64,
+}
+
+/// Opens the store of a killed child and compares what each thread's keys hold with what they must.
+pub fn check(
+    path: &Path,
+    seed: u64,
+    expected: &mut [Expected],
+    acknowledged: &[u64],
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let db = Db::open(path, options()).map_err(|error| {
+        anyhow::Error::new(CheckFailed(format!(
+            "the store does not open after a kill: {error}"
+        )))
+    })?;
+    let mut entries = 0;
+    for (thread, (expected, &acknowledged)) in expected.iter_mut().zip(acknowledged).enumerate() {
+        for n in expected.writes..acknowledged {
+            script::write(seed, thread, n).apply(&mut expected.model);
+        }
+        tally.acknowledged += acknowledged - expected.writes;
+        expected.writes = acknowledged;
+        let found: Model = db
+            .prefix(&script::prefix(thread))
+            .collect::<Result<_, _>>()?;
+        if found != expected.model {
+            // The write under way may have come through, if so whole. Nothing else may differ.
+            let under_way = script::write(seed, thread, acknowledged);
+            let mut with_it = expected.model.clone();
+            under_way.apply(&mut with_it);
+            if found != with_it {
+                return Err(
+                    CheckFailed(difference(thread, acknowledged, &found, &expected.model)).into(),
+                );
+            }
+            *expected = Expected {
+                model: with_it,
+                writes: acknowledged + 1,
+            };
+            tally.under_way_applied += 1;
+        }
+        check_lookups(&db, thread, &expected.model)?;
+        entries += expected.model.len();
+    }
+    let all = db.iter().count();
+    if all != entries {
+        return Err(CheckFailed(format!(
+            "a scan finds {all} entries, the threads' keys are {entries}"
+        ))
+        .into());
+    }
+    db.close().context("cannot close the store")
+}
+
+/// Looks all keys of a thread up as one batch, the removed ones too.
+fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
+    let keys: Vec<Vec<u8>> = (0..script::KEYS)
+        .map(|number| script::key(thread, number))
+        .collect();
+    let mut values = Values::new();
+    db.multi_get(&keys, &mut values)?;
+    for (at, key) in keys.iter().enumerate() {
+        if values.get(at).map_err(Clone::clone)? != model.get(key).map(Vec::as_slice) {
+            return Err(CheckFailed(format!(
+                "a batch of lookups and a scan disagree about key {}",
+                Named(key)
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn difference(thread: usize, acknowledged: u64, found: &Model, expected: &Model) -> String {
+    let keys = found
+        .keys()
+        .chain(expected.keys())
+        .find(|&key| found.get(key) != expected.get(key));
+    let what = keys.map_or(String::new(), |key| {
+        match (found.get(key), expected.get(key)) {
+            (None, _) => format!("key {} is lost", Named(key)),
+            (_, None) => format!("key {} was removed and is back", Named(key)),
+            _ => format!("key {} has another value", Named(key)),
+        }
+    });
+    format!("after {acknowledged} acknowledged writes of thread {thread}: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forerun::WriteBatch;
+
+    /// The check must be able to fail: each way in which a store may be wrong is made, and must be noticed.
+    #[test]
+    fn a_lost_a_half_and_a_returned_write_are_noticed() {
+        const SEED: u64 = 3;
+        let writes: Vec<_> = (0..400).map(|n| script::write(SEED, 0, n)).collect();
+        let verdict = |acknowledged: u64, change: &dyn Fn(&Db)| {
+            let dir = tempfile::tempdir().unwrap();
+            let db = Db::open(dir.path().join("store"), options()).unwrap();
+            let mut batch = WriteBatch::new();
+            for write in &writes[..300] {
+                write.fill(&mut batch).unwrap();
+                db.write(&batch, forerun::Durability::Buffered).unwrap();
+            }
+            change(&db);
+            db.close().unwrap();
+            let mut expected = [Expected::default()];
+            check(
+                &dir.path().join("store"),
+                SEED,
+                &mut expected,
+                &[acknowledged],
+                &mut Tally::default(),
+            )
+        };
+        let nothing: &dyn Fn(&Db) = &|_| {};
+        verdict(300, nothing).unwrap();
+        verdict(299, nothing).unwrap();
+        verdict(301, nothing).expect_err("an acknowledged write is lost");
+        verdict(298, nothing).expect_err("two writes are there that were never acknowledged");
+        let mut model = Model::new();
+        writes[..300]
+            .iter()
+            .for_each(|write| write.apply(&mut model));
+        let (present, _) = model.first_key_value().unwrap();
+        verdict(300, &|db| db.delete(present).unwrap()).expect_err("an old write is lost");
+        let absent = (0..script::KEYS)
+            .map(|n| script::key(0, n))
+            .find(|key| !model.contains_key(key))
+            .unwrap();
+        verdict(300, &|db| db.put(&absent, b"back").unwrap()).expect_err("a removed key is back");
+        // The first half of the next write of several operations that can be told from none and from all of them.
+        let (at, half) = writes
+            .iter()
+            .enumerate()
+            .skip(300)
+            .find(|(_, write)| write.ops.len() > 3)
+            .unwrap();
+        assert!(at >= 300);
+        verdict(300, &|db| {
+            for write in &writes[300..at] {
+                let mut batch = WriteBatch::new();
+                write.fill(&mut batch).unwrap();
+                db.write(&batch, forerun::Durability::Buffered).unwrap();
+            }
+            db.put(&half.ops[0].0, b"half").unwrap();
+        })
+        .expect_err("half a write is there");
+        verdict(300, &|db| db.put(b"stray", b"").unwrap())
+            .expect_err("a key of no thread is there");
+    }
+}

@@ -1,0 +1,187 @@
+//! Random work by several threads, each answer compared with what it must be.
+//!
+//! Every thread owns keys, `t00/…`, that it alone writes; what they hold it keeps in a plain map, its model. So each
+//! thread knows exactly what any read of its own keys must give, while it also reads the others' keys, whose values
+//! must at least be the work of their owner. Two more things are shared: all threads write the group `g/0` to `g/7`
+//! as whole batches, so at any snapshot its values are all the same; and a value names its key, so an answer at the
+//! wrong position shows.
+//!
+//! The run goes in laps. After each, the threads stop, and the store must hold the union of the models: as it is, and
+//! once more after it was closed and opened.
+
+mod check;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use forerun::{Checks, Db, Options};
+
+use self::check::compare;
+use self::worker::Worker;
+use super::script::Model;
+use super::{Budget, Workplace};
+use crate::output::{self, Out};
+use crate::progress::Progress;
+
+/// Operations of all threads between two comparisons of the whole store.
+const LAP_OPS: u64 = 20_000;
+/// Laps after which a new store is begun: a store keeps all versions of its keys.
+const STORE_LAPS: u64 = 8;
+
+/// How often each kind of work was done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    ops: u64,
+    writes: u64,
+    looked_up: u64,
+    compared: u64,
+    scans: u64,
+    snapshots: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.ops += other.ops;
+        self.writes += other.writes;
+        self.looked_up += other.looked_up;
+        self.compared += other.compared;
+        self.scans += other.scans;
+        self.snapshots += other.snapshots;
+    }
+}
+
+/// Runs laps until the budget is spent.
+pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyhow::Result<()> {
+    let mut out = Out::new();
+    out.line(format_args!("stress: seed {seed}, {threads} threads"))?;
+    out.flush()?;
+    let progress = Progress::new("stress", None, "operations");
+    let began = Instant::now();
+    let mut tally = Tally::default();
+    let mut models = vec![Model::new(); threads];
+    let mut laps = 0;
+    loop {
+        let left = match budget {
+            Budget::Ops(ops) => ops.saturating_sub(tally.ops),
+            Budget::Time(time) => {
+                if began.elapsed() < time {
+                    LAP_OPS
+                } else {
+                    0
+                }
+            }
+        };
+        if left == 0 {
+            break;
+        }
+        let store = laps / STORE_LAPS;
+        let path = place.store(store);
+        if laps % STORE_LAPS == 0 {
+            models.fill_with(Model::new);
+        }
+        let lap = Lap {
+            seed,
+            number: laps,
+            ops_per_thread: left.min(LAP_OPS).div_ceil(threads as u64),
+        };
+        tally += lap.run(&path, &mut models).with_context(|| {
+            format!(
+                "lap {laps} of the run with seed {seed}; the store is left in {}",
+                path.display()
+            )
+        })?;
+        progress.update(0, tally.ops);
+        laps += 1;
+        if laps % STORE_LAPS == 0 {
+            place.remove_store(store)?;
+        }
+    }
+    let took = progress.finish();
+    out.line(format_args!(
+        "{} in {}, {}: {} writes, {} keys looked up in batches, {} of them again one by one, {} scans, {} snapshots; \
+         no wrong answer",
+        output::counted(tally.ops, "operation"),
+        output::time(took),
+        output::counted(laps, "lap"),
+        output::count(tally.writes),
+        output::count(tally.looked_up),
+        output::count(tally.compared),
+        output::count(tally.scans),
+        output::count(tally.snapshots),
+    ))?;
+    out.finish()
+}
+
+/// One lap: all threads work, then the store is compared whole.
+struct Lap {
+    seed: u64,
+    number: u64,
+    ops_per_thread: u64,
+}
+
+impl Lap {
+    fn run(&self, path: &Path, models: &mut [Model]) -> anyhow::Result<Tally> {
+        // Every third lap verifies each entry it passes.
+        let checks = if self.number % 3 == 2 {
+            Checks::Paranoid
+        } else {
+            Checks::Off
+        };
+        let options = Options {
+            checks,
+            wal_segment_bytes: 1 << 20,
+            ..Options::default()
+        };
+        let db = Db::open(path, options.clone()).context("cannot open the store")?;
+        let threads = models.len();
+        let stopped = AtomicBool::new(false);
+        let tally = thread::scope(|scope| {
+            let workers: Vec<_> = models
+                .iter_mut()
+                .enumerate()
+                .map(|(thread, model)| {
+                    let mut worker = Worker::new(&db, thread, threads, model, self);
+                    let stopped = &stopped;
+                    scope.spawn(move || {
+                        let worked = worker.work(self.ops_per_thread, stopped);
+                        if worked.is_err() {
+                            stopped.store(true, Ordering::Relaxed); // a wish to end; orders nothing
+                        }
+                        worked.map(|()| worker.tally)
+                    })
+                })
+                .collect();
+            let mut sum = Tally::default();
+            for worker in workers {
+                sum += worker
+                    .join()
+                    .map_err(|_| anyhow!("a working thread panicked"))??;
+            }
+            anyhow::Ok(sum)
+        })?;
+        compare_whole(&db, models)?;
+        db.close().context("cannot close the store")?;
+        let db = Db::open(path, options).context("cannot open the store again")?;
+        compare_whole(&db, models).context("after the store was opened again")?;
+        db.close().context("cannot close the store")?;
+        Ok(tally)
+    }
+}
+
+/// The store holds the models and the group, and nothing else; both ways.
+fn compare_whole(db: &Db, models: &[Model]) -> anyhow::Result<()> {
+    let mut expected: Model = models.iter().flat_map(|model| model.clone()).collect();
+    expected.extend(db.prefix(b"g/").collect::<Result<BTreeMap<_, _>, _>>()?);
+    compare(db.iter(), expected.iter(), "a scan of the store")?;
+    compare(
+        db.iter().rev(),
+        expected.iter().rev(),
+        "a scan of the store from its end",
+    )
+}
