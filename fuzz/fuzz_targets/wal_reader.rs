@@ -1,4 +1,5 @@
-//! A segment of the log is read record by record, with the search for the next good one after each bad one.
+//! A segment of the log is read record by record, with the search for the next good one after each
+//! bad one.
 
 #![no_main]
 

@@ -7,7 +7,9 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (ops, bytes) = input;
-    let Ok(batch) = WriteBatch::from_encoded(bytes, ops.into()) else { return };
+    let Ok(batch) = WriteBatch::from_encoded(bytes, ops.into()) else {
+        return;
+    };
     assert_eq!(batch.len(), ops.into());
     let mut again = WriteBatch::new();
     for op in batch.ops() {

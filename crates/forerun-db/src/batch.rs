@@ -1,7 +1,7 @@
 //! A batch of writes, applied whole or not at all.
 //!
-//! A batch holds its operations encoded, one after the other, in the order in which they were added. The log writes
-//! these very bytes, so that nothing is encoded twice:
+//! A batch holds its operations encoded, one after the other, in the order in which they were
+//! added. The log writes these very bytes, so that nothing is encoded twice:
 //!
 //! ```text
 //! put     ┌───┬─────────┬───────────┬───────────┬─────────────┐
@@ -92,7 +92,8 @@ impl WriteBatch {
         }
     }
 
-    /// An empty batch with room for `capacity_bytes` of encoded operations: keys, values, and about 5 bytes each.
+    /// An empty batch with room for `capacity_bytes` of encoded operations: keys, values, and about
+    /// 5 bytes each.
     pub fn with_capacity(capacity_bytes: usize) -> WriteBatch {
         WriteBatch {
             encoded: Vec::with_capacity(capacity_bytes),
@@ -103,7 +104,8 @@ impl WriteBatch {
     /// Adds: set `key` to `value`.
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]; the batch is then unchanged.
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]; the batch is then
+    /// unchanged.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.push(Op::Put { key, value })
     }
@@ -175,7 +177,8 @@ impl WriteBatch {
     /// Decodes what [`encoded`](Self::encoded) gave.
     ///
     /// # Errors
-    /// [`Error::MalformedBatch`] if `encoded` is not exactly the encoding of a batch of `ops` operations.
+    /// [`Error::MalformedBatch`] if `encoded` is not exactly the encoding of a batch of `ops`
+    /// operations.
     pub fn from_encoded(encoded: &[u8], ops: usize) -> Result<WriteBatch> {
         Ops::checked(encoded, ops)?;
         Ok(WriteBatch {
@@ -198,8 +201,8 @@ pub struct Ops<'a> {
 }
 
 impl<'a> Ops<'a> {
-    /// The operations of `encoded`, after a look at all of them: each is whole, there are `ops` of them, and they fill
-    /// `encoded` to its end.
+    /// The operations of `encoded`, after a look at all of them: each is whole, there are `ops` of
+    /// them, and they fill `encoded` to its end.
     pub(crate) fn checked(encoded: &'a [u8], ops: usize) -> Result<Ops<'a>> {
         let malformed = |rest: &[u8], reason| Error::MalformedBatch {
             offset: encoded.len() - rest.len(),
@@ -230,7 +233,8 @@ impl<'a> Iterator for Ops<'a> {
         if self.left == 0 {
             return None;
         }
-        // The bytes come from `push` or passed `checked`, so this decodes; were they bad, the iteration would end.
+        // The bytes come from `push` or passed `checked`, so this decodes; were they bad, the
+        // iteration would end.
         let (op, rest) = decode(self.rest).ok()?;
         self.rest = rest;
         self.left -= 1;
@@ -280,7 +284,8 @@ fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Splits a LEB128 number of at most 32 bits off. Only its shortest form is taken, so that a batch has one encoding.
+/// Splits a LEB128 number of at most 32 bits off. Only its shortest form is taken, so that a batch
+/// has one encoding.
 #[inline]
 fn split_varint(bytes: &[u8]) -> Result<(u32, &[u8]), &'static str> {
     let mut value = 0u64;

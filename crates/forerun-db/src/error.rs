@@ -1,8 +1,9 @@
 //! What can go wrong: one enum for the whole crate.
 //!
-//! Every message names the thing and the place: the file and the offset in it, the key, the limit and what was asked
-//! for. [`Error`] is [`Clone`], because the one failure of a group commit is told to every writer of the group, and
-//! because the results of a batch of lookups hold an error per key.
+//! Every message names the thing and the place: the file and the offset in it, the key, the limit
+//! and what was asked for. [`Error`] is [`Clone`], because the one failure of a group commit is
+//! told to every writer of the group, and because the results of a batch of lookups hold an error
+//! per key.
 
 use std::fmt;
 use std::io;

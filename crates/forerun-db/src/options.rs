@@ -10,10 +10,12 @@ use crate::memtable::{Bytewise, Checks, Comparator};
 /// What has happened to a write when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// It is with the operating system: it survives the end of the process, `kill -9` included, and not the loss of power.
+    /// It is with the operating system: it survives the end of the process, `kill -9` included, and
+    /// not the loss of power.
     #[default]
     Buffered,
-    /// It is on stable storage: it survives the loss of power. Writes of several threads share a sync.
+    /// It is on stable storage: it survives the loss of power. Writes of several threads share a
+    /// sync.
     Synced,
 }
 
@@ -22,11 +24,12 @@ pub enum Durability {
 pub enum Recovery {
     /// Any bad byte is an error, the end of a write that a crash cut short too.
     Strict,
-    /// What a crash cuts short is dropped and told in the [`RecoveryReport`](crate::RecoveryReport); damage is an error.
+    /// What a crash cuts short is dropped and told in the
+    /// [`RecoveryReport`](crate::RecoveryReport); damage is an error.
     #[default]
     DropTail,
-    /// Damage is skipped and told as well; what follows it is applied. The damaged bytes stay in the log, so the
-    /// store opens with this choice only until it is copied elsewhere.
+    /// Damage is skipped and told as well; what follows it is applied. The damaged bytes stay in
+    /// the log, so the store opens with this choice only until it is copied elsewhere.
     SkipCorrupt,
 }
 
@@ -36,7 +39,8 @@ pub enum WalMode {
     /// Every write does, before it is visible.
     #[default]
     On,
-    /// None does: what is written is gone when the store is closed. A log that is there already is read.
+    /// None does: what is written is gone when the store is closed. A log that is there already is
+    /// read.
     Off,
 }
 
@@ -64,8 +68,8 @@ pub enum Create {
 pub struct Options {
     /// The order of keys. A store keeps the one it was created with. Default: [`Bytewise`].
     pub comparator: Arc<dyn Comparator>,
-    /// The most memory that entries may take, in bytes; a write beyond it is an error. Address space of this size is taken at
-    /// once, memory as it is used. Default: 1 GiB.
+    /// The most memory that entries may take, in bytes; a write beyond it is an error. Address
+    /// space of this size is taken at once, memory as it is used. Default: 1 GiB.
     pub memory_limit_bytes: usize,
     /// Pages that the memory for entries is asked in. Default: huge ones.
     pub pages: Pages,
@@ -77,7 +81,8 @@ pub struct Options {
     pub recovery: Recovery,
     /// Whether writes go to the log. Default: [`WalMode::On`].
     pub wal: WalMode,
-    /// Length in bytes at which a segment of the log is full and the next is begun. Default: 64 MiB.
+    /// Length in bytes at which a segment of the log is full and the next is begun. Default: 64
+    /// MiB.
     pub wal_segment_bytes: u64,
     /// What is done where there is no store. Default: [`Create::IfMissing`].
     pub create: Create,

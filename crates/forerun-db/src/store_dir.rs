@@ -1,4 +1,5 @@
-//! The directory of a store: whether it is one, which format it has, and that nobody else has it open.
+//! The directory of a store: whether it is one, which format it has, and that nobody else has it
+//! open.
 //!
 //! ```text
 //! FORMAT  ┌────────┬─────────┬──────────┬──────────┬──────┬──────────┐
@@ -7,8 +8,8 @@
 //!         0        8         12         16         20
 //! ```
 //!
-//! `docs/format.md` defines the files. Opening looks first and touches last: a directory that is no store, one of a newer
-//! format, and one of another comparator are left as they were.
+//! `docs/format.md` defines the files. Opening looks first and touches last: a directory that is no
+//! store, one of a newer format, and one of another comparator are left as they were.
 
 mod lock;
 
@@ -85,7 +86,8 @@ impl StoreDir {
         self.lock.power_lost()
     }
 
-    /// Notes that the log is read and mended: from here on it is as this boot of the machine left it.
+    /// Notes that the log is read and mended: from here on it is as this boot of the machine left
+    /// it.
     pub(crate) fn note_recovered(&mut self) {
         self.lock.note_boot();
     }
@@ -106,7 +108,8 @@ pub(crate) fn write_whole(io: &dyn Io, dir: &Path, name: &str, bytes: &[u8]) -> 
         .map_err(|error| Error::io("sync", dir, error))
 }
 
-/// Whether there is a store that may be opened (`true`) or room to create one (`false`). Touches nothing.
+/// Whether there is a store that may be opened (`true`) or room to create one (`false`). Touches
+/// nothing.
 fn look(io: &dyn Io, path: &Path, create: Create, comparator: &str) -> Result<bool> {
     let not_a_store = |reason: String| Error::NotAStore {
         path: path.to_owned(),
@@ -197,7 +200,8 @@ fn encode_format(comparator: &str) -> Vec<u8> {
     bytes
 }
 
-/// Names in a directory; `None` if there is none. A name that is not UTF-8 is a stranger's, and shown with marks in it.
+/// Names in a directory; `None` if there is none. A name that is not UTF-8 is a stranger's, and
+/// shown with marks in it.
 fn names(io: &dyn Io, path: &Path) -> Result<Option<Vec<String>>> {
     match io.list(path) {
         Ok(names) => Ok(Some(

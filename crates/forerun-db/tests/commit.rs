@@ -1,4 +1,5 @@
-//! Many threads write and read at once: writes are grouped, batches are whole, and a writer reads what it wrote.
+//! Many threads write and read at once: writes are grouped, batches are whole, and a writer reads
+//! what it wrote.
 
 mod common;
 
@@ -167,7 +168,8 @@ fn writers_that_wait_for_a_sync_share_it() {
 
 #[test]
 fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
-    // A call fails somewhere among the writes of four threads; what each was told is what is there afterwards.
+    // A call fails somewhere among the writes of four threads; what each was told is what is there
+    // afterwards.
     for call in (20..200).step_by(7) {
         for fault in [Fault::Fail(EIO), Fault::TornWrite(EIO), Fault::PowerLoss] {
             let io = FaultIo::new();
@@ -213,7 +215,8 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
                             is_there || !is_ok,
                             "{fault:?} at call {call}: {thread}-{i} is gone"
                         );
-                        // Whether a write is there that failed in the sync is open, after a restart.
+                        // Whether a write is there that failed in the sync is open, after a
+                        // restart.
                         assert!(
                             !is_there || *is_ok || is_reopened,
                             "{fault:?} at call {call}: {thread}-{i} failed and is there"

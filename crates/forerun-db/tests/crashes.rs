@@ -1,5 +1,5 @@
-//! The power is lost, or the process dies, at every call to the file system, while the store is created, written, closed, opened and
-//! recovered. What was acknowledged as synced is there, whole.
+//! The power is lost, or the process dies, at every call to the file system, while the store is
+//! created, written, closed, opened and recovered. What was acknowledged as synced is there, whole.
 
 mod common;
 
@@ -90,7 +90,8 @@ fn a_power_loss_during_recovery_loses_nothing_either() {
     let mut call = 0;
     let mut nested_crashes = 0;
     while let Some((io, script, case)) = run_until(call) {
-        // A few of the first crash states, and every call of the recovery and of the write after it.
+        // A few of the first crash states, and every call of the recovery and of the write after
+        // it.
         for seed in [1, 5 + call] {
             let crashed = io.crash(seed);
             // What the first crash took may be missing in the middle, once more is written.
@@ -142,7 +143,8 @@ fn a_power_loss_during_recovery_loses_nothing_either() {
 
 #[test]
 fn a_power_loss_soon_after_a_process_died_loses_nothing_synced() {
-    // What the process left with the operating system is not on the disk yet when the next one writes behind it.
+    // What the process left with the operating system is not on the disk yet when the next one
+    // writes behind it.
     let mut call = 0;
     while let Some((io, mut script, case)) = run_until(call) {
         let io = io.kill();

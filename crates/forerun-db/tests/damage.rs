@@ -1,5 +1,6 @@
-//! Every bit of a small log is flipped and every length of it tried. A store never gives a wrong value and never
-//! panics: it refuses to open, naming the file and the offset, or tells what it dropped or skipped.
+//! Every bit of a small log is flipped and every length of it tried. A store never gives a wrong
+//! value and never panics: it refuses to open, naming the file and the offset, or tells what it
+//! dropped or skipped.
 
 mod common;
 
@@ -246,7 +247,8 @@ fn a_store_that_crashed_and_was_cut_gives_what_is_left() {
                     } => {
                         assert_eq!(path, store.last_segment, "{case}");
                         assert!(batches.is_some_and(|batches| batches < BATCHES), "{case}");
-                        // A cut between two records looks like a crash a little earlier, and so does a file of no bytes.
+                        // A cut between two records looks like a crash a little earlier, and so
+                        // does a file of no bytes.
                         boundaries += usize::from(!is_told);
                     }
                 }
@@ -307,7 +309,8 @@ fn skipping_damage_loses_the_damaged_batches_only() {
                     );
                 }
                 let lost = all.len() - entries.len();
-                // A batch leaves two keys of its own; without a good header the whole segment is lost.
+                // A batch leaves two keys of its own; without a good header the whole segment is
+                // lost.
                 let is_header = path.to_string_lossy().contains("wal-") && at < 32;
                 assert!(is_header || lost <= 2, "{case}: {lost} entries are lost");
                 assert!(

@@ -212,7 +212,8 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
     db.put(b"before", b"1").unwrap();
-    // The disk fills up within the record, and then the power is gone when the rest is to be cut off.
+    // The disk fills up within the record, and then the power is gone when the rest is to be cut
+    // off.
     let used: usize = io
         .files()
         .iter()

@@ -1,4 +1,5 @@
-//! The store against a `BTreeMap`: random writes, reads of every kind, snapshots and reopenings in between.
+//! The store against a `BTreeMap`: random writes, reads of every kind, snapshots and reopenings in
+//! between.
 
 mod common;
 
@@ -118,7 +119,8 @@ fn is_inside(
     behind_start && before_end
 }
 
-/// Takes entries from the ends as told, lending and owning in turn, and compares each with the reference.
+/// Takes entries from the ends as told, lending and owning in turn, and compares each with the
+/// reference.
 fn check_iter(mut iter: Iter<'_>, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
     let mut wanted = wanted.into_iter();
     for (i, from_back) in ends.iter().enumerate() {
@@ -254,7 +256,8 @@ fn run(steps: &[Step], options: &Options) {
         }
     }
     check_iter(db.iter(), model.entries(comparator, |_| true), &[false; 60]);
-    // Snapshots see what they saw, whatever was written since, and after their store was closed too.
+    // Snapshots see what they saw, whatever was written since, and after their store was closed
+    // too.
     snapshots
         .iter()
         .for_each(|remembered| check_snapshot(remembered, comparator));

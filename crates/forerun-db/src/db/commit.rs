@@ -6,10 +6,11 @@
 //!   writer c ─┘   (one buffer)      └─ follow: wait for the group's result ────────┘
 //! ```
 //!
-//! A writer lays its record down at the end of the pending buffer, under a lock that is held for that copy only. If nobody is writing, it
-//! takes the buffer and the log and writes; what comes meanwhile collects in a second buffer, the next group. Sequence numbers are
-//! given by the leader, so a group that fails uses none up. A writer alone takes no turn but its own: two short
-//! locks and one call to the system.
+//! A writer lays its record down at the end of the pending buffer, under a lock that is held for
+//! that copy only. If nobody is writing, it takes the buffer and the log and writes; what comes
+//! meanwhile collects in a second buffer, the next group. Sequence numbers are given by the leader,
+//! so a group that fails uses none up. A writer alone takes no turn but its own: two short locks
+//! and one call to the system.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -91,8 +92,9 @@ impl Commit {
         }
     }
 
-    /// Logs a batch, encoded as `payload`, and returns the sequence number of its first operation. With `sync`, the log is
-    /// on stable storage then; with no operations, that is all that happens.
+    /// Logs a batch, encoded as `payload`, and returns the sequence number of its first operation.
+    /// With `sync`, the log is on stable storage then; with no operations, that is all that
+    /// happens.
     pub(super) fn log(&self, payload: &[u8], ops: u32, sync: bool) -> Result<u64> {
         // The long part of the checksum needs no lock.
         let payload_checksum = crc32c::crc32c(payload);
@@ -188,7 +190,8 @@ impl Commit {
         result
     }
 
-    /// Takes no more writes, lets those under way end, and marks the log's end. A second call does nothing.
+    /// Takes no more writes, lets those under way end, and marks the log's end. A second call does
+    /// nothing.
     pub(super) fn close(&self) -> Result<()> {
         let mut queue = self.lock();
         if std::mem::replace(&mut queue.is_closed, true) {

@@ -6,8 +6,9 @@
 //!           next ──>                  <── next_back
 //! ```
 //!
-//! Each end has a cursor of its own. A step moves the cursor, sees whether the entry lies inside the bounds, and moves its own bound in to just
-//! behind that entry. So the ends meet and never cross, however their steps are mixed.
+//! Each end has a cursor of its own. A step moves the cursor, sees whether the entry lies inside
+//! the bounds, and moves its own bound in to just behind that entry. So the ends meet and never
+//! cross, however their steps are mixed.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -19,7 +20,8 @@ use crate::{Error, Result};
 /// An iterator over the entries of a range, as one snapshot sees them.
 ///
 /// As an [`Iterator`] it gives owned pairs; [`next_entry`](Iter::next_entry) and
-/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. After an error it is at its end.
+/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. After an error it
+/// is at its end.
 ///
 /// ```
 /// use forerun_db::{Db, Options};
@@ -86,7 +88,8 @@ impl<'a> Iter<'a> {
     /// The next entry from the front, lent until the next call.
     ///
     /// # Errors
-    /// [`Error::CorruptEntry`], with paranoid checks only; [`Error::PrefixOrder`] from a prefix scan.
+    /// [`Error::CorruptEntry`], with paranoid checks only; [`Error::PrefixOrder`] from a prefix
+    /// scan.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
         self.forward()
     }
@@ -159,7 +162,8 @@ impl<'a> Iter<'a> {
         Ok(self.is_done)
     }
 
-    /// Takes the entry a cursor moved to if it lies inside the other end's bound, and ends the iteration if not.
+    /// Takes the entry a cursor moved to if it lies inside the other end's bound, and ends the
+    /// iteration if not.
     fn settle(
         &mut self,
         moved: Result<Option<Entry<'a>>>,

@@ -37,8 +37,9 @@ pub use stats::Stats;
 
 /// An ordered, durable store of byte strings under byte strings.
 ///
-/// A handle: clones share one open store, which is closed with the last of them or by [`close`](Db::close). All methods may be called
-/// from many threads at once, and readers never wait for writers.
+/// A handle: clones share one open store, which is closed with the last of them or by
+/// [`close`](Db::close). All methods may be called from many threads at once, and readers never
+/// wait for writers.
 ///
 /// ```
 /// use forerun_db::{Db, Durability, Options, Values, WriteBatch};
@@ -87,10 +88,12 @@ impl Db {
     /// Opens a store, or creates one, in a directory, and reads its log.
     ///
     /// # Errors
-    /// - [`Error::NotAStore`](crate::Error::NotAStore), [`Error::AlreadyExists`](crate::Error::AlreadyExists): see
-    ///   [`Create`](crate::Create). A directory that holds other files is never touched.
+    /// - [`Error::NotAStore`](crate::Error::NotAStore),
+    ///   [`Error::AlreadyExists`](crate::Error::AlreadyExists): see [`Create`](crate::Create). A
+    ///   directory that holds other files is never touched.
     /// - [`Error::Locked`](crate::Error::Locked): it is open already, here or in another process.
-    /// - [`Error::NewerFormat`](crate::Error::NewerFormat), [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch).
+    /// - [`Error::NewerFormat`](crate::Error::NewerFormat),
+    ///   [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch).
     /// - [`Error::CorruptFile`](crate::Error::CorruptFile): see [`Recovery`](crate::Recovery).
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): what the log holds does not fit.
     /// - [`Error::Io`](crate::Error::Io), [`Error::OutOfMemory`](crate::Error::OutOfMemory).
@@ -143,14 +146,16 @@ impl Db {
         self.inner.write_one(crate::Op::Delete { key }, durability)
     }
 
-    /// Applies a batch: readers see all of it or nothing, and so does recovery. Returns the sequence number of its last operation; for an
-    /// empty batch, that of the newest visible one.
+    /// Applies a batch: readers see all of it or nothing, and so does recovery. Returns the
+    /// sequence number of its last operation; for an empty batch, that of the newest visible one.
     ///
     /// # Errors
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): nothing was logged or applied.
-    /// - [`Error::Io`](crate::Error::Io): the log could not be written, and nothing is applied. After a full disk, later writes may succeed. Where
-    ///   the log's state is unknown, because a sync failed or what was written could not be taken back, they get
-    ///   [`Error::Poisoned`](crate::Error::Poisoned), and whether this batch is there after the next opening is open; half of it is not.
+    /// - [`Error::Io`](crate::Error::Io): the log could not be written, and nothing is applied.
+    ///   After a full disk, later writes may succeed. Where the log's state is unknown, because a
+    ///   sync failed or what was written could not be taken back, they get
+    ///   [`Error::Poisoned`](crate::Error::Poisoned), and whether this batch is there after the
+    ///   next opening is open; half of it is not.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
     /// - [`Error::Closed`](crate::Error::Closed).
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
@@ -165,11 +170,12 @@ impl Db {
         self.view().get(key)
     }
 
-    /// The values of `keys`, by position, as of one moment. `values` is reused from batch to batch, so that a warm batch
-    /// allocates nothing.
+    /// The values of `keys`, by position, as of one moment. `values` is reused from batch to batch,
+    /// so that a warm batch allocates nothing.
     ///
     /// # Errors
-    /// None that concerns the whole batch so far; what concerns one key is at its place in `values`.
+    /// None that concerns the whole batch so far; what concerns one key is at its place in
+    /// `values`.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
         self.multi_get_with(keys, Strategy::Auto, values)
     }
@@ -198,16 +204,17 @@ impl Db {
         self.view().iter(Bound::Unbounded, Bound::Unbounded)
     }
 
-    /// The entries whose keys lie in `range`, in the store's order, as of now. A range that ends before it starts is empty.
+    /// The entries whose keys lie in `range`, in the store's order, as of now. A range that ends
+    /// before it starts is empty.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter<'_> {
         self.view().range(range)
     }
 
     /// The entries whose keys begin with these bytes, as of now.
     ///
-    /// This needs an order that keeps such keys together: [`Bytewise`](crate::memtable::Bytewise) or
-    /// [`ReverseBytewise`](crate::memtable::ReverseBytewise). With another comparator the iterator gives
-    /// [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
+    /// This needs an order that keeps such keys together: [`Bytewise`](crate::memtable::Bytewise)
+    /// or [`ReverseBytewise`](crate::memtable::ReverseBytewise). With another comparator the
+    /// iterator gives [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
     pub fn prefix(&self, prefix: &[u8]) -> Iter<'_> {
         self.view().prefix(prefix)
     }
@@ -235,11 +242,13 @@ impl Db {
         &self.inner.path
     }
 
-    /// Makes the log durable, marks its end, and gives the lock back. Other handles and snapshots can read on; writes through
-    /// them are [`Error::Closed`](crate::Error::Closed). Dropping the last handle does the same and tells nobody of a failure.
+    /// Makes the log durable, marks its end, and gives the lock back. Other handles and snapshots
+    /// can read on; writes through them are [`Error::Closed`](crate::Error::Closed). Dropping the
+    /// last handle does the same and tells nobody of a failure.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The lock is given back all the same.
+    /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The lock is
+    /// given back all the same.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }

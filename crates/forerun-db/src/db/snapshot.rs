@@ -9,7 +9,8 @@ use super::view::View;
 use crate::memtable::Strategy;
 use crate::{Result, Values};
 
-/// The store as it was when [`Db::snapshot`](crate::Db::snapshot) was called, whatever is written since.
+/// The store as it was when [`Db::snapshot`](crate::Db::snapshot) was called, whatever is written
+/// since.
 ///
 /// ```
 /// use forerun_db::{Db, Options};

@@ -70,8 +70,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// The first key, by bytes, behind all that begin with `prefix`; `None` if there is none, because `prefix` is empty or all
-/// `0xff`.
+/// The first key, by bytes, behind all that begin with `prefix`; `None` if there is none, because
+/// `prefix` is empty or all `0xff`.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut key = prefix[..=kept].to_vec();

@@ -6,8 +6,9 @@
 //!                visible┘
 //! ```
 //!
-//! Writers link their entries into the memtable in any order. Each then waits until all before it are visible, and makes its
-//! own so: a snapshot has no holes, and a writer that returns can read what it wrote.
+//! Writers link their entries into the memtable in any order. Each then waits until all before it
+//! are visible, and makes its own so: a snapshot has no holes, and a writer that returns can read
+//! what it wrote.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -35,18 +36,21 @@ impl Visible {
 
     /// The sequence number that a read happening now goes by.
     pub(super) fn last(&self) -> u64 {
-        // Acquire pairs with the release in `publish`: whoever sees the number sees the entries that were linked before.
+        // Acquire pairs with the release in `publish`: whoever sees the number sees the entries
+        // that were linked before.
         self.last.load(Ordering::Acquire)
     }
 
-    /// Makes the operations `first..=last` visible, once all before them are. Their entries are linked.
+    /// Makes the operations `first..=last` visible, once all before them are. Their entries are
+    /// linked.
     pub(super) fn publish(&self, first: u64, last: u64) {
         if self.last.load(Ordering::Acquire) != first - 1 {
             self.wait_for(first - 1);
         }
-        // Only the writer whose turn it is stores, so a store is enough. It carries on what the writer before released,
-        // because this thread has seen that one's number. Sequentially consistent, as the load below and both in `wait_for`: either this
-        // writer sees the sleeper, or the sleeper sees the number.
+        // Only the writer whose turn it is stores, so a store is enough. It carries on what the
+        // writer before released, because this thread has seen that one's number. Sequentially
+        // consistent, as the load below and both in `wait_for`: either this writer sees the
+        // sleeper, or the sleeper sees the number.
         self.last.store(last, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(self.sleep.lock().unwrap_or_else(PoisonError::into_inner));

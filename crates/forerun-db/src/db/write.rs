@@ -1,7 +1,8 @@
 //! The way of a write.
 //!
-//! Memory first: entries are drafted in the memtable before anything is logged, so that a write that does not fit leaves nothing in
-//! the log. Then the log, which gives sequence numbers; then the entries are linked under them; then they become visible.
+//! Memory first: entries are drafted in the memtable before anything is logged, so that a write
+//! that does not fit leaves nothing in the log. Then the log, which gives sequence numbers; then
+//! the entries are linked under them; then they become visible.
 
 use std::cell::RefCell;
 use std::iter;
@@ -49,7 +50,8 @@ impl Writer {
 
 impl Inner {
     pub(super) fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
-        // Encoded into memory that the thread keeps: a single write allocates nothing but its entry.
+        // Encoded into memory that the thread keeps: a single write allocates nothing but its
+        // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
         match &self.writer {
             Writer::Unlogged { .. } => self.apply(iter::once(op), 1, &[], durability).map(drop),
@@ -120,7 +122,8 @@ impl Inner {
         match &self.writer {
             Writer::Logged(commit) => commit.check_takes_writes(),
             Writer::Unlogged { .. } if durability == Durability::Synced => Err(Error::LogOff),
-            // Relaxed: whether a write that races with closing is still taken does not matter, since all of them are forgotten.
+            // Relaxed: whether a write that races with closing is still taken does not matter,
+            // since all of them are forgotten.
             Writer::Unlogged { is_closed, .. } if is_closed.load(Ordering::Relaxed) => {
                 Err(Error::Closed)
             }

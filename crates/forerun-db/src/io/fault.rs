@@ -1,16 +1,19 @@
-//! A file system in memory that fails on demand and loses its power. For tests, also of programs that use the store.
+//! A file system in memory that fails on demand and loses its power. For tests, also of programs
+//! that use the store.
 //!
 //! ```text
 //! names     durable ── sync_dir ──> [ unsynced: create, rename, remove, ... ] ──> as seen
 //! a file    durable ── sync ──────> [ unsynced: write, write, set_len, ...  ] ──> as seen
 //! ```
 //!
-//! Calls act on what is seen and are noted as unsynced; a sync makes them durable. [`FaultIo::crash`] gives the file
-//! system as it may be found after the power was lost: what was durable, and of the unsynced changes any that the seed chooses:
-//! none, all, the first ones with the last torn at some byte, or any subset of 512-byte sectors, with zeros for what is missing.
+//! Calls act on what is seen and are noted as unsynced; a sync makes them durable.
+//! [`FaultIo::crash`] gives the file system as it may be found after the power was lost: what was
+//! durable, and of the unsynced changes any that the seed chooses: none, all, the first ones with
+//! the last torn at some byte, or any subset of 512-byte sectors, with zeros for what is missing.
 //! [`FaultIo::kill`] gives it as found after the process alone died: as seen.
 //!
-//! Every call of [`Io`] and [`IoFile`] has a number, from 0, and [`FaultIo::fail_call`] plans a [`Fault`] for one of them.
+//! Every call of [`Io`] and [`IoFile`] has a number, from 0, and [`FaultIo::fail_call`] plans a
+//! [`Fault`] for one of them.
 
 use std::ffi::OsString;
 use std::io;
@@ -35,9 +38,11 @@ pub enum Fault {
     Fail(i32),
     /// A write takes half of its bytes and says so. Another call does as usual.
     ShortWrite,
-    /// A write takes half of its bytes, and fails with this error number all the same. Another call fails.
+    /// A write takes half of its bytes, and fails with this error number all the same. Another call
+    /// fails.
     TornWrite(i32),
-    /// The call, and every later one until the power is back, fails. A write takes half of its bytes first.
+    /// The call, and every later one until the power is back, fails. A write takes half of its
+    /// bytes first.
     PowerLoss,
 }
 
@@ -92,7 +97,8 @@ impl FaultIo {
 
     /// The file system after the power was lost and came back. This one stays without.
     ///
-    /// `seed` chooses what of the unsynced changes was kept. Seeds 0 and 1 are the extremes: nothing, and everything.
+    /// `seed` chooses what of the unsynced changes was kept. Seeds 0 and 1 are the extremes:
+    /// nothing, and everything.
     pub fn crash(&self, seed: u64) -> FaultIo {
         let mut disk = self.lock();
         disk.powered_off = true;

@@ -1,11 +1,13 @@
 //! Every access to files goes through here.
 //!
-//! [`Io`] is what a store needs of a file system: whole files by name, reads and writes at an offset, locks, and syncs
-//! of files and directories, each of which may fail. [`OsIo`] is the operating system's; [`fault::FaultIo`] is a model in memory
-//! that fails on demand and loses its power.
+//! [`Io`] is what a store needs of a file system: whole files by name, reads and writes at an
+//! offset, locks, and syncs of files and directories, each of which may fail. [`OsIo`] is the
+//! operating system's; [`fault::FaultIo`] is a model in memory that fails on demand and loses its
+//! power.
 //!
-//! Names and bytes are durable separately, as POSIX has it: [`IoFile::sync`] makes a file's bytes and length durable, and
-//! [`Io::sync_dir`] the names in a directory. Code above assumes no more than that.
+//! Names and bytes are durable separately, as POSIX has it: [`IoFile::sync`] makes a file's bytes
+//! and length durable, and [`Io::sync_dir`] the names in a directory. Code above assumes no more
+//! than that.
 
 pub mod fault;
 mod os;
@@ -52,14 +54,15 @@ pub trait Io: Send + Sync + fmt::Debug {
 
     /// A number that is another after each start of the machine, if there is one.
     ///
-    /// Two equal numbers mean that everything written in between was kept: the process may have died, the machine has not.
+    /// Two equal numbers mean that everything written in between was kept: the process may have
+    /// died, the machine has not.
     fn boot_id(&self) -> Option<u128>;
 }
 
 /// An open file. All methods may be called from many threads at once.
 pub trait IoFile: Send + Sync + fmt::Debug {
-    /// Reads at `offset` into `buffer` and returns how many bytes that gave: 0 at the end of the file, else perhaps
-    /// fewer than asked for.
+    /// Reads at `offset` into `buffer` and returns how many bytes that gave: 0 at the end of the
+    /// file, else perhaps fewer than asked for.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes `bytes` at `offset` and returns how many it took, perhaps fewer than asked for.
@@ -79,15 +82,16 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     /// Makes the bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Locks the file against every other opening of it, until this one is dropped. `false`: another one holds the lock.
+    /// Locks the file against every other opening of it, until this one is dropped. `false`:
+    /// another one holds the lock.
     fn try_lock(&self) -> io::Result<bool>;
 }
 
 /// Writes all of `bytes` at `offset`.
 ///
 /// # Errors
-/// That of the call that failed; `WriteZero` if the file takes no more bytes and says nothing. Some of `bytes` may have been
-/// written.
+/// That of the call that failed; `WriteZero` if the file takes no more bytes and says nothing. Some
+/// of `bytes` may have been written.
 pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {

@@ -48,7 +48,8 @@ impl Io for OsIo {
     }
 
     fn boot_id(&self) -> Option<u128> {
-        // Linux has it; elsewhere the file is missing, and recovery assumes that the power may have been lost.
+        // Linux has it; elsewhere the file is missing, and recovery assumes that the power may have
+        // been lost.
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
         u128::from_str_radix(&digits, 16).ok().filter(|id| *id != 0)
@@ -76,7 +77,8 @@ impl IoFile for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The length is among what `fdatasync` makes durable, because reading the bytes back needs it.
+        // The length is among what `fdatasync` makes durable, because reading the bytes back needs
+        // it.
         self.0.sync_data()
     }
 

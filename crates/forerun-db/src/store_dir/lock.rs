@@ -6,8 +6,8 @@
 //! boot 2f1c7d0a5b1e4c1f9a3e6f0d8b7c6a59
 //! ```
 //!
-//! The text has one length, so that it is replaced by one write. The boot it names is the one in which the log
-//! was last known to be whole; recovery has the word until then.
+//! The text has one length, so that it is replaced by one write. The boot it names is the one in
+//! which the log was last known to be whole; recovery has the word until then.
 
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,8 @@ impl Lock {
             boot.unwrap_or(0)
         );
         debug_assert_eq!(text.len(), TEXT_BYTES);
-        // The store is sound without it: the next opener takes the power for lost, and is told of another process or of none.
+        // The store is sound without it: the next opener takes the power for lost, and is told of
+        // another process or of none.
         if let Err(error) = write_all_at(&*self.file, text.as_bytes(), 0) {
             tracing::warn!(path = %self.path.display(), %error, "cannot note who has the store open");
         }

@@ -16,7 +16,8 @@ pub(crate) mod report;
 pub(crate) mod segment;
 pub(crate) mod writer;
 
-/// Reads `bytes` as a log segment, as recovery does, and returns the number of good records found: for fuzzing.
+/// Reads `bytes` as a log segment, as recovery does, and returns the number of good records found:
+/// for fuzzing.
 #[doc(hidden)]
 pub fn fuzz_segment(bytes: &[u8]) -> usize {
     let (salt, mut sequence) = match segment::Header::decode(bytes) {

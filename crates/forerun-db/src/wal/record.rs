@@ -8,9 +8,9 @@
 //! checksum = crc32c(payload ‖ bytes 4..24 ‖ salt of the segment ‖ offset in the file)
 //! ```
 //!
-//! A writer makes a record in two steps. [`begin`] lays it down with the payload's checksum in place of the record's. When
-//! its turn comes, [`seal`] fills in what was unknown: the sequence number, the flags, and the checksum, which is
-//! carried on from the payload's.
+//! A writer makes a record in two steps. [`begin`] lays it down with the payload's checksum in
+//! place of the record's. When its turn comes, [`seal`] fills in what was unknown: the sequence
+//! number, the flags, and the checksum, which is carried on from the payload's.
 
 use crate::batch::Ops;
 use crate::{MAX_BATCH_BYTES, Result};
@@ -60,7 +60,8 @@ pub(crate) fn begin(out: &mut Vec<u8>, payload: &[u8], payload_checksum: u32, co
     out.extend_from_slice(payload);
 }
 
-/// Seals the unsealed records of `group`, which will stand at `offset`, and returns the sequence number after the last.
+/// Seals the unsealed records of `group`, which will stand at `offset`, and returns the sequence
+/// number after the last.
 ///
 /// `synced_before` is set on the first of them: what stands before the others was not synced yet.
 pub(crate) fn seal(
@@ -126,8 +127,9 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
 
 /// The first good record at `from` or behind, whose sequence number is `sequence` or higher.
 ///
-/// Every offset is tried, since the lengths on the way cannot be trusted. The sequence number of a later record of the same file is
-/// higher by less than the file has bytes, which turns down nearly all offsets at a glance.
+/// Every offset is tried, since the lengths on the way cannot be trusted. The sequence number of a
+/// later record of the same file is higher by less than the file has bytes, which turns down nearly
+/// all offsets at a glance.
 pub(crate) fn find(segment: &[u8], from: usize, salt: u32, sequence: u64) -> Option<Record<'_>> {
     let plausible = sequence..=sequence.saturating_add(segment.len() as u64);
     (from..segment.len().saturating_sub(HEADER_BYTES)).find_map(|offset| {

@@ -7,8 +7,8 @@
 //!   whole: a bad byte is damage           a bad end is a write cut short
 //! ```
 //!
-//! The table in `docs/format.md` says which is which. Nothing on disk is changed before the whole log has been read and
-//! accepted; then what is dropped is cut off.
+//! The table in `docs/format.md` says which is which. Nothing on disk is changed before the whole
+//! log has been read and accepted; then what is dropped is cut off.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -151,7 +151,8 @@ impl Replay<'_> {
         }
         let len = self.records(&path, &bytes, header.salt, is_last)?;
         self.check_closed(&path, number, len)?;
-        // After a clean close, all of it is on stable storage. Else not even its name is known to be.
+        // After a clean close, all of it is on stable storage. Else not even its name is known to
+        // be.
         let is_synced = self
             .circumstances
             .closed
@@ -211,7 +212,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A segment without a good header: cut short in its creation if it can hold no record, else damaged.
+    /// A segment without a good header: cut short in its creation if it can hold no record, else
+    /// damaged.
     fn bad_header(&mut self, path: &Path, bytes: &[u8], is_last: bool, reason: &str) -> Result<()> {
         let len = bytes.len() as u64;
         if is_last && bytes.len() <= segment::HEADER_BYTES && !self.is_closed_at(path, 0) {
@@ -220,7 +222,8 @@ impl Replay<'_> {
             return Ok(());
         }
         self.damage(path, 0, len, reason)?;
-        // Without the salt no record can be told from chance. The log goes on in a segment of its own.
+        // Without the salt no record can be told from chance. The log goes on in a segment of its
+        // own.
         self.next_number += 1;
         self.tail = None;
         Ok(())
@@ -301,8 +304,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes what was dropped off the disk. The writer syncs the cut before it writes; until then another recovery
-    /// would come to the same.
+    /// Takes what was dropped off the disk. The writer syncs the cut before it writes; until then
+    /// another recovery would come to the same.
     fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
         match (&self.cut, &self.tail) {
             (Some(Cut::Tail), Some(tail)) => {

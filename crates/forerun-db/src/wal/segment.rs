@@ -33,8 +33,8 @@ pub(crate) struct Header {
 impl Header {
     /// The header of a new segment, with a salt of its own.
     pub(crate) fn new(number: u64, first_sequence: u64) -> Header {
-        // The standard library's hash keys are random a process and differ by instance: nobody outside can guess the salt, and that is all it
-        // is for.
+        // The standard library's hash keys are random a process and differ by instance: nobody
+        // outside can guess the salt, and that is all it is for.
         let salt = RandomState::new().hash_one(number) as u32;
         Header {
             number,

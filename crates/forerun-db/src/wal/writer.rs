@@ -7,8 +7,8 @@
 //!         ^ synced_len            ^ len        written and synced, and the directory synced, before its first record
 //! ```
 //!
-//! A group that cannot be written is taken back, and the log is as it was. Where that is impossible, or a sync fails,
-//! nobody knows what is on the disk: the log takes no more.
+//! A group that cannot be written is taken back, and the log is as it was. Where that is
+//! impossible, or a sync fails, nobody knows what is on the disk: the log takes no more.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl LogWriter {
         }
     }
 
-    /// Seals and writes a group of records, which may be empty, and syncs the log if `sync` asks for it. Returns the
-    /// sequence number of the group's first operation.
+    /// Seals and writes a group of records, which may be empty, and syncs the log if `sync` asks
+    /// for it. Returns the sequence number of the group's first operation.
     pub(crate) fn append(&mut self, group: &mut [u8], sync: bool) -> Result<u64, Failure> {
         let first_sequence = self.tail.next_sequence;
         if !group.is_empty() || sync {
@@ -109,7 +109,8 @@ impl LogWriter {
         }
         if let Err(error) = write_all_at(&*segment.file, group, segment.len) {
             let error = Error::io("write", &segment.path, error);
-            // Synced too: were the cut lost with the power, parts of this group would stand behind newer records.
+            // Synced too: were the cut lost with the power, parts of this group would stand behind
+            // newer records.
             let taken_back = segment
                 .file
                 .set_len(segment.len)
@@ -134,7 +135,8 @@ impl LogWriter {
             return Ok(());
         };
         if segment.synced_len < segment.len {
-            // After a sync that failed, the system may have forgotten which bytes were not written: another would say nothing.
+            // After a sync that failed, the system may have forgotten which bytes were not written:
+            // another would say nothing.
             segment
                 .file
                 .sync()
@@ -151,7 +153,8 @@ impl LogWriter {
         let path = segment::path(&self.dir, number);
         let header = Header::new(number, self.tail.next_sequence);
         let taken_back = |op, error| {
-            // If this fails too: a header cut short, alone in its file, is for recovery a segment that was not begun.
+            // If this fails too: a header cut short, alone in its file, is for recovery a segment
+            // that was not begun.
             let _ = self.io.remove(&path);
             Failure::TakenBack(Error::io(op, &path, error))
         };
@@ -177,8 +180,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Makes durable what an earlier process left with the operating system: the last segment, its name, and what
-    /// recovery cut off. What is written now stands behind it.
+    /// Makes durable what an earlier process left with the operating system: the last segment, its
+    /// name, and what recovery cut off. What is written now stands behind it.
     fn settle(&mut self) -> Result<(), Failure> {
         if !self.is_settled {
             self.sync()?;

@@ -1,4 +1,5 @@
-//! What the tests share: small stores on a model file system, and a script of writes whose outcome can be judged after any failure.
+//! What the tests share: small stores on a model file system, and a script of writes whose outcome
+//! can be judged after any failure.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -54,9 +55,11 @@ impl Script {
         }
     }
 
-    /// Opens the store, writes half of the batches, closes it, opens it again, writes the rest, and leaves it open.
+    /// Opens the store, writes half of the batches, closes it, opens it again, writes the rest, and
+    /// leaves it open.
     ///
-    /// A step that fails is noted and the script goes on, as a program would that meets a failure that passes.
+    /// A step that fails is noted and the script goes on, as a program would that meets a failure
+    /// that passes.
     pub fn run(&mut self, io: &FaultIo, options: &Options) -> Option<Db> {
         let first = (0..2).find_map(|_| open(io, options).ok());
         if let Some(db) = first {
@@ -101,8 +104,8 @@ impl Script {
         }
     }
 
-    /// Holds a store against what the writers were told: nothing that reached `safe` is missing, no batch is there in part, and
-    /// batches went lost from the end only.
+    /// Holds a store against what the writers were told: nothing that reached `safe` is missing, no
+    /// batch is there in part, and batches went lost from the end only.
     pub fn check(&self, db: &Db, safe: Outcome, case: &str) {
         let mut last = None;
         let mut lost = None;

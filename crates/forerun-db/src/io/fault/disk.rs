@@ -1,4 +1,5 @@
-//! The state of the model: names and files, each as seen and as durable, with the changes in between.
+//! The state of the model: names and files, each as seen and as durable, with the changes in
+//! between.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -231,7 +232,8 @@ impl Disk {
         self.check_dir(path.parent().ok_or(io::ErrorKind::NotFound)?)
     }
 
-    /// Bytes that may still be written at `offset` of a file: over what it has, and beyond it up to the capacity.
+    /// Bytes that may still be written at `offset` of a file: over what it has, and beyond it up to
+    /// the capacity.
     pub(super) fn room_bytes(&self, inode: usize, offset: u64) -> u64 {
         let Some(capacity) = self.capacity_bytes else {
             return u64::MAX;
