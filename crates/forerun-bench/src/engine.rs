@@ -6,8 +6,8 @@
 //!    name, strategies
 //! ```
 //!
-//! All stores run the same code around these traits: the same keys, batches, threads, clock and checks. The calls are
-//! dynamic and a batch costs one, a nanosecond or two, the same for all.
+//! All stores run the same code around these traits: the same keys, batches, threads, clock and
+//! checks. The calls are dynamic and a batch costs one, a nanosecond or two, the same for all.
 
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Result, ensure};
@@ -17,12 +17,12 @@ pub trait Engine {
     /// The name that its rows carry.
     fn name(&self) -> &str;
 
-    /// The ways of looking a batch up. The first one takes one key after the other; the others' speedups are
-    /// relative to it, so it is measured whatever is asked for.
+    /// The ways of looking a batch up. The first one takes one key after the other; the others'
+    /// speedups are relative to it, so it is measured whatever is asked for.
     fn strategies(&self) -> Vec<String>;
 
-    /// An empty store, in memory, without a log, that can take all entries of `data` and `spare_entries` more versions
-    /// of them.
+    /// An empty store, in memory, without a log, that can take all entries of `data` and
+    /// `spare_entries` more versions of them.
     ///
     /// # Errors
     /// Whatever keeps the store from being made.
@@ -51,7 +51,8 @@ pub trait Store: Sync {
 
 /// One thread's lookups.
 pub trait Reader {
-    /// Looks all keys up, the values' bytes being copied out as for a user, and tells how many were found.
+    /// Looks all keys up, the values' bytes being copied out as for a user, and tells how many were
+    /// found.
     ///
     /// # Errors
     /// A failed lookup.
@@ -94,7 +95,8 @@ pub fn load(
 /// Looks up present, absent and repeated keys in batches of several sizes and checks every answer.
 ///
 /// # Errors
-/// A failed lookup, or a wrong answer: a benchmark of a store that answers wrongly is worth nothing.
+/// A failed lookup, or a wrong answer: a benchmark of a store that answers wrongly is worth
+/// nothing.
 pub fn verify(reader: &mut dyn Reader, data: &Dataset) -> Result<()> {
     let mut value = Vec::new();
     let mut index = 0;
@@ -144,7 +146,8 @@ pub(crate) mod tests {
 
     type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-    /// An ordered map behind a lock, as a peer to test with; `wrong` makes the strategy "wrong" lie.
+    /// An ordered map behind a lock, as a peer to test with; `wrong` makes the strategy "wrong"
+    /// lie.
     pub(crate) struct MapEngine;
 
     pub(crate) struct MapStore(RwLock<Map>);

@@ -1,5 +1,5 @@
-//! Alternating rounds: what is compared is measured in turn, over and over, so that a slow minute of the machine slows
-//! all of it.
+//! Alternating rounds: what is compared is measured in turn, over and over, so that a slow minute
+//! of the machine slows all of it.
 //!
 //! ```text
 //!  round 0   group 0: a b c   group 1: d e f
@@ -7,8 +7,9 @@
 //!  round 2   group 0: c a b   group 1: f d e
 //! ```
 //!
-//! A case's result is the median of its rounds, with the slowest and the fastest kept. A ratio of two cases of a group is
-//! the median of the rounds' ratios: each compares two turns that ran one after the other.
+//! A case's result is the median of its rounds, with the slowest and the fastest kept. A ratio of
+//! two cases of a group is the median of the rounds' ratios: each compares two turns that ran one
+//! after the other.
 
 use crate::progress::Progress;
 use anyhow::{Context, Result};
@@ -67,8 +68,8 @@ impl Sample {
         }
     }
 
-    /// Runs `step` for the turn's warm-up, then times it for the turn's duration. A step tells how many operations it
-    /// made; the clock is read after each, so let it make a few hundred.
+    /// Runs `step` for the turn's warm-up, then times it for the turn's duration. A step tells how
+    /// many operations it made; the clock is read after each, so let it make a few hundred.
     ///
     /// # Errors
     /// The first error of a step.
@@ -100,7 +101,8 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// A case of a group; the cases of a group are compared with each other and should stand together in the list.
+    /// A case of a group; the cases of a group are compared with each other and should stand
+    /// together in the list.
     pub fn new(
         group: usize,
         name: impl Into<String>,
@@ -215,7 +217,8 @@ pub fn measure(mut cases: Vec<Case<'_>>, plan: &Plan, progress: &Progress) -> Re
         .collect())
 }
 
-/// The positions of the cases in the order of one round: group after group, each turned by the round's number.
+/// The positions of the cases in the order of one round: group after group, each turned by the
+/// round's number.
 fn order(groups: &[usize], round: usize) -> Vec<usize> {
     let mut order = Vec::with_capacity(groups.len());
     let mut start = 0;

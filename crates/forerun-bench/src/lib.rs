@@ -12,13 +12,14 @@
 //! ```
 //!
 //! # Running a bench from a command
-//! [`roofline::Args`] and [`memtable::Args`] are clap arguments to flatten into a subcommand; [`roofline::run`] and
-//! [`memtable::run`] measure and print to the standard output.
+//! [`roofline::Args`] and [`memtable::Args`] are clap arguments to flatten into a subcommand;
+//! [`roofline::run`] and [`memtable::run`] measure and print to the standard output.
 //!
 //! # Measuring a peer beside the memtable
-//! Implement [`engine::Engine`] and its three small companions for the peer, and call [`memtable::run_with`] with it: the
-//! peer gets the same data, cells, rounds and checks, its turns alternate with ours within each cell, and its rows stand
-//! in the same table, JSON and page. The engine's first strategy must look up one key after the other.
+//! Implement [`engine::Engine`] and its three small companions for the peer, and call
+//! [`memtable::run_with`] with it: the peer gets the same data, cells, rounds and checks, its turns
+//! alternate with ours within each cell, and its rows stand in the same table, JSON and page. The
+//! engine's first strategy must look up one key after the other.
 //!
 //! ```no_run
 //! use forerun_bench::engine::Engine;
@@ -31,9 +32,9 @@
 //!
 //! # Measuring anything else
 //! Make a [`harness::Case`] of each thing to compare; its closure runs one turn, most simply by
-//! [`harness::Sample::repeat`]. [`harness::measure`] runs the cases in alternating rounds and gives an
-//! [`harness::Outcome`] each: median, extremes, and ratios taken round by round. Show them with [`table::Table`] and
-//! [`report::Report`].
+//! [`harness::Sample::repeat`]. [`harness::measure`] runs the cases in alternating rounds and gives
+//! an [`harness::Outcome`] each: median, extremes, and ratios taken round by round. Show them with
+//! [`table::Table`] and [`report::Report`].
 //!
 //! ```
 //! use forerun_bench::harness::{Case, Plan, Sample, Turn, measure};

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! - `multireadrandom`: threads look batches up; nothing is written.
-//! - `multireadwhilewriting`: the same, while one more thread overwrites random entries as fast as it can.
-//! - `fillrandom`: threads write all entries into an empty store, in random order, one a write, without a log. It knows no
-//!   strategy, batch or hit rate.
+//! - `multireadwhilewriting`: the same, while one more thread overwrites random entries as fast as
+//!   it can.
+//! - `fillrandom`: threads write all entries into an empty store, in random order, one a write,
+//!   without a log. It knows no strategy, batch or hit rate.
 
 use crate::engine::Engine;
 use crate::harness::{self, Case, Outcome, Plan};
@@ -60,8 +61,8 @@ pub struct Lookups {
     pub threads: Vec<usize>,
     /// Shares of present keys.
     pub hit_rates: Vec<f64>,
-    /// The strategies by name; empty for all. A name must be known to at least one engine. An engine's first strategy
-    /// is measured in any case.
+    /// The strategies by name; empty for all. A name must be known to at least one engine. An
+    /// engine's first strategy is measured in any case.
     pub strategies: Vec<String>,
     /// The engine and strategy that [`Row::speedup_vs_peer`] compares with.
     pub peer: Option<(String, String)>,
@@ -74,8 +75,8 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Measures and hands over the rows of each data set and workload as soon as they are there, with the facts of the
-    /// stores.
+    /// Measures and hands over the rows of each data set and workload as soon as they are there,
+    /// with the facts of the stores.
     ///
     /// # Errors
     /// A list that makes no sense, a store that fails, or one that answers wrongly.
@@ -106,8 +107,9 @@ impl Lookups {
         Ok(())
     }
 
-    /// Room for a writer: an engine's turns together stay below it, for a store is rebuilt once half as many entries as
-    /// it holds were overwritten, and no memtable takes four million entries a second from one thread.
+    /// Room for a writer: an engine's turns together stay below it, for a store is rebuilt once
+    /// half as many entries as it holds were overwritten, and no memtable takes four million
+    /// entries a second from one thread.
     fn spare_entries(&self) -> u64 {
         let turn = self.plan.duration + self.plan.warm_up;
         (4e6 * turn.as_secs_f64().max(0.05)) as u64 + 1_000_000
@@ -311,7 +313,8 @@ mod tests {
     #[test]
     fn every_cell_has_a_row_a_strategy_and_its_ratios() {
         let rows = measure(&lookups()).unwrap();
-        // Two strategies (the baseline comes along) in 8 cells of two workloads, and one fill a number of threads.
+        // Two strategies (the baseline comes along) in 8 cells of two workloads, and one fill a
+        // number of threads.
         assert_eq!(rows.len(), 2 * 8 * 2 + 2);
         for row in &rows {
             assert!(row.keys_per_second > 0.0 && row.keys_per_second.is_finite());

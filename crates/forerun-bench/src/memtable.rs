@@ -1,4 +1,5 @@
-//! `bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log or files.
+//! `bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log or
+//! files.
 //!
 //! The bench can be run with peers beside it: see [`run_with`].
 
@@ -132,8 +133,9 @@ pub fn run(args: &Args) -> Result<()> {
     run_with(args, &[], None)
 }
 
-/// As [`run`], with peers measured beside the memtable: same data, same cells, same rounds. `peer` names the engine and
-/// strategy that a column of ratios compares with, such as `("rocksdb", "multiget")`.
+/// As [`run`], with peers measured beside the memtable: same data, same cells, same rounds. `peer`
+/// names the engine and strategy that a column of ratios compares with, such as `("rocksdb",
+/// "multiget")`.
 ///
 /// # Errors
 /// As [`run`], and a peer's.
@@ -220,8 +222,8 @@ impl Engine for MemTableEngine {
     }
 
     fn open(&self, data: &Dataset, spare_entries: u64) -> Result<Box<dyn Store>> {
-        // Address space, not memory: the table takes it as it grows. An entry's header, tower and padding stay well
-        // below the 128 bytes allowed for here.
+        // Address space, not memory: the table takes it as it grows. An entry's header, tower and
+        // padding stay well below the 128 bytes allowed for here.
         let entry_bytes = data.key_bytes() + data.value_bytes() + 128;
         let entries = usize::try_from(data.keys() + spare_entries)?;
         let limit_bytes = entries
@@ -280,8 +282,8 @@ struct TableReader<'a> {
 
 impl Reader for TableReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
-        // Relaxed: any number from the last loaded entry's on will do. One drawn by a writer that has not published yet
-        // only means that this batch still sees the version before.
+        // Relaxed: any number from the last loaded entry's on will do. One drawn by a writer that
+        // has not published yet only means that this batch still sees the version before.
         let snapshot = self.store.next_sequence.load(Ordering::Relaxed);
         let (table, values) = (&self.store.table, &mut self.values);
         table.multi_get_values(keys, snapshot, self.strategy, values);

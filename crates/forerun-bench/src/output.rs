@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The options that all benches share.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 pub struct Output {
-    /// Rounds; each measures every case once, and a result is the median [default: 5; with --quick 2]
+    /// Rounds; each measures every case once, and a result is the median [default: 5; with --quick
+    /// 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
@@ -69,7 +70,8 @@ impl Output {
         Ok(())
     }
 
-    /// Fails early if the page could not be written, so that no measurement is lost to a mistyped folder.
+    /// Fails early if the page could not be written, so that no measurement is lost to a mistyped
+    /// folder.
     ///
     /// # Errors
     /// The file's, with its name.
@@ -85,7 +87,8 @@ impl Output {
     }
 }
 
-/// Runs a bench on the standard output. A reader that closes it early (`| head`) ends the run without an error.
+/// Runs a bench on the standard output. A reader that closes it early (`| head`) ends the run
+/// without an error.
 pub(crate) fn on_stdout(bench: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     if let Some(warning) = machine::isa_warning() {
         eprintln!("{warning}");

@@ -6,8 +6,9 @@ use crate::size::{count, digits, short};
 use crate::table::Table;
 
 /// What the page of a lookup bench says first.
-pub const LEAD: &str = "Keys looked up a second, by strategy and batch size, in alternating rounds on this machine. A strategy that \
-     overlaps the cache misses of a batch grows with the batch; one key at a time does not.";
+pub const LEAD: &str = "\
+Keys looked up a second, by strategy and batch size, in alternating rounds on this machine. A \
+strategy that overlaps the cache misses of a batch grows with the batch; one key at a time does not.";
 
 /// The table of `rows` without the columns that never change, and those columns' names and values.
 pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
@@ -80,9 +81,12 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
 pub fn legend(rows: &[Row]) -> String {
     let rounds = rows.first().map_or(0, |row| row.rounds);
     let mut text = format!(
-        "Medians of {rounds} alternating rounds. vs single: times as fast as one key after the other in the same cell, \
-         median of the rounds' ratios.\nof best: keys/s over those of the same engine's fastest strategy in the cell, likewise.\nroofline: keys/s over the random cache lines/s that as many threads of this \
-         machine can read; 100% would be a lookup that costs one line and nothing else."
+        "Medians of {rounds} alternating rounds.\n\
+         vs single: times as fast as one key after the other in the same cell, the median of the \
+         rounds' ratios.\n\
+         of best: keys/s over those of the same engine's fastest strategy in the cell, likewise.\n\
+         roofline: keys/s over the random cache lines/s that as many threads of this machine can \
+         read; 100% would be a lookup that costs one line and nothing else."
     );
     if rows.iter().any(|row| row.case == "fillrandom") {
         text.push_str("\nfillrandom: entries written a second, one a write, without a log.");

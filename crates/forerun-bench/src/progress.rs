@@ -1,6 +1,7 @@
 //! Progress bars: on a terminal, and nowhere else.
 //!
-//! They go to the standard error, so that what a benchmark prints can be piped while its progress is watched.
+//! They go to the standard error, so that what a benchmark prints can be piped while its progress
+//! is watched.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;

@@ -1,9 +1,10 @@
 //! `bench roofline`: the machine's random-access rate, printed.
 //!
-//! In the rows a line of the buffer stands for a key: `batch` is the number of lines in flight a thread, `strategy` is
-//! `chase`, `case` is `dependent` for one in flight and `independent` for more, `speedup_vs_single` is the ratio to one
-//! in flight and `roofline_share` the share of the best rate that as many threads reached. One more row, `resume`, is the
-//! cost of suspending a lookup and resuming it with its line already there (`strategy` is `interleaved`; a key is one
+//! In the rows a line of the buffer stands for a key: `batch` is the number of lines in flight a
+//! thread, `strategy` is `chase`, `case` is `dependent` for one in flight and `independent` for
+//! more, `speedup_vs_single` is the ratio to one in flight and `roofline_share` the share of the
+//! best rate that as many threads reached. One more row, `resume`, is the cost of suspending a
+//! lookup and resuming it with its line already there (`strategy` is `interleaved`; a key is one
 //! suspension).
 
 use crate::machine;
@@ -38,7 +39,8 @@ impl From<PagesArg> for Pages {
     }
 }
 
-/// The machine's random-access rate: the latency of a dependent miss, and lines a second by how many are in flight
+/// The machine's random-access rate: the latency of a dependent miss, and lines a second by how
+/// many are in flight
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Example: forerun bench roofline --threads 1,2 --pages huge --report roofline.html
@@ -135,8 +137,8 @@ impl Args {
     }
 }
 
-/// The highest rates of random lines a second by number of threads, measured in a second or two: what a lookup bench
-/// compares with.
+/// The highest rates of random lines a second by number of threads, measured in a second or two:
+/// what a lookup bench compares with.
 ///
 /// # Errors
 /// A buffer that cannot be had.

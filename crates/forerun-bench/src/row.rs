@@ -1,4 +1,5 @@
-//! One result: what was measured, on what, and how fast it was. It is one line of JSON, with these names.
+//! One result: what was measured, on what, and how fast it was. It is one line of JSON, with these
+//! names.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Row {
     /// The bench: `memtable`, `roofline`.
     pub bench: String,
-    /// The workload within it: `multireadrandom`, `multireadwhilewriting`, `fillrandom`; `dependent`, `independent`.
+    /// The workload within it: `multireadrandom`, `multireadwhilewriting`, `fillrandom`;
+    /// `dependent`, `independent`.
     pub case: String,
     /// Whose store it is: `forerun`, or a peer's name.
     pub engine: String,
@@ -41,18 +43,19 @@ pub struct Row {
     pub keys_per_second_max: f64,
     /// Nanoseconds a key as one thread sees it: `threads / keys_per_second`.
     pub ns_per_key: f64,
-    /// How many times as fast as the same engine looking up one key after the other, at the same batch size: the median
-    /// of the rounds' ratios. Null where there is nothing to compare with.
+    /// How many times as fast as the same engine looking up one key after the other, at the same
+    /// batch size: the median of the rounds' ratios. Null where there is nothing to compare with.
     pub speedup_vs_single: Option<f64>,
-    /// `keys_per_second` over that of the same engine's fastest strategy in the same cell, the median of the rounds' ratios:
-    /// 1 for the fastest itself. It may exceed 1 a little, since the fastest is told by its median rate.
+    /// `keys_per_second` over that of the same engine's fastest strategy in the same cell, the
+    /// median of the rounds' ratios: 1 for the fastest itself. It may exceed 1 a little, since the
+    /// fastest is told by its median rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_of_best: Option<f64>,
     /// How many times as fast as the peer the run compares with, likewise, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup_vs_peer: Option<f64>,
-    /// `keys_per_second` over the random cache lines a second that as many threads of this machine can read: 1 would be
-    /// a lookup that costs one cache line and nothing else.
+    /// `keys_per_second` over the random cache lines a second that as many threads of this machine
+    /// can read: 1 would be a lookup that costs one cache line and nothing else.
     pub roofline_share: Option<f64>,
     /// Entries a second that the writer inserted meanwhile, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +83,8 @@ impl Row {
         "roofline_share",
     ];
 
-    /// Sets the rates from the keys a second of the median, slowest and fastest round, for the row's threads.
+    /// Sets the rates from the keys a second of the median, slowest and fastest round, for the
+    /// row's threads.
     #[must_use]
     pub fn with_rates(mut self, median: f64, min: f64, max: f64) -> Row {
         self.keys_per_second = median;
@@ -98,7 +102,8 @@ impl Row {
         serde_json::to_string(self)
     }
 
-    /// The engine and strategy as one name: `interleaved` for Forerun's own, `rocksdb get` for a peer's.
+    /// The engine and strategy as one name: `interleaved` for Forerun's own, `rocksdb get` for a
+    /// peer's.
     pub fn who(&self) -> String {
         match self.engine.as_str() {
             "forerun" => self.strategy.clone(),

@@ -1,5 +1,5 @@
-//! An engine's store between the turns: loaded and checked once, shared by the strategies, and rebuilt when a writer has
-//! changed it too much; and what runs on it in one turn.
+//! An engine's store between the turns: loaded and checked once, shared by the strategies, and
+//! rebuilt when a writer has changed it too much; and what runs on it in one turn.
 
 use crate::engine::{self, Engine, Store};
 use crate::harness::{Sample, Turn};
@@ -65,7 +65,8 @@ impl<'a> Shelf<'a> {
         facts.unwrap_or_default()
     }
 
-    /// Makes sure that a store is loaded and fresh: not overwritten at all, or, if it is to be written, by less than half.
+    /// Makes sure that a store is loaded and fresh: not overwritten at all, or, if it is to be
+    /// written, by less than half.
     pub(crate) fn ready(&self, written: bool) -> Result<()> {
         let mut loaded = self.loaded.borrow_mut();
         let most = if written { self.data.keys() / 2 } else { 0 };
@@ -139,7 +140,8 @@ impl<'a> Shelf<'a> {
                 ready.wait();
                 let mut stream = keys.chunks_exact(cell.batch).cycle();
                 let (mut asked, mut found) = (0u64, 0u64);
-                // Reading the clock costs as much as a lookup in the cache, so it is read every few hundred keys.
+                // Reading the clock costs as much as a lookup in the cache, so it is read every few
+                // hundred keys.
                 let batches = 256usize.div_ceil(cell.batch);
                 let sample = Sample::repeat(turn, || {
                     for batch in stream.by_ref().take(batches) {
@@ -158,7 +160,8 @@ impl<'a> Shelf<'a> {
             })?;
         let beside_per_second = written.then(|| outcomes[readers]);
         let turn_seconds = (turn.warm_up + turn.duration).as_secs_f64();
-        // Rounded up: any write at all makes the store unfit for a workload that wants it untouched.
+        // Rounded up: any write at all makes the store unfit for a workload that wants it
+        // untouched.
         loaded.overwritten += beside_per_second.map_or(0, |rate| (rate * turn_seconds) as u64 + 1);
         Ok(Sample {
             per_second: outcomes[..readers].iter().sum(),

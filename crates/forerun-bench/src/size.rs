@@ -19,7 +19,8 @@ impl std::fmt::Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// The suffixes: powers of 1000, and with an `i` powers of 1024. A trailing `B` is allowed after either.
+/// The suffixes: powers of 1000, and with an `i` powers of 1024. A trailing `B` is allowed after
+/// either.
 const SUFFIXES: [(&str, u64); 9] = [
     ("", 1),
     ("k", 1000),
@@ -44,7 +45,8 @@ const SUFFIXES: [(&str, u64); 9] = [
 /// ```
 ///
 /// # Errors
-/// [`SizeError`] when the text is no number with a known suffix, is no whole number, or exceeds 64 bits.
+/// [`SizeError`] when the text is no number with a known suffix, is no whole number, or exceeds 64
+/// bits.
 pub fn parse_count(text: &str) -> Result<u64, SizeError> {
     let error = |why| SizeError {
         text: text.to_owned(),

@@ -27,8 +27,8 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Takes the columns out whose cells are the same in all rows, and gives each one's head and cell. A table of fewer
-    /// than two rows, and the columns named in `keep`, stay as they are.
+    /// Takes the columns out whose cells are the same in all rows, and gives each one's head and
+    /// cell. A table of fewer than two rows, and the columns named in `keep`, stay as they are.
     pub fn take_constant(&mut self, keep: &[&str]) -> Vec<(String, String)> {
         let mut taken = Vec::new();
         if self.rows.len() < 2 {
@@ -47,7 +47,8 @@ impl Table {
         taken
     }
 
-    /// Whether a column is set to the right: every cell begins with a digit, or is a dash for want of a number.
+    /// Whether a column is set to the right: every cell begins with a digit, or is a dash for want
+    /// of a number.
     pub fn is_numeric(&self, column: usize) -> bool {
         self.rows.iter().all(|row| {
             let cell = row[column].as_str();

@@ -9,7 +9,8 @@ use std::sync::Barrier;
 pub struct Cores(Vec<CoreId>);
 
 impl Cores {
-    /// The cores this process may use. Ask on a thread that is not pinned: a pinned one sees its own core only.
+    /// The cores this process may use. Ask on a thread that is not pinned: a pinned one sees its
+    /// own core only.
     pub fn available() -> Cores {
         Cores(core_affinity::get_core_ids().unwrap_or_default())
     }
@@ -19,16 +20,17 @@ impl Cores {
         self.0.len().max(1)
     }
 
-    /// Pins the current thread to the core of the `thread`-th thread. Where the system refuses, it runs anywhere.
+    /// Pins the current thread to the core of the `thread`-th thread. Where the system refuses, it
+    /// runs anywhere.
     pub fn pin(&self, thread: usize) {
         if let Some(core) = self.0.get(thread % self.count()) {
             core_affinity::set_for_current(*core);
         }
     }
 
-    /// Runs `body(thread, barrier)` on `threads` pinned threads and gives what they return, in their order. Each body
-    /// must wait at the barrier exactly once, when it is ready to be timed: use [`Ready`], which does so even if the
-    /// body fails first.
+    /// Runs `body(thread, barrier)` on `threads` pinned threads and gives what they return, in
+    /// their order. Each body must wait at the barrier exactly once, when it is ready to be timed:
+    /// use [`Ready`], which does so even if the body fails first.
     ///
     /// # Errors
     /// The first thread's error, in their order; a panic is one too.

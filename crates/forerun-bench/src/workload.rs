@@ -5,10 +5,11 @@
 //!  value  a pseudo-random stream seeded by the number, so that a reader can check what it was given
 //! ```
 //!
-//! Of `keys` entries the i-th has the number `2 i`: an odd number is an absent key, and lies between two present ones
-//! (but the last), so a lookup that fails walks as far as one that succeeds. Entries are loaded in a fixed random order:
-//! neighbours in key order are neither neighbours in time nor in memory. Lookups are drawn uniformly, and each is a
-//! present key with the probability of the hit rate.
+//! Of `keys` entries the i-th has the number `2 i`: an odd number is an absent key, and lies
+//! between two present ones (but the last), so a lookup that fails walks as far as one that
+//! succeeds. Entries are loaded in a fixed random order: neighbours in key order are neither
+//! neighbours in time nor in memory. Lookups are drawn uniformly, and each is a present key with
+//! the probability of the hit rate.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -135,8 +136,8 @@ impl Dataset {
         }
     }
 
-    /// The indices of the entries in the order they are loaded; of all entries if `turns` is `0..keys`, else the part
-    /// that one of several loading threads takes.
+    /// The indices of the entries in the order they are loaded; of all entries if `turns` is
+    /// `0..keys`, else the part that one of several loading threads takes.
     pub fn load_order(&self, turns: Range<u64>) -> impl Iterator<Item = u64> {
         let order = Shuffle::new(self.keys);
         turns.map(move |turn| order.at(turn))
@@ -152,15 +153,16 @@ pub struct EntryBuffer {
     pub value: Vec<u8>,
 }
 
-/// The finaliser of SplitMix64: a bijection of 64-bit words whose every output bit depends on every input bit.
+/// The finaliser of SplitMix64: a bijection of 64-bit words whose every output bit depends on every
+/// input bit.
 fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
 }
 
-/// A fixed random order of `0..count` that needs no table: a bijection of the next power of two, applied again while it
-/// leads outside (at most half of the numbers do).
+/// A fixed random order of `0..count` that needs no table: a bijection of the next power of two,
+/// applied again while it leads outside (at most half of the numbers do).
 struct Shuffle {
     count: u64,
     bits: u32,
@@ -190,8 +192,9 @@ impl Shuffle {
 
 /// A stream of keys to look up, drawn before the clock starts, and what must be found.
 ///
-/// The keys lie one after the other in one buffer, as a caller's own batch would; reading them costs a lookup almost
-/// nothing. A stream that runs out starts again; it is long enough that by then its first lines have left the caches.
+/// The keys lie one after the other in one buffer, as a caller's own batch would; reading them
+/// costs a lookup almost nothing. A stream that runs out starts again; it is long enough that by
+/// then its first lines have left the caches.
 pub struct Queries {
     bytes: Vec<u8>,
     key_bytes: usize,
@@ -225,7 +228,8 @@ impl Queries {
         }
     }
 
-    /// Draws a stream of whole batches, as long as the data warrants: a quarter of the entries, within limits.
+    /// Draws a stream of whole batches, as long as the data warrants: a quarter of the entries,
+    /// within limits.
     pub fn sized(data: &Dataset, hit_rate: f64, batch: usize, seed: u64) -> Queries {
         let count = (data.keys / 4).clamp(1024, Queries::KEYS_MAX as u64) as usize;
         Queries::new(data, hit_rate, count.next_multiple_of(batch.max(1)), seed)
@@ -240,7 +244,8 @@ impl Queries {
         self.bytes.chunks_exact(self.key_bytes).collect()
     }
 
-    /// How many of the first `count` keys are present, where the stream starts again whenever it runs out.
+    /// How many of the first `count` keys are present, where the stream starts again whenever it
+    /// runs out.
     pub fn hits_among(&self, count: u64) -> u64 {
         let len = (self.hits.len() - 1) as u64;
         let all = u64::from(self.hits[len as usize]);

@@ -6,16 +6,17 @@
 //!                                 ^ base, a multiple of 2 MiB       ^ base + length, rounded up to a page
 //! ```
 //!
-//! A region is an anonymous private mapping that reserves nothing: a page costs memory once it is first touched, so a
-//! caller may map the most it will ever use. Huge pages are asked for by `madvise`; whether the kernel then grants
-//! them is seen in [`Region::huge_bytes`]. Where mapping is refused, or the target has no `mmap`, the bytes come
-//! from the allocator.
+//! A region is an anonymous private mapping that reserves nothing: a page costs memory once it is
+//! first touched, so a caller may map the most it will ever use. Huge pages are asked for by
+//! `madvise`; whether the kernel then grants them is seen in [`Region::huge_bytes`]. Where mapping
+//! is refused, or the target has no `mmap`, the bytes come from the allocator.
 
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
 
-/// The size of a huge page on the machines Forerun is tuned for, and the alignment of a region that asks for them.
+/// The size of a huge page on the machines Forerun is tuned for, and the alignment of a region that
+/// asks for them.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Alignment of every region: the smallest page of any supported target.
@@ -43,7 +44,8 @@ impl fmt::Display for Pages {
 /// What a region got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
-    /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel took the advice to use huge pages.
+    /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel took the advice to use huge
+    /// pages.
     AdvisedHuge,
     /// Mapped with ordinary pages.
     SmallPages,
@@ -80,8 +82,9 @@ pub enum RegionError {
 
 /// Zeroed memory in one piece, given back when dropped.
 ///
-/// It hands out a pointer and keeps no borrow on the bytes: how they are shared is the owner's business and its
-/// owner's `unsafe`. The pointer stays the same for the region's life, also when the `Region` is moved.
+/// It hands out a pointer and keeps no borrow on the bytes: how they are shared is the owner's
+/// business and its owner's `unsafe`. The pointer stays the same for the region's life, also when
+/// the `Region` is moved.
 ///
 /// ```
 /// use forerun_core::{Pages, Region};
@@ -100,15 +103,16 @@ pub struct Region {
     backing: Backing,
 }
 
-// SAFETY: a Region owns its bytes as a Box<[u8]> would, and is tied to no thread; it only hands out a raw pointer, whose
-// every use is its user's `unsafe`.
+// SAFETY: a Region owns its bytes as a Box<[u8]> would, and is tied to no thread; it only hands out
+// a raw pointer, whose every use is its user's `unsafe`.
 unsafe impl Send for Region {}
 // SAFETY: as above; no method reads or writes the bytes through a shared Region.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Takes `len_bytes` of zeroed memory, at a multiple of [`HUGE_PAGE_BYTES`] if `pages` is huge and mapping works,
-    /// else of [`MIN_ALIGN_BYTES`]. A region of no bytes is legal and has a non-null pointer.
+    /// Takes `len_bytes` of zeroed memory, at a multiple of [`HUGE_PAGE_BYTES`] if `pages` is huge
+    /// and mapping works, else of [`MIN_ALIGN_BYTES`]. A region of no bytes is legal and has a
+    /// non-null pointer.
     ///
     /// # Errors
     /// [`RegionError`] when no source gives that much.
@@ -160,8 +164,8 @@ impl Region {
 
     /// Bytes of it that lie in huge pages just now, or `None` where the system does not tell.
     ///
-    /// Huge pages come as memory is touched and may come later still, so ask after use. It reads a file of the kernel
-    /// (`/proc/self/smaps`): fit for a report, not for a loop.
+    /// Huge pages come as memory is touched and may come later still, so ask after use. It reads a
+    /// file of the kernel (`/proc/self/smaps`): fit for a report, not for a loop.
     pub fn huge_bytes(&self) -> Option<usize> {
         let start = self.base.as_ptr() as usize;
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
@@ -173,14 +177,14 @@ impl Drop for Region {
     fn drop(&mut self) {
         match self.backing {
             Backing::AdvisedHuge | Backing::SmallPages => {
-                // SAFETY: map::region made this mapping with this length; a Region is dropped once, and by its
-                // contract nothing uses its bytes after it.
+                // SAFETY: map::region made this mapping with this length; a Region is dropped once,
+                // and by its contract nothing uses its bytes after it.
                 unsafe { map::unmap(self.base, self.len_bytes) }
             }
             Backing::Heap => {
                 if let Ok(layout) = heap_layout(self.len_bytes) {
-                    // SAFETY: on_heap took these bytes from the allocator with this very layout, and a Region is
-                    // dropped once.
+                    // SAFETY: on_heap took these bytes from the allocator with this very layout,
+                    // and a Region is dropped once.
                     unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
                 }
             }
@@ -194,9 +198,9 @@ fn heap_layout(len_bytes: usize) -> Result<Layout, RegionError> {
         .map_err(|_| RegionError::TooLarge { len_bytes })
 }
 
-/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`; `None` if no mapping does or a number
-/// cannot be read. The kernel may split a region into several mappings, or merge it with a neighbour: then the sum
-/// is capped at the overlap.
+/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`; `None` if no
+/// mapping does or a number cannot be read. The kernel may split a region into several mappings, or
+/// merge it with a neighbour: then the sum is capped at the overlap.
 fn huge_bytes_of(smaps: &str, start: usize, end: usize) -> Option<usize> {
     let mut total_bytes = None;
     let mut overlap_bytes = 0;
@@ -235,8 +239,9 @@ mod map {
             aligned(len_bytes)
         } else {
             let base = map(page_multiple(len_bytes))?;
-            // Transparent huge pages may be on for all memory; a region of small pages is asked for to compare, so
-            // refuse them. A kernel without them refuses the refusal, which is as good.
+            // Transparent huge pages may be on for all memory; a region of small pages is asked for
+            // to compare, so refuse them. A kernel without them refuses the refusal, which is as
+            // good.
             #[cfg(target_os = "linux")]
             let _ = advise(base, page_multiple(len_bytes), Advice::LinuxNoHugepage);
             Some(Region {
@@ -247,8 +252,8 @@ mod map {
         }
     }
 
-    /// Maps more than is needed, gives back what lies before the first multiple of a huge page and behind the end, and
-    /// advises the rest.
+    /// Maps more than is needed, gives back what lies before the first multiple of a huge page and
+    /// behind the end, and advises the rest.
     fn aligned(len_bytes: usize) -> Option<Region> {
         let needed_bytes = page_multiple(len_bytes);
         let mapped_bytes = needed_bytes + HUGE_PAGE_BYTES;
@@ -257,8 +262,8 @@ mod map {
         // SAFETY: before_bytes is below HUGE_PAGE_BYTES, so the sum lies inside the mapping.
         let base = unsafe { mapping.add(before_bytes) };
         let after_bytes = mapped_bytes - before_bytes - needed_bytes;
-        // SAFETY: the two ranges are the mapping's first and last bytes; base + needed_bytes is at most its end.
-        // Nobody has seen the mapping yet.
+        // SAFETY: the two ranges are the mapping's first and last bytes; base + needed_bytes is at
+        // most its end. Nobody has seen the mapping yet.
         unsafe {
             unmap(mapping, before_bytes);
             unmap(base.add(needed_bytes), after_bytes);
@@ -282,7 +287,8 @@ mod map {
 
     #[cfg(target_os = "linux")]
     fn advise(base: NonNull<u8>, len_bytes: usize, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is a mapping of ours, and advice on page sizes leaves its bytes as they are.
+        // SAFETY: the range is a mapping of ours, and advice on page sizes leaves its bytes as they
+        // are.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len_bytes, advice) }
     }
 
@@ -292,7 +298,8 @@ mod map {
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let flags = MapFlags::PRIVATE;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: with a null hint and without MAP_FIXED the kernel picks addresses that nothing uses.
+        // SAFETY: with a null hint and without MAP_FIXED the kernel picks addresses that nothing
+        // uses.
         let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, prot, flags) };
         NonNull::new(mapped.ok()?.cast())
     }
@@ -300,13 +307,14 @@ mod map {
     /// Gives back `len_bytes`, rounded up to a page, from `base` on.
     ///
     /// # Safety
-    /// The range was mapped by this module, `base` is a multiple of the page, and nothing uses the bytes any more.
+    /// The range was mapped by this module, `base` is a multiple of the page, and nothing uses the
+    /// bytes any more.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
         if len_bytes == 0 {
             return;
         }
-        // SAFETY: the caller vouches for the range. A failure (the kernel's table of mappings is full) leaks it, which
-        // is sound.
+        // SAFETY: the caller vouches for the range. A failure (the kernel's table of mappings is
+        // full) leaks it, which is sound.
         let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
     }
 
@@ -337,7 +345,8 @@ mod tests {
 
     /// Reads the region's every byte; the caller must be its only user.
     fn bytes(region: &Region) -> &[u8] {
-        // SAFETY: the region is len() readable, initialised (zeroed) bytes, and the tests write none meanwhile.
+        // SAFETY: the region is len() readable, initialised (zeroed) bytes, and the tests write
+        // none meanwhile.
         unsafe { std::slice::from_raw_parts(region.as_ptr(), region.len()) }
     }
 
@@ -360,7 +369,8 @@ mod tests {
                 assert_eq!(region.len(), len_bytes);
                 assert_eq!(region.as_ptr() as usize % MIN_ALIGN_BYTES, 0);
                 assert!(bytes(&region).iter().all(|&byte| byte == 0));
-                // SAFETY: len_bytes - 1 is inside the region, and no reference to its bytes is alive.
+                // SAFETY: len_bytes - 1 is inside the region, and no reference to its bytes is
+                // alive.
                 unsafe { region.as_ptr().add(len_bytes - 1).write(9) };
                 assert_eq!(bytes(&region)[len_bytes - 1], 9);
             }

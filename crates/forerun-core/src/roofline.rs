@@ -1,12 +1,15 @@
-//! How fast this machine reads random cache lines: the bound that a batched lookup is measured against.
+//! How fast this machine reads random cache lines: the bound that a batched lookup is measured
+//! against.
 //!
-//! The lines of a buffer are linked into one cycle in random order. A *chase* follows it: each load's address is what
-//! the load before it read, so one chase pays the whole latency a line. Several chases in one loop are independent of
-//! each other and their misses overlap: their joint rate, by the number in flight, is what the memory system gives a
-//! thread. Chases start far from each other on the cycle, and every round somewhere else, so that no line is met again
-//! while a cache still holds it.
+//! The lines of a buffer are linked into one cycle in random order. A *chase* follows it: each
+//! load's address is what the load before it read, so one chase pays the whole latency a line.
+//! Several chases in one loop are independent of each other and their misses overlap: their joint
+//! rate, by the number in flight, is what the memory system gives a thread. Chases start far from
+//! each other on the cycle, and every round somewhere else, so that no line is met again while a
+//! cache still holds it.
 //!
-//! Beside it, [`resume()`] measures what a suspended lookup costs when there is nothing to wait for.
+//! Beside it, [`resume()`] measures what a suspended lookup costs when there is nothing to wait
+//! for.
 
 mod cycle;
 mod resume;
@@ -36,12 +39,13 @@ pub const THREADS_MAX: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Size of the buffer, rounded down to a power of two; there is one for each entry of `pages`. It should be many
-    /// times the last cache's size.
+    /// Size of the buffer, rounded down to a power of two; there is one for each entry of `pages`.
+    /// It should be many times the last cache's size.
     pub buffer_bytes: usize,
     /// Which pages to back buffers with.
     pub pages: Vec<Pages>,
-    /// Numbers of threads that read the same buffer at once, each pinned to a core where the system allows.
+    /// Numbers of threads that read the same buffer at once, each pinned to a core where the system
+    /// allows.
     pub threads: Vec<usize>,
     /// Numbers of chases in flight a thread, each one of [`IN_FLIGHT`].
     pub in_flight: Vec<usize>,
@@ -52,7 +56,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// 1 GiB, both kinds of pages, one thread and as many as there are cores, all of [`IN_FLIGHT`], five rounds.
+    /// 1 GiB, both kinds of pages, one thread and as many as there are cores, all of [`IN_FLIGHT`],
+    /// five rounds.
     fn default() -> Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = vec![1, cores];
@@ -69,7 +74,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A look in a fraction of a second at 64 MiB, which the last cache may hold in part: a figure too high.
+    /// A look in a fraction of a second at 64 MiB, which the last cache may hold in part: a figure
+    /// too high.
     pub fn quick() -> Config {
         Config {
             buffer_bytes: 64 << 20,
@@ -186,14 +192,16 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Nanoseconds a line as one thread sees it. With one chase in flight this is the latency of a dependent miss.
+    /// Nanoseconds a line as one thread sees it. With one chase in flight this is the latency of a
+    /// dependent miss.
     pub fn ns_per_line(&self) -> f64 {
         1e9 * self.threads as f64 / self.lines_per_second
     }
 }
 
 impl Roofline {
-    /// The latency of a dependent miss, in nanoseconds: one thread, one chase, the first kind of pages measured so.
+    /// The latency of a dependent miss, in nanoseconds: one thread, one chase, the first kind of
+    /// pages measured so.
     pub fn dependent_ns(&self) -> Option<f64> {
         let cell = self
             .cells
@@ -202,7 +210,8 @@ impl Roofline {
         Some(cell.ns_per_line())
     }
 
-    /// The highest rate of random lines that `threads` threads reached together, by any pages and chases in flight.
+    /// The highest rate of random lines that `threads` threads reached together, by any pages and
+    /// chases in flight.
     pub fn lines_per_second(&self, threads: usize) -> Option<f64> {
         let rates = self.cells.iter().filter(|cell| cell.threads == threads);
         rates.map(|cell| cell.lines_per_second).reduce(f64::max)
@@ -211,7 +220,8 @@ impl Roofline {
 
 /// Measures every cell of `config`; `progress(done, total)` is called after each measurement.
 ///
-/// Takes about `rounds * cells * duration`, and first the time to fill the buffers (a second or less a GiB).
+/// Takes about `rounds * cells * duration`, and first the time to fill the buffers (a second or
+/// less a GiB).
 ///
 /// # Errors
 /// [`RooflineError`] when the configuration makes no sense or a buffer cannot be had.

@@ -70,8 +70,8 @@ impl Chart {
         }
     }
 
-    /// Appends a series: for each entry of the axis the value, the lowest and the highest. A value that is not finite or is
-    /// negative counts as not measured.
+    /// Appends a series: for each entry of the axis the value, the lowest and the highest. A value
+    /// that is not finite or is negative counts as not measured.
     pub fn push(
         &mut self,
         name: impl Into<String>,
@@ -102,7 +102,8 @@ impl Chart {
         Ok(())
     }
 
-    /// The step between the scale's ticks and how many there are, from zero to the highest value or above.
+    /// The step between the scale's ticks and how many there are, from zero to the highest value or
+    /// above.
     fn scale(&self, ticks: f64) -> (f64, usize) {
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
         let highest = values.map(|value| value.0.max(value.2));
@@ -117,7 +118,8 @@ impl Chart {
         (step, (top / step).ceil() as usize)
     }
 
-    /// A tick's label: the value as it is written elsewhere, without zeros behind the point (`2 M`, not `2.00 M`).
+    /// A tick's label: the value as it is written elsewhere, without zeros behind the point (`2 M`,
+    /// not `2.00 M`).
     fn tick(&self, value: f64) -> String {
         if value == 0.0 {
             return "0".to_owned();
@@ -240,8 +242,9 @@ impl Chart {
         Ok(())
     }
 
-    /// Labels the series at their ends; `ends` holds the height, the place on the axis and the number of each. Labels that
-    /// would overlap move apart, downwards and then, as a block, up again.
+    /// Labels the series at their ends; `ends` holds the height, the place on the axis and the
+    /// number of each. Labels that would overlap move apart, downwards and then, as a block, up
+    /// again.
     fn write_ends(
         &self,
         out: &mut String,
@@ -366,7 +369,8 @@ impl Chart {
     }
 }
 
-/// The outline of a series' marker around a point: circle, square, diamond, triangle up, triangle down, in turn.
+/// The outline of a series' marker around a point: circle, square, diamond, triangle up, triangle
+/// down, in turn.
 fn mark(number: usize, x: f64, y: f64) -> String {
     match number % 5 {
         0 => format!(

@@ -1,4 +1,5 @@
-//! A page to look at: facts, large figures, plots and tables in one HTML file that needs nothing else.
+//! A page to look at: facts, large figures, plots and tables in one HTML file that needs nothing
+//! else.
 //!
 //! ```text
 //!  title, lead                          what this is, in a sentence or two
@@ -7,8 +8,8 @@
 //!  facts     processor  ...             the machine and the data
 //! ```
 //!
-//! It refers to no script, font, image or style sheet outside itself, follows the reader's light or dark setting, and
-//! tells series apart by marker and label, not by colour alone.
+//! It refers to no script, font, image or style sheet outside itself, follows the reader's light or
+//! dark setting, and tells series apart by marker and label, not by colour alone.
 
 mod chart;
 mod style;

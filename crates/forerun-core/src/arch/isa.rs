@@ -1,8 +1,9 @@
 //! Which instruction set the program uses, found once at run time.
 //!
-//! A plain build runs on any machine of its target. At the first call the processor is asked what it has; `FORERUN_ISA`
-//! (`scalar`, `neon`, `avx2` or `avx512`) may force a lower set, which is how the tests reach every path on one
-//! machine. A name that is unknown, or that this machine cannot run, changes nothing, but [`isa_choice`] tells of it.
+//! A plain build runs on any machine of its target. At the first call the processor is asked what
+//! it has; `FORERUN_ISA` (`scalar`, `neon`, `avx2` or `avx512`) may force a lower set, which is how
+//! the tests reach every path on one machine. A name that is unknown, or that this machine cannot
+//! run, changes nothing, but [`isa_choice`] tells of it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -154,7 +155,8 @@ impl IsaChoice {
         }
     }
 
-    /// Whether the environment asked for something that could not be given, which is worth a warning.
+    /// Whether the environment asked for something that could not be given, which is worth a
+    /// warning.
     pub fn is_refused(&self) -> bool {
         matches!(
             self.requested,
@@ -192,7 +194,8 @@ impl fmt::Display for IsaChoice {
 pub fn isa() -> Isa {
     /// The code of the set in use; 0 until it is known.
     static CODE: AtomicU8 = AtomicU8::new(0);
-    // Relaxed suffices: the byte is the whole message, and whoever reads 0 computes the same byte again.
+    // Relaxed suffices: the byte is the whole message, and whoever reads 0 computes the same byte
+    // again.
     match Isa::from_code(CODE.load(Ordering::Relaxed)) {
         Some(isa) => isa,
         None => {
@@ -203,7 +206,8 @@ pub fn isa() -> Isa {
     }
 }
 
-/// The instruction set in use, what the machine has and what the environment asked for, decided at the first call.
+/// The instruction set in use, what the machine has and what the environment asked for, decided at
+/// the first call.
 pub fn isa_choice() -> &'static IsaChoice {
     static CHOICE: OnceLock<IsaChoice> = OnceLock::new();
     CHOICE.get_or_init(|| {

@@ -1,7 +1,8 @@
 //! What depends on the processor: prefetch, the cache line's size, and the instruction set in use.
 //!
-//! This module and its children are the only place with `core::arch` intrinsics or inline assembly. Code outside asks
-//! for a thing by its meaning (`prefetch_read`) and gets the instruction where there is one.
+//! This module and its children are the only place with `core::arch` intrinsics or inline assembly.
+//! Code outside asks for a thing by its meaning (`prefetch_read`) and gets the instruction where
+//! there is one.
 //!
 //! | target  | `prefetch_read`        | line | instruction sets      |
 //! |---------|------------------------|------|-----------------------|
@@ -17,7 +18,8 @@ pub use prefetch::prefetch_read;
 
 /// Bytes the processor moves between memory and its caches at a time.
 ///
-/// It is what layouts are aligned to, not what correctness rests on: a wrong guess costs speed only.
+/// It is what layouts are aligned to, not what correctness rests on: a wrong guess costs speed
+/// only.
 pub const CACHE_LINE_BYTES: usize = if cfg!(all(target_arch = "aarch64", target_vendor = "apple")) {
     128
 } else {

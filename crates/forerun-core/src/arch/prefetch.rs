@@ -2,10 +2,12 @@
 
 /// Asks the processor to bring the cache line at `ptr` into the nearest cache, and returns at once.
 ///
-/// It is a hint, hence safe for any address: a prefetch reads nothing that the program can see and never faults, be
-/// `ptr` null, dangling or unmapped. On a target without the instruction it does nothing.
+/// It is a hint, hence safe for any address: a prefetch reads nothing that the program can see and
+/// never faults, be `ptr` null, dangling or unmapped. On a target without the instruction it does
+/// nothing.
 ///
-/// Only the line that holds the first byte of `*ptr` is asked for. An object that spans lines needs one call a line.
+/// Only the line that holds the first byte of `*ptr` is asked for. An object that spans lines needs
+/// one call a line.
 ///
 /// ```
 /// use forerun_core::arch::prefetch_read;
@@ -19,14 +21,15 @@ pub fn prefetch_read<T>(ptr: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: PREFETCHT0 belongs to SSE, which every x86_64 target has; the architecture defines it as a hint that
-        // raises no fault for any address, and the pointer is not dereferenced.
+        // SAFETY: PREFETCHT0 belongs to SSE, which every x86_64 target has; the architecture
+        // defines it as a hint that raises no fault for any address, and the pointer is not
+        // dereferenced.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr.cast()) };
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     {
-        // SAFETY: PRFM is a hint that raises no synchronous fault for any address; it writes no register, no flag and
-        // no memory, and does not use the stack, as the options say.
+        // SAFETY: PRFM is a hint that raises no synchronous fault for any address; it writes no
+        // register, no flag and no memory, and does not use the stack, as the options say.
         unsafe {
             core::arch::asm!(
                 "prfm pldl1keep, [{0}]",

@@ -28,8 +28,8 @@ impl Cycle {
         // Line after line, not along the cycle: this is sequential, and touches every page.
         for line in 0..order.lines() {
             let next = order.line(order.position(line) + 1);
-            // SAFETY: line is below lines(), so the word lies inside the region, which is aligned to more than a word
-            // and which nothing else uses yet.
+            // SAFETY: line is below lines(), so the word lies inside the region, which is aligned
+            // to more than a word and which nothing else uses yet.
             unsafe {
                 let word = region.as_ptr().add(line * CACHE_LINE_BYTES).cast::<usize>();
                 word.write(next * CACHE_LINE_BYTES);
@@ -51,8 +51,8 @@ impl Cycle {
         }
     }
 
-    /// Where the chases of all threads start in one round, as byte offsets: evenly spread over the cycle, and each
-    /// round shifted by a step that meets no earlier start for a long time.
+    /// Where the chases of all threads start in one round, as byte offsets: evenly spread over the
+    /// cycle, and each round shifted by a step that meets no earlier start for a long time.
     fn starts(&self, chases: usize, round: usize) -> Vec<usize> {
         let shift = round.wrapping_mul(0x9e37_79b9 | 1) % self.order.lines();
         (0..chases)
@@ -117,8 +117,8 @@ impl Cycle {
         loop {
             for _ in 0..LOOK_LINES / N {
                 for at in &mut at {
-                    // SAFETY: starts and every linked offset are a line's offset inside the region; the word was
-                    // written by new() and is only read since.
+                    // SAFETY: starts and every linked offset are a line's offset inside the region;
+                    // the word was written by new() and is only read since.
                     *at = unsafe { base.add(*at).cast::<usize>().read() };
                 }
             }
@@ -132,8 +132,8 @@ impl Cycle {
     }
 }
 
-/// A bijection between positions on the cycle and lines, over a power of two: multiply by an odd number, fold the high
-/// half onto the low half, and both once more.
+/// A bijection between positions on the cycle and lines, over a power of two: multiply by an odd
+/// number, fold the high half onto the low half, and both once more.
 struct Order {
     bits: u32,
 }
@@ -164,16 +164,16 @@ impl Order {
         self.fold(once).wrapping_mul(FIRST_INVERSE) & (self.lines() - 1)
     }
 
-    /// Folds the high half of the low `bits` onto the low half, and clears the rest. Done twice it changes nothing, for
-    /// what is shifted twice falls off.
+    /// Folds the high half of the low `bits` onto the low half, and clears the rest. Done twice it
+    /// changes nothing, for what is shifted twice falls off.
     fn fold(&self, value: usize) -> usize {
         let value = value & (self.lines() - 1);
         value ^ (value >> self.bits.div_ceil(2).max(1))
     }
 }
 
-/// The inverse of an odd number modulo the word: each of Newton's steps doubles the correct bits, of which an odd number
-/// has three to begin with.
+/// The inverse of an odd number modulo the word: each of Newton's steps doubles the correct bits,
+/// of which an odd number has three to begin with.
 const fn odd_inverse(odd: usize) -> usize {
     let mut inverse = odd;
     let mut correct_bits = 3;

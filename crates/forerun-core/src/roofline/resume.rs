@@ -1,4 +1,5 @@
-//! What a suspension costs when there is nothing to wait for: the price that a lookup pays for each miss it hides.
+//! What a suspension costs when there is nothing to wait for: the price that a lookup pays for each
+//! miss it hides.
 
 use crate::{interleave, touch};
 use std::hint::black_box;
@@ -21,8 +22,8 @@ pub struct Resume {
     pub ns_max: f64,
 }
 
-/// Measures `touch(..).await` by [`interleave`] with 32 lookups in flight, each of which touches lines that stay in the
-/// nearest cache. Takes a few milliseconds a round.
+/// Measures `touch(..).await` by [`interleave`] with 32 lookups in flight, each of which touches
+/// lines that stay in the nearest cache. Takes a few milliseconds a round.
 pub fn resume(rounds: usize) -> Resume {
     const LOOKUPS: u64 = 20_000;
     let lines = [[1u64; 8]; IN_FLIGHT];
