@@ -1,0 +1,175 @@
+//! The model file system itself: what it loses, keeps, tears and fails.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
+use forerun_db::io::{Io, IoFile, OpenMode, read_all, write_all_at};
+
+fn create(io: &FaultIo, path: &str) -> Box<dyn IoFile> {
+    io.open(path.as_ref(), OpenMode::Create).unwrap()
+}
+
+#[test]
+fn bytes_and_names_are_durable_separately() {
+    let io = FaultIo::new();
+    let root = Path::new("/");
+    let named = create(&io, "/named");
+    io.sync_dir(root).unwrap();
+    write_all_at(&*named, b"unsynced", 0).unwrap();
+    let synced = create(&io, "/synced");
+    write_all_at(&*synced, b"bytes", 0).unwrap();
+    synced.sync().unwrap();
+    assert_eq!(io.clone().files().len(), 2);
+
+    let nothing = io.crash(0);
+    assert_eq!(
+        nothing.read("/named").as_deref(),
+        Some(&b""[..]),
+        "the name is kept and the bytes are not"
+    );
+    assert_eq!(
+        nothing.read("/synced"),
+        None,
+        "the bytes are kept and the name is not"
+    );
+    let everything = io.crash(1);
+    assert_eq!(everything.read("/named").as_deref(), Some(&b"unsynced"[..]));
+    assert_eq!(everything.read("/synced").as_deref(), Some(&b"bytes"[..]));
+    let killed = io.kill();
+    assert_eq!(killed.read("/named").as_deref(), Some(&b"unsynced"[..]));
+    assert_eq!(
+        killed.crash(0).read("/synced"),
+        None,
+        "after the process died, it is no more durable than before"
+    );
+    assert_eq!(io.boot_id(), killed.boot_id());
+    assert_ne!(io.boot_id(), everything.boot_id());
+}
+
+#[test]
+fn a_crash_tears_writes_and_loses_them_out_of_order() {
+    let io = FaultIo::new();
+    let file = create(&io, "/file");
+    io.sync_dir("/".as_ref()).unwrap();
+    write_all_at(&*file, &[1; 600], 0).unwrap();
+    write_all_at(&*file, &[2; 600], 600).unwrap();
+    let found: BTreeSet<Vec<u8>> = (0..400)
+        .map(|seed| io.crash(seed).read("/file").unwrap())
+        .collect();
+    assert!(found.contains(&Vec::new()) && found.contains(&[[1; 600], [2; 600]].concat()));
+    assert!(
+        found
+            .iter()
+            .any(|bytes| bytes.len() % 512 != 0 && bytes.len() % 600 != 0),
+        "torn at some byte"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|bytes| bytes.ends_with(&[2; 50]) && bytes[..512] == [0; 512]),
+        "the later without the earlier"
+    );
+    assert!(
+        found
+            .iter()
+            .any(|bytes| bytes.len() == 600 && bytes.ends_with(&[0; 50])),
+        "a length without its bytes"
+    );
+    for bytes in &found {
+        let is_right = |(at, byte): (usize, &u8)| *byte == 0 || *byte == 1 + u8::from(at >= 600);
+        assert!(
+            bytes.len() <= 1200 && bytes.iter().enumerate().all(is_right),
+            "bytes that were never written"
+        );
+    }
+}
+
+#[test]
+fn a_rename_is_there_or_not() {
+    let io = FaultIo::new();
+    for (path, bytes) in [("/old", b"old"), ("/new", b"new")] {
+        let file = create(&io, path);
+        write_all_at(&*file, bytes, 0).unwrap();
+        file.sync().unwrap();
+    }
+    io.sync_dir("/".as_ref()).unwrap();
+    io.rename("/new".as_ref(), "/old".as_ref()).unwrap();
+    let states: BTreeSet<_> = (0..20)
+        .map(|seed| io.crash(seed))
+        .map(|io| (io.read("/old"), io.read("/new")))
+        .collect();
+    let before = (Some(b"old".to_vec()), Some(b"new".to_vec()));
+    assert_eq!(
+        states,
+        BTreeSet::from([before, (Some(b"new".to_vec()), None)])
+    );
+}
+
+#[test]
+fn faults_come_when_they_are_planned_and_once() {
+    let io = FaultIo::new();
+    let file = create(&io, "/file");
+    assert_eq!(io.calls(), 1);
+    for (call, fault) in [
+        (1, Fault::ShortWrite),
+        (2, Fault::TornWrite(ENOSPC)),
+        (4, Fault::Fail(EIO)),
+        (6, Fault::PowerLoss),
+    ] {
+        io.fail_call(call, fault);
+    }
+    assert_eq!(file.write_at(b"abcd", 0).unwrap(), 2);
+    assert_eq!(io.hit().as_deref(), Some("write /file"));
+    assert_eq!(
+        file.write_at(b"ABCD", 2).unwrap_err().kind(),
+        ErrorKind::StorageFull
+    );
+    assert_eq!(file.len().unwrap(), 4, "half was written");
+    assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(EIO));
+    assert_eq!(
+        read_all(&*file).unwrap_err().to_string(),
+        "the power was lost"
+    );
+    assert!(
+        file.len().is_err() && io.list("/".as_ref()).is_err(),
+        "there is no power"
+    );
+    assert_eq!(io.kill().read("/file").as_deref(), Some(&b"abAB"[..]));
+}
+
+#[test]
+fn a_full_disk_takes_what_fits() {
+    let io = FaultIo::new();
+    let file = create(&io, "/file");
+    io.set_capacity_bytes(Some(10));
+    assert_eq!(file.write_at(&[1; 8], 0).unwrap(), 8);
+    assert_eq!(file.write_at(&[2; 8], 8).unwrap(), 2);
+    assert_eq!(
+        file.write_at(&[3; 8], 10).unwrap_err().raw_os_error(),
+        Some(ENOSPC)
+    );
+    assert_eq!(
+        file.write_at(&[4; 10], 0).unwrap(),
+        10,
+        "what is there can be overwritten"
+    );
+    assert_eq!(file.set_len(11).unwrap_err().raw_os_error(), Some(ENOSPC));
+    file.set_len(4).unwrap();
+    assert_eq!(
+        write_all_at(&*file, &[5; 8], 4).unwrap_err().raw_os_error(),
+        Some(ENOSPC)
+    );
+    assert_eq!(file.len().unwrap(), 10);
+}
+
+#[test]
+fn files_are_locked_against_each_other_until_they_are_dropped_or_the_process_dies() {
+    let io = FaultIo::new();
+    let (first, second) = (create(&io, "/file"), create(&io, "/file"));
+    assert!(first.try_lock().unwrap() && first.try_lock().unwrap());
+    assert!(!second.try_lock().unwrap());
+    assert!(create(&io.kill(), "/file").try_lock().unwrap());
+    drop(first);
+}
