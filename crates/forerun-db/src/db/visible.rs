@@ -1,28 +1,36 @@
 //! Which writes readers see: those up to a sequence number, and it moves up in order.
 //!
 //! ```text
-//!   sequence   1 ... 40 │ 41   42-45   46 ...
-//!                       │ linked, not linked yet, linked
-//!                visible┘
+//!   sequence   1 ... 40 │ 41    42-45    46 ...
+//!                       │ late  linked   linked
+//!                visible┘       └── early ──┘
 //! ```
 //!
-//! Writers link their entries into the memtable in any order. Each then waits until all before it
-//! are visible, and makes its own so: a snapshot has no holes, and a writer that returns can read
-//! what it wrote.
+//! Writers link their entries into the memtable in any order. One whose turn it is makes its own
+//! visible. One that is early leaves its range with the others that are, and waits; whoever closes
+//! the gap makes all that follow visible too, so that no writer waits for another to wake up and
+//! pass the word. A snapshot has no holes, and a writer that returns can read what it wrote.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Turns of waiting without sleeping: the writer before needs about as long as one insertion takes.
+/// Turns of waiting without sleeping: the writer before needs about as long as one insertion takes,
+/// unless it lost its processor.
 const SPINS: usize = 200;
 const YIELDS: usize = 20;
+
+/// Ranges of sequence numbers, first and last, the lowest on top.
+type Ranges = BinaryHeap<Reverse<(u64, u64)>>;
 
 /// The newest sequence number that readers see.
 #[derive(Debug, Default)]
 pub(super) struct Visible {
     last: AtomicU64,
-    sleepers: AtomicUsize,
-    sleep: Mutex<()>,
+    /// Number of ranges in `early`.
+    early_count: AtomicUsize,
+    early: Mutex<Ranges>,
     wake: Condvar,
 }
 
@@ -36,32 +44,42 @@ impl Visible {
 
     /// The sequence number that a read happening now goes by.
     pub(super) fn last(&self) -> u64 {
-        // Acquire pairs with the release in `publish`: whoever sees the number sees the entries
-        // that were linked before.
+        // Acquire pairs with the release in `advance`: whoever sees the number sees the entries that
+        // were linked before.
         self.last.load(Ordering::Acquire)
     }
 
-    /// Makes the operations `first..=last` visible, once all before them are. Their entries are
-    /// linked.
+    /// Makes the operations `first..=last` visible, and returns when they are: once all before them
+    /// are. Their entries are linked.
     pub(super) fn publish(&self, first: u64, last: u64) {
-        if self.last.load(Ordering::Acquire) != first - 1 {
-            self.wait_for(first - 1);
-        }
-        // Only the writer whose turn it is stores, so a store is enough. It carries on what the
-        // writer before released, because this thread has seen that one's number. Sequentially
-        // consistent, as the load below and both in `wait_for`: either this writer sees the
-        // sleeper, or the sleeper sees the number.
-        self.last.store(last, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            drop(self.sleep.lock().unwrap_or_else(PoisonError::into_inner));
-            self.wake.notify_all();
+        if self.last.load(Ordering::Acquire) == first - 1 {
+            self.advance(last);
+            // Sequentially consistent, as the store in `advance` and both in `wait`: either this
+            // writer sees the early range, or the early writer sees the number.
+            if self.early_count.load(Ordering::SeqCst) > 0 {
+                self.take_early(&mut self.lock());
+            }
+        } else {
+            self.wait(first, last);
         }
     }
 
+    /// Moves the number up. Only one thread can be about to: the one with the range that follows, be it
+    /// its own or, under the lock, one from `early`. It has seen the number it replaces, so what earlier
+    /// writers released is carried on.
+    fn advance(&self, last: u64) {
+        self.last.store(last, Ordering::SeqCst);
+    }
+
     #[cold]
-    fn wait_for(&self, turn: u64) {
+    fn wait(&self, first: u64, last: u64) {
+        let mut early = self.lock();
+        early.push(Reverse((first, last)));
+        self.early_count.fetch_add(1, Ordering::SeqCst);
+        self.take_early(&mut early);
+        drop(early);
         for spin in 0..SPINS + YIELDS {
-            if self.last.load(Ordering::Acquire) == turn {
+            if self.last.load(Ordering::Acquire) >= last {
                 return;
             }
             if spin < SPINS {
@@ -70,15 +88,34 @@ impl Visible {
                 std::thread::yield_now();
             }
         }
-        let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.last.load(Ordering::SeqCst) != turn {
-            guard = self
+        let mut early = self.lock();
+        while self.last.load(Ordering::Acquire) < last {
+            early = self
                 .wake
-                .wait(guard)
+                .wait(early)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Makes those early ranges visible that are not early any more, and wakes their writers.
+    fn take_early(&self, early: &mut Ranges) {
+        let mut is_moved = false;
+        while let Some(Reverse((first, last))) = early.peek().copied()
+            && first - 1 == self.last.load(Ordering::SeqCst)
+        {
+            early.pop();
+            self.early_count.fetch_sub(1, Ordering::SeqCst);
+            self.advance(last);
+            is_moved = true;
+        }
+        if is_moved {
+            self.wake.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ranges> {
+        // Nothing under the lock panics half-way through a change.
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,6 +127,7 @@ mod tests {
     fn numbers_become_visible_in_order_whatever_order_they_come_in() {
         let visible = Visible::new(10);
         let next = AtomicU64::new(11);
+        let linked: Vec<AtomicU64> = (0..4 * 500).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -98,29 +136,39 @@ mod tests {
                         if first.is_multiple_of(7) {
                             std::thread::yield_now();
                         }
+                        linked[(first - 11) as usize / 3].store(first, Ordering::Relaxed);
                         visible.publish(first, first + 2);
+                        let last = visible.last();
+                        assert!(last >= first + 2, "a writer does not see its own write");
+                        assert_eq!((last - 10) % 3, 0, "half of a range is visible");
+                        let seen = &linked[..(last - 10) as usize / 3];
+                        let is_linked = |of: &AtomicU64| of.load(Ordering::Relaxed) > 0;
                         assert!(
-                            visible.last() >= first + 2,
-                            "a writer does not see its own write"
+                            seen.iter().rev().take(20).all(is_linked),
+                            "a hole is visible"
                         );
                     }
                 });
             }
         });
         assert_eq!(visible.last(), 10 + 4 * 500 * 3);
+        assert!(visible.lock().is_empty() && visible.early_count.into_inner() == 0);
     }
 
     #[test]
-    fn a_writer_that_sleeps_is_woken() {
+    fn one_writer_makes_all_that_wait_for_it_visible() {
         let visible = Visible::new(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| visible.publish(2, 2));
-            while visible.sleepers.load(Ordering::SeqCst) == 0 {
+            for first in [2, 4, 6, 8] {
+                let visible = &visible;
+                scope.spawn(move || visible.publish(first, first + 1));
+            }
+            while visible.early_count.load(Ordering::SeqCst) < 4 {
                 std::thread::yield_now();
             }
             assert_eq!(visible.last(), 0);
             visible.publish(1, 1);
+            assert_eq!(visible.last(), 9);
         });
-        assert_eq!(visible.last(), 2);
     }
 }

@@ -315,17 +315,16 @@ impl Disk {
                 change.apply(&mut names);
             }
         }
-        // A name lives in its directory, and goes with it.
-        let dirs: Vec<PathBuf> = names
-            .iter()
-            .filter(|(_, node)| **node == Node::Dir)
-            .map(|(path, _)| path.clone())
-            .collect();
-        names.retain(|path, _| {
-            path.parent()
-                .is_some_and(|dir| is_root(dir) || dirs.iter().any(|d| d == dir))
-        });
-        names
+        // A name lives in its directory, and goes with it. Paths are in order, so that a directory
+        // comes before what is in it.
+        let mut reachable: BTreeMap<PathBuf, Node> = BTreeMap::new();
+        for (path, node) in names {
+            let is_in = |dir: &Path| is_root(dir) || reachable.get(dir) == Some(&Node::Dir);
+            if path.parent().is_some_and(is_in) {
+                reachable.insert(path, node);
+            }
+        }
+        reachable
     }
 }
 
