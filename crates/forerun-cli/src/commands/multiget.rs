@@ -32,7 +32,7 @@ pub struct Args {
     /// Keys looked up together
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// How a batch is looked up
+    /// How a batch is looked up: single, finger, partition, interleaved, interleaved-sorted or auto
     #[arg(long, default_value_t)]
     strategy: Strategy,
     /// The keys are listed, and printed, as hexadecimal digits

@@ -51,7 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
-    /// How batches are looked up, a list; `single` is measured in any case
+    /// How batches are looked up, a list of single (measured in any case), finger, partition, interleaved,
+    /// interleaved-sorted, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     strategy: Vec<Strategy>,
     /// How often each is measured; the median is told

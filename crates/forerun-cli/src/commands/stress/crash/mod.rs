@@ -145,16 +145,15 @@ fn one_life(
         let complaints = complaints
             .join()
             .map_err(|_| anyhow!("the listening thread panicked"))?;
-        tally.killed_opening += u64::from(killed_opening?);
-        killed.context("cannot kill the child")?;
+        // Whatever else went wrong, a child that ended by itself says why.
         if let Some(status) = ended.context("cannot watch the child")? {
             let complaints = complaints.unwrap_or_default();
-            let problem = format!(
-                "the writing child ended by itself ({status}): {}",
-                complaints.trim()
-            );
+            let complaints = complaints.trim();
+            let problem = format!("the writing child ended by itself ({status}): {complaints}");
             return Err(CheckFailed(problem).into());
         }
+        killed.context("cannot kill the child")?;
+        tally.killed_opening += u64::from(killed_opening?);
         acknowledged
     })
 }
