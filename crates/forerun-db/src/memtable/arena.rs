@@ -41,19 +41,28 @@ impl Arena {
     /// Takes `len_bytes`, a multiple of `ALIGN_BYTES`, for the caller alone.
     pub(super) fn allocate(&self, len_bytes: usize) -> Result<NonNull<u8>, Full> {
         debug_assert!(len_bytes.is_multiple_of(ALIGN_BYTES));
+        self.allocate_with(|start| start.saturating_add(len_bytes))
+            .map(|(place, _)| place)
+    }
+
+    /// Takes a range whose length depends on where it starts: `end_of` tells the offset of its end from that of its
+    /// start, both multiples of `ALIGN_BYTES`. Offset 0 lies at the start of a cache line. Returns the place and length.
+    pub(super) fn allocate_with(
+        &self,
+        end_of: impl Fn(usize) -> usize,
+    ) -> Result<(NonNull<u8>, usize), Full> {
+        let fits = |start| Some(end_of(start)).filter(|&end| end <= self.region.len());
         let start = self
             .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(len_bytes)
-                    .filter(|&end| end <= self.region.len())
-            })
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .map_err(|used_bytes| Full {
-                needed_bytes: len_bytes,
+                needed_bytes: end_of(used_bytes) - used_bytes,
                 used_bytes,
             })?;
-        let place = self.region.as_ptr().wrapping_add(start);
-        // The region's base is not null and the offset lies within it.
-        NonNull::new(place).ok_or(Full {
+        let len_bytes = end_of(start) - start;
+        // The region's base is not null, and the offset lies within it.
+        let place = NonNull::new(self.region.as_ptr().wrapping_add(start));
+        place.map(|place| (place, len_bytes)).ok_or(Full {
             needed_bytes: len_bytes,
             used_bytes: start,
         })
@@ -61,7 +70,7 @@ impl Arena {
 
     /// Takes back a range that nobody refers to. Only the latest range can be taken back; any other stays used.
     pub(super) fn give_back(&self, place: NonNull<u8>, len_bytes: usize) {
-        let start = place.as_ptr().addr() - self.region.as_ptr().addr();
+        let start = self.offset(place);
         let _ = self.used.compare_exchange(
             start + len_bytes,
             start,
@@ -72,6 +81,11 @@ impl Arena {
 
     pub(super) fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// How far a place lies from the start of the arena.
+    pub(super) fn offset(&self, place: NonNull<u8>) -> usize {
+        place.as_ptr().addr() - self.region.as_ptr().addr()
     }
 
     pub(super) fn region(&self) -> &Region {

@@ -5,13 +5,12 @@
 use forerun_core::interleave;
 
 use super::check::{Checked, Visit};
-use super::guide::GROUP;
+use super::guide::{GROUP, GUIDE_LEVEL};
 use super::list::{SkipList, Splice};
 use super::node::{Node, Target};
 use super::partition::partition;
 use super::search::{Descent, Lookup, entries, find, find_alone, start};
 use super::strategy::Strategy;
-use forerun_core::arch::prefetch_read;
 
 /// Lookups in flight. Past 16 a Zen 4 core gains little and at 64 the states begin to crowd its L1; see
 /// docs/performance.md.
@@ -145,16 +144,10 @@ impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Ent
                 slot.0 = target;
             }
             let targets: [_; GROUP] = std::array::from_fn(|i| self.group[i].0);
-            for (slot, entry) in self
-                .group
-                .iter_mut()
-                .zip(entries::<V, GROUP>(self.list, &targets))
-            {
+            let entries = entries::<V, GROUP>(self.list, &targets);
+            for (slot, entry) in self.group.iter_mut().zip(entries) {
                 slot.1 = entry;
-                if let Some(node) = entry {
-                    prefetch_read(node.link_address(0));
-                    prefetch_read(node.link_address(super::guide::GUIDE_LEVEL));
-                }
+                entry.inspect(|node| node.prefetch(GUIDE_LEVEL));
             }
             self.taken = 0;
         }

@@ -4,7 +4,7 @@
 //!   prefixes │ p0 │ p1 │ p2 │ …    sorted; searched without touching a node
 //!   nodes    │ n0 │ n1 │ n2 │ …    every node that reaches GUIDE_LEVEL, when the guide was made
 //!                    │
-//!   level 6  head ──►n0 ─────►n1 ──────►n2 ─►     the search goes on from here
+//!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search goes on from here
 //! ```
 //!
 //! The upper levels of a skip list are in the cache, and yet cost most of a batched search: each step is an
@@ -24,7 +24,7 @@ use super::comparator::KeyOrder;
 use super::list::SkipList;
 use super::node::{Header, Node, Target};
 
-/// The level whose nodes the guide holds: one in 64 of all.
+/// The level whose nodes the guide holds: one in 16 of all.
 pub(super) const GUIDE_LEVEL: usize = 4;
 
 /// Entries from which on a guide is worth having.
@@ -37,44 +37,43 @@ pub(super) const GROUP: usize = 8;
 #[repr(C)]
 pub(super) struct Guide {
     len: usize,
-    shared_len: usize,
     prefixes: NonNull<u64>,
-    nodes: NonNull<NonNull<Header>>,
-    shared: NonNull<u8>,
+    headers: NonNull<NonNull<Header>>,
+    shared: NonNull<[u8]>,
 }
 
 impl Guide {
-    /// Makes a guide of the nodes on `GUIDE_LEVEL`, if the arena has room. `old` only helps to prefetch.
-    pub(super) fn build<'a>(list: &'a SkipList, old: Option<&Guide>) -> Option<&'a Guide> {
-        let first = chain(list).next()?;
-        let last = chain(list).last()?; // replaced below by one walk
-        let shared = shared_prefix(list.order(), first.key(), last.key());
-        let nodes: Vec<Node<'a>> = chain(list)
-            .filter(|node| node.key().starts_with(shared))
-            .collect();
-        let _ = old;
+    /// Makes a guide of the nodes on `GUIDE_LEVEL`, if there are any and the arena has room.
+    pub(super) fn build(list: &SkipList) -> Option<&Guide> {
+        let nodes: Vec<Node<'_>> = tall_nodes(list).collect();
+        let (first, last) = (nodes.first()?, nodes.last()?);
+        let shared = shared_bytes(list.order(), first.key(), last.key());
         let len = nodes.len();
-        let bytes = size_of::<Guide>() + len * 16 + shared.len().next_multiple_of(8);
-        let place = list.arena().allocate(bytes).ok()?;
-        // SAFETY: the parts lie one behind the other in the bytes just allocated for us alone, aligned to 8.
+        let len_bytes = size_of::<Guide>()
+            + len * (size_of::<u64>() + size_of::<NonNull<Header>>())
+            + shared.len().next_multiple_of(align_of::<Guide>());
+        let place = list.arena().allocate(len_bytes).ok()?;
+        // SAFETY: the parts lie one behind the other in the bytes just allocated for us alone; each is aligned to 8,
+        // as the allocation is, and written before it is read.
         unsafe {
             let guide = place.cast::<Guide>();
             let prefixes = guide.add(1).cast::<u64>();
-            let places = prefixes.add(len).cast::<NonNull<Header>>();
-            let shared_at = places.add(len).cast::<u8>();
-            shared_at.copy_from_nonoverlapping(NonNull::from(shared).cast(), shared.len());
+            let headers = prefixes.add(len).cast::<NonNull<Header>>();
+            let shared_start = headers.add(len).cast::<u8>();
+            shared_start.copy_from_nonoverlapping(NonNull::from(shared).cast(), shared.len());
             for (i, node) in nodes.iter().enumerate() {
+                // Every key between two keys begins with what both begin with.
                 prefixes
                     .add(i)
                     .write(list.order().prefix(&node.key()[shared.len()..]));
-                places.add(i).write(node.into_raw());
+                headers.add(i).write(node.into_raw());
             }
+            let shared = NonNull::slice_from_raw_parts(shared_start, shared.len());
             guide.write(Guide {
                 len,
-                shared_len: shared.len(),
                 prefixes,
-                nodes: places,
-                shared: shared_at,
+                headers,
+                shared,
             });
             Some(guide.as_ref())
         }
@@ -85,20 +84,17 @@ impl Guide {
         unsafe { NonNull::slice_from_raw_parts(self.prefixes, self.len).as_ref() }
     }
 
-    fn shared(&self) -> &[u8] {
-        // SAFETY: as above.
-        unsafe { NonNull::slice_from_raw_parts(self.shared, self.shared_len).as_ref() }
-    }
-
-    /// The key's place among the guide's prefixes: nodes below the returned prefix are before the key.
+    /// The number by which a target is sought: a node with a smaller prefix is before the target.
     #[inline(always)]
     fn bound(&self, order: &KeyOrder, target: &Target<'_>) -> u64 {
-        if self.shared_len == 0 {
+        // SAFETY: `build` initialised these bytes, and they do not change.
+        let shared = unsafe { self.shared.as_ref() };
+        if shared.is_empty() {
             return target.prefix;
         }
-        match target.key.strip_prefix(self.shared()) {
+        match target.key.strip_prefix(shared) {
             Some(rest) => order.prefix(rest),
-            None if target.key < self.shared() => 0,
+            None if target.key < shared => 0,
             None => u64::MAX,
         }
     }
@@ -126,16 +122,17 @@ impl Guide {
             size -= half;
         }
         std::array::from_fn(|i| {
-            // SAFETY: `base` is below `len`, which is not zero; the nodes were in the list, so they are for good.
-            unsafe {
-                (prefixes[base[i]] < bounds[i])
-                    .then(|| Node::from_raw(self.nodes.add(base[i]).read()))
-            }
+            // SAFETY: `base` is below `len`, which is not zero, for `build` makes no empty guide.
+            let (prefix, header) =
+                unsafe { (*prefixes.get_unchecked(base[i]), self.headers.add(base[i])) };
+            // SAFETY: `build` initialised the header's place with a node of the list, which lives as long.
+            (prefix < bounds[i]).then(|| unsafe { Node::from_raw(header.read()) })
         })
     }
 }
 
-fn chain(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
+/// The nodes that reach `GUIDE_LEVEL`, in order.
+fn tall_nodes(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
     let mut at = list.head();
     std::iter::from_fn(move || {
         // SAFETY: the head has every level, and the others were reached on this one.
@@ -144,8 +141,8 @@ fn chain(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
     })
 }
 
-/// What the keys between two keys begin with.
-fn shared_prefix<'k>(order: &KeyOrder, first: &'k [u8], last: &[u8]) -> &'k [u8] {
+/// What two keys, and so all keys between them, begin with. Only the default order is known to keep such keys together.
+fn shared_bytes<'k>(order: &KeyOrder, first: &'k [u8], last: &[u8]) -> &'k [u8] {
     let KeyOrder::Bytewise = order else {
         return &[];
     };

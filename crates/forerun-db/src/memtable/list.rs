@@ -14,7 +14,6 @@
 
 use std::ptr::NonNull;
 
-use forerun_core::arch::prefetch_read;
 use forerun_core::{Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
@@ -22,7 +21,7 @@ use super::check::{Checked, Trusting};
 use super::comparator::KeyOrder;
 use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
 use super::node::{Draft, Header, Kind, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Target};
-use super::search::{Descent, Step, Trail};
+use super::search::{Descent, Step, Trail, start};
 use super::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 pub(super) struct SkipList {
@@ -33,10 +32,12 @@ pub(super) struct SkipList {
     head: NonNull<Header>,
     /// The height of the tallest tower that is, or is about to be, in the list.
     height: AtomicUsize,
+    /// The latest guide; null until there is one.
     guide: AtomicPtr<Guide>,
-    next_guide: std::sync::atomic::AtomicUsize,
-    /// Relaxed throughout: a statistic.
-    entries: std::sync::atomic::AtomicUsize,
+    /// The number of entries at which the next guide is made.
+    guide_due: AtomicUsize,
+    /// Relaxed throughout: a statistic, and when to make a guide.
+    entries: AtomicUsize,
 }
 
 // SAFETY: `head` points into the arena, which the list owns; nodes are shared as `Node` is.
@@ -78,8 +79,8 @@ impl SkipList {
             head,
             height: AtomicUsize::new(1),
             guide: AtomicPtr::new(std::ptr::null_mut()),
-            next_guide: std::sync::atomic::AtomicUsize::new(GUIDE_FROM),
-            entries: Default::default(),
+            guide_due: AtomicUsize::new(GUIDE_FROM),
+            entries: AtomicUsize::new(0),
         })
     }
 
@@ -111,27 +112,32 @@ impl SkipList {
     }
 
     pub(super) fn entries(&self) -> usize {
-        self.entries.load(std::sync::atomic::Ordering::Relaxed)
+        self.entries.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub(super) fn guide(&self) -> Option<&Guide> {
-        // SAFETY: a guide lies in the arena and is complete before it is published.
-        unsafe { self.guide.load(Ordering::Acquire).as_ref() }
+        // Acquire: pairs with the release in `count`, so that the guide is seen whole.
+        let guide = self.guide.load(Ordering::Acquire);
+        // SAFETY: it is null or points to a guide in the arena, which does not change any more.
+        unsafe { guide.as_ref() }
     }
 
-    /// Notes that entries were inserted.
-    pub(super) fn count(&self, entries: usize) {
-        use std::sync::atomic::Ordering::Relaxed;
-        let entries = self.entries.fetch_add(entries, Relaxed) + entries;
-        let due = self.next_guide.load(Relaxed);
+    /// Notes that entries were inserted, and makes a new guide when the list has grown by a quarter.
+    pub(super) fn count(&self, inserted: usize) {
+        let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
+        let due = self.guide_due.load(Ordering::Relaxed);
+        let next = entries + entries / 4;
+        // Relaxed: of several threads that find the guide due, the exchange lets one make it.
+        let claim = || {
+            self.guide_due
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+        };
         if entries >= due
-            && self
-                .next_guide
-                .compare_exchange(due, entries + entries / 4, Relaxed, Relaxed)
-                .is_ok()
-            && let Some(guide) = Guide::build(self, self.guide())
+            && claim().is_ok()
+            && let Some(guide) = Guide::build(self)
         {
+            // Release: publishes the guide. Should a slower thread put an older one in its place, that one is right too.
             self.guide
                 .store(std::ptr::from_ref(guide).cast_mut(), Ordering::Release);
         }
@@ -150,43 +156,51 @@ impl SkipList {
         // Relaxed: see `top_level`.
         self.height.fetch_max(height, Ordering::Relaxed);
         let target = Target::new(&self.order, node.key(), sequence);
-        let mut splice = Splice::new(self.head());
-        let entry = if height <= GUIDE_LEVEL {
-            self.guide()
-                .and_then(|guide| guide.enter(&self.order, &[target])[0])
+        let mut path = Splice::new(self.head());
+        let mut descent = if height <= GUIDE_LEVEL {
+            let descent = start::<Trusting>(self, target);
+            suspend().await; // The guide's node has been asked for.
+            descent
         } else {
-            None
+            // A tall tower needs its path on the levels above the guide's too.
+            Descent::new(self, target)
         };
-        let mut descent = match entry {
-            // SAFETY: the guide's nodes reach up to its level, and this one is before the target.
-            Some(node) => {
-                prefetch_read(node.link_address(GUIDE_LEVEL));
-                suspend().await;
-                unsafe { Descent::from(self, target, node, GUIDE_LEVEL) }
-            }
-            None => Descent::new(self, target),
-        };
-        while untroubled(descent.step::<Trusting, _>(&mut splice)) == Step::Read {
+        while untroubled(descent.step::<Trusting, _>(&mut path)) == Step::Read {
             suspend().await;
         }
         // Bottom up: once a level leads to the node, every level below it does.
         for level in 0..height {
-            let (mut before, mut seen) = (splice.before[level], splice.seen[level]);
+            // SAFETY: the node reaches up to `level`, and so does what the path holds there.
+            unsafe { self.link(node, &target, level, path.before[level], path.seen[level]) };
+        }
+    }
+
+    /// Puts a node in at one level, behind `before` or behind what others have put there meanwhile.
+    ///
+    /// # Safety
+    /// `node` and `before` must reach up to `level`, and `before` be before `target`, which is the node's place.
+    unsafe fn link<'a>(
+        &'a self,
+        node: Node<'a>,
+        target: &Target<'_>,
+        level: usize,
+        mut before: Node<'a>,
+        mut seen: Seen<'a>,
+    ) {
+        loop {
+            // SAFETY: both reach up to `level`, and so does every node reached along it.
+            let (own, link) = unsafe { (node.link(level), before.link(level)) };
+            own.aim(seen);
+            if link.swing(seen.next, node, target.prefix) {
+                return;
+            }
+            // Another writer was here first: go on from the same node, along this level only.
             loop {
-                // SAFETY: `level` is below the node's height, and `before` was reached at `level`.
-                let (own, link) = unsafe { (node.link(level), before.link(level)) };
-                own.aim(seen);
-                if link.swing(seen.next, node, target.prefix) {
-                    break;
-                }
-                // Another writer was here first: go on from the same node, along this level only.
-                loop {
-                    // SAFETY: as above.
-                    seen = unsafe { before.link(level) }.load();
-                    match seen.next {
-                        Some(next) if next.compare(&self.order, &target).is_lt() => before = next,
-                        _ => break,
-                    }
+                // SAFETY: as above.
+                seen = unsafe { before.link(level) }.load();
+                match seen.next {
+                    Some(next) if next.compare(&self.order, target).is_lt() => before = next,
+                    _ => break,
                 }
             }
         }

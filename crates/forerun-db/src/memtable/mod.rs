@@ -28,6 +28,11 @@ mod search;
 mod strategy;
 mod sync;
 
+#[cfg(all(test, not(loom)))]
+mod corruption_tests;
+#[cfg(all(test, loom))]
+mod loom_tests;
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -23,12 +23,15 @@ use std::cmp::Ordering as KeyOrdering;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use forerun_core::CACHE_LINE_BYTES;
+use forerun_core::arch::prefetch_read;
+
 use super::arena::Arena;
 use super::comparator::KeyOrder;
 use super::sync::{AtomicPtr, AtomicU64, Ordering};
 
-/// The tallest tower. With a fan-out of 1:2.. to 1:4 that is enough for more nodes than memory holds.
-pub(super) const MAX_HEIGHT: usize = 24;
+/// The tallest tower: with half the nodes of each level on the next, enough for more nodes than memory holds.
+pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
 
 /// What a node records about its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +155,24 @@ impl Draft<'_> {
         self.height * LINK_BYTES
     }
 
-    /// The bytes the node takes in the arena.
+    /// Where the node starts, if the arena is in use up to `offset`: at once, unless that would tear what a search
+    /// reads together over two cache lines.
+    ///
+    /// These are, in a node of one or two levels as most are, its links, its header, and the first eight bytes of its
+    /// key. Aligning them costs some 14 bytes a node and saves a third of the lines that a search reads.
+    pub(super) fn start(&self, offset: usize) -> usize {
+        let hot_links = self.height.min(2) * LINK_BYTES;
+        let hot_bytes = hot_links + HEADER_BYTES + 8;
+        let hot_start = offset + self.tower_bytes() - hot_links;
+        let room = CACHE_LINE_BYTES - hot_start % CACHE_LINE_BYTES;
+        if room >= hot_bytes {
+            offset
+        } else {
+            offset + room
+        }
+    }
+
+    /// The bytes the node takes in the arena from its start.
     pub(super) fn size_bytes(&self) -> usize {
         let seal_bytes = if self.seal == Seal::Checksum {
             CHECKSUM_BYTES
@@ -265,13 +285,13 @@ impl<'a> Node<'a> {
         past
     }
 
-    /// The address of the link at `level`, to be prefetched; the node need not have that level.
+    /// Asks for the lines that a step on `level` reads: that of the key, and that of the link the search goes on by.
+    /// (One line, mostly; the processor drops the second request.)
     #[inline(always)]
-    pub(super) fn link_address(self, level: usize) -> *const u8 {
-        self.header
-            .as_ptr()
-            .cast::<u8>()
-            .wrapping_sub((level + 1) * LINK_BYTES)
+    pub(super) fn prefetch(self, level: usize) {
+        let header = self.header.as_ptr();
+        prefetch_read(header.cast::<Link>().wrapping_sub(level + 1));
+        prefetch_read(header);
     }
 
     #[inline(always)]

@@ -10,8 +10,6 @@
 //! A round first prefetches the node that each group must be compared with, then compares them all; so the
 //! misses of a round overlap, and a node is visited once however many keys of the batch pass it.
 
-use forerun_core::arch::prefetch_read;
-
 use super::batch::{Batch, Sorted};
 use super::check::{Checked, Visit};
 use super::list::SkipList;
@@ -137,8 +135,7 @@ fn sink_down<'a, V: Visit>(
             let is_before = |key: &Sorted| !V::READS_ALL && key.prefix < seen.prefix;
             let cut = group.lo + sorted[group.lo..group.hi].partition_point(is_before);
             if cut < group.hi {
-                prefetch_read(next.link_address(group.level));
-                prefetch_read(next.address());
+                next.prefetch(group.level);
                 pending.push((Group { lo: cut, ..group }, next));
                 group.hi = cut;
                 if group.lo == group.hi {

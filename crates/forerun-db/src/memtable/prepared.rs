@@ -48,10 +48,11 @@ impl<'a> Prepared<'a> {
     ) -> Result<Self, Full> {
         // The heights are drawn twice from one seed: once to know the size, once to write.
         let seed = Heights::draw();
-        let block_bytes = drafts(list, ops.clone(), seed)
-            .map(|draft| draft.size_bytes())
-            .sum();
-        let block = list.arena().allocate(block_bytes)?;
+        let end_of = |start| {
+            drafts(list, ops.clone(), seed)
+                .fold(start, |at, draft| draft.start(at) + draft.size_bytes())
+        };
+        let (block, block_bytes) = list.arena().allocate_with(end_of)?;
         let mut prepared = Prepared {
             list,
             first: None,
@@ -59,14 +60,15 @@ impl<'a> Prepared<'a> {
             block,
             block_bytes,
         };
-        let mut place = block;
+        let block_start = list.arena().offset(block);
+        let mut at = block_start;
         let mut last: Option<Node<'a>> = None;
-        for draft in drafts(list, ops, seed) {
-            // SAFETY: the block was sized by the same drafts, so each finds its bytes, aligned because every
-            // size is a multiple of the alignment; the block is ours alone.
-            let node = unsafe { draft.write(list.arena(), place) };
-            // SAFETY: as above: the next draft begins where this one ends.
-            place = unsafe { place.add(draft.size_bytes()) };
+        for draft in drafts(list, ops.clone(), seed) {
+            let start = draft.start(at);
+            // SAFETY: the block was sized by the same drafts, so each finds its bytes in it, aligned because every
+            // start and size is a multiple of the alignment; the block is ours alone.
+            let node = unsafe { draft.write(list.arena(), block.add(start - block_start)) };
+            at = start + draft.size_bytes();
             match last.replace(node) {
                 None => prepared.first = Some(node),
                 // SAFETY: every node has level 0.

@@ -81,8 +81,7 @@ impl<'a, 'k> Descent<'a, 'k> {
     ) -> Self {
         match entry {
             Some(node) => {
-                prefetch_read(node.link_address(GUIDE_LEVEL));
-                prefetch_read(node.link_address(0));
+                node.prefetch(GUIDE_LEVEL);
                 // SAFETY: the guide's nodes reach up to its level, and it found one that is before the target.
                 unsafe { Descent::from(list, target, node, GUIDE_LEVEL) }
             }
@@ -137,9 +136,7 @@ impl<'a, 'k> Descent<'a, 'k> {
                 && (V::READS_ALL || seen.prefix <= self.target.prefix)
             {
                 self.ahead = seen.next;
-                // Two lines, asked for together: that of the key, and that of the link the search goes on by.
-                prefetch_read(next.link_address(level));
-                prefetch_read(next.address());
+                next.prefetch(level);
                 break Step::Read;
             }
             trail.record(level, before, seen);

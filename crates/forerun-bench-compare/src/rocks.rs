@@ -1,0 +1,177 @@
+//! RocksDB as an engine of the lookup benches: one memtable, no log, nothing ever flushed.
+
+use anyhow::{Result, bail};
+use forerun_bench::engine::{Engine, Reader, Store, Writer};
+use forerun_bench::workload::Dataset;
+use rocksdb::{DB, Options, ReadOptions, WriteOptions};
+use tempfile::TempDir;
+
+/// One `Get` after the other.
+const GET: &str = "get";
+
+/// `MultiGet`, as `batched_multi_get_cf` calls it. RocksDB cuts it into pieces of 32 keys by itself.
+pub const MULTIGET: &str = "multiget";
+
+/// Whether RocksDB's batches search from a finger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FingerSearch {
+    /// RocksDB's default.
+    Off,
+    /// `memtable_batch_lookup_optimization=true`.
+    On,
+}
+
+/// RocksDB with one setting of its finger search.
+pub struct RocksDb {
+    finger: FingerSearch,
+}
+
+impl RocksDb {
+    /// The engine with that setting.
+    pub fn new(finger: FingerSearch) -> RocksDb {
+        RocksDb { finger }
+    }
+}
+
+impl Engine for RocksDb {
+    fn name(&self) -> &str {
+        match self.finger {
+            FingerSearch::Off => "rocksdb",
+            FingerSearch::On => "rocksdb-finger",
+        }
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        vec![GET.to_owned(), MULTIGET.to_owned()]
+    }
+
+    fn open(&self, data: &Dataset, spare_entries: u64) -> Result<Box<dyn Store>> {
+        let on = self.finger == FingerSearch::On;
+        let mut options = Options::default()
+            .get_options_from_string(format!("memtable_batch_lookup_optimization={on}"))?;
+        options.create_if_missing(true);
+        // Everything stays in one memtable.
+        let entry_bytes = data.key_bytes() + data.value_bytes() + 128;
+        let memtable_bytes = (data.keys() + spare_entries) as usize * entry_bytes + (64 << 20);
+        options.set_write_buffer_size(memtable_bytes);
+        options.set_disable_auto_compactions(true);
+        let directory = tempfile::tempdir()?;
+        let db = DB::open(&options, directory.path())?;
+        Ok(Box::new(RocksStore {
+            db,
+            _directory: directory,
+        }))
+    }
+}
+
+/// An open RocksDB; dropped before its directory.
+struct RocksStore {
+    db: DB,
+    _directory: TempDir,
+}
+
+impl Store for RocksStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        let way = match strategy {
+            GET => Way::Get,
+            MULTIGET => Way::MultiGet,
+            other => bail!("RocksDB has no strategy {other:?}"),
+        };
+        Ok(Box::new(RocksReader {
+            db: &self.db,
+            way,
+            options: ReadOptions::default(),
+            bytes: Vec::new(),
+            ends: Vec::new(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        let mut options = WriteOptions::default();
+        options.disable_wal(true);
+        Ok(Box::new(RocksWriter {
+            db: &self.db,
+            options,
+        }))
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let bytes = self
+            .db
+            .property_int_value("rocksdb.cur-size-active-mem-table");
+        match bytes {
+            Ok(Some(bytes)) => vec![("rocksdb memtable".to_owned(), format!("{bytes} bytes"))],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Get,
+    MultiGet,
+}
+
+/// A reader that copies the values out into one buffer, as Forerun's does.
+struct RocksReader<'a> {
+    db: &'a DB,
+    way: Way,
+    options: ReadOptions,
+    bytes: Vec<u8>,
+    /// For each key, where its value ends in `bytes` (it begins where the one before ends), and whether there is one.
+    ends: Vec<(usize, bool)>,
+}
+
+impl RocksReader<'_> {
+    fn keep(&mut self, value: Option<&[u8]>) -> usize {
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.ends.push((self.bytes.len(), value.is_some()));
+        usize::from(value.is_some())
+    }
+}
+
+impl Reader for RocksReader<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        self.bytes.clear();
+        self.ends.clear();
+        let mut found = 0;
+        match self.way {
+            Way::Get => {
+                for key in keys {
+                    let value = self.db.get_pinned_opt(key, &self.options)?;
+                    found += self.keep(value.as_deref());
+                }
+            }
+            Way::MultiGet => {
+                let Some(family) = self.db.cf_handle(rocksdb::DEFAULT_COLUMN_FAMILY_NAME) else {
+                    bail!("RocksDB has lost its default column family");
+                };
+                let keys = keys.iter().copied();
+                for value in self
+                    .db
+                    .batched_multi_get_cf_opt(family, keys, false, &self.options)
+                {
+                    found += self.keep(value?.as_deref());
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        let &(end, present) = self.ends.get(at)?;
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        present.then(|| &self.bytes[start..end])
+    }
+}
+
+struct RocksWriter<'a> {
+    db: &'a DB,
+    options: WriteOptions,
+}
+
+impl Writer for RocksWriter<'_> {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.db.put_opt(key, value, &self.options)?)
+    }
+}

@@ -1,0 +1,169 @@
+//! Planted corruption: found in every strategy, told with the key, and only by the keys whose search meets it.
+
+use std::sync::Arc;
+
+use forerun_core::Pages;
+
+use super::node::{Node, Seal, Target};
+use super::search::{NoTrail, Step, start};
+use super::check::Trusting;
+use super::{Bytewise, Checks, MemTable, MemTableConfig, Strategy};
+use crate::{Error, Op};
+
+const ALL: u64 = u64::MAX >> 8;
+
+fn paranoid(writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> MemTable {
+    let table = MemTable::new(MemTableConfig {
+        limit_bytes: 16 << 20,
+        comparator: Arc::new(Bytewise),
+        checks: Checks::Paranoid,
+        pages: Pages::Small,
+    })
+    .unwrap();
+    for (sequence, (key, value)) in (1..).zip(writes) {
+        let op = Op::Put { key: &key, value: &value };
+        table.prepare([op].into_iter()).unwrap().publish(sequence);
+    }
+    table
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key {n:06}").into_bytes()
+}
+
+fn numbered(n: u32) -> MemTable {
+    paranoid((0..n).map(|i| (key(i * 7919 % n), vec![i as u8; 40])))
+}
+
+/// The newest version of a key that a snapshot sees, found without checks.
+fn node<'a>(table: &'a MemTable, key: &[u8], snapshot: u64) -> Node<'a> {
+    let mut descent = start::<Trusting>(&table.list, Target::new(table.list.order(), key, snapshot));
+    while descent.step::<Trusting, _>(&mut NoTrail).unwrap() == Step::Read {}
+    descent.hit().expect("the key is there")
+}
+
+/// Overwrites bytes of a node, counted from its header.
+fn overwrite(node: Node<'_>, offset: usize, bytes: &[u8]) {
+    let place = node.into_raw().as_ptr().cast::<u8>();
+    // SAFETY: the test is single-threaded and holds no reference into the node; the bytes lie within the entry.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.add(offset), bytes.len()) };
+}
+
+/// Which keys fail under a strategy. Every failure must name `named`.
+fn failures(table: &MemTable, keys: &[Vec<u8>], strategy: Strategy, named: &[u8]) -> Vec<usize> {
+    let mut failed = Vec::new();
+    table.multi_get(keys, ALL, strategy, |position, lookup| match lookup {
+        Ok(_) => {}
+        Err(Error::CorruptEntry { key, .. }) => {
+            assert_eq!(key, named, "{strategy}");
+            failed.push(position);
+        }
+        Err(other) => panic!("{strategy}: {other}"),
+    });
+    failed.sort_unstable();
+    failed
+}
+
+/// Checks that the damage is met by some keys, the damaged one among them, and by the same in each strategy.
+fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
+    let expected = failures(table, keys, Strategy::Single, named);
+    assert!(expected.contains(&victim), "the damaged entry itself is found");
+    assert!(expected.len() < keys.len() / 2, "{} of {} keys fail", expected.len(), keys.len());
+    for strategy in Strategy::ALL {
+        let failed = failures(table, keys, strategy, named);
+        if strategy == Strategy::Finger {
+            // From its finger a search walks over fewer nodes, so that it may meet less; never more.
+            assert!(failed.contains(&victim) && failed.iter().all(|key| expected.contains(key)));
+        } else {
+            assert_eq!(failed, expected, "{strategy}");
+        }
+    }
+    for (position, key) in keys.iter().enumerate() {
+        assert_eq!(table.get(key, ALL).is_err(), expected.contains(&position));
+    }
+}
+
+#[test]
+fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
+    let table = numbered(3000);
+    let keys: Vec<_> = (0..3000).map(key).collect();
+    // A node of one level, which only the searches of its own key and its successor's walk over.
+    let victim = (100..3000).find(|&n| node(&table, &keys[n], ALL).height() == 1).unwrap();
+    let entry = node(&table, &keys[victim], ALL);
+    overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
+    check(&table, &keys, victim, &keys[victim]);
+    let failed = failures(&table, &keys, Strategy::Single, &keys[victim]);
+    assert!(failed.len() <= 2, "{failed:?}");
+}
+
+#[test]
+fn a_flipped_byte_in_a_tall_node_fails_the_keys_that_pass_it_only() {
+    let table = numbered(3000);
+    let keys: Vec<_> = (0..3000).map(key).collect();
+    let victim = (100..3000).find(|&n| (4..6).contains(&node(&table, &keys[n], ALL).height())).unwrap();
+    overwrite(node(&table, &keys[victim], ALL), 16 + keys[victim].len(), &[0xff]);
+    check(&table, &keys, victim, &keys[victim]);
+}
+
+#[test]
+fn a_length_beyond_the_memtable_is_found_without_being_followed() {
+    let table = numbered(500);
+    let keys: Vec<_> = (0..500).map(key).collect();
+    let victim = (100..500).find(|&n| node(&table, &keys[n], ALL).height() == 1).unwrap();
+    let entry = node(&table, &keys[victim], ALL);
+    overwrite(entry, 12, &u32::MAX.to_ne_bytes());
+    check(&table, &keys, victim, &keys[victim]);
+    // With its key's length broken the entry has no key to be named by.
+    overwrite(entry, 8, &u32::MAX.to_ne_bytes());
+    check(&table, &keys, victim, b"");
+}
+
+#[test]
+fn an_entry_out_of_order_is_found_though_its_checksum_is_right() {
+    let table = numbered(500);
+    let keys: Vec<_> = (0..500).map(key).collect();
+    let victim = (100..500).find(|&n| node(&table, &keys[n], ALL).height() == 1).unwrap();
+    let entry = node(&table, &keys[victim], ALL);
+    let sequence = entry.sequence();
+    overwrite(entry, 16, b"aaa");
+    overwrite(entry, 1, &[0; 7]);
+    // SAFETY: the test is alone with the table; the sequence number was cleared and is set anew.
+    unsafe { entry.number(sequence, Seal::Checksum) };
+    let mut misplaced = keys[victim].clone();
+    misplaced[..3].copy_from_slice(b"aaa");
+    for strategy in Strategy::ALL {
+        assert!(failures(&table, &keys, strategy, &misplaced).contains(&victim), "{strategy}");
+    }
+}
+
+#[test]
+fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
+    let mut writes = vec![(b"a".to_vec(), vec![1]), (b"z".to_vec(), vec![2])];
+    writes.extend((0..200_u8).map(|n| (b"chain".to_vec(), vec![n; 30])));
+    let table = paranoid(writes);
+    // The version with sequence number 100, of one level.
+    let damaged = (60..120).find(|&sequence| node(&table, b"chain", sequence).height() == 1).unwrap();
+    overwrite(node(&table, b"chain", damaged), 16 + 8, &[0xee]);
+    let told = |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
+    assert!(told(table.get(b"chain", damaged).unwrap_err()));
+    for strategy in Strategy::ALL {
+        table.multi_get(&[&b"a"[..], b"chain", b"z"], damaged, strategy, |position, lookup| match position {
+            1 => assert!(told(lookup.unwrap_err()), "{strategy}"),
+            _ => assert!(lookup.is_ok(), "{strategy}, key {position}"),
+        });
+    }
+    // A cursor that steps over the versions one by one meets it too.
+    let mut cursor = table.cursor(damaged + 3);
+    assert_eq!(cursor.next().unwrap().map(|entry| entry.key), Some(&b"a"[..]));
+    assert_eq!(cursor.next().unwrap().map(|entry| entry.key), Some(&b"chain"[..]));
+    assert!(told(cursor.next().unwrap_err()));
+}
+
+#[test]
+fn an_undamaged_table_passes_every_check() {
+    let table = numbered(3000);
+    let keys: Vec<_> = (0..3000).map(key).collect();
+    for strategy in Strategy::ALL {
+        assert!(failures(&table, &keys, strategy, b"").is_empty(), "{strategy}");
+    }
+}

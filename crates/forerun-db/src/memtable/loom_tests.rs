@@ -1,0 +1,135 @@
+//! Models of the list's orderings, run by loom through every interleaving and every weak outcome it knows:
+//! `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib memtable::loom_tests`.
+
+use std::sync::Arc as StdArc;
+
+use forerun_core::Pages;
+use loom::sync::Arc;
+use loom::thread;
+
+
+use super::comparator::{Bytewise, KeyOrder};
+use super::list::SkipList;
+use super::node::{Draft, Kind, Node, Seal, Target};
+use super::search::{Lookup, find_alone};
+use super::check::{Paranoid, Trusting};
+
+/// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(body);
+}
+
+fn list() -> Arc<SkipList> {
+    let order = KeyOrder::new(StdArc::new(Bytewise));
+    Arc::new(SkipList::new(1 << 16, Pages::Small, order, Seal::Checksum).unwrap())
+}
+
+/// Puts a key in, under a tower of the given height.
+fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
+    let draft = Draft { key, value: key, kind: Kind::Value, height, seal: Seal::Checksum };
+    let place = list.arena().allocate(draft.size_bytes()).unwrap();
+    // SAFETY: the bytes were just allocated for this draft.
+    let node: Node<'_> = unsafe { draft.write(list.arena(), place) };
+    // SAFETY: the node is new, and sequence numbers are not used twice in a model.
+    forerun_core::alone(unsafe { list.insert(node, sequence) });
+}
+
+fn finds(list: &SkipList, key: &[u8]) -> bool {
+    match find_alone::<Trusting>(list, key, 100) {
+        Ok(Lookup::Value(value)) => {
+            assert_eq!(value, key, "a node that is found is whole");
+            true
+        }
+        Ok(_) => false,
+        Err(corrupt) => panic!("{corrupt:?}"),
+    }
+}
+
+/// Walks level 0 with all checks on: order, checksums, and that `keys` are exactly what is there.
+fn check_all(list: &SkipList, keys: &[&[u8]]) {
+    for key in keys {
+        assert!(finds(list, key), "{key:?}");
+        assert!(matches!(find_alone::<Paranoid>(list, key, 100), Ok(Lookup::Value(_))));
+    }
+    let mut at = list.head();
+    let mut seen = 0;
+    // SAFETY: every node has level 0.
+    while let Some(next) = unsafe { at.link(0) }.load().next {
+        // The prefix beside a pointer never exceeds that of the key behind it.
+        let bound = unsafe { at.link(0) }.load().prefix;
+        assert!(bound <= Target::new(list.order(), next.key(), 0).prefix);
+        at = next;
+        seen += 1;
+    }
+    assert_eq!(seen, keys.len());
+}
+
+#[test]
+fn two_inserts_at_one_place_are_both_found() {
+    model(|| {
+        let list = list();
+        let other = list.clone();
+        let writer = thread::spawn(move || {
+            insert(&other, b"b", 2, 1);
+            assert!(finds(&other, b"b"), "a writer reads its own write");
+        });
+        insert(&list, b"c", 1, 2);
+        assert!(finds(&list, b"c"), "a writer reads its own write");
+        writer.join().unwrap();
+        check_all(&list, &[b"b", b"c"]);
+    });
+}
+
+#[test]
+fn a_reader_sees_a_node_whole_or_not_at_all_while_the_list_grows_taller() {
+    model(|| {
+        let list = list();
+        insert(&list, b"m", 1, 1);
+        let other = list.clone();
+        let writer = thread::spawn(move || insert(&other, b"c", 2, 2));
+        finds(&list, b"c");
+        assert!(finds(&list, b"m"), "what was there stays found");
+        writer.join().unwrap();
+        check_all(&list, &[b"c", b"m"]);
+    });
+}
+
+#[test]
+fn what_a_thread_has_published_any_later_search_finds() {
+    use loom::sync::atomic::{AtomicBool, Ordering};
+    model(|| {
+        let list = list();
+        let told = Arc::new(AtomicBool::new(false));
+        let (other, tell) = (list.clone(), told.clone());
+        let writer = thread::spawn(move || {
+            insert(&other, b"b", 1, 1);
+            tell.store(true, Ordering::Release);
+        });
+        if told.load(Ordering::Acquire) {
+            assert!(finds(&list, b"b"));
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn versions_of_one_key_come_out_newest_first() {
+    model(|| {
+        let list = list();
+        let other = list.clone();
+        let writer = thread::spawn(move || insert(&other, b"k", 1, 1));
+        insert(&list, b"k", 1, 2);
+        writer.join().unwrap();
+        let mut at = list.head();
+        let mut sequences = Vec::new();
+        // SAFETY: every node has level 0.
+        while let Some(next) = unsafe { at.link(0) }.load().next {
+            sequences.push(next.sequence());
+            at = next;
+        }
+        assert_eq!(sequences, [2, 1]);
+    });
+
+}
