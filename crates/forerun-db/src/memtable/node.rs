@@ -294,6 +294,14 @@ impl<'a> Node<'a> {
         prefetch_read(header);
     }
 
+    /// Asks for the lines behind that of the header: of a key and value of ordinary length.
+    #[inline(always)]
+    pub(super) fn prefetch_rest(self) {
+        let header = self.header.as_ptr().cast::<u8>();
+        prefetch_read(header.wrapping_add(CACHE_LINE_BYTES));
+        prefetch_read(header.wrapping_add(2 * CACHE_LINE_BYTES));
+    }
+
     #[inline(always)]
     fn key_start(self) -> NonNull<u8> {
         // SAFETY: the key follows the header in the same allocation.

@@ -137,6 +137,9 @@ impl<'a, 'k> Descent<'a, 'k> {
             {
                 self.ahead = seen.next;
                 next.prefetch(level);
+                if !V::READS_ALL && seen.prefix == self.target.prefix {
+                    next.prefetch_rest();
+                }
                 break Step::Read;
             }
             trail.record(level, before, seen);
@@ -216,11 +219,14 @@ pub(super) async fn find<'a, 'k, V: Visit>(mut descent: Descent<'a, 'k>) -> Chec
     let Some(node) = descent.hit() else {
         return Ok(Lookup::Missing);
     };
-    if node.kind() == Kind::Value {
-        prefetch_value(node.value());
+    let lookup = Lookup::of(node);
+    if let Lookup::Value(value) = lookup
+        && value.len() > 2 * CACHE_LINE_BYTES
+    {
+        prefetch_value(value);
         suspend().await;
     }
-    Ok(Lookup::of(node))
+    Ok(lookup)
 }
 
 impl<'a> Lookup<'a> {
