@@ -163,27 +163,55 @@ impl Heights {
                 RandomState::new().hash_one(std::thread::current().id())
             });
         }
+        // Mixed, not merely stepped: a batch steps on from its seed, and seeds one step apart would give batch after
+        // batch the same heights, shifted by one.
         Heights(STATE.with(|state| {
-            let seed = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let seed = state.get().wrapping_add(GAMMA);
             state.set(seed);
-            seed
+            mix(seed)
         }))
     }
 
     /// SplitMix64 (Steele, Lea, Flood 2014), read as coin tosses.
     fn next(&mut self) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
+        self.0 = self.0.wrapping_add(GAMMA);
+        let bits = mix(self.0);
         1 + (bits.trailing_zeros() / FAN_OUT_BITS).min(MAX_HEIGHT as u32 - 1) as usize
     }
+}
+
+/// The step of SplitMix64.
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output of SplitMix64 for a state.
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_one_after_the_other_draw_heights_of_their_own() {
+        // 200 batches of 1024: were each the one before shifted by one, the tallest of 1223 heights would be all there is.
+        let batch = || {
+            let mut heights = Heights::draw();
+            std::array::from_fn::<usize, 1024, _>(|_| heights.next())
+        };
+        let batches: Vec<_> = (0..200).map(|_| batch()).collect();
+        for two in batches.windows(2) {
+            assert_ne!(two[0][1..], two[1][..1023]);
+        }
+        let tall = batches
+            .as_flattened()
+            .iter()
+            .filter(|&&height| height > 10 / FAN_OUT_BITS as usize);
+        let expected = 200 * 1024 / (1 << 10);
+        assert!((expected / 2..expected * 2).contains(&tall.count()));
+    }
 
     #[test]
     fn each_level_holds_its_share_of_the_nodes_below() {
