@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use forerun_core::Pages;
 
+use super::check::Trusting;
 use super::node::{Node, Seal, Target};
 use super::search::{NoTrail, Step, start};
-use super::check::Trusting;
 use super::{Bytewise, Checks, MemTable, MemTableConfig, Strategy};
 use crate::{Error, Op};
 
@@ -21,7 +21,10 @@ fn paranoid(writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> MemTable {
     })
     .unwrap();
     for (sequence, (key, value)) in (1..).zip(writes) {
-        let op = Op::Put { key: &key, value: &value };
+        let op = Op::Put {
+            key: &key,
+            value: &value,
+        };
         table.prepare([op].into_iter()).unwrap().publish(sequence);
     }
     table
@@ -37,7 +40,8 @@ fn numbered(n: u32) -> MemTable {
 
 /// The newest version of a key that a snapshot sees, found without checks.
 fn node<'a>(table: &'a MemTable, key: &[u8], snapshot: u64) -> Node<'a> {
-    let mut descent = start::<Trusting>(&table.list, Target::new(table.list.order(), key, snapshot));
+    let mut descent =
+        start::<Trusting>(&table.list, Target::new(table.list.order(), key, snapshot));
     while descent.step::<Trusting, _>(&mut NoTrail).unwrap() == Step::Read {}
     descent.hit().expect("the key is there")
 }
@@ -67,8 +71,16 @@ fn failures(table: &MemTable, keys: &[Vec<u8>], strategy: Strategy, named: &[u8]
 /// Checks that the damage is met by some keys, the damaged one among them, and by the same in each strategy.
 fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
     let expected = failures(table, keys, Strategy::Single, named);
-    assert!(expected.contains(&victim), "the damaged entry itself is found");
-    assert!(expected.len() < keys.len() / 2, "{} of {} keys fail", expected.len(), keys.len());
+    assert!(
+        expected.contains(&victim),
+        "the damaged entry itself is found"
+    );
+    assert!(
+        expected.len() < keys.len() / 2,
+        "{} of {} keys fail",
+        expected.len(),
+        keys.len()
+    );
     for strategy in Strategy::ALL {
         let failed = failures(table, keys, strategy, named);
         if strategy == Strategy::Finger {
@@ -88,7 +100,9 @@ fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
     let table = numbered(3000);
     let keys: Vec<_> = (0..3000).map(key).collect();
     // A node of one level, which only the searches of its own key and its successor's walk over.
-    let victim = (100..3000).find(|&n| node(&table, &keys[n], ALL).height() == 1).unwrap();
+    let victim = (100..3000)
+        .find(|&n| node(&table, &keys[n], ALL).height() == 1)
+        .unwrap();
     let entry = node(&table, &keys[victim], ALL);
     overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
     check(&table, &keys, victim, &keys[victim]);
@@ -100,8 +114,14 @@ fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
 fn a_flipped_byte_in_a_tall_node_fails_the_keys_that_pass_it_only() {
     let table = numbered(3000);
     let keys: Vec<_> = (0..3000).map(key).collect();
-    let victim = (100..3000).find(|&n| (4..6).contains(&node(&table, &keys[n], ALL).height())).unwrap();
-    overwrite(node(&table, &keys[victim], ALL), 16 + keys[victim].len(), &[0xff]);
+    let victim = (100..3000)
+        .find(|&n| (4..6).contains(&node(&table, &keys[n], ALL).height()))
+        .unwrap();
+    overwrite(
+        node(&table, &keys[victim], ALL),
+        16 + keys[victim].len(),
+        &[0xff],
+    );
     check(&table, &keys, victim, &keys[victim]);
 }
 
@@ -109,7 +129,9 @@ fn a_flipped_byte_in_a_tall_node_fails_the_keys_that_pass_it_only() {
 fn a_length_beyond_the_memtable_is_found_without_being_followed() {
     let table = numbered(500);
     let keys: Vec<_> = (0..500).map(key).collect();
-    let victim = (100..500).find(|&n| node(&table, &keys[n], ALL).height() == 1).unwrap();
+    let victim = (100..500)
+        .find(|&n| node(&table, &keys[n], ALL).height() == 1)
+        .unwrap();
     let entry = node(&table, &keys[victim], ALL);
     overwrite(entry, 12, &u32::MAX.to_ne_bytes());
     check(&table, &keys, victim, &keys[victim]);
@@ -122,7 +144,9 @@ fn a_length_beyond_the_memtable_is_found_without_being_followed() {
 fn an_entry_out_of_order_is_found_though_its_checksum_is_right() {
     let table = numbered(500);
     let keys: Vec<_> = (0..500).map(key).collect();
-    let victim = (100..500).find(|&n| node(&table, &keys[n], ALL).height() == 1).unwrap();
+    let victim = (100..500)
+        .find(|&n| node(&table, &keys[n], ALL).height() == 1)
+        .unwrap();
     let entry = node(&table, &keys[victim], ALL);
     let sequence = entry.sequence();
     overwrite(entry, 16, b"aaa");
@@ -132,7 +156,10 @@ fn an_entry_out_of_order_is_found_though_its_checksum_is_right() {
     let mut misplaced = keys[victim].clone();
     misplaced[..3].copy_from_slice(b"aaa");
     for strategy in Strategy::ALL {
-        assert!(failures(&table, &keys, strategy, &misplaced).contains(&victim), "{strategy}");
+        assert!(
+            failures(&table, &keys, strategy, &misplaced).contains(&victim),
+            "{strategy}"
+        );
     }
 }
 
@@ -142,20 +169,33 @@ fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
     writes.extend((0..200_u8).map(|n| (b"chain".to_vec(), vec![n; 30])));
     let table = paranoid(writes);
     // The version with sequence number 100, of one level.
-    let damaged = (60..120).find(|&sequence| node(&table, b"chain", sequence).height() == 1).unwrap();
+    let damaged = (60..120)
+        .find(|&sequence| node(&table, b"chain", sequence).height() == 1)
+        .unwrap();
     overwrite(node(&table, b"chain", damaged), 16 + 8, &[0xee]);
     let told = |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
     assert!(told(table.get(b"chain", damaged).unwrap_err()));
     for strategy in Strategy::ALL {
-        table.multi_get(&[&b"a"[..], b"chain", b"z"], damaged, strategy, |position, lookup| match position {
-            1 => assert!(told(lookup.unwrap_err()), "{strategy}"),
-            _ => assert!(lookup.is_ok(), "{strategy}, key {position}"),
-        });
+        table.multi_get(
+            &[&b"a"[..], b"chain", b"z"],
+            damaged,
+            strategy,
+            |position, lookup| match position {
+                1 => assert!(told(lookup.unwrap_err()), "{strategy}"),
+                _ => assert!(lookup.is_ok(), "{strategy}, key {position}"),
+            },
+        );
     }
     // A cursor that steps over the versions one by one meets it too.
     let mut cursor = table.cursor(damaged + 3);
-    assert_eq!(cursor.next().unwrap().map(|entry| entry.key), Some(&b"a"[..]));
-    assert_eq!(cursor.next().unwrap().map(|entry| entry.key), Some(&b"chain"[..]));
+    assert_eq!(
+        cursor.next().unwrap().map(|entry| entry.key),
+        Some(&b"a"[..])
+    );
+    assert_eq!(
+        cursor.next().unwrap().map(|entry| entry.key),
+        Some(&b"chain"[..])
+    );
     assert!(told(cursor.next().unwrap_err()));
 }
 
@@ -164,6 +204,9 @@ fn an_undamaged_table_passes_every_check() {
     let table = numbered(3000);
     let keys: Vec<_> = (0..3000).map(key).collect();
     for strategy in Strategy::ALL {
-        assert!(failures(&table, &keys, strategy, b"").is_empty(), "{strategy}");
+        assert!(
+            failures(&table, &keys, strategy, b"").is_empty(),
+            "{strategy}"
+        );
     }
 }

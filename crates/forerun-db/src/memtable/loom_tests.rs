@@ -7,12 +7,11 @@ use forerun_core::Pages;
 use loom::sync::Arc;
 use loom::thread;
 
-
+use super::check::{Paranoid, Trusting};
 use super::comparator::{Bytewise, KeyOrder};
 use super::list::SkipList;
 use super::node::{Draft, Kind, Node, Seal, Target};
 use super::search::{Lookup, find_alone};
-use super::check::{Paranoid, Trusting};
 
 /// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.
 fn model(body: impl Fn() + Send + Sync + 'static) {
@@ -28,7 +27,13 @@ fn list() -> Arc<SkipList> {
 
 /// Puts a key in, under a tower of the given height.
 fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
-    let draft = Draft { key, value: key, kind: Kind::Value, height, seal: Seal::Checksum };
+    let draft = Draft {
+        key,
+        value: key,
+        kind: Kind::Value,
+        height,
+        seal: Seal::Checksum,
+    };
     let place = list.arena().allocate(draft.size_bytes()).unwrap();
     // SAFETY: the bytes were just allocated for this draft.
     let node: Node<'_> = unsafe { draft.write(list.arena(), place) };
@@ -51,7 +56,10 @@ fn finds(list: &SkipList, key: &[u8]) -> bool {
 fn check_all(list: &SkipList, keys: &[&[u8]]) {
     for key in keys {
         assert!(finds(list, key), "{key:?}");
-        assert!(matches!(find_alone::<Paranoid>(list, key, 100), Ok(Lookup::Value(_))));
+        assert!(matches!(
+            find_alone::<Paranoid>(list, key, 100),
+            Ok(Lookup::Value(_))
+        ));
     }
     let mut at = list.head();
     let mut seen = 0;
@@ -131,5 +139,4 @@ fn versions_of_one_key_come_out_newest_first() {
         }
         assert_eq!(sequences, [2, 1]);
     });
-
 }
