@@ -57,8 +57,7 @@ impl Store {
         let last_segment = io
             .files()
             .into_iter()
-            .filter(|path| path.to_string_lossy().contains("wal-"))
-            .next_back()
+            .rfind(|path| path.to_string_lossy().contains("wal-"))
             .unwrap();
         assert_eq!(last_segment.to_str(), Some("/store/wal-000002.log"));
         Store {
