@@ -66,3 +66,8 @@ pub use forerun_db::{
 pub mod prelude {
     pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};
 }
+
+/// The README's example, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
