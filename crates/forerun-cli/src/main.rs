@@ -13,6 +13,10 @@
 //! names the thing and the place, and an exit code that says which kind of fault it was.
 
 #![forbid(unsafe_code)]
+#![allow(
+    rustdoc::invalid_html_tags,
+    reason = "comments on arguments are help texts, where key<TAB>value stands as it is"
+)]
 
 mod cli;
 mod commands;

@@ -400,7 +400,11 @@ mod tests {
         let mut out = vec![0; 40];
         let lookups = (0..40).map(async |i: usize| {
             count(i % 3, 0).await;
-            if i % 2 == 0 { disk.read(i).await } else { i }
+            if i.is_multiple_of(2) {
+                disk.read(i).await
+            } else {
+                i
+            }
         });
         interleave_with::<8, _, _>(&disk, lookups, |position, value| out[position] = value);
         let expected: Vec<_> = (0..40)

@@ -41,9 +41,12 @@ fn found(lookup: Lookup<'_>) -> Option<&[u8]> {
     }
 }
 
+/// A sequence number and what was written then; nothing for a deletion.
+type Version = (u64, Option<Vec<u8>>);
+
 /// Every version of every key: what a memtable must answer from.
 #[derive(Default)]
-struct Model(BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u8>>)>>);
+struct Model(BTreeMap<Vec<u8>, Vec<Version>>);
 
 impl Model {
     fn get(&self, key: &[u8], snapshot: u64) -> Option<&[u8]> {
@@ -256,7 +259,12 @@ fn large_tables_answer_from_their_guide_for_any_kind_of_key() {
     for shape in shapes {
         for order in orders() {
             let table = table(Checks::Off, order.clone());
-            let write = |n: u64| (shape(n), (n % 7 != 0).then(|| n.to_le_bytes().to_vec()));
+            let write = |n: u64| {
+                (
+                    shape(n),
+                    (!n.is_multiple_of(7)).then(|| n.to_le_bytes().to_vec()),
+                )
+            };
             let writes: Vec<Write> = (0..20_000).map(write).collect();
             let model = fill(&table, &writes, 50);
             for batch in [1, 2, 7, 8, 9, 64, 1000, 5000_u64] {
