@@ -49,8 +49,14 @@ pub(super) struct Descent<'a, 'k> {
     behind: Option<Node<'a>>,
     /// The node that was stopped at, to be compared when the search goes on; once landed, what follows `before`.
     ahead: Option<Node<'a>>,
-    level: usize,
+    level: u32,
+    /// Steps that may still be taken along the guide's level before the search starts over from the top.
+    patience: u32,
 }
+
+/// Where many entries have come in behind one node of the guide since it was made (ascending keys all come in behind
+/// the last), the way along the guide's level is long. Past this many steps the levels above are the shorter way.
+const PATIENCE: u32 = 8;
 
 /// What a search does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +112,8 @@ impl<'a, 'k> Descent<'a, 'k> {
             before: start,
             behind: None,
             ahead: None,
-            level,
+            level: level as u32,
+            patience: PATIENCE,
         }
     }
 
@@ -114,15 +121,21 @@ impl<'a, 'k> Descent<'a, 'k> {
     #[inline(always)]
     pub(super) fn step<V: Visit, T: Trail<'a>>(&mut self, trail: &mut T) -> Checked<Step> {
         let mut before = self.before;
+        let mut level = self.level as usize;
         if let Some(next) = self.ahead {
             V::visit(self.list, before, next)?;
             if next.compare(self.list.order(), &self.target).is_lt() {
                 before = next;
+                if level == GUIDE_LEVEL {
+                    self.patience = self.patience.wrapping_sub(1);
+                    if self.patience == 0 {
+                        (before, level) = (self.list.head(), self.list.top_level());
+                    }
+                }
             } else {
                 self.behind = self.ahead;
             }
         }
-        let mut level = self.level;
         let step = loop {
             if !V::READS_ALL && !T::KEEPS_ALL {
                 // SAFETY: `before` was reached on this level or a higher one.
@@ -149,7 +162,7 @@ impl<'a, 'k> Descent<'a, 'k> {
             }
             level -= 1;
         };
-        self.level = level;
+        self.level = level as u32;
         self.before = before;
         Ok(step)
     }
