@@ -7,7 +7,7 @@ use forerun_core::interleave;
 use super::check::{Checked, Visit};
 use super::guide::{GROUP, GUIDE_LEVEL};
 use super::list::{SkipList, Splice};
-use super::node::{Node, Target};
+use super::node::{Node, Stands, Target};
 use super::partition::partition;
 use super::search::{Descent, Lookup, entries, find, find_alone, start};
 use super::strategy::Strategy;
@@ -85,20 +85,25 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
         Strategy::Finger => finger::<V, K>(list, batch, sink),
         Strategy::Partition => partition::<V, K>(list, batch, sink),
         Strategy::Interleaved | Strategy::Auto => {
-            let targets = (0..batch.keys.len()).map(|position| batch.target(list, position));
-            interleave::<IN_FLIGHT, _>(Entered::<V, _>::new(list, targets).map(find::<V>), sink);
+            interleaved::<V, K>(list, batch, |turn| turn, sink)
         }
         Strategy::InterleavedSorted => {
             let sorted = batch.sorted(list);
-            let targets = sorted.iter().map(|key| batch.target(list, key.position));
-            interleave::<IN_FLIGHT, _>(
-                Entered::<V, _>::new(list, targets).map(find::<V>),
-                |turn, answer| {
-                    sink(sorted[turn].position, answer);
-                },
-            );
+            interleaved::<V, K>(list, batch, |turn| sorted[turn].position, sink);
         }
     }
+}
+
+/// Runs the searches as coroutines, started in the order that `place` gives: the position of the key whose turn it is.
+fn interleaved<'a, V: Visit, K: AsRef<[u8]>>(
+    list: &'a SkipList,
+    batch: &Batch<'_, K>,
+    place: impl Fn(usize) -> usize,
+    mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    let targets = (0..batch.keys.len()).map(|turn| batch.target(list, place(turn)));
+    let lookups = Entered::<V, _>::new(list, targets).map(find::<V>);
+    interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(place(turn), answer));
 }
 
 /// Starts searches a group at a time, so that each group goes through the guide in lock-step.
@@ -192,6 +197,6 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
 /// Whether the target lies behind what followed the path on this level.
 fn overshot(list: &SkipList, path: &Splice<'_>, level: usize, target: &Target<'_>) -> bool {
     let seen = path.seen[level];
-    let behind = |next: Node<'_>| next.compare(list.order(), target).is_lt();
+    let behind = |next: Node<'_>| next.stands(list.order(), target) == Stands::Before;
     seen.prefix <= target.prefix && seen.next.is_some_and(behind)
 }

@@ -20,7 +20,9 @@ use super::arena::{Arena, Full};
 use super::check::{Checked, Trusting};
 use super::comparator::KeyOrder;
 use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
-use super::node::{Draft, Header, Kind, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Target};
+use super::node::{
+    Draft, Header, Kind, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Stands, Target,
+};
 use super::search::{Descent, Step, Trail, start};
 use super::sync::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -199,7 +201,9 @@ impl SkipList {
                 // SAFETY: as above.
                 seen = unsafe { before.link(level) }.load();
                 match seen.next {
-                    Some(next) if next.compare(&self.order, target).is_lt() => before = next,
+                    Some(next) if next.stands(&self.order, target) == Stands::Before => {
+                        before = next
+                    }
                     _ => break,
                 }
             }

@@ -431,21 +431,29 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Orders the node against a sought position: by key, then the newest sequence number first.
+    /// Where the node stands to a sought position.
     #[inline(always)]
-    pub(super) fn compare(self, order: &KeyOrder, target: &Target<'_>) -> KeyOrdering {
+    pub(super) fn stands(self, order: &KeyOrder, target: &Target<'_>) -> Stands {
         if let KeyOrder::Bytewise = order {
             let first_bytes = self.first_bytes();
             if first_bytes != target.prefix {
-                return first_bytes.cmp(&target.prefix);
+                return if first_bytes < target.prefix {
+                    Stands::Before
+                } else {
+                    Stands::Behind
+                };
             }
         }
-        order
-            .compare(self.key(), target.key)
-            .then_with(|| target.sequence.cmp(&self.sequence()))
+        match order.compare(self.key(), target.key) {
+            KeyOrdering::Less => Stands::Before,
+            // Newer versions come first.
+            KeyOrdering::Equal if self.sequence() > target.sequence => Stands::Before,
+            KeyOrdering::Equal => Stands::At,
+            KeyOrdering::Greater => Stands::Behind,
+        }
     }
 
-    /// Whether the node is a version of the key sought. Asked only of nodes at or behind the target.
+    /// Whether the node is a version of this key.
     #[inline(always)]
     pub(super) fn has_key(self, order: &KeyOrder, key: &[u8]) -> bool {
         match order {
@@ -453,6 +461,17 @@ impl<'a> Node<'a> {
             KeyOrder::Custom(comparator) => comparator.compare(self.key(), key).is_eq(),
         }
     }
+}
+
+/// Where a node stands to a sought position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stands {
+    /// Before it.
+    Before,
+    /// At it: a version of the key sought that the snapshot sees, though there may be newer ones.
+    At,
+    /// Behind it, with another key.
+    Behind,
 }
 
 /// A position in the list: the newest version of `key` that `sequence` sees.

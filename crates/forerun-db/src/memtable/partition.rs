@@ -13,7 +13,7 @@
 use super::batch::{Batch, Sorted};
 use super::check::{Checked, Visit};
 use super::list::SkipList;
-use super::node::{Kind, Node, Target};
+use super::node::{Kind, Node, Stands, Target};
 use super::search::{Lookup, prefetch_value};
 
 #[derive(Clone, Copy)]
@@ -76,7 +76,7 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
                     prefix: key.prefix,
                     sequence: batch.snapshot,
                 };
-                next.compare(list.order(), &target).is_ge()
+                next.stands(list.order(), &target) != Stands::Before
             };
             let cut = group.lo + sorted[group.lo..group.hi].partition_point(is_behind);
             let mut go_on = |group| {

@@ -6,7 +6,7 @@ use forerun_core::{CACHE_LINE_BYTES, suspend};
 use super::check::{Checked, Visit};
 use super::guide::GUIDE_LEVEL;
 use super::list::SkipList;
-use super::node::{Kind, Node, Seen, Target};
+use super::node::{Kind, Node, Seen, Stands, Target};
 
 /// What a memtable knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(super) struct Descent<'a, 'k> {
     before: Node<'a>,
     /// The nearest node known to be at or behind the target: on the next level down it need not be asked again.
     behind: Option<Node<'a>>,
+    /// That node, if it answers a lookup of the target.
+    found: Option<Node<'a>>,
     /// The node that was stopped at, to be compared when the search goes on; once landed, what follows `before`.
     ahead: Option<Node<'a>>,
     level: u32,
@@ -88,8 +90,13 @@ impl<'a, 'k> Descent<'a, 'k> {
         match entry {
             Some(node) => {
                 node.prefetch(GUIDE_LEVEL);
-                // SAFETY: the guide's nodes reach up to its level, and it found one that is before the target.
-                unsafe { Descent::from(list, target, node, GUIDE_LEVEL) }
+                // SAFETY: the head has every level and is before every target.
+                let descent = unsafe { Descent::from(list, target, list.head(), GUIDE_LEVEL) };
+                // The first step is onto the guide's node, which reaches up to this level.
+                Descent {
+                    ahead: entry,
+                    ..descent
+                }
             }
             None => Descent::new(list, target),
         }
@@ -111,6 +118,7 @@ impl<'a, 'k> Descent<'a, 'k> {
             target,
             before: start,
             behind: None,
+            found: None,
             ahead: None,
             level: level as u32,
             patience: PATIENCE,
@@ -124,16 +132,18 @@ impl<'a, 'k> Descent<'a, 'k> {
         let mut level = self.level as usize;
         if let Some(next) = self.ahead {
             V::visit(self.list, before, next)?;
-            if next.compare(self.list.order(), &self.target).is_lt() {
-                before = next;
-                if level == GUIDE_LEVEL {
-                    self.patience = self.patience.wrapping_sub(1);
+            match next.stands(self.list.order(), &self.target) {
+                Stands::Before => {
+                    before = next;
+                    // Without a branch: which level a search is on is as hard to guess as a coin.
+                    self.patience = self.patience.wrapping_sub(u32::from(level == GUIDE_LEVEL));
                     if self.patience == 0 {
                         (before, level) = (self.list.head(), self.list.top_level());
+                        self.patience = u32::MAX;
                     }
                 }
-            } else {
-                self.behind = self.ahead;
+                Stands::At => (self.behind, self.found) = (self.ahead, self.ahead),
+                Stands::Behind => (self.behind, self.found) = (self.ahead, None),
             }
         }
         let step = loop {
@@ -150,7 +160,8 @@ impl<'a, 'k> Descent<'a, 'k> {
             {
                 self.ahead = seen.next;
                 next.prefetch(level);
-                if !V::READS_ALL && seen.prefix == self.target.prefix {
+                if !T::KEEPS_ALL && seen.prefix == self.target.prefix {
+                    // Most likely the entry sought: its value will be wanted.
                     next.prefetch_rest();
                 }
                 break Step::Read;
@@ -181,12 +192,11 @@ impl<'a, 'k> Descent<'a, 'k> {
 
     /// Once landed: the node that answers a lookup of the target's key, if there is one.
     ///
-    /// A node at or behind the target that the search passed on a higher level is what follows on level 0, or
-    /// what follows there has another key, and so has this one.
+    /// It is the last node met at the target. Had a newer version stood before it on level 0, the search would have
+    /// met that one later.
     #[inline(always)]
     pub(super) fn hit(&self) -> Option<Node<'a>> {
-        self.behind
-            .filter(|node| node.has_key(self.list.order(), self.target.key))
+        self.found
     }
 }
 
