@@ -12,8 +12,8 @@ use super::partition::partition;
 use super::search::{Descent, Lookup, entries, find, find_alone, start};
 use super::strategy::Strategy;
 
-/// Lookups in flight. Past 16 a Zen 4 core gains little and at 64 the states begin to crowd its L1; see
-/// docs/performance.md.
+/// Lookups in flight. Each asks for one line or two at a time, and a Zen 4 core has room for 24 misses: from 12 to 24
+/// lookups measure alike, and 32 are slower.
 const IN_FLIGHT: usize = 16;
 
 /// A batch: the keys, and the sequence number up to which it sees.
@@ -57,11 +57,23 @@ pub(super) struct Sorted {
     pub(super) position: usize,
 }
 
+/// Below this a table lies in a core's own cache, and there is little to overlap. (Measured where that cache has
+/// 1 MiB; docs/performance.md has the figures behind this and the next two.)
+const CACHED_BYTES: usize = 1 << 20;
+
+/// From this many keys on sorting a batch pays in a cached table: neighbours share most of their path.
+const FINGER_FROM: usize = 128;
+
+/// Below twice `CACHED_BYTES`, the fewest keys that are worth interleaving.
+const INTERLEAVE_FROM: usize = 8;
+
 /// The strategy that `Auto` stands for.
 pub(super) fn choose(list: &SkipList, keys: usize) -> Strategy {
-    let _ = list;
-    match keys {
-        0..=1 => Strategy::Single,
+    match (list.arena().used_bytes(), keys) {
+        (_, 0..=1) => Strategy::Single,
+        (..CACHED_BYTES, FINGER_FROM..) => Strategy::Finger,
+        (..CACHED_BYTES, _) => Strategy::Single,
+        (bytes, ..INTERLEAVE_FROM) if bytes < 2 * CACHED_BYTES => Strategy::Single,
         _ => Strategy::Interleaved,
     }
 }
