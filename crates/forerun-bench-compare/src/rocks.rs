@@ -3,7 +3,9 @@
 use anyhow::{Result, bail};
 use forerun_bench::engine::{Engine, Reader, Store, Writer};
 use forerun_bench::workload::Dataset;
-use rocksdb::{DB, Options, ReadOptions, WriteOptions};
+use rocksdb::{
+    ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions, WriteOptions,
+};
 use tempfile::TempDir;
 
 /// One `Get` after the other.
@@ -56,7 +58,9 @@ impl Engine for RocksDb {
         options.set_write_buffer_size(memtable_bytes);
         options.set_disable_auto_compactions(true);
         let directory = tempfile::tempdir()?;
-        let db = DB::open(&options, directory.path())?;
+        // The default column family is opened by name, because its MultiGet takes a handle.
+        let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+        let db = DB::open_cf_descriptors(&options, directory.path(), [family])?;
         Ok(Box::new(RocksStore {
             db,
             _directory: directory,
@@ -143,7 +147,7 @@ impl Reader for RocksReader<'_> {
                 }
             }
             Way::MultiGet => {
-                let Some(family) = self.db.cf_handle(rocksdb::DEFAULT_COLUMN_FAMILY_NAME) else {
+                let Some(family) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
                     bail!("RocksDB has lost its default column family");
                 };
                 let keys = keys.iter().copied();
