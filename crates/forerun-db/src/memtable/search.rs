@@ -234,22 +234,28 @@ pub(super) fn start<'a, 'k, V: Visit>(list: &'a SkipList, target: Target<'k>) ->
 }
 
 /// [`find_alone`] as a coroutine, which awaits each node before it reads it.
+///
+/// A block that captures the search, not an `async fn`: that would move its argument once more when it is first polled.
 #[inline(always)]
-pub(super) async fn find<'a, 'k, V: Visit>(mut descent: Descent<'a, 'k>) -> Checked<Lookup<'a>> {
-    while descent.step::<V, _>(&mut NoTrail)? == Step::Read {
-        suspend().await;
+pub(super) fn find<'a, 'k, V: Visit>(
+    mut descent: Descent<'a, 'k>,
+) -> impl Future<Output = Checked<Lookup<'a>>> + use<'a, 'k, V> {
+    async move {
+        while descent.step::<V, _>(&mut NoTrail)? == Step::Read {
+            suspend().await;
+        }
+        let Some(node) = descent.hit() else {
+            return Ok(Lookup::Missing);
+        };
+        let lookup = Lookup::of(node);
+        if let Lookup::Value(value) = lookup
+            && value.len() > 2 * CACHE_LINE_BYTES
+        {
+            prefetch_value(value);
+            suspend().await;
+        }
+        Ok(lookup)
     }
-    let Some(node) = descent.hit() else {
-        return Ok(Lookup::Missing);
-    };
-    let lookup = Lookup::of(node);
-    if let Lookup::Value(value) = lookup
-        && value.len() > 2 * CACHE_LINE_BYTES
-    {
-        prefetch_value(value);
-        suspend().await;
-    }
-    Ok(lookup)
 }
 
 impl<'a> Lookup<'a> {
