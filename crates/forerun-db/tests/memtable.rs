@@ -371,6 +371,31 @@ fn a_prepared_batch_that_is_not_published_gives_its_bytes_back() {
 }
 
 #[test]
+fn bytes_that_one_thread_gives_back_serve_another() {
+    const THREADS: u64 = 4;
+    const WRITES: u64 = 400;
+    let table = table(Checks::Paranoid, Arc::new(Bytewise));
+    let write = &|n: u64| {
+        let bytes = n.to_be_bytes();
+        // Each kept one follows two that are refused, as by a log that fails.
+        for _ in 0..2 {
+            drop(table.prepare(put(&bytes, b"refused")).unwrap());
+        }
+        table.prepare(put(&bytes, &bytes)).unwrap().publish(n + 1);
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || (0..WRITES).for_each(|i| write(i * THREADS + thread)));
+        }
+    });
+    assert_eq!(table.stats().entries as u64, THREADS * WRITES);
+    for n in 0..THREADS * WRITES {
+        let bytes = n.to_be_bytes();
+        assert_eq!(table.get(&bytes, ALL).unwrap(), Lookup::Value(&bytes));
+    }
+}
+
+#[test]
 fn keys_over_their_limit_are_refused() {
     let table = table(Checks::Off, Arc::new(Bytewise));
     let key = vec![0; 65_537];

@@ -25,8 +25,9 @@ pub(super) struct Full {
 
 pub(super) struct Arena {
     region: Region,
-    // Relaxed throughout: the counter hands out disjoint ranges, which takes atomicity only; what is written to
-    // a range is published by the link that leads there.
+    // The counter hands out disjoint ranges, which takes atomicity only; what is written to a range is published by
+    // the link that leads there. But a range may be taken back and handed out again: then the earlier owner's writes
+    // must come before the later one's, so giving back releases and allocating acquires.
     used: AtomicUsize,
 }
 
@@ -54,7 +55,7 @@ impl Arena {
         let fits = |start| Some(end_of(start)).filter(|&end| end <= self.region.len());
         let start = self
             .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, fits)
             .map_err(|used_bytes| Full {
                 needed_bytes: end_of(used_bytes) - used_bytes,
                 used_bytes,
@@ -74,12 +75,13 @@ impl Arena {
         let _ = self.used.compare_exchange(
             start + len_bytes,
             start,
-            Ordering::Relaxed,
+            Ordering::Release,
             Ordering::Relaxed,
         );
     }
 
     pub(super) fn used_bytes(&self) -> usize {
+        // Relaxed: a statistic.
         self.used.load(Ordering::Relaxed)
     }
 
