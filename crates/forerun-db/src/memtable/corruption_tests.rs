@@ -1,5 +1,6 @@
 //! Planted corruption: found in every strategy, told with the key, and only by the keys whose search meets it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use forerun_core::Pages;
@@ -34,8 +35,20 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {n:06}").into_bytes()
 }
 
-fn numbered(n: u32) -> MemTable {
-    paranoid((0..n).map(|i| (key(i * 7919 % n), vec![i as u8; 40])))
+/// A table of `n` entries, and their keys in order.
+fn numbered(n: u32) -> (MemTable, Vec<Vec<u8>>) {
+    let table = paranoid((0..n).map(|i| (key(i * 7919 % n), vec![i as u8; 40])));
+    (table, (0..n).map(key).collect())
+}
+
+/// Picks a node to damage, by the height of its tower, and not among the first.
+fn victim<'a>(table: &'a MemTable, keys: &[Vec<u8>], heights: Range<usize>) -> (usize, Node<'a>) {
+    let nodes = (100..keys.len()).map(|n| (n, node(table, &keys[n], ALL)));
+    let fits = |(_, node): &(usize, Node<'_>)| heights.contains(&node.height());
+    nodes
+        .into_iter()
+        .find(fits)
+        .expect("a table of hundreds has such a node")
 }
 
 /// The newest version of a key that a snapshot sees, found without checks.
@@ -97,44 +110,28 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
 
 #[test]
 fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
-    let table = numbered(3000);
-    let keys: Vec<_> = (0..3000).map(key).collect();
+    let (table, keys) = numbered(3000);
     // A node of one level is walked over by the searches that end behind it, up to the next taller node's.
-    let victim = (100..3000)
-        .find(|&n| node(&table, &keys[n], ALL).height() == 1)
-        .unwrap();
-    let entry = node(&table, &keys[victim], ALL);
+    let (victim, entry) = victim(&table, &keys, 1..2);
     overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
     check(&table, &keys, victim, &keys[victim]);
     let failed = failures(&table, &keys, Strategy::Single, &keys[victim]);
-    // (Looked for unchecked, as `node` does.)
     let taller = (victim + 1..3000).find(|&n| node(&table, &keys[n], ALL).height() > 1);
     assert_eq!(failed, (victim..=taller.unwrap()).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_flipped_byte_in_a_tall_node_fails_the_keys_that_pass_it_only() {
-    let table = numbered(3000);
-    let keys: Vec<_> = (0..3000).map(key).collect();
-    let victim = (100..3000)
-        .find(|&n| (4..6).contains(&node(&table, &keys[n], ALL).height()))
-        .unwrap();
-    overwrite(
-        node(&table, &keys[victim], ALL),
-        16 + keys[victim].len(),
-        &[0xff],
-    );
+    let (table, keys) = numbered(3000);
+    let (victim, entry) = victim(&table, &keys, 4..6);
+    overwrite(entry, 16 + keys[victim].len(), &[0xff]);
     check(&table, &keys, victim, &keys[victim]);
 }
 
 #[test]
 fn a_length_beyond_the_memtable_is_found_without_being_followed() {
-    let table = numbered(500);
-    let keys: Vec<_> = (0..500).map(key).collect();
-    let victim = (100..500)
-        .find(|&n| node(&table, &keys[n], ALL).height() == 1)
-        .unwrap();
-    let entry = node(&table, &keys[victim], ALL);
+    let (table, keys) = numbered(500);
+    let (victim, entry) = victim(&table, &keys, 1..2);
     overwrite(entry, 12, &u32::MAX.to_ne_bytes());
     check(&table, &keys, victim, &keys[victim]);
     // With its key's length broken the entry has no key to be named by.
@@ -144,12 +141,8 @@ fn a_length_beyond_the_memtable_is_found_without_being_followed() {
 
 #[test]
 fn an_entry_out_of_order_is_found_though_its_checksum_is_right() {
-    let table = numbered(500);
-    let keys: Vec<_> = (0..500).map(key).collect();
-    let victim = (100..500)
-        .find(|&n| node(&table, &keys[n], ALL).height() == 1)
-        .unwrap();
-    let entry = node(&table, &keys[victim], ALL);
+    let (table, keys) = numbered(500);
+    let (victim, entry) = victim(&table, &keys, 1..2);
     let sequence = entry.sequence();
     overwrite(entry, 16, b"aaa");
     overwrite(entry, 1, &[0; 7]);
@@ -203,8 +196,7 @@ fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
 
 #[test]
 fn an_undamaged_table_passes_every_check() {
-    let table = numbered(3000);
-    let keys: Vec<_> = (0..3000).map(key).collect();
+    let (table, keys) = numbered(3000);
     for strategy in Strategy::ALL {
         assert!(
             failures(&table, &keys, strategy, b"").is_empty(),

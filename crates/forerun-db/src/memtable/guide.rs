@@ -9,9 +9,10 @@
 //!
 //! The upper levels of a skip list are in the cache, and yet cost most of a batched search: each step is an
 //! unpredictable turn of a coroutine. The guide replaces them by a search of a flat array, the same few steps for
-//! every key, so that a group of keys runs it in lock-step. It is a snapshot: nodes that come later are found
-//! through the list, by way of its upper levels where they are many, and when the table has grown by a quarter a new guide is made. Starting from a node that is
-//! before the target is always right, so a stale guide costs steps and nothing else.
+//! every key, so that a group of keys runs it in lock-step. It is a snapshot, made anew when the table has grown
+//! by a quarter: nodes that come in between are found through the list, by way of its upper levels where they are
+//! many. Starting from a node that is before the target is always right, so a stale guide costs steps and nothing
+//! else.
 //!
 //! The prefix here is that of the key *behind the bytes that all keys share* (of the first and last key when the
 //! guide is made), so keys like `user:0000012345` are told apart as well.

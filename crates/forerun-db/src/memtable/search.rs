@@ -234,8 +234,10 @@ pub(super) fn start<'a, 'k, V: Visit>(list: &'a SkipList, target: Target<'k>) ->
 }
 
 /// [`find_alone`] as a coroutine, which awaits each node before it reads it.
-///
-/// A block that captures the search, not an `async fn`: that would move its argument once more when it is first polled.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn moves its argument once more when it is first polled: 8 ns a lookup"
+)]
 #[inline(always)]
 pub(super) fn find<'a, 'k, V: Visit>(
     mut descent: Descent<'a, 'k>,
