@@ -70,6 +70,8 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod engine;
 pub mod harness;
 pub mod lookup;
