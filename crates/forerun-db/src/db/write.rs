@@ -92,9 +92,6 @@ impl Inner {
             Writer::Logged(commit) => {
                 commit.log(encoded, count as u32, durability == Durability::Synced)?
             }
-            Writer::Unlogged { .. } if durability == Durability::Synced => {
-                return Err(Error::LogOff);
-            }
             // Relaxed: it hands out numbers; `visible` orders what is done under them.
             Writer::Unlogged { next_sequence, .. } => {
                 next_sequence.fetch_add(count as u64, Ordering::Relaxed)

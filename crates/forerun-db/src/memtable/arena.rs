@@ -52,15 +52,20 @@ impl Arena {
         &self,
         end_of: impl Fn(usize) -> usize,
     ) -> Result<(NonNull<u8>, usize), Full> {
-        let fits = |start| Some(end_of(start)).filter(|&end| end <= self.region.len());
+        // The last call is for the start that was taken, or for the one that leaves too little room.
+        let mut end = 0;
+        let fits = |start| {
+            end = end_of(start);
+            (end <= self.region.len()).then_some(end)
+        };
         let start = self
             .used
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, fits)
             .map_err(|used_bytes| Full {
-                needed_bytes: end_of(used_bytes) - used_bytes,
+                needed_bytes: end - used_bytes,
                 used_bytes,
             })?;
-        let len_bytes = end_of(start) - start;
+        let len_bytes = end - start;
         // The region's base is not null, and the offset lies within it.
         let place = NonNull::new(self.region.as_ptr().wrapping_add(start));
         place.map(|place| (place, len_bytes)).ok_or(Full {

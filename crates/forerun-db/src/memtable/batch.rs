@@ -5,7 +5,7 @@
 use forerun_core::interleave;
 
 use super::check::{Checked, Visit};
-use super::guide::{GROUP, GUIDE_LEVEL};
+use super::guide::GROUP;
 use super::list::{SkipList, Splice};
 use super::node::{Node, Stands, Target};
 use super::partition::partition;
@@ -67,8 +67,8 @@ const FINGER_FROM: usize = 128;
 /// Below twice `CACHED_BYTES`, the fewest keys that are worth interleaving.
 const INTERLEAVE_FROM: usize = 8;
 
-/// The strategy that `Auto` stands for.
-pub(super) fn choose(list: &SkipList, keys: usize) -> Strategy {
+/// The strategy that `Auto` stands for: another one.
+fn choose(list: &SkipList, keys: usize) -> Strategy {
     match (list.arena().used_bytes(), keys) {
         (_, 0..=1) => Strategy::Single,
         (..CACHED_BYTES, FINGER_FROM..) => Strategy::Finger,
@@ -78,7 +78,7 @@ pub(super) fn choose(list: &SkipList, keys: usize) -> Strategy {
     }
 }
 
-/// Runs a batch by a strategy that is not `Auto`.
+/// Runs a batch by a strategy.
 pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -96,13 +96,12 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
         }
         Strategy::Finger => finger::<V, K>(list, batch, sink),
         Strategy::Partition => partition::<V, K>(list, batch, sink),
-        Strategy::Interleaved | Strategy::Auto => {
-            interleaved::<V, K>(list, batch, |turn| turn, sink)
-        }
+        Strategy::Interleaved => interleaved::<V, K>(list, batch, |turn| turn, sink),
         Strategy::InterleavedSorted => {
             let sorted = batch.sorted(list);
             interleaved::<V, K>(list, batch, |turn| sorted[turn].position, sink);
         }
+        Strategy::Auto => run::<V, K>(list, batch, choose(list, batch.keys.len()), sink),
     }
 }
 
@@ -164,7 +163,6 @@ impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Ent
             let entries = entries::<V, GROUP>(self.list, &targets);
             for (slot, entry) in self.group.iter_mut().zip(entries) {
                 slot.1 = entry;
-                entry.inspect(|node| node.prefetch(GUIDE_LEVEL));
             }
             self.taken = 0;
         }

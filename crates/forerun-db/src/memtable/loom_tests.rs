@@ -63,11 +63,12 @@ fn check_all(list: &SkipList, keys: &[&[u8]]) {
     }
     let mut at = list.head();
     let mut seen = 0;
-    // SAFETY: every node has level 0.
-    while let Some(next) = unsafe { at.link(0) }.load().next {
+    loop {
+        // SAFETY: every node has level 0.
+        let link = unsafe { at.link(0) }.load();
+        let Some(next) = link.next else { break };
         // The prefix beside a pointer never exceeds that of the key behind it.
-        let bound = unsafe { at.link(0) }.load().prefix;
-        assert!(bound <= Target::new(list.order(), next.key(), 0).prefix);
+        assert!(link.prefix <= Target::new(list.order(), next.key(), 0).prefix);
         at = next;
         seen += 1;
     }

@@ -193,10 +193,6 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = Batch { keys, snapshot };
-        let strategy = match strategy {
-            Strategy::Auto => batch::choose(&self.list, keys.len()),
-            chosen => chosen,
-        };
         with_checks!(self, V => batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
             sink(position, lookup.map_err(corrupt_entry));
         }));

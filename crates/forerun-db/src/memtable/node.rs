@@ -124,6 +124,9 @@ const CHECKSUM_BYTES: usize = size_of::<u32>();
 /// The arena gives out multiples of this, so that every header is aligned.
 pub(super) const ALIGN_BYTES: usize = align_of::<Link>();
 
+/// How far behind the header [`Node::prefetch_rest`] asks for a node.
+pub(super) const REST_BYTES: usize = 2 * CACHE_LINE_BYTES;
+
 /// The links that [`Node::levels_past`] looks at: one line of them.
 const PAST_AT_ONCE: usize = 4;
 
@@ -298,8 +301,9 @@ impl<'a> Node<'a> {
     #[inline(always)]
     pub(super) fn prefetch_rest(self) {
         let header = self.header.as_ptr().cast::<u8>();
-        prefetch_read(header.wrapping_add(CACHE_LINE_BYTES));
-        prefetch_read(header.wrapping_add(2 * CACHE_LINE_BYTES));
+        for offset in (CACHE_LINE_BYTES..=REST_BYTES).step_by(CACHE_LINE_BYTES) {
+            prefetch_read(header.wrapping_add(offset));
+        }
     }
 
     #[inline(always)]

@@ -13,7 +13,7 @@
 use super::batch::{Batch, Sorted};
 use super::check::{Checked, Visit};
 use super::list::SkipList;
-use super::node::{Kind, Node, Stands, Target};
+use super::node::{Node, Stands, Target};
 use super::search::{Lookup, prefetch_value};
 
 #[derive(Clone, Copy)]
@@ -103,18 +103,12 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
         std::mem::swap(&mut pending, &mut next_round);
     }
     for &(_, node) in &hits {
-        if node.kind() == Kind::Value {
-            prefetch_value(node.value());
+        if let Lookup::Value(value) = Lookup::of(node) {
+            prefetch_value(value);
         }
     }
     for (position, node) in hits {
-        sink(
-            position,
-            Ok(match node.kind() {
-                Kind::Value => Lookup::Value(node.value()),
-                Kind::Deletion => Lookup::Deleted,
-            }),
-        );
+        sink(position, Ok(Lookup::of(node)));
     }
 }
 

@@ -151,8 +151,8 @@ fn drafts<'op>(
 #[derive(Clone, Copy)]
 struct Heights(u64);
 
-/// The logarithm of the fan-out. A prefix decides a step without a touch, so what counts is the number of
-/// steps forward, (f - 1) / 2 a level on log_f(n) levels: least for a fan-out of 2. Measured in docs/performance.md.
+/// The logarithm of the fan-out f. A prefix tells where a step would overshoot, so what counts is the number of
+/// steps forward: f - 1 a level, on log_f(n) levels, so the fewer the smaller f is. Measured in docs/performance.md.
 const FAN_OUT_BITS: u32 = 1;
 
 impl Heights {

@@ -6,7 +6,7 @@ use forerun_core::{CACHE_LINE_BYTES, suspend};
 use super::check::{Checked, Visit};
 use super::guide::GUIDE_LEVEL;
 use super::list::SkipList;
-use super::node::{Kind, Node, Seen, Stands, Target};
+use super::node::{Kind, Node, REST_BYTES, Seen, Stands, Target};
 
 /// What a memtable knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +88,7 @@ impl<'a, 'k> Descent<'a, 'k> {
         entry: Option<Node<'a>>,
     ) -> Self {
         match entry {
-            Some(node) => {
-                node.prefetch(GUIDE_LEVEL);
+            Some(_) => {
                 // SAFETY: the head has every level and is before every target.
                 let descent = unsafe { Descent::from(list, target, list.head(), GUIDE_LEVEL) };
                 // The first step is onto the guide's node, which reaches up to this level.
@@ -212,17 +211,21 @@ pub(super) fn find_alone<'a, V: Visit>(
     Ok(descent.hit().map_or(Lookup::Missing, Lookup::of))
 }
 
-/// Where the searches for some targets begin: at the guide's nodes, where there is a guide.
+/// Where the searches for some targets begin: at the guide's nodes, whose lines are asked for, where there is a guide.
 #[inline(always)]
 pub(super) fn entries<'a, V: Visit, const N: usize>(
     list: &'a SkipList,
     targets: &[Target<'_>; N],
 ) -> [Option<Node<'a>>; N] {
-    match list.guide() {
+    let entries = match list.guide() {
         // A search that checks all it walks over walks from the head.
         Some(guide) if !V::READS_ALL => guide.enter(list.order(), targets),
-        _ => [None; N],
+        _ => return [None; N],
+    };
+    for node in entries.iter().flatten() {
+        node.prefetch(GUIDE_LEVEL);
     }
+    entries
 }
 
 /// Starts one search.
@@ -250,8 +253,9 @@ pub(super) fn find<'a, 'k, V: Visit>(
             return Ok(Lookup::Missing);
         };
         let lookup = Lookup::of(node);
+        // What `prefetch_rest` has asked for with the node is there; more is worth another wait.
         if let Lookup::Value(value) = lookup
-            && value.len() > 2 * CACHE_LINE_BYTES
+            && value.len() > REST_BYTES
         {
             prefetch_value(value);
             suspend().await;
