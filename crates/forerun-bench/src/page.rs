@@ -2,7 +2,7 @@
 
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::row::Row;
-use crate::size::{count, digits, short};
+use crate::size::{count, digits, short, spread};
 use crate::table::Table;
 
 /// What the page of a lookup bench says first.
@@ -30,8 +30,8 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
         "ns a key",
         "slowest-fastest",
         "vs single",
+        "of best",
     ];
-    heads.push("of best");
     heads.extend(peer.then_some("vs peer"));
     heads.push("roofline");
     heads.extend(inserts.then_some("inserts/s"));
@@ -51,14 +51,10 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
             row.who(),
             short(row.keys_per_second),
             digits(row.ns_per_key),
-            format!(
-                "{} - {}",
-                short(row.keys_per_second_min),
-                short(row.keys_per_second_max)
-            ),
+            spread(row.keys_per_second_min, row.keys_per_second_max),
             or_dash(row.speedup_vs_single, times),
+            or_dash(row.share_of_best, percent),
         ];
-        cells.push(or_dash(row.share_of_best, percent));
         cells.extend(peer.then(|| or_dash(row.speedup_vs_peer, times)));
         cells.push(or_dash(row.roofline_share, percent));
         cells.extend(inserts.then(|| or_dash(row.inserts_per_second, short)));
@@ -105,23 +101,13 @@ pub fn fill(report: &mut Report, rows: &[Row]) {
         report.sections.push(Section::Heading(cell));
         if of_panel[0].case == "fillrandom" {
             let mut chart = plot(&of_panel, "Entries written a second", |row| {
-                Some((
-                    row.keys_per_second,
-                    row.keys_per_second_min,
-                    row.keys_per_second_max,
-                ))
+                Some(row.rates())
             });
             chart.y_label = "entries a second".into();
             report.sections.push(Section::Chart(chart));
             continue;
         }
-        let mut rates = plot(&of_panel, "Keys a second", |row| {
-            Some((
-                row.keys_per_second,
-                row.keys_per_second_min,
-                row.keys_per_second_max,
-            ))
-        });
+        let mut rates = plot(&of_panel, "Keys a second", |row| Some(row.rates()));
         rates.y_label = "keys a second".into();
         rates.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
         report.sections.push(Section::Chart(rates));

@@ -12,7 +12,7 @@ use crate::output::{Output, on_stdout, write_facts};
 use crate::progress::Progress;
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::row::Row;
-use crate::size::{count, digits, parse_size, short};
+use crate::size::{count, digits, parse_size, short, spread};
 use crate::table::Table;
 use anyhow::{Context, Result};
 use forerun_core::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
@@ -266,11 +266,7 @@ fn table(roofline: &Roofline) -> Table {
             short(cell.lines_per_second),
             digits(cell.ns_per_line()),
             vs_one.map_or("-".into(), |ratio| format!("{}x", digits(ratio))),
-            format!(
-                "{} - {}",
-                short(cell.lines_per_second_min),
-                short(cell.lines_per_second_max)
-            ),
+            spread(cell.lines_per_second_min, cell.lines_per_second_max),
         ]);
     }
     table

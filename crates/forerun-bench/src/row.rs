@@ -94,6 +94,15 @@ impl Row {
         self
     }
 
+    /// The keys a second of the median, slowest and fastest round.
+    pub fn rates(&self) -> (f64, f64, f64) {
+        (
+            self.keys_per_second,
+            self.keys_per_second_min,
+            self.keys_per_second_max,
+        )
+    }
+
     /// The row as one line of JSON, without a line end.
     ///
     /// # Errors

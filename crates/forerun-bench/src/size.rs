@@ -113,6 +113,11 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// From the slowest to the fastest of some rates: `2.28 M - 2.59 M`.
+pub fn spread(slowest: f64, fastest: f64) -> String {
+    format!("{} - {}", short(slowest), short(fastest))
+}
+
 /// A rate or count in three digits with a suffix: `2.41 M`, `950 k`, `12.0`.
 pub fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {

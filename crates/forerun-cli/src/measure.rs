@@ -12,7 +12,7 @@ use forerun::{Db, Strategy, Values};
 use forerun_bench::harness::{self, Case, Plan, Sample, Turn};
 use forerun_bench::progress::Progress;
 use forerun_bench::row::Row;
-use forerun_bench::size::{digits, short};
+use forerun_bench::size::{digits, short, spread};
 use forerun_bench::table::Table;
 
 use crate::exit::CheckFailed;
@@ -210,11 +210,7 @@ pub fn table(rows: &[Row]) -> Table {
             row.strategy.clone(),
             short(row.keys_per_second),
             digits(row.ns_per_key),
-            format!(
-                "{} - {}",
-                short(row.keys_per_second_min),
-                short(row.keys_per_second_max)
-            ),
+            spread(row.keys_per_second_min, row.keys_per_second_max),
             row.speedup_vs_single
                 .map_or("-".to_owned(), |ratio| format!("{ratio:.2}x")),
         ]);

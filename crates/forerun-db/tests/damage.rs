@@ -5,7 +5,7 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::{batch, open, small_options};
 use forerun_db::io::fault::FaultIo;
@@ -152,6 +152,12 @@ fn for_each_flip(store: &Store, mut judge: impl FnMut(&PathBuf, usize, &[u8], &s
     }
 }
 
+/// A refusal names the damaged file, and an offset at or before the damage.
+fn check_place(named: &Path, offset: u64, path: &Path, at: usize, case: &str) {
+    assert_eq!(named, path, "{case}");
+    assert!(offset <= at as u64, "{case}: named offset {offset}");
+}
+
 #[test]
 fn a_flipped_bit_in_a_cleanly_closed_store_is_refused_with_its_place() {
     let store = Store::new(Left::Closed);
@@ -162,8 +168,7 @@ fn a_flipped_bit_in_a_cleanly_closed_store_is_refused_with_its_place() {
                 path: named,
                 offset,
             } => {
-                assert_eq!(named, *path, "{case}");
-                assert!(offset <= at as u64, "{case}: named offset {offset}");
+                check_place(&named, offset, path, at, case);
             }
             other => panic!("{case}: {other:?}"),
         }
@@ -196,8 +201,7 @@ fn a_flipped_bit_in_a_store_that_crashed_is_refused_or_cuts_the_tail_and_is_told
                     path: named,
                     offset,
                 } => {
-                    assert_eq!(named, *path, "{case}");
-                    assert!(offset <= at as u64, "{case}: named offset {offset}");
+                    check_place(&named, offset, path, at, case);
                     refused += 1;
                 }
                 Judged::Opened {

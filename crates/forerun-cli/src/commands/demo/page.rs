@@ -99,16 +99,7 @@ fn rates(rows: &[Row]) -> Chart {
     chart.note =
         "The median of the rounds; the bars reach from the slowest to the fastest.".to_owned();
     for (strategy, own) in by_strategy(rows) {
-        chart.push(
-            shown(strategy),
-            own.iter().map(|row| {
-                Some((
-                    row.keys_per_second,
-                    row.keys_per_second_min,
-                    row.keys_per_second_max,
-                ))
-            }),
-        );
+        chart.push(shown(strategy), own.iter().map(|row| Some(row.rates())));
     }
     chart
 }
