@@ -1,0 +1,165 @@
+//! Hashing of 64-bit keys: a seeded permutation, so that no two keys share a hash and a key can be
+//! had back from its hash.
+//!
+//! ```text
+//!   key -- + a -- ^ >> 32 -- * m1 -- ^ >> 32 -- * m2 -- ^ >> 32 --> hash      a secret, m1 and m2 secret and odd
+//! ```
+//!
+//! Every step can be undone: a table may keep the part of a hash that the place of an entry does not
+//! already tell, and needs no key beside it (quotienting; Knuth, The Art of Computer Programming 3,
+//! exercise 6.4-13, and Cleary 1984). The top bits depend on every bit of the key and are the ones to
+//! draw an index from; the low half is the top half mixed in again. (It has the shape of MurmurHash3's
+//! finalizer. Without the first fold, keys that differ only in their top bits spread unevenly.)
+//!
+//! The multipliers are drawn at random for each table, so keys that pile up in one table do not pile
+//! up in another. It is no cryptographic function: whoever can watch a table's timing for long enough
+//! may learn its seed.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// A random permutation of the 64-bit numbers.
+///
+/// ```
+/// use forerun_core::hashing::Permutation;
+///
+/// let permutation = Permutation::from_seed(7);
+/// let hash = permutation.hash(42);
+/// assert_eq!(permutation.key(hash), 42);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permutation {
+    add: u64,
+    multiply: [u64; 2],
+    /// The inverses of `multiply`, modulo 2^64.
+    divide: [u64; 2],
+}
+
+impl Permutation {
+    /// A permutation nobody outside this process can foretell: the standard library's random keys
+    /// seed it.
+    pub fn random() -> Permutation {
+        Permutation::from_seed(RandomState::new().build_hasher().finish())
+    }
+
+    /// The permutation of a seed: the same for the same seed on any machine.
+    pub fn from_seed(seed: u64) -> Permutation {
+        let mut state = seed;
+        let mut next = || {
+            // SplitMix64 (Steele, Lea and Flood, 2014) spreads the seed over the constants.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        let add = next();
+        // Odd, or the multiplication could not be undone; with the top bit set, or a small
+        // multiplier would leave the high half of a small key's product empty.
+        let multiply = [next() | 1 | 1 << 63, next() | 1 | 1 << 63];
+        Permutation {
+            add,
+            multiply,
+            divide: multiply.map(inverse),
+        }
+    }
+
+    /// The hash of a key.
+    #[inline(always)]
+    pub fn hash(&self, key: u64) -> u64 {
+        let mut h = key.wrapping_add(self.add);
+        h = (h ^ (h >> 32)).wrapping_mul(self.multiply[0]);
+        h ^= h >> 32;
+        h = h.wrapping_mul(self.multiply[1]);
+        h ^ (h >> 32)
+    }
+
+    /// The key of a hash: what [`Permutation::hash`] was given.
+    #[inline]
+    pub fn key(&self, hash: u64) -> u64 {
+        let mut h = hash ^ (hash >> 32);
+        h = h.wrapping_mul(self.divide[1]);
+        h ^= h >> 32;
+        h = h.wrapping_mul(self.divide[0]);
+        (h ^ (h >> 32)).wrapping_sub(self.add)
+    }
+}
+
+/// The number that `odd` times it is 1, modulo 2^64.
+fn inverse(odd: u64) -> u64 {
+    // Newton's step doubles the right low bits; an odd number is its own inverse in three.
+    let mut x = odd;
+    for _ in 0..5 {
+        x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+    }
+    x
+}
+
+/// `hash` scaled to `0..len`: the top bits decide, no division (Lemire, 2019).
+///
+/// ```
+/// use forerun_core::hashing::scale;
+///
+/// assert_eq!(scale(u64::MAX, 10), 9);
+/// assert_eq!(scale(0, 10), 0);
+/// ```
+#[inline(always)]
+pub fn scale(hash: u64, len: u64) -> u64 {
+    ((u128::from(hash) * u128::from(len)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_key_comes_back_from_its_hash(seed: u64, key: u64) {
+            let permutation = Permutation::from_seed(seed);
+            prop_assert_eq!(permutation.key(permutation.hash(key)), key);
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_come_back_too() {
+        for seed in 0..100 {
+            let permutation = Permutation::from_seed(seed);
+            for key in [0, 1, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32] {
+                assert_eq!(permutation.key(permutation.hash(key)), key);
+            }
+        }
+    }
+
+    /// How unevenly the keys fall into 1,024 places: chi-square over its 1,023 degrees of freedom,
+    /// near 1 for a random function.
+    fn unevenness(keys: impl Iterator<Item = u64>, place: impl Fn(u64) -> usize) -> f64 {
+        let mut counts = [0u32; 1024];
+        let mut total = 0.0;
+        for key in keys {
+            counts[place(key)] += 1;
+            total += 1.0;
+        }
+        let expected = total / 1024.0;
+        let squares = counts
+            .iter()
+            .map(|&n| (f64::from(n) - expected).powi(2) / expected);
+        squares.sum::<f64>() / 1023.0
+    }
+
+    #[test]
+    fn keys_in_a_row_and_keys_equal_in_their_low_bits_spread_evenly() {
+        const KEYS: u64 = 200_000;
+        for seed in 0..20 {
+            let permutation = Permutation::from_seed(seed);
+            for shift in [0, 1, 3, 8, 16, 32, 40, 46] {
+                let keys = || (0..KEYS).map(|n| n << shift);
+                let top = unevenness(keys(), |key| (permutation.hash(key) >> 54) as usize);
+                let low = unevenness(keys(), |key| (permutation.hash(key) & 1023) as usize);
+                assert!(
+                    top < 1.3 && low < 1.3,
+                    "seed {seed}, shift {shift}: {top} {low}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Row gathers between pinned host memory and the GPU.

@@ -1,0 +1,1 @@
+//! The designs that are studied.

@@ -1,0 +1,5 @@
+//! The production table.
+
+/// A hash table.
+#[derive(Debug)]
+pub struct HashTable;
