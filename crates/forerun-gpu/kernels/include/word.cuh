@@ -1,0 +1,15 @@
+// Integers by their width, without any header: NVRTC has none of the host's.
+#pragma once
+
+namespace forerun {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i32 = int;
+using i64 = long long;
+
+static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "widths");
+
+}  // namespace forerun

@@ -1,0 +1,92 @@
+//! The one argument of every row-copying kernel: what `kernels/include/gather_params.cuh` draws, field by field.
+//!
+//! The meaning of each field, of indices that name no row, and of the slot map stand there, since the kernels are what
+//! gives them meaning. Addresses are as the device sees them.
+
+use std::mem::{offset_of, size_of};
+
+/// See `kernels/include/gather_params.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatherParams {
+    /// Address of row 0 of layer 0.
+    pub source: u64,
+    /// Address of row 0 of layer 0.
+    pub destination: u64,
+    /// Address of `layers` addresses, or 0: layers lie `source_layer_bytes` apart.
+    pub source_table: u64,
+    /// Address of `layers` addresses, or 0: layers lie `destination_layer_bytes` apart.
+    pub destination_table: u64,
+    /// From one layer to the next.
+    pub source_layer_bytes: i64,
+    /// From one layer to the next.
+    pub destination_layer_bytes: i64,
+    /// From one row to the next.
+    pub source_stride_bytes: u64,
+    /// From one row to the next.
+    pub destination_stride_bytes: u64,
+    /// A multiple of the kernel's unit, as are all addresses and strides.
+    pub row_bytes: u64,
+    /// Rows of a layer: the first index that is out of range.
+    pub source_rows: u64,
+    /// Rows of a layer: the first index that is out of range.
+    pub destination_rows: u64,
+    /// Address of the first index.
+    pub source_index: u64,
+    /// Address of the first index.
+    pub destination_index: u64,
+    /// In indices: 1 for an array of its own, 2 inside `[n, 2]` pairs.
+    pub source_index_step: u64,
+    /// In indices: 1 for an array of its own, 2 inside `[n, 2]` pairs.
+    pub destination_index_step: u64,
+    /// In indices: 0 where all layers share their indices.
+    pub index_layer_step: u64,
+    /// Pairs of a layer, or the most there can be where `device_count` is given.
+    pub count: u64,
+    /// Address of a signed count on the device, or 0.
+    pub device_count: u64,
+    /// Address of layer 0's map, or 0 with [`MAP_KEEP`].
+    pub map: u64,
+    /// In entries, from one layer's map to the next.
+    pub map_layer_step: u64,
+    /// Address of a `u64` counter of indices outside their range other than -1, or 0.
+    pub out_of_range: u64,
+    /// How many layers, at least 1.
+    pub layers: u32,
+    /// 4 or 8.
+    pub index_bytes: u32,
+    /// 4 or 8.
+    pub count_bytes: u32,
+    /// 4 or 8.
+    pub map_bytes: u32,
+    /// [`GATHER`] or [`SCATTER`]: which side is the host's.
+    pub direction: u32,
+    /// [`ABSENT_SKIP`] or [`ABSENT_ZERO`].
+    pub absent: u32,
+    /// [`MAP_KEEP`], [`MAP_SET`] or [`MAP_CLEAR`].
+    pub map_update: u32,
+    /// V6: bytes of one stage in shared memory, a multiple of 128; else 0.
+    pub stage_bytes: u32,
+}
+
+/// Host to device: the source is the host's.
+pub const GATHER: u32 = 0;
+/// Device to host: the destination is the host's.
+pub const SCATTER: u32 = 1;
+/// A pair whose source names no row leaves its destination as it is.
+pub const ABSENT_SKIP: u32 = 0;
+/// A pair whose source names no row fills its destination with zeros.
+pub const ABSENT_ZERO: u32 = 1;
+/// The slot map is left alone.
+pub const MAP_KEEP: u32 = 0;
+/// `map[host row] = device row` for each row copied.
+pub const MAP_SET: u32 = 1;
+/// `map[host row] = -1` for each row copied.
+pub const MAP_CLEAR: u32 = 2;
+
+// The kernels assert the same size; the offsets are numbered there.
+const _: () = assert!(size_of::<GatherParams>() == 200);
+const _: () = assert!(offset_of!(GatherParams, row_bytes) == 64);
+const _: () = assert!(offset_of!(GatherParams, count) == 128);
+const _: () = assert!(offset_of!(GatherParams, out_of_range) == 160);
+const _: () = assert!(offset_of!(GatherParams, stage_bytes) == 196);
