@@ -12,9 +12,17 @@
 
 mod isa;
 mod prefetch;
+mod simd;
 
 pub use isa::{Isa, IsaChoice, ParseIsaError, Request, isa, isa_choice};
 pub use prefetch::prefetch_read;
+pub use simd::{Lanes, Mask, OneLane, Scalar, Simd, WithSimd, dispatch};
+
+#[cfg(target_arch = "x86_64")]
+pub use simd::{Avx2, Avx512};
+
+#[cfg(target_arch = "aarch64")]
+pub use simd::Neon;
 
 /// Bytes the processor moves between memory and its caches at a time.
 ///
