@@ -1,0 +1,88 @@
+// V5: a warp copies ROWS rows at a time, in requests that begin on a line of the host's memory.
+//
+//   a row of 656 bytes that starts 112 into a line, unit 16, ALIGN 128:
+//
+//     line    0        1        2        3        4        5        6
+//             |.......#|########|########|########|########|########|
+//     load 0  |      31 lanes, from lane 7 on: 400 B      |                  requests of 512 bytes, each on lines of
+//     load 1  |                                   |  16 lanes: 256 B |       its own; lanes outside the row are off
+//
+// From the row's start on, as in V2 to V4, the first request would touch 5 lines and the second ask for the fifth again.
+// What is aligned is the side across the link: the source of a gather, the destination of a scatter. The other side, in
+// the device's own memory, follows a unit at a time at whatever offset its row has.
+//
+// Indices: lane l of a warp resolves row l of its group, and the others get it by shuffle; those of the next group are
+// asked for before this group's rows, so that they come along with them.
+//
+// Lanes shifted to a line are known from zero-copy graph traversal (EMOGI, VLDB 2020).
+#pragma once
+#include "row.cuh"
+
+namespace forerun {
+
+constexpr u32 held_a_row = 2;  // requests of each row at once: all of a row up to 1,024 - ALIGN bytes at 16 bytes a lane
+
+template <u32 UNIT, u32 ROWS> struct Held {
+    Unit<UNIT> unit[ROWS][held_a_row];
+};
+
+// Where this lane's unit of request `k` lies in the row: less than `units`, or off.
+template <u32 UNIT, u32 ALIGN> FORERUN_DEVICE u32 place_in_row(u64 anchor, u32 k) {
+    const u32 lead = u32(anchor % ALIGN) / UNIT;
+    return k * warp_lanes + lane_in_warp() - lead;  // before the row's start: wraps to more than any row has
+}
+
+template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_aligned(const GatherParams& p, const Row (&rows)[ROWS]) {
+    const u32 units = u32(p.row_bytes / UNIT);
+    const u32 requests = (units + ALIGN / UNIT - 1 + warp_lanes - 1) / warp_lanes;  // for a row that starts anywhere
+    for (u32 first = 0; first < requests; first += held_a_row) {
+        Held<UNIT, ROWS> held = {};  // zeros, where rows are to be zeroed
+#pragma unroll
+        for (u32 r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (u32 k = 0; k < held_a_row; ++k) {
+                const u32 u = place_in_row<UNIT, ALIGN>(p.direction == gather ? rows[r].from : rows[r].to, first + k);
+                if (rows[r].action == Action::copy && u < units) held.unit[r][k] = load_once(at<Unit<UNIT>>(rows[r].from) + u);
+            }
+        }
+#pragma unroll
+        for (u32 r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (u32 k = 0; k < held_a_row; ++k) {
+                const u32 u = place_in_row<UNIT, ALIGN>(p.direction == gather ? rows[r].from : rows[r].to, first + k);
+                if (rows[r].action != Action::none && u < units) store(at<Unit<UNIT>>(rows[r].to) + u, held.unit[r][k]);
+            }
+        }
+    }
+}
+
+template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void aligned_rows(const GatherParams& p) {
+    static_assert(ALIGN <= UNIT * warp_lanes, "a request of all lanes covers a line or more");
+    const u64 n = pair_count(p);
+    const auto pair_of_lane = [&](const Walk& walk) {
+        const u64 i = walk.item * ROWS + lane_in_warp();
+        return walk.more() && lane_in_warp() < ROWS && i < n ? pair_at(p, walk.layer, i) : no_pair;
+    };
+
+    Walk walk(warp_in_grid(), (n + ROWS - 1) / ROWS, p.layers);
+    Pair pair = pair_of_lane(walk);
+    while (walk.more()) {
+        const u32 layer = walk.layer;
+        const Pair mine = pair;
+        walk.advance(warps_in_grid());
+        pair = pair_of_lane(walk);
+
+        const Row resolved = row_of(p, layer, mine, true);  // lanes beyond ROWS hold no pair, and count nothing
+        Row rows[ROWS];
+#pragma unroll
+        for (u32 r = 0; r < ROWS; ++r) {
+            rows[r].from = shuffle(all_lanes, resolved.from, r);
+            rows[r].to = shuffle(all_lanes, resolved.to, r);
+            rows[r].action = Action(shuffle(all_lanes, u32(resolved.action), r));
+        }
+        copy_aligned<UNIT, ROWS, ALIGN>(p, rows);
+        update_map(p, layer, mine, resolved.action);
+    }
+}
+
+}  // namespace forerun

@@ -1,0 +1,107 @@
+// Which bytes a pair of indices stands for, and how the work is walked through.
+//
+//   work of a launch:   layer 0: pair 0 1 2 ... n-1 | layer 1: pair 0 1 ... n-1 | ...
+//
+// `Walk` strides over it without dividing: it takes whole layers off instead, at most `layers` times in a kernel.
+#pragma once
+#include "../include/atomic.cuh"
+#include "../include/gather_params.cuh"
+#include "../include/lane.cuh"
+#include "../include/memory.cuh"
+
+namespace forerun {
+
+enum class Action : u32 { none, copy, zero };
+
+struct Pair {
+    i64 source, destination;
+};
+
+constexpr Pair no_pair = {-1, -1};
+
+struct Row {
+    u64 from, to;
+    Action action;
+};
+
+FORERUN_DEVICE i64 signed_of(u64 base, u64 at_index, u32 bytes) {
+    return bytes == 4 ? i64(load(at<i32>(base) + at_index)) : load(at<i64>(base) + at_index);
+}
+
+// Pairs of a layer.
+FORERUN_DEVICE u64 pair_count(const GatherParams& p) {
+    if (p.device_count == 0) return p.count;
+    const i64 wanted = signed_of(p.device_count, 0, p.count_bytes);
+    return wanted < 0 ? 0 : u64(wanted) < p.count ? u64(wanted) : p.count;
+}
+
+FORERUN_DEVICE Pair pair_at(const GatherParams& p, u32 layer, u64 i) {
+    const u64 first = layer * p.index_layer_step;
+    return {signed_of(p.source_index, first + i * p.source_index_step, p.index_bytes),
+            signed_of(p.destination_index, first + i * p.destination_index_step, p.index_bytes)};
+}
+
+FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer) {
+    return table == 0 ? base + u64(i64(layer) * step_bytes) : load(at<u64>(table) + layer);
+}
+
+// What a pair asks for. `counts` is true for one of the lanes that ask for the same pair.
+FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool counts) {
+    // As unsigned numbers, negative indices are too large as well.
+    const bool source_there = u64(pair.source) < p.source_rows;
+    const bool destination_there = u64(pair.destination) < p.destination_rows;
+    if (counts && p.out_of_range != 0) {
+        const u64 wrong = u64(!source_there && pair.source != -1) + u64(!destination_there && pair.destination != -1);
+        if (wrong != 0) atomic_add(at<u64>(p.out_of_range), wrong);
+    }
+    Row row = {0, 0, Action::none};
+    if (destination_there && (source_there || p.absent == absent_zero)) {
+        row.action = source_there ? Action::copy : Action::zero;
+        row.to = layer_address(p.destination, p.destination_table, p.destination_layer_bytes, layer) +
+                 u64(pair.destination) * p.destination_stride_bytes;
+        if (source_there) {
+            row.from = layer_address(p.source, p.source_table, p.source_layer_bytes, layer) + u64(pair.source) * p.source_stride_bytes;
+        }
+    }
+    return row;
+}
+
+// The slot map's entry for a row that has been copied. By one lane a row.
+FORERUN_DEVICE void update_map(const GatherParams& p, u32 layer, Pair pair, Action action) {
+    if (p.map_update == map_keep || action != Action::copy) return;
+    const i64 host = p.direction == gather ? pair.source : pair.destination;
+    const i64 device = p.direction == gather ? pair.destination : pair.source;
+    const i64 value = p.map_update == map_set ? device : -1;
+    const u64 entry = layer * p.map_layer_step + u64(host);
+    if (p.map_bytes == 4) {
+        store(at<i32>(p.map) + entry, i32(value));
+    } else {
+        store(at<i64>(p.map) + entry, value);
+    }
+}
+
+// Items of `each_layer` a layer, from item `first` on, every `stride`-th.
+struct Walk {
+    u64 each_layer, item;
+    u32 layer, layers;
+
+    FORERUN_DEVICE Walk(u64 first, u64 each_layer, u32 layers) : each_layer(each_layer), item(first), layer(0), layers(layers) {
+        if (each_layer == 0) layer = layers;
+        settle();
+    }
+    FORERUN_DEVICE bool more() const { return layer < layers; }
+    FORERUN_DEVICE void advance(u64 stride) {
+        item += stride;
+        settle();
+    }
+
+  private:
+    FORERUN_DEVICE void settle() {
+        while (layer < layers && item >= each_layer) {
+            item -= each_layer;
+            ++layer;
+        }
+    }
+};
+
+}  // namespace forerun

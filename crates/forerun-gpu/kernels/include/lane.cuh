@@ -1,0 +1,55 @@
+// Who runs, and how the lanes of a warp and the threads of a block meet. Everything is one-dimensional.
+//
+// A mask names the lanes that take part; each of them makes the same call with the same mask. Calls that exchange values
+// stand at one place in the code for all of them.
+#pragma once
+#include "target.cuh"
+#include "word.cuh"
+
+#if defined(FORERUN_SHIM)
+#include "shim/lane.h"
+#else
+
+namespace forerun {
+
+FORERUN_DEVICE u32 thread_in_block() { return threadIdx.x; }
+FORERUN_DEVICE u32 threads_in_block() { return blockDim.x; }
+FORERUN_DEVICE u32 block_in_grid() { return blockIdx.x; }
+FORERUN_DEVICE u32 blocks_in_grid() { return gridDim.x; }
+
+FORERUN_DEVICE void block_sync() { __syncthreads(); }
+FORERUN_DEVICE void warp_sync(u32 mask) { __syncwarp(mask); }
+
+FORERUN_DEVICE u32 ballot(u32 mask, bool yes) { return __ballot_sync(mask, yes); }
+FORERUN_DEVICE bool any(u32 mask, bool yes) { return __any_sync(mask, yes); }
+FORERUN_DEVICE bool all(u32 mask, bool yes) { return __all_sync(mask, yes); }
+// The lanes of the mask that hold the same value as the caller.
+template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) { return __match_any_sync(mask, value); }
+
+// The value of lane `from`; of the lane `by` below, above or across (the caller's own where there is none).
+template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) { return __shfl_sync(mask, value, from); }
+template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) { return __shfl_up_sync(mask, value, by); }
+template <typename T> FORERUN_DEVICE T shuffle_down(u32 mask, T value, u32 by) { return __shfl_down_sync(mask, value, by); }
+template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) { return __shfl_xor_sync(mask, value, by); }
+
+FORERUN_DEVICE u32 ones(u32 mask) { return __popc(mask); }
+FORERUN_DEVICE u32 lowest(u32 mask) { return __ffs(mask) - 1; }  // of a mask that is not 0
+
+}  // namespace forerun
+
+#endif
+
+namespace forerun {
+
+constexpr u32 warp_lanes = 32;
+constexpr u32 all_lanes = 0xffffffffu;
+
+FORERUN_DEVICE u32 lane_in_warp() { return thread_in_block() % warp_lanes; }
+FORERUN_DEVICE u32 warp_in_block() { return thread_in_block() / warp_lanes; }
+FORERUN_DEVICE u32 warps_in_block() { return threads_in_block() / warp_lanes; }
+
+FORERUN_DEVICE u64 thread_in_grid() { return u64(block_in_grid()) * threads_in_block() + thread_in_block(); }
+FORERUN_DEVICE u64 warp_in_grid() { return u64(block_in_grid()) * warps_in_block() + warp_in_block(); }
+FORERUN_DEVICE u64 warps_in_grid() { return u64(blocks_in_grid()) * warps_in_block(); }
+
+}  // namespace forerun
