@@ -1,0 +1,57 @@
+// atomic.cuh, for the shim: a point, and then the whole operation before anyone else runs. Orderings and fences are what
+// this machine gives anyway: see machine.h for what that hides.
+#pragma once
+#include "machine.h"
+
+namespace forerun {
+
+namespace shim {
+
+template <typename T, typename Next> T atomically(T* to, Next next) {
+    Machine::current().point();
+    const T was = *to;
+    *to = next(was);
+    return was;
+}
+template <typename T> struct Same { using Type = T; };
+
+}  // namespace shim
+
+template <typename T> T atomic_add(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return T(was + value); });
+}
+template <typename T> T atomic_min(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return was < value ? was : value; });
+}
+template <typename T> T atomic_max(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return was > value ? was : value; });
+}
+template <typename T> T atomic_and(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return T(was & value); });
+}
+template <typename T> T atomic_or(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return T(was | value); });
+}
+template <typename T> T atomic_exchange(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T) { return value; });
+}
+template <typename T>
+T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return std::memcmp(&was, &expected, sizeof(T)) == 0 ? value : was; });
+}
+
+template <typename T> T load_relaxed(const T* from) {
+    shim::Machine::current().point();
+    return *from;
+}
+template <typename T> T load_acquire(const T* from) { return load_relaxed(from); }
+template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type value) {
+    shim::Machine::current().point();
+    *to = value;
+}
+template <typename T> void store_release(T* to, typename shim::Same<T>::Type value) { store_relaxed(to, value); }
+
+inline void fence() { shim::Machine::current().point(); }
+inline void fence_system() { shim::Machine::current().point(); }
+
+}  // namespace forerun

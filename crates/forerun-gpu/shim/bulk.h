@@ -1,0 +1,113 @@
+// bulk.cuh, for the shim. A load lands while somebody waits at its barrier, one at a time, and never earlier; a store
+// reads shared memory when its lane waits for that, and its destination is poison until it waits for the whole.
+//
+// Barriers live in a table of the block, under the address of the one in shared memory; that holds poison, so reading it
+// is of no use to a kernel. That async_fence() is called where it must be is not checked.
+#pragma once
+#include "async.h"
+
+namespace forerun {
+
+namespace shim {
+
+inline BarrierState& barrier_state(Barrier* barrier, const char* what, Site site) {
+    auto& barriers = Machine::current().block().barriers;
+    const auto found = barriers.find(barrier);
+    if (found == barriers.end()) {
+        Machine::current().fail("%s (%s:%d): no barrier was begun at %p in this block", what, site.file, site.line, static_cast<void*>(barrier));
+    }
+    return found->second;
+}
+
+inline const char* barrier_wait_name = "barrier_wait";
+
+// A phase is over when nothing is missing; the next one begins at once.
+inline void settle_barrier(BarrierState& state) {
+    if (state.arrivals_left != 0 || state.bytes_left != 0) return;
+    state.arrivals_left = state.arrivals;
+    ++state.phase;
+    for (Lane* lane : Machine::current().block().lanes) {
+        if (lane->waits_for == barrier_wait_name) Machine::current().wake(*lane);
+    }
+}
+
+inline void check_bulk(const char* what, Site site, const void* to, const void* from, u32 bytes) {
+    if (bytes == 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+        Machine::current().fail("%s (%s:%d) of %u bytes from %p to %p: all three must be multiples of 16", what, site.file, site.line, bytes, from,
+                                to);
+    }
+}
+
+}  // namespace shim
+
+inline void barrier_init(Barrier* barrier, u32 arrivals) {
+    shim::BarrierState state;
+    state.arrivals = state.arrivals_left = arrivals;
+    shim::Machine::current().block().barriers[barrier] = state;
+}
+inline void async_fence() {}
+
+inline void barrier_arrive(Barrier* barrier, shim::Site site = shim::Site::here()) {
+    shim::Machine::current().point();
+    auto& state = shim::barrier_state(barrier, "barrier_arrive", site);
+    --state.arrivals_left;  // never 0: it is filled up again at once
+    shim::settle_barrier(state);
+}
+inline void barrier_expect(Barrier* barrier, u32 bytes, shim::Site site = shim::Site::here()) {
+    shim::Machine::current().point();
+    auto& state = shim::barrier_state(barrier, "barrier_expect", site);
+    state.bytes_left += bytes;
+    --state.arrivals_left;
+    shim::settle_barrier(state);
+}
+inline void barrier_wait(Barrier* barrier, u32 parity, shim::Site site = shim::Site::here()) {
+    auto& machine = shim::Machine::current();
+    machine.point();
+    auto& state = shim::barrier_state(barrier, "barrier_wait", site);
+    while (state.phase % 2 == parity) {
+        if (state.loads.empty()) {
+            machine.wait(shim::barrier_wait_name, site);
+            continue;
+        }
+        std::swap(state.loads.back(), state.loads[machine.random().below(state.loads.size())]);
+        state.loads.back().land();
+        state.bytes_left -= state.loads.back().bytes;
+        state.loads.pop_back();
+        shim::settle_barrier(state);
+        machine.point();
+    }
+}
+
+inline void bulk_load(void* to, const void* from, u32 bytes, Barrier* barrier, shim::Site site = shim::Site::here()) {
+    shim::check_bulk("bulk_load", site, to, from, bytes);
+    auto& state = shim::barrier_state(barrier, "bulk_load", site);
+    shim::start_copy(state.loads, to, from, bytes);
+    for (shim::Lane* lane : shim::Machine::current().block().lanes) {
+        if (lane->waits_for == shim::barrier_wait_name) shim::Machine::current().wake(*lane);
+    }
+}
+inline void bulk_store(void* to, const void* from, u32 bytes, shim::Site site = shim::Site::here()) {
+    shim::check_bulk("bulk_store", site, to, from, bytes);
+    auto& open = shim::Machine::current().lane().stores.open;
+    shim::Machine::current().point();
+    open.push_back({static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from), bytes, {}});
+    std::memset(to, shim::poison, bytes);
+}
+inline void bulk_commit() { shim::Machine::current().lane().stores.commit(); }
+template <u32 GROUPS> void bulk_wait_read() {
+    shim::Machine::current().point();
+    auto& groups = shim::Machine::current().lane().stores.closed;
+    for (size_t i = 0; i + GROUPS < groups.size(); ++i) {
+        for (auto& store : groups[i]) store.take();
+    }
+}
+template <u32 GROUPS> void bulk_wait() {
+    shim::Machine::current().point();
+    auto& groups = shim::Machine::current().lane().stores.closed;
+    while (groups.size() > GROUPS) {
+        for (auto& store : groups.front()) store.land();
+        groups.pop_front();
+    }
+}
+
+}  // namespace forerun

@@ -1,0 +1,145 @@
+// lane.cuh, for the shim: who runs, and the calls in which lanes meet.
+//
+// A warp's call is a Meeting: the lanes of its mask deposit a value each, and go on when all have. Calls that exchange
+// values meet only at one place in the sources, as the hardware asks; a plain warp_sync meets another anywhere.
+#pragma once
+#include "machine.h"
+#include "word.cuh"
+
+namespace forerun {
+
+namespace shim {
+
+inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, const void* value, size_t bytes) {
+    Machine& machine = Machine::current();
+    machine.point();
+    Lane& lane = machine.lane();
+    if ((mask & lane.bit()) == 0) machine.fail("%s (%s:%d) names lanes 0x%08x and not its caller", what, site.file, site.line, mask);
+    const u32 warp = lane.thread / 32;
+    for (u32 rest = mask; rest != 0; rest &= rest - 1) {
+        const u32 named = warp * 32 + u32(__builtin_ctz(rest));
+        if (named >= lane.block->lanes.size() || lane.block->lanes[named]->state == Lane::State::done) {
+            machine.fail("%s (%s:%d) names lane %u, which %s", what, site.file, site.line, named % 32,
+                         named >= lane.block->lanes.size() ? "the block does not have" : "has left the kernel");
+        }
+    }
+
+    auto& meetings = lane.block->meetings[warp];
+    Meeting* meeting = nullptr;
+    for (auto& other : meetings) {
+        const bool same = other->mask == mask && std::strcmp(other->what, what) == 0 && (!exchanges || other->site == site);
+        if (same && !other->complete() && (other->arrived & lane.bit()) == 0) meeting = other.get();
+    }
+    if (meeting == nullptr) {
+        meetings.push_back(std::make_unique<Meeting>());
+        meeting = meetings.back().get();
+        meeting->what = what;
+        meeting->site = site;
+        meeting->mask = mask;
+        meeting->exchanges = exchanges;
+    }
+    if (bytes != 0) std::memcpy(meeting->values[lane.in_warp()], value, bytes);
+    meeting->arrived |= lane.bit();
+    if (meeting->complete()) {
+        for (u32 rest = mask & ~lane.bit(); rest != 0; rest &= rest - 1) {
+            machine.wake(*lane.block->lanes[warp * 32 + u32(__builtin_ctz(rest))]);
+        }
+    } else {
+        machine.wait(what, site, mask);
+    }
+    return *meeting;
+}
+
+// Each lane calls it once it has what it came for.
+inline void depart(Meeting& meeting) {
+    Lane& lane = Machine::current().lane();
+    meeting.gone |= lane.bit();
+    if (meeting.gone != meeting.mask) return;
+    auto& meetings = lane.block->meetings[lane.thread / 32];
+    for (auto& other : meetings) {
+        if (other.get() == &meeting) {
+            std::swap(other, meetings.back());
+            meetings.pop_back();
+            return;
+        }
+    }
+}
+
+template <typename T> T exchange(const char* what, Site site, u32 mask, T value, u32 from) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
+    Meeting& meeting = meet(what, site, mask, true, &value, sizeof(T));
+    if ((mask >> from & 1) == 0) {
+        Machine::current().fail("%s (%s:%d) reads lane %u, which lanes 0x%08x do not include", what, site.file, site.line, from, mask);
+    }
+    T result;
+    std::memcpy(&result, meeting.values[from], sizeof(T));
+    depart(meeting);
+    return result;
+}
+
+// Which lanes of the mask deposited a value that `chosen` likes.
+template <typename T, typename Chosen> u32 vote(const char* what, Site site, u32 mask, T value, Chosen chosen) {
+    Meeting& meeting = meet(what, site, mask, true, &value, sizeof(T));
+    u32 result = 0;
+    for (u32 rest = mask; rest != 0; rest &= rest - 1) {
+        T other;
+        std::memcpy(&other, meeting.values[__builtin_ctz(rest)], sizeof(T));
+        if (chosen(other)) result |= rest & (~rest + 1);
+    }
+    depart(meeting);
+    return result;
+}
+
+}  // namespace shim
+
+inline u32 thread_in_block() { return shim::Machine::current().lane().thread; }
+inline u32 threads_in_block() { return shim::Machine::current().launch().threads; }
+inline u32 block_in_grid() { return shim::Machine::current().block().index; }
+inline u32 blocks_in_grid() { return shim::Machine::current().launch().blocks; }
+
+inline void block_sync(shim::Site site = shim::Site::here()) {
+    auto& machine = shim::Machine::current();
+    machine.point();
+    shim::Block& block = machine.block();
+    if (++block.at_barrier == block.live) {
+        machine.release_barrier(block);
+    } else {
+        machine.wait(shim::Machine::barrier_name, site);
+    }
+}
+inline void warp_sync(u32 mask, shim::Site site = shim::Site::here()) {
+    shim::depart(shim::meet("warp_sync", site, mask, false, nullptr, 0));
+}
+
+inline u32 ballot(u32 mask, bool yes, shim::Site site = shim::Site::here()) {
+    return shim::vote("ballot", site, mask, yes, [](bool other) { return other; });
+}
+inline bool any(u32 mask, bool yes, shim::Site site = shim::Site::here()) {
+    return shim::vote("any", site, mask, yes, [](bool other) { return other; }) != 0;
+}
+inline bool all(u32 mask, bool yes, shim::Site site = shim::Site::here()) {
+    return shim::vote("all", site, mask, yes, [](bool other) { return other; }) == mask;
+}
+template <typename T> u32 match(u32 mask, T value, shim::Site site = shim::Site::here()) {
+    return shim::vote("match", site, mask, value, [value](T other) { return other == value; });
+}
+
+template <typename T> T shuffle(u32 mask, T value, u32 from, shim::Site site = shim::Site::here()) {
+    return shim::exchange("shuffle", site, mask, value, from % 32);
+}
+template <typename T> T shuffle_up(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
+    const u32 lane = thread_in_block() % 32;
+    return shim::exchange("shuffle_up", site, mask, value, lane < by ? lane : lane - by);
+}
+template <typename T> T shuffle_down(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
+    const u32 lane = thread_in_block() % 32;
+    return shim::exchange("shuffle_down", site, mask, value, lane + by > 31 ? lane : lane + by);
+}
+template <typename T> T shuffle_xor(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
+    return shim::exchange("shuffle_xor", site, mask, value, (thread_in_block() % 32) ^ (by % 32));
+}
+
+inline u32 ones(u32 mask) { return u32(__builtin_popcount(mask)); }
+inline u32 lowest(u32 mask) { return u32(__builtin_ctz(mask)); }
+
+}  // namespace forerun

@@ -1,0 +1,354 @@
+// A GPU for tests: each lane is a fiber, and a seeded scheduler decides who runs.
+//
+//   Machine ── blocks in seeded order, `resident` of them at a time
+//               └ Block ── shared memory (poisoned), barriers, warps
+//                          └ Lane ── a fiber; ready, waiting or done; copies on their way
+//
+// A lane may be set aside at every load, store and atomic (`point`), and waits in every collective call and barrier
+// until those it names are there. Which lane goes on is drawn from the seed: any, the longest ready, or the last made
+// ready, with short or long turns. A seed stands for one schedule, so a failure can be had again.
+//
+// What it finds: results that depend on the schedule, by comparison over seeds; reading what has not been waited for
+// (poison); a lane that is named and never comes, with the place of each who waits; shared memory out of bounds, wrong
+// alignment and the like, by the sanitizers it is compiled with.
+//
+// What it does not: it is one thread of the host, so every store is seen at once and in order by all (no weak ordering:
+// a missing fence, acquire or release goes unnoticed), plain accesses that do not go through load() and store() are no
+// points, and nothing here says how long anything takes.
+#pragma once
+#include <cstdarg>
+#include <functional>
+#include <string>
+
+#include "fiber.h"
+#include "pending.h"
+#include "random.h"
+
+namespace forerun::shim {
+
+struct Block;
+
+struct Lane {
+    enum class State { ready, waiting, done };
+
+    Fiber fiber;
+    Block* block = nullptr;
+    uint32_t thread = 0;
+    State state = State::done;
+    const char* waits_for = nullptr;
+    Site waits_at = {nullptr, 0};
+    uint32_t waits_mask = 0;
+    CopyGroups copies;  // cp.async
+    CopyGroups stores;  // cp.async.bulk to global memory
+
+    uint32_t in_warp() const { return thread % 32; }
+    uint32_t bit() const { return 1u << in_warp(); }
+};
+
+struct Block {
+    struct FreeShared {
+        void operator()(unsigned char* memory) const { ::operator delete(memory, std::align_val_t(128)); }
+    };
+    using Shared = std::unique_ptr<unsigned char, FreeShared>;
+    struct Variable {
+        Site site;
+        size_t bytes;
+        Shared memory;
+    };
+
+    uint32_t index = 0;
+    uint32_t live = 0;
+    uint32_t at_barrier = 0;
+    std::vector<Lane*> lanes;
+    std::vector<std::vector<std::unique_ptr<Meeting>>> meetings;  // by warp
+    Shared dynamic;
+    std::vector<Variable> variables;
+    std::map<const void*, BarrierState> barriers;
+
+    // Exactly so many bytes: the next one is the sanitizer's.
+    static Shared allocate(size_t bytes) {
+        Shared memory(static_cast<unsigned char*>(::operator new(bytes == 0 ? 1 : bytes, std::align_val_t(128))));
+        std::memset(memory.get(), poison, bytes);
+        return memory;
+    }
+};
+
+struct Launch {
+    uint32_t blocks = 1;
+    uint32_t threads = 32;
+    size_t shared_bytes = 0;
+    uint64_t seed = 0;
+    uint32_t resident = 2;          // blocks that run beside each other
+    uint32_t points_a_turn = 0;     // mean; 0: the seed says
+    uint64_t turns_max = 1u << 26;  // then lanes are said to spin
+};
+
+struct Outcome {
+    std::string failure;  // empty: every lane came to its end
+    uint64_t turns = 0;
+    bool ok() const { return failure.empty(); }
+};
+
+class Machine {
+  public:
+    // Runs a kernel to its end, or to the first failure.
+    template <typename Params> static Outcome run(const Launch& launch, void (*kernel)(Params), const Params& params) {
+        return Machine(launch, [&] { kernel(params); }).run_all();
+    }
+
+    static Machine& current() { return *running; }
+    Lane& lane() { return *lane_; }
+    Block& block() { return *lane_->block; }
+    const Launch& launch() const { return launch_; }
+    Random& random() { return random_; }
+
+    // Here another lane may go on.
+    void point() {
+        if (--points_left_ == 0) pause();
+    }
+
+    // Lets another lane go on, if there is one.
+    void pause() {
+        lane_->state = Lane::State::ready;
+        // To the far end of the queue, so that the others go before it in every order.
+        if (order_ == Order::oldest) {
+            ready_.push_back(lane_);
+        } else {
+            ready_.push_front(lane_);
+        }
+        leave();
+    }
+
+    // Sets the lane aside until somebody wakes it.
+    void wait(const char* what, Site site, uint32_t mask = 0) {
+        lane_->state = Lane::State::waiting;
+        lane_->waits_for = what;
+        lane_->waits_at = site;
+        lane_->waits_mask = mask;
+        leave();
+    }
+    void wake(Lane& lane) {
+        if (lane.state != Lane::State::waiting) return;
+        lane.state = Lane::State::ready;
+        lane.waits_for = nullptr;
+        ready_.push_back(&lane);
+    }
+
+    // Ends the launch, from within a lane.
+    [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(const char* format, ...) {
+        va_list arguments;
+        va_start(arguments, format);
+        char text[512];
+        std::vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        failure_ = "block " + std::to_string(lane_->block->index) + ", thread " + std::to_string(lane_->thread) + ": " + text;
+        lane_->fiber.switch_to(home_, true);
+        std::abort();  // nobody comes back to a launch that was given up
+    }
+
+  private:
+    enum class Order { any, oldest, newest };
+    using Fibers = std::vector<std::unique_ptr<Lane>>;
+
+    Machine(const Launch& launch, std::function<void()> kernel)
+        : launch_(launch), kernel_(std::move(kernel)), random_(launch.seed * 0x2545f4914f6cdd1du + 1) {
+        order_ = Order(random_.below(3));
+        static constexpr uint32_t turns[] = {1, 3, 16, 256};
+        const uint32_t drawn = turns[random_.below(4)];
+        points_a_turn_ = launch.points_a_turn != 0 ? launch.points_a_turn : drawn;
+    }
+
+    Outcome run_all() {
+        Machine* const outer = running;
+        running = this;
+        for (uint32_t b = 0; b < launch_.blocks; ++b) to_start_.push_back(b);
+        for (size_t i = to_start_.size(); i > 1; --i) std::swap(to_start_[i - 1], to_start_[random_.below(i)]);
+        while (blocks_.size() < launch_.resident && !to_start_.empty()) start_block();
+
+        uint64_t turns = 0;
+        while (failure_.empty() && !blocks_.empty()) {
+            if (ready_.empty()) {
+                failure_ = who_waits();
+            } else if (++turns > launch_.turns_max) {
+                failure_ = "no end after " + std::to_string(launch_.turns_max) + " turns: lanes wait for each other in a loop";
+            } else {
+                turn(take_ready());
+            }
+        }
+        running = outer;
+        return {failure_, turns};
+    }
+
+    // The pool of lanes: stacks are mapped once a process.
+    static Fibers& idle() {
+        static Fibers lanes;
+        return lanes;
+    }
+
+    void start_block() {
+        auto block = std::make_unique<Block>();
+        block->index = to_start_.back();
+        to_start_.pop_back();
+        block->live = launch_.threads;
+        block->dynamic = Block::allocate(launch_.shared_bytes);
+        block->meetings.resize((launch_.threads + 31) / 32);
+        for (uint32_t t = 0; t < launch_.threads; ++t) {
+            if (idle().empty()) idle().push_back(std::make_unique<Lane>());
+            lanes_.push_back(std::move(idle().back()));
+            idle().pop_back();
+            Lane& lane = *lanes_.back();
+            lane.block = block.get();
+            lane.thread = t;
+            lane.state = Lane::State::ready;
+            lane.copies = {};
+            lane.stores = {};
+            lane.fiber.prepare(lane_entry);
+            block->lanes.push_back(&lane);
+            ready_.push_back(&lane);
+        }
+        blocks_.push_back(std::move(block));
+    }
+
+    Lane& take_ready() {
+        if (order_ == Order::any) std::swap(ready_.back(), ready_[random_.below(ready_.size())]);
+        Lane* lane = order_ == Order::oldest ? ready_.front() : ready_.back();
+        if (order_ == Order::oldest) {
+            ready_.pop_front();
+        } else {
+            ready_.pop_back();
+        }
+        return *lane;
+    }
+
+    void turn(Lane& lane) {
+        lane_ = &lane;
+        points_left_ = points_a_turn_ == 1 ? 1 : 1 + random_.below(2 * points_a_turn_ - 1);
+        home_.switch_to(lane.fiber);
+        if (failure_.empty() && lane.state == Lane::State::done && lane.block->live == 0) retire(*lane.block);
+    }
+
+    void retire(Block& block) {
+        for (size_t i = 0; i < lanes_.size();) {
+            if (lanes_[i]->block == &block) {
+                idle().push_back(std::move(lanes_[i]));
+                lanes_[i] = std::move(lanes_.back());
+                lanes_.pop_back();
+            } else {
+                ++i;
+            }
+        }
+        for (size_t i = 0; i < blocks_.size(); ++i) {
+            if (blocks_[i].get() == &block) {
+                blocks_[i] = std::move(blocks_.back());
+                blocks_.pop_back();
+                break;
+            }
+        }
+        if (!to_start_.empty()) start_block();
+    }
+
+    void leave() { lane_->fiber.switch_to(home_); }
+
+    static void lane_entry() {
+        Fiber::begun(current().home_);
+        current().kernel_();
+        current().end_lane();
+    }
+
+    void end_lane() {
+        check_nothing_pending();
+        check_nobody_waits();
+        lane_->state = Lane::State::done;
+        Block& block = *lane_->block;
+        --block.live;
+        release_barrier(block);
+        lane_->fiber.switch_to(home_, true);
+    }
+
+    void check_nothing_pending() {
+        if (!lane_->copies.empty()) fail("left the kernel with copies (cp.async) that it has not waited for");
+        // Stores that have been read may be written when the kernel ends; those that have not hold shared memory.
+        for (auto& group : lane_->stores.closed) {
+            for (auto& store : group) {
+                if (store.taken.empty()) fail("left the kernel with bulk stores whose shared memory it has not waited for");
+                store.land();
+            }
+        }
+        if (!lane_->stores.open.empty()) fail("left the kernel with bulk stores that it has not committed");
+        if (lane_->block->live > 1) return;
+        for (auto& [address, barrier] : lane_->block->barriers) {
+            if (!barrier.loads.empty()) fail("the block ends with bulk loads on their way to the barrier at %p", address);
+        }
+    }
+
+    void check_nobody_waits() {
+        for (auto& meeting : lane_->block->meetings[lane_->thread / 32]) {
+            if ((meeting->mask & lane_->bit()) != 0 && !meeting->complete()) {
+                fail("left the kernel, but is waited for in %s (%s:%d), which names lanes 0x%08x", meeting->what, meeting->site.file,
+                     meeting->site.line, meeting->mask);
+            }
+        }
+    }
+
+  public:
+    // The block's barrier opens when every lane that has not ended is there.
+    void release_barrier(Block& block) {
+        if (block.live == 0 || block.at_barrier < block.live) return;
+        block.at_barrier = 0;
+        for (Lane* lane : block.lanes) {
+            if (lane->waits_for == barrier_name) wake(*lane);
+        }
+    }
+    static constexpr const char* barrier_name = "block_sync";
+
+  private:
+    std::string who_waits() const {
+        std::string text = "no lane can go on:";
+        uint32_t said = 0, more = 0;
+        for (const auto& lane : lanes_) {
+            if (lane->state != Lane::State::waiting) continue;
+            if (++said > 8) {
+                ++more;
+                continue;
+            }
+            char line[256];
+            std::snprintf(line, sizeof line, "\n  block %u, thread %u waits in %s (%s:%d)", lane->block->index, lane->thread, lane->waits_for,
+                          lane->waits_at.file, lane->waits_at.line);
+            text += line;
+            if (lane->waits_mask != 0) {
+                std::snprintf(line, sizeof line, " for lanes 0x%08x", lane->waits_mask);
+                text += line;
+            }
+        }
+        if (more != 0) text += "\n  and " + std::to_string(more) + " more";
+        return text;
+    }
+
+    inline static Machine* running = nullptr;
+
+    Launch launch_;
+    std::function<void()> kernel_;
+    Random random_;
+    Order order_;
+    uint32_t points_a_turn_;
+    uint64_t points_left_ = 1;
+    Fiber home_;
+    Lane* lane_ = nullptr;
+    std::string failure_;
+    std::vector<uint32_t> to_start_;
+    std::vector<std::unique_ptr<Block>> blocks_;
+    Fibers lanes_;
+    std::deque<Lane*> ready_;
+};
+
+// The block's variable that is declared at `site`.
+template <typename T> T& shared_variable(Site site) {
+    Block& block = Machine::current().block();
+    for (auto& variable : block.variables) {
+        if (variable.site == site && variable.bytes == sizeof(T)) return *reinterpret_cast<T*>(variable.memory.get());
+    }
+    block.variables.push_back({site, sizeof(T), Block::allocate(sizeof(T))});
+    return *reinterpret_cast<T*>(block.variables.back().memory.get());
+}
+
+}  // namespace forerun::shim

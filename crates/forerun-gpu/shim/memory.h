@@ -1,0 +1,20 @@
+// memory.cuh, for the shim: an access, and a point where another lane may go on.
+#pragma once
+#include "machine.h"
+
+namespace forerun {
+
+template <typename T> T load(const T* from) {
+    shim::Machine::current().point();
+    return *from;
+}
+template <typename T> void store(T* to, T value) {
+    shim::Machine::current().point();
+    *to = value;
+}
+template <L2Fetch FETCH = L2Fetch::line_part, typename T> T load_once(const T* from) { return load(from); }
+template <typename T> void store_streaming(T* to, T value) { store(to, value); }
+
+inline u8* dynamic_shared() { return shim::Machine::current().block().dynamic.get(); }
+
+}  // namespace forerun

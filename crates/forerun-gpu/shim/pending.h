@@ -1,0 +1,78 @@
+// What a lane has asked for and not yet waited for, and where lanes meet: the plain data of the shim.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace forerun::shim {
+
+// Where in the sources a call stands: the defaults of `here` are the place of the outermost call.
+struct Site {
+    const char* file;
+    int line;
+    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+    bool operator==(const Site& other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
+};
+
+// What memory holds between a copy's start and its end, before anything is written, and after it is no more.
+constexpr unsigned char poison = 0xdb;
+
+// Bytes on their way. Those of the source are taken at the start or at the end, as the schedule says: whoever changes
+// them in between finds out.
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    uint32_t bytes;
+    std::vector<unsigned char> taken;  // empty: to be taken at the end
+
+    void take() {
+        if (taken.empty()) taken.assign(from, from + bytes);
+    }
+    void land() {
+        take();
+        std::memcpy(to, taken.data(), bytes);
+    }
+};
+
+// Copies in groups that are waited for from the oldest on.
+struct CopyGroups {
+    std::vector<Copy> open;
+    std::deque<std::vector<Copy>> closed;
+
+    void commit() {
+        closed.push_back(std::move(open));
+        open.clear();
+    }
+    bool empty() const {
+        if (!open.empty()) return false;
+        for (const auto& group : closed) {
+            if (!group.empty()) return false;
+        }
+        return true;
+    }
+};
+
+// A barrier in shared memory, as `bulk.cuh` draws it.
+struct BarrierState {
+    uint32_t arrivals = 0, arrivals_left = 0;
+    int64_t bytes_left = 0;
+    uint32_t phase = 0;
+    std::vector<Copy> loads;  // that count on it
+};
+
+// Lanes of a warp in one collective call.
+struct Meeting {
+    const char* what;
+    Site site;
+    uint32_t mask = 0, arrived = 0, gone = 0;
+    bool exchanges = false;
+    unsigned char values[32][16];
+
+    bool complete() const { return arrived == mask; }
+};
+
+}  // namespace forerun::shim
