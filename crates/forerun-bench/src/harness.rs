@@ -11,7 +11,7 @@
 //! two cases of a group is the median of the rounds' ratios: each compares two turns that ran one
 //! after the other.
 
-use crate::progress::Progress;
+use crate::progress::{Bar, Progress};
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
@@ -74,10 +74,7 @@ impl Sample {
     /// # Errors
     /// The first error of a step.
     pub fn repeat(turn: &Turn, mut step: impl FnMut() -> Result<u64>) -> Result<Sample> {
-        let start = Instant::now();
-        while start.elapsed() < turn.warm_up {
-            step()?;
-        }
+        warm_up(turn, || step().map(drop))?;
         let start = Instant::now();
         let mut operations = 0;
         loop {
@@ -88,6 +85,37 @@ impl Sample {
             }
         }
     }
+
+    /// As [`Sample::repeat`] for steps that look at the clock themselves, and tell with the number
+    /// of operations how long these took: what a step does besides, such as checking its answers,
+    /// is off the clock.
+    ///
+    /// # Errors
+    /// The first error of a step.
+    pub fn repeat_timed(
+        turn: &Turn,
+        mut step: impl FnMut() -> Result<(u64, Duration)>,
+    ) -> Result<Sample> {
+        warm_up(turn, || step().map(drop))?;
+        let (mut operations, mut elapsed) = (0, Duration::ZERO);
+        loop {
+            let (made, took) = step()?;
+            operations += made;
+            elapsed += took;
+            if elapsed >= turn.duration {
+                return Ok(Sample::new(operations, elapsed));
+            }
+        }
+    }
+}
+
+/// Runs `step` for the turn's warm-up.
+fn warm_up(turn: &Turn, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < turn.warm_up {
+        step()?;
+    }
+    Ok(())
 }
 
 /// What runs at each turn of a case.
@@ -188,9 +216,17 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 ///
 /// # Errors
 /// The first error of a case, with its name.
-pub fn measure(mut cases: Vec<Case<'_>>, plan: &Plan, progress: &Progress) -> Result<Vec<Outcome>> {
-    let mut samples = vec![Vec::with_capacity(plan.rounds); cases.len()];
+pub fn measure(cases: Vec<Case<'_>>, plan: &Plan, progress: &Progress) -> Result<Vec<Outcome>> {
     let bar = progress.steps("measuring", (plan.rounds * cases.len()) as u64);
+    measure_on(cases, plan, &bar)
+}
+
+/// As [`measure`], with a bar that counts the rounds of more cases than these.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_on(mut cases: Vec<Case<'_>>, plan: &Plan, bar: &Bar) -> Result<Vec<Outcome>> {
+    let mut samples = vec![Vec::with_capacity(plan.rounds); cases.len()];
     let groups: Vec<usize> = cases.iter().map(|case| case.group).collect();
     for round in 0..plan.rounds {
         for at in order(&groups, round) {
@@ -301,6 +337,23 @@ mod tests {
         let plan = Plan::new(1, Duration::ZERO);
         let error = measure(cases, &plan, &Progress::hidden()).unwrap_err();
         assert_eq!(format!("{error:#}"), "the broken one: no luck");
+    }
+
+    #[test]
+    fn what_a_step_does_off_its_own_clock_does_not_count() {
+        let turn = Turn {
+            round: 0,
+            seed: 1,
+            duration: Duration::from_millis(5),
+            warm_up: Duration::ZERO,
+        };
+        let mut steps = 0u64;
+        let sample = Sample::repeat_timed(&turn, || {
+            steps += 1;
+            Ok((100, Duration::from_millis(1)))
+        });
+        assert_eq!(steps, 5);
+        assert_eq!(sample.unwrap().per_second, 100_000.0);
     }
 
     #[test]

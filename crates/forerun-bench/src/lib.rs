@@ -1,7 +1,7 @@
 //! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
 //!
 //! ```text
-//!   roofline.rs, memtable.rs      the benches: clap arguments and run()
+//!   roofline.rs, memtable.rs, hash/   the benches: clap arguments and run()
 //!   lookup.rs, shelf.rs           lookup workloads over any engine; its store between the turns
 //!   engine.rs                     what is asked of a store, ours or a peer's
 //!   workload.rs                   keys, values, lookups
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! # Running a bench from a command
-//! [`roofline::Args`] and [`memtable::Args`] are clap arguments to flatten into a subcommand;
-//! [`roofline::run`] and [`memtable::run`] measure and print to the standard output.
+//! [`roofline::Args`], [`memtable::Args`] and [`hash::Args`] are clap arguments to flatten into a
+//! subcommand; [`roofline::run`], [`memtable::run`] and [`hash::run`] measure and print to the standard output.
 //!
 //! # Measuring a peer beside the memtable
 //! Implement [`engine::Engine`] and its three small companions for the peer, and call
@@ -74,6 +74,7 @@
 
 pub mod engine;
 pub mod harness;
+pub mod hash;
 pub mod lookup;
 pub mod machine;
 pub mod memtable;

@@ -3,8 +3,8 @@
 use crate::harness::Plan;
 use crate::machine;
 use crate::report::Report;
-use crate::row::Row;
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,10 +48,10 @@ impl Output {
     ///
     /// # Errors
     /// The stream's.
-    pub fn json_rows(&self, rows: &[Row], out: &mut dyn Write) -> Result<bool> {
+    pub fn json_rows<T: Serialize>(&self, rows: &[T], out: &mut dyn Write) -> Result<bool> {
         if self.json {
             for row in rows {
-                writeln!(out, "{}", row.to_json()?)?;
+                writeln!(out, "{}", serde_json::to_string(row)?)?;
             }
             out.flush()?;
         }

@@ -242,7 +242,7 @@ fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<(f64, f64, f6
     chart
 }
 
-fn or_dash(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
+pub(crate) fn or_dash(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), write)
 }
 
@@ -251,7 +251,7 @@ pub fn times(ratio: f64) -> String {
     format!("{}x", digits(ratio))
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{}%", digits(100.0 * share))
 }
 

@@ -55,9 +55,24 @@ impl Bar {
         self.0.inc(1);
     }
 
+    /// Some steps more.
+    pub fn skip(&self, steps: u64) {
+        self.0.inc(steps);
+    }
+
+    /// Sets how many steps there are.
+    pub fn set_total(&self, total: u64) {
+        self.0.set_length(total);
+    }
+
     /// Sets the steps done.
     pub fn at(&self, done: u64) {
         self.0.set_position(done);
+    }
+
+    /// The steps done.
+    pub fn position(&self) -> u64 {
+        self.0.position()
     }
 
     /// Says what is going on.

@@ -155,7 +155,7 @@ pub struct EntryBuffer {
 
 /// The finaliser of SplitMix64: a bijection of 64-bit words whose every output bit depends on every
 /// input bit.
-fn mix(mut word: u64) -> u64 {
+pub(crate) fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
@@ -163,18 +163,18 @@ fn mix(mut word: u64) -> u64 {
 
 /// A fixed random order of `0..count` that needs no table: a bijection of the next power of two,
 /// applied again while it leads outside (at most half of the numbers do).
-struct Shuffle {
+pub(crate) struct Shuffle {
     count: u64,
     bits: u32,
 }
 
 impl Shuffle {
-    fn new(count: u64) -> Shuffle {
+    pub(crate) fn new(count: u64) -> Shuffle {
         let bits = u64::BITS - (count.max(2) - 1).leading_zeros();
         Shuffle { count, bits }
     }
 
-    fn at(&self, turn: u64) -> u64 {
+    pub(crate) fn at(&self, turn: u64) -> u64 {
         let mask = u64::MAX >> (u64::BITS - self.bits);
         let half = self.bits.div_ceil(2);
         let mut at = turn;

@@ -270,6 +270,65 @@ pub fn measure(
     })
 }
 
+/// A buffer that is kept, so that the rate of random lines can be taken in turns with something
+/// else: a machine whose memory is shared with strangers changes within minutes.
+///
+/// ```
+/// use forerun_core::Pages;
+/// use forerun_core::roofline::Probe;
+/// use std::time::Duration;
+///
+/// let probe = Probe::new(1 << 20, Pages::Huge)?;
+/// let rate = probe.lines_per_second(1, 16, 0, Duration::from_micros(100))?;
+/// assert!(rate > 0.0);
+/// # Ok::<(), forerun_core::roofline::RooflineError>(())
+/// ```
+pub struct Probe {
+    cycle: Cycle,
+    buffer_bytes: usize,
+}
+
+impl Probe {
+    /// Takes and fills a buffer, about a second a GiB; its size is rounded down to a power of two.
+    ///
+    /// # Errors
+    /// [`RooflineError`] when the buffer is too small for a chase or cannot be had.
+    pub fn new(buffer_bytes: usize, pages: Pages) -> Result<Probe, RooflineError> {
+        Probe::config(buffer_bytes, 1, 1).check()?;
+        let cycle = Cycle::new(buffer_bytes, pages)?;
+        Ok(Probe {
+            cycle,
+            buffer_bytes,
+        })
+    }
+
+    /// Random lines a second that `threads` threads read together, each with `in_flight` chases,
+    /// over about `duration`. `round` shifts where the chases start.
+    ///
+    /// # Errors
+    /// [`RooflineError`] when there is no such number of threads or chases, or the buffer is too
+    /// small for them.
+    pub fn lines_per_second(
+        &self,
+        threads: usize,
+        in_flight: usize,
+        round: usize,
+        duration: Duration,
+    ) -> Result<f64, RooflineError> {
+        Probe::config(self.buffer_bytes, threads, in_flight).check()?;
+        Ok(self.cycle.rate(threads, in_flight, round, duration))
+    }
+
+    fn config(buffer_bytes: usize, threads: usize, in_flight: usize) -> Config {
+        Config {
+            buffer_bytes,
+            threads: vec![threads],
+            in_flight: vec![in_flight],
+            ..Config::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,5 +377,21 @@ mod tests {
         assert!(refusal(&|c| c.threads = vec![0]).contains("0 threads"));
         assert!(refusal(&|c| c.buffer_bytes = 4096).contains("4096"));
         assert!(refusal(&|c| c.buffer_bytes = 0).contains("0 bytes"));
+    }
+
+    #[test]
+    fn a_probe_gives_a_rate_whenever_asked_and_refuses_the_senseless() {
+        let probe = Probe::new(1 << 20, Pages::Huge).unwrap();
+        for round in 0..3 {
+            let rate = probe.lines_per_second(2, 8, round, Duration::from_micros(100));
+            assert!(rate.unwrap() > 0.0);
+        }
+        let refusal = |threads, in_flight| {
+            let rate = probe.lines_per_second(threads, in_flight, 0, Duration::ZERO);
+            rate.unwrap_err().to_string()
+        };
+        assert!(refusal(1, 3).contains("3 chases"));
+        assert!(refusal(0, 8).contains("0 threads"));
+        assert!(Probe::new(64, Pages::Huge).is_err());
     }
 }

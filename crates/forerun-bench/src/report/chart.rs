@@ -23,6 +23,17 @@ pub enum Shape {
     Bars,
 }
 
+/// How values are spread over the height of [`Shape::Lines`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// Evenly, from zero.
+    #[default]
+    Linear,
+    /// By their logarithms, from the lowest: equal ratios are equal distances. For values that span
+    /// more than a factor of ten or so.
+    Log,
+}
+
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Chart {
@@ -42,6 +53,8 @@ pub struct Chart {
     pub reference: Option<(f64, String)>,
     /// How values are written.
     pub format: fn(f64) -> String,
+    /// How values are spread over the height; bars are always drawn evenly, from zero.
+    pub scale: Scale,
     shape: Shape,
 }
 
@@ -66,6 +79,7 @@ impl Chart {
             series: Vec::new(),
             reference: None,
             format: short,
+            scale: Scale::default(),
             shape,
         }
     }
@@ -102,9 +116,52 @@ impl Chart {
         Ok(())
     }
 
+    /// The ticks of the height, from the lowest to the highest, which the values lie between.
+    fn ticks(&self) -> Vec<f64> {
+        if self.scale == Scale::Log
+            && let Some(ticks) = self.log_ticks()
+        {
+            return ticks;
+        }
+        let (step, count) = self.even_scale(6.0);
+        (0..=count).map(|tick| step * tick as f64).collect()
+    }
+
+    /// Ticks at 1, 2 and 5 times the powers of ten around the values; nothing if no value is above
+    /// zero.
+    fn log_ticks(&self) -> Option<Vec<f64>> {
+        let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
+        let reference = self.reference.iter().map(|(value, _)| *value);
+        let values = values
+            .flat_map(|&(y, low, high)| [y, low, high])
+            .chain(reference);
+        let (mut low, mut high) = (f64::INFINITY, 0f64);
+        for value in values.filter(|value| *value > 0.0) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if high == 0.0 {
+            return None;
+        }
+        let power = low.log10().floor() as i32;
+        let steps =
+            (power..).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
+        let mut ticks: Vec<f64> = Vec::new();
+        for tick in steps {
+            // The last tick at or below the lowest value is the first one shown.
+            if tick <= low {
+                ticks.clear();
+            }
+            ticks.push(tick);
+            if tick >= high && ticks.len() > 1 {
+                return Some(ticks);
+            }
+        }
+        None
+    }
+
     /// The step between the scale's ticks and how many there are, from zero to the highest value or
     /// above.
-    fn scale(&self, ticks: f64) -> (f64, usize) {
+    fn even_scale(&self, ticks: f64) -> (f64, usize) {
         let values = self.series.iter().flat_map(|s| s.values.iter().flatten());
         let highest = values.map(|value| value.0.max(value.2));
         let reference = self.reference.iter().map(|(value, _)| *value);
@@ -156,8 +213,17 @@ impl Chart {
         const RIGHT: f64 = 700.0;
         const TOP: f64 = 30.0;
         const BOTTOM: f64 = 312.0;
-        let (step, ticks) = self.scale(6.0);
-        let y_of = |value: f64| BOTTOM - value / (step * ticks as f64) * (BOTTOM - TOP);
+        let ticks = self.ticks();
+        let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
+        let y_of = |value: f64| {
+            let share = if first > 0.0 {
+                // A value of zero has no place on this scale: it is drawn at its foot.
+                (value.max(first) / first).ln() / (last / first).ln()
+            } else {
+                value / last
+            };
+            BOTTOM - share * (BOTTOM - TOP)
+        };
         let slot = (RIGHT - LEFT) / self.x.len().max(1) as f64;
         let x_of = |at: usize| LEFT + slot * (at as f64 + 0.5);
         let (x_label, y_label) = (escape(&self.x_label), escape(&self.y_label));
@@ -170,8 +236,8 @@ impl Chart {
             out,
             "<text class=\"soft\" x=\"4\" y=\"14\">{y_label}</text>"
         )?;
-        for tick in 0..=ticks {
-            let (value, y) = (step * tick as f64, y_of(step * tick as f64));
+        for (tick, value) in ticks.into_iter().enumerate() {
+            let y = y_of(value);
             let class = if tick == 0 { "axis" } else { "grid" };
             let text = self.tick(value);
             writeln!(
@@ -294,7 +360,7 @@ impl Chart {
         let rows = (self.series.len() * self.x.len()) as f64;
         let heads = if grouped { self.x.len() as f64 } else { 0.0 };
         let bottom = 8.0 + rows * ROW + heads * HEAD;
-        let (step, ticks) = self.scale(6.0);
+        let (step, ticks) = self.even_scale(6.0);
         let x_of = |value: f64| LEFT + value / (step * ticks as f64) * (RIGHT - LEFT);
         writeln!(
             out,
@@ -394,11 +460,30 @@ mod tests {
             let mut chart = Chart::new("", Shape::Lines);
             chart.x = vec!["a".into()];
             chart.push("s", [Some((top * 0.9, 0.0, top))]);
-            let (step, ticks) = chart.scale(5.0);
+            let (step, ticks) = chart.even_scale(5.0);
             let end = step * ticks as f64;
             assert!(end >= top && end < top + step * 1.001, "{top}: {end}");
             assert!((3..=6).contains(&ticks), "{top}: {ticks} ticks");
         }
+    }
+
+    #[test]
+    fn a_log_scale_encloses_its_values_in_ones_twos_and_fives() {
+        let mut chart = Chart::new("", Shape::Lines);
+        chart.scale = Scale::Log;
+        chart.x = vec!["a".into(), "b".into(), "c".into()];
+        let point = |y: f64| Some((y, y, y));
+        chart.push("s", [point(30e6), point(0.0), point(410e6)]);
+        assert_eq!(chart.ticks(), [20e6, 50e6, 100e6, 200e6, 500e6]);
+        let mut html = String::new();
+        chart.write_html(&mut html).unwrap();
+        assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
+        // One value still has a height to lie in, and none at all falls back to the even scale.
+        chart.series.clear();
+        chart.push("s", [point(1.0)]);
+        assert_eq!(chart.ticks(), [1.0, 2.0]);
+        chart.series.clear();
+        assert_eq!(chart.ticks()[0], 0.0);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 mod chart;
 mod style;
 
-pub use chart::{Chart, Series, Shape};
+pub use chart::{Chart, Scale, Series, Shape};
 
 use crate::table::Table;
 use std::fmt::Write;

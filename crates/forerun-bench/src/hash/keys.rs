@@ -1,0 +1,396 @@
+//! Keys and values as numbers, and the streams of keys to look up.
+//!
+//! ```text
+//!  index    0 ......... stable | stable .... entries | entries .............. | ABSENT ...............
+//!           looked up as hits  | removed and put back| inserted by churn       | looked up as misses
+//!                              |    by churn         |                        |
+//!  key      a seeded permutation of the index: uniform random numbers, all different
+//!  value    a hash of the index; its lowest bit is free for whoever updates the entry to flip
+//! ```
+//!
+//! A stream is drawn before the clock starts and is several times larger than the last cache; it is
+//! read once from end to end, in *steps* of a thousand keys or a few, and knows how many keys of a
+//! step are present and what their values add up to.
+
+use crate::workload::{Shuffle, mix};
+use anyhow::{Result, ensure};
+use forerun_core::hashing::Permutation;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Zipf};
+use std::fmt;
+use std::str::FromStr;
+
+/// A key or a value: a number of 32 or 64 bits.
+pub trait Word: Copy + Default + Send + Sync + 'static {
+    /// Bytes a word.
+    const BYTES: usize;
+
+    /// The low bits of `wide`.
+    fn from_u64(wide: u64) -> Self;
+
+    /// The word as 64 bits.
+    fn to_u64(self) -> u64;
+}
+
+impl Word for u32 {
+    const BYTES: usize = 4;
+
+    fn from_u64(wide: u64) -> u32 {
+        wide as u32
+    }
+
+    fn to_u64(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Word for u64 {
+    const BYTES: usize = 8;
+
+    fn from_u64(wide: u64) -> u64 {
+        wide
+    }
+
+    fn to_u64(self) -> u64 {
+        self
+    }
+}
+
+/// How often which of the present keys is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Skew {
+    /// Each as often as any other.
+    #[default]
+    Uniform,
+    /// The r-th most popular one r to the power of -s as often as the first (Zipf's law). Which
+    /// key is popular is random.
+    Zipf(f64),
+}
+
+impl fmt::Display for Skew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Skew::Uniform => f.pad("uniform"),
+            Skew::Zipf(s) => f.pad(&format!("zipf:{s}")),
+        }
+    }
+}
+
+impl FromStr for Skew {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Skew, String> {
+        let exponent = |s: &str| s.parse().ok().filter(|s| (0.0..=10.0).contains(s));
+        match text.trim().split_once(':') {
+            None if text.trim() == "uniform" => Ok(Skew::Uniform),
+            Some(("zipf", s)) if exponent(s).is_some() => {
+                Ok(exponent(s).map_or(Skew::Uniform, Skew::Zipf))
+            }
+            _ => Err(format!(
+                "{text:?} is no skew: write uniform, or zipf:0.99 with an exponent from 0 to 10"
+            )),
+        }
+    }
+}
+
+/// The numbers from here on are keys that no table ever holds.
+const ABSENT: u64 = 1 << 31;
+
+/// The keys and values of a table of some number of entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    entries: u64,
+    wide: Permutation,
+    narrow: [u32; 3],
+}
+
+impl Keys {
+    /// The keys of `entries` entries; another seed gives others.
+    ///
+    /// # Errors
+    /// When there are none, or so many that absent keys of 32 bits would run out.
+    pub fn new(entries: u64, seed: u64) -> Result<Keys> {
+        ensure!(entries > 0, "a table needs at least one entry");
+        ensure!(
+            entries <= ABSENT / 2,
+            "{entries} entries are more than this bench has keys for: {} at most",
+            ABSENT / 2
+        );
+        let draw = |n: u64| mix(seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15))) as u32;
+        Ok(Keys {
+            entries,
+            wide: Permutation::from_seed(!seed),
+            narrow: [draw(1), draw(2) | 1 | 1 << 31, draw(3) | 1 | 1 << 31],
+        })
+    }
+
+    /// Entries.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Of these, the ones that no churn touches, which are the ones asked for.
+    pub fn stable(&self) -> u64 {
+        self.entries - self.entries / 8
+    }
+
+    /// The key of an index.
+    #[inline]
+    pub fn key<K: Word>(&self, index: u64) -> K {
+        if K::BYTES == 8 {
+            return K::from_u64(self.wide.hash(index));
+        }
+        // As the permutation of 64 bits, with half of everything.
+        let [add, first, second] = self.narrow;
+        let mut x = (index as u32).wrapping_add(add);
+        x = (x ^ (x >> 16)).wrapping_mul(first);
+        x = (x ^ (x >> 15)).wrapping_mul(second);
+        K::from_u64(u64::from(x ^ (x >> 16)))
+    }
+
+    /// The key of an absent entry: another for each number below 2^31.
+    #[inline]
+    pub fn absent<K: Word>(&self, number: u64) -> K {
+        self.key(ABSENT | number)
+    }
+
+    /// The value of an index: its lowest bit is 0.
+    #[inline]
+    pub fn value<V: Word>(&self, index: u64) -> V {
+        V::from_u64(mix(index) & !1)
+    }
+}
+
+/// What a step's answers must come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Expected {
+    found: usize,
+    /// Sum of the values found, their lowest bits cleared.
+    sum: u64,
+}
+
+/// Keys to look up, in steps.
+pub struct Stream<K> {
+    keys: Vec<K>,
+    step: usize,
+    expected: Vec<Expected>,
+}
+
+impl<K: Word> Stream<K> {
+    /// Draws some `count` keys, rounded up to whole steps of `step` keys. Each is a present one
+    /// with the probability of the hit rate.
+    ///
+    /// # Errors
+    /// None is known: the exponents that `Skew` reads are legal.
+    pub fn new<V: Word>(
+        keys: &Keys,
+        hit_rate: f64,
+        skew: Skew,
+        step: usize,
+        count: usize,
+        seed: u64,
+    ) -> Result<Stream<K>> {
+        let count = count.next_multiple_of(step);
+        let stable = keys.stable();
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let scatter = Shuffle::new(stable);
+        let zipf = match skew {
+            Skew::Uniform => None,
+            Skew::Zipf(exponent) => Some(Zipf::new(stable as f64, exponent)?),
+        };
+        let draw = |rng: &mut SmallRng| match &zipf {
+            None => rng.random_range(0..stable),
+            // Ranks start at 1. Which entry has which rank must not depend on when it was inserted:
+            // the shuffle leaves 0 where it is, so the first rank is moved away from there.
+            Some(zipf) => scatter.at((zipf.sample(rng) as u64 + stable / 3) % stable),
+        };
+        let mut stream = Stream {
+            keys: Vec::with_capacity(count),
+            step,
+            expected: Vec::with_capacity(count / step),
+        };
+        for _ in 0..count / step {
+            let mut expected = Expected::default();
+            for _ in 0..step {
+                // random() is below 1, so a hit rate of 1 always hits and one of 0 never does.
+                if rng.random::<f64>() < hit_rate {
+                    let index = draw(&mut rng);
+                    stream.keys.push(keys.key(index));
+                    expected.found += 1;
+                    let value = keys.value::<V>(index).to_u64();
+                    expected.sum = expected.sum.wrapping_add(value);
+                } else {
+                    stream.keys.push(keys.absent(rng.random_range(0..ABSENT)));
+                }
+            }
+            stream.expected.push(expected);
+        }
+        Ok(stream)
+    }
+
+    /// How many steps there are.
+    pub fn steps(&self) -> usize {
+        self.expected.len()
+    }
+
+    /// Keys a step.
+    pub fn step_len(&self) -> usize {
+        self.step
+    }
+
+    /// The keys of a step.
+    pub fn step(&self, at: usize) -> &[K] {
+        &self.keys[at * self.step..][..self.step]
+    }
+
+    /// Checks the answers to a step: how many were said to be found, which, and what their values
+    /// add up to.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check<V: Word>(
+        &self,
+        at: usize,
+        told: usize,
+        values: &[V],
+        found: &[bool],
+    ) -> Result<()> {
+        let mut answers = Expected::default();
+        for (value, found) in values.iter().zip(found) {
+            answers.found += usize::from(*found);
+            // Without a branch, for a hit rate of a half would mispredict every other one.
+            let mask = 0u64.wrapping_sub(u64::from(*found));
+            answers.sum = answers.sum.wrapping_add(value.to_u64() & !1 & mask);
+        }
+        let expected = self.expected[at];
+        ensure!(
+            told == answers.found,
+            "{told} of {} keys were said to be found, but {} are marked",
+            self.step,
+            answers.found
+        );
+        ensure!(
+            answers.found == expected.found,
+            "{} of {} keys were found instead of {}",
+            answers.found,
+            self.step,
+            expected.found
+        );
+        ensure!(
+            answers.sum == expected.sum,
+            "the values of {} keys add up to {} instead of {}",
+            self.step,
+            answers.sum,
+            expected.sum
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, HashSet};
+
+    fn distinct<K: Word + std::hash::Hash + Eq>(keys: &Keys) -> usize {
+        let present = (0..keys.entries()).map(|index| keys.key::<K>(index));
+        let absent = (0..keys.entries()).map(|number| keys.absent::<K>(number));
+        present.chain(absent).collect::<HashSet<K>>().len()
+    }
+
+    #[test]
+    fn present_and_absent_keys_are_all_different_in_both_widths() {
+        let keys = Keys::new(10_000, 7).unwrap();
+        assert_eq!(distinct::<u64>(&keys), 20_000);
+        assert_eq!(distinct::<u32>(&keys), 20_000);
+        let other = Keys::new(10_000, 8).unwrap();
+        assert_ne!(keys.key::<u32>(0), other.key::<u32>(0));
+        assert_ne!(keys.key::<u64>(0), other.key::<u64>(0));
+    }
+
+    #[test]
+    fn senseless_numbers_of_entries_are_refused() {
+        assert!(Keys::new(0, 1).is_err());
+        let refusal = Keys::new(u64::MAX, 1).unwrap_err().to_string();
+        assert!(refusal.contains("18446744073709551615"), "{refusal}");
+    }
+
+    /// A stream's answers from a map, to check the stream's own sums with.
+    fn answer<K, V>(keys: &Keys, stream: &Stream<K>, at: usize) -> (Vec<V>, Vec<bool>)
+    where
+        K: Word + std::hash::Hash + Eq,
+        V: Word,
+    {
+        let map: HashMap<K, V> = (0..keys.entries())
+            .map(|index| (keys.key(index), keys.value(index)))
+            .collect();
+        let answers = stream.step(at).iter().map(|key| map.get(key));
+        answers
+            .map(|value| (value.copied().unwrap_or_default(), value.is_some()))
+            .unzip()
+    }
+
+    fn stream_holds<K: Word + std::hash::Hash + Eq, V: Word>(hit_rate: f64, skew: Skew) {
+        let keys = Keys::new(1000, 3).unwrap();
+        let stream = Stream::<K>::new::<V>(&keys, hit_rate, skew, 256, 1000, 5).unwrap();
+        assert_eq!((stream.steps(), stream.step_len()), (4, 256));
+        let mut hits = 0;
+        for at in 0..stream.steps() {
+            let (mut values, mut found) = answer::<K, V>(&keys, &stream, at);
+            let told = found.iter().filter(|found| **found).count();
+            hits += told;
+            stream.check(at, told, &values, &found).unwrap();
+            assert!(stream.check(at, told + 1, &values, &found).is_err());
+            if let Some(hit) = found.iter().position(|found| *found) {
+                values[hit] = V::from_u64(values[hit].to_u64() ^ 1);
+                stream.check(at, told, &values, &found).unwrap();
+                values[hit] = V::from_u64(values[hit].to_u64() ^ 2);
+                assert!(stream.check(at, told, &values, &found).is_err());
+                found[hit] = false;
+                assert!(stream.check(at, told - 1, &values, &found).is_err());
+            }
+        }
+        assert!((hits as f64 / 1024.0 - hit_rate).abs() < 0.06);
+    }
+
+    #[test]
+    fn a_stream_knows_its_answers_and_refuses_others() {
+        for hit_rate in [0.0, 0.5, 1.0] {
+            stream_holds::<u64, u64>(hit_rate, Skew::Uniform);
+            stream_holds::<u32, u64>(hit_rate, Skew::Zipf(0.99));
+            stream_holds::<u64, u32>(hit_rate, Skew::Zipf(1.2));
+            stream_holds::<u32, u32>(hit_rate, Skew::Uniform);
+        }
+    }
+
+    /// The share of the most popular key.
+    fn top_share(skew: Skew) -> f64 {
+        let keys = Keys::new(10_000, 3).unwrap();
+        let stream = Stream::<u64>::new::<u64>(&keys, 1.0, skew, 1000, 50_000, 5).unwrap();
+        let mut counts: HashMap<u64, u32> = HashMap::new();
+        for key in &stream.keys {
+            *counts.entry(*key).or_default() += 1;
+        }
+        f64::from(counts.into_values().max().unwrap()) / 50_000.0
+    }
+
+    #[test]
+    fn skewed_streams_ask_for_few_keys_often() {
+        assert!(top_share(Skew::Uniform) < 0.001);
+        let share = top_share(Skew::Zipf(0.99));
+        // One over the sum of r^-0.99 over 8,750 keys: 0.103.
+        assert!((0.09..0.12).contains(&share), "{share}");
+        assert!(top_share(Skew::Zipf(1.2)) > share);
+    }
+
+    #[test]
+    fn skews_are_read_as_they_are_written() {
+        for skew in [Skew::Uniform, Skew::Zipf(0.99), Skew::Zipf(1.2)] {
+            assert_eq!(skew.to_string().parse(), Ok(skew));
+        }
+        for text in ["zipf", "zipf:-1", "zipf:NaN", "normal", "uniform:1"] {
+            assert!(text.parse::<Skew>().unwrap_err().contains(text));
+        }
+    }
+}

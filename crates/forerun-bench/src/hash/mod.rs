@@ -1,0 +1,286 @@
+//! `bench hash`: which hash table wins, for which keys, sizes, load factors and machine.
+//!
+//! ```text
+//!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells
+//!   keys.rs       keys, values, streams     contender.rs what is asked of a table        ours.rs    Forerun's designs
+//!   shelf.rs      tables in memory          turn.rs      one turn of a case   measure.rs rounds over a sweep, rows
+//!   row.rs        a result                  show.rs      tables               plot.rs    plots and the page
+//! ```
+//!
+//! The bench can be run with peers beside Forerun's designs: see [`run_with`].
+
+mod args;
+pub mod contender;
+pub mod keys;
+mod measure;
+mod ours;
+mod plot;
+mod row;
+mod shelf;
+mod show;
+mod study;
+mod sweep;
+mod turn;
+
+pub use args::Args;
+pub use keys::Skew;
+pub use row::HashRow;
+pub use turn::UpdateKind;
+
+use crate::harness::Plan;
+use crate::machine;
+use crate::output::{on_stdout, write_facts};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::size::short;
+use crate::threads::Cores;
+use anyhow::{Context, Result, bail};
+use contender::Contender;
+use forerun_core::Pages;
+use forerun_core::roofline::Probe;
+use keys::Word;
+use measure::Bench;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+use study::Study;
+use sweep::Sweep;
+
+/// A peer to measure beside the designs.
+pub type Peer<'a> = &'a dyn Contender<u64, u64>;
+
+/// Measures and prints to the standard output.
+///
+/// # Errors
+/// Lists that make no sense, a table that fails or answers wrongly, or an output that cannot be
+/// written.
+pub fn run(args: &Args) -> Result<()> {
+    run_with(args, &[], None)
+}
+
+/// As [`run`], with peers measured beside the designs where keys and values have 8 bytes: same
+/// keys, same cells, same rounds, same checks. `peer` names the engine and strategy that a column of
+/// ratios compares with, such as `("hashbrown", "get")`.
+///
+/// # Errors
+/// As [`run`], and a peer's.
+pub fn run_with(args: &Args, peers: &[Peer<'_>], peer: Option<(&str, &str)>) -> Result<()> {
+    on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
+}
+
+/// As [`run_with`], printing to `out`.
+///
+/// # Errors
+/// As [`run_with`].
+pub fn run_to(
+    args: &Args,
+    peers: &[Peer<'_>],
+    peer: Option<(&str, &str)>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<()> {
+    args.output.check()?;
+    let studies = args.studies()?;
+    let quick = args.output.quick;
+    let buffer_bytes = if quick { 1 << 20 } else { 1 << 30 };
+    let probe = Probe::new(buffer_bytes, Pages::Huge)?;
+    let threads = threads(&studies);
+    let lines = best_in_flight(&probe, &threads, quick)?;
+
+    let mut facts = machine::facts();
+    for (threads, (_, rate)) in &lines {
+        let plural = if *threads == 1 { "" } else { "s" };
+        facts.push((
+            format!("random lines/s, {threads} thread{plural}"),
+            short(*rate),
+        ));
+    }
+    if !args.output.json {
+        write_facts(out, &facts)?;
+    }
+
+    let bar = progress.steps("studies", 0);
+    let mut report = Report::new("Hash tables", plot::LEAD);
+    report.facts = facts;
+    let bench = |study: &Study| Bench {
+        study: study.number,
+        plan: args.plan(),
+        cores: Cores::available(),
+        probe: &probe,
+        in_flight: lines
+            .iter()
+            .map(|(threads, (best, _))| (*threads, *best))
+            .collect(),
+        memory_bytes: args.memory.saturating_sub(buffer_bytes),
+        stream_len: if quick { 1 << 12 } else { 1 << 22 },
+        peer: peer.map(|(engine, strategy)| (engine.to_owned(), strategy.to_owned())),
+        bar: &bar,
+    };
+    let mut steps = 0;
+    for study in &studies {
+        for sweep in &study.sweeps {
+            let bench = &bench(study);
+            let mut count = Count {
+                bench,
+                sweep,
+                steps: 0,
+            };
+            each_width(sweep, peers, &mut count)?;
+            steps += count.steps;
+        }
+    }
+    bar.set_total(steps);
+
+    for study in &studies {
+        if !args.output.json {
+            writeln!(out, "\n{}", show::heading(study))?;
+        }
+        let mut of_study: Vec<Vec<HashRow>> = Vec::new();
+        for sweep in &study.sweeps {
+            let mut of_sweep = Vec::new();
+            let mut emit = |rows: Vec<HashRow>| {
+                if !args.output.json_rows(&rows, out)? {
+                    let (constant, table) = show::table(&rows);
+                    writeln!(out)?;
+                    write_facts(out, &constant)?;
+                    writeln!(out, "\n{}", table.to_text())?;
+                    out.flush()?;
+                }
+                of_sweep.extend(rows);
+                Ok(())
+            };
+            let mut measure = Measure {
+                bench: &bench(study),
+                sweep,
+                emit: &mut emit,
+            };
+            each_width(sweep, peers, &mut measure)?;
+            of_study.push(of_sweep);
+        }
+        if !args.output.json {
+            let winners = show::winners(&of_study.concat());
+            writeln!(out, "The fastest of each cell\n\n{}", winners.to_text())?;
+        }
+        plot::fill(&mut report, study, &of_study);
+    }
+    if !args.output.json {
+        writeln!(out, "{}", show::legend(args.plan().rounds))?;
+    }
+    plot::finish(&mut report, args.plan().rounds);
+    args.output.write_report(&report)
+}
+
+impl Args {
+    /// The rounds and times asked for: shorter turns than other benches', of which studies have
+    /// thousands.
+    fn plan(&self) -> Plan {
+        let plan = self.output.plan();
+        if self.output.duration_ms.is_some() || self.output.quick {
+            return plan;
+        }
+        let studies = self.all || !self.study.is_empty();
+        let duration = Duration::from_millis(if studies { STUDY_MS } else { 200 });
+        Plan::new(plan.rounds, duration)
+    }
+}
+
+/// How long a case of a study is timed in a round, in milliseconds.
+const STUDY_MS: u64 = 40;
+
+/// The numbers of threads of all studies.
+fn threads(studies: &[Study]) -> Vec<usize> {
+    let sweeps = studies.iter().flat_map(|study| &study.sweeps);
+    let mut threads: Vec<usize> = sweeps.flat_map(|sweep| sweep.threads.clone()).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    threads
+}
+
+/// For each number of threads the lines in flight that give the highest rate, and the rate.
+fn best_in_flight(
+    probe: &Probe,
+    threads: &[usize],
+    quick: bool,
+) -> Result<BTreeMap<usize, (usize, f64)>> {
+    let (rounds, ms) = if quick { (1, 1) } else { (5, 20) };
+    let mut best = BTreeMap::new();
+    for &threads in threads {
+        for in_flight in [16, 32, 64] {
+            let mut rates = (0..rounds)
+                .map(|round| {
+                    probe.lines_per_second(threads, in_flight, round, Duration::from_millis(ms))
+                })
+                .collect::<Result<Vec<f64>, _>>()
+                .context("measuring the random-access rate")?;
+            rates.sort_by(f64::total_cmp);
+            let rate = rates[rates.len() / 2];
+            let entry = best.entry(threads).or_insert((in_flight, rate));
+            if rate > entry.1 {
+                *entry = (in_flight, rate);
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// What is done with the contenders for keys and values of some width.
+trait Visit {
+    fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()>;
+}
+
+/// Counts the steps of a sweep.
+struct Count<'a> {
+    bench: &'a Bench<'a>,
+    sweep: &'a Sweep,
+    steps: u64,
+}
+
+impl Visit for Count<'_> {
+    fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()> {
+        self.steps += self.bench.steps(self.sweep, contenders)?;
+        Ok(())
+    }
+}
+
+/// Measures a sweep.
+struct Measure<'a> {
+    bench: &'a Bench<'a>,
+    sweep: &'a Sweep,
+    emit: &'a mut dyn FnMut(Vec<HashRow>) -> Result<()>,
+}
+
+impl Visit for Measure<'_> {
+    fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()> {
+        self.bench.measure(self.sweep, contenders, self.emit)
+    }
+}
+
+/// Visits the contenders for each width of a sweep: Forerun's, and the peers where they fit.
+fn each_width(sweep: &Sweep, peers: &[Peer<'_>], visit: &mut impl Visit) -> Result<()> {
+    for width in &sweep.widths {
+        match width {
+            (8, 8) => {
+                let designs = ours::designs::<u64, u64>();
+                let mut all: Vec<Peer<'_>> = Vec::new();
+                all.extend(refs::<u64, u64>(&designs));
+                all.extend(peers);
+                visit.visit(&all)?;
+            }
+            (8, 4) => visit.visit(&refs::<u64, u32>(&ours::designs::<u64, u32>()))?,
+            (4, 8) => visit.visit(&refs::<u32, u64>(&ours::designs::<u32, u64>()))?,
+            (4, 4) => visit.visit(&refs::<u32, u32>(&ours::designs::<u32, u32>()))?,
+            (keys, values) => bail!("no table has keys of {keys} and values of {values} bytes"),
+        }
+    }
+    Ok(())
+}
+
+fn refs<K: Word, V: Word>(designs: &[ours::Studied]) -> Vec<&dyn Contender<K, V>>
+where
+    ours::Studied: Contender<K, V>,
+{
+    designs
+        .iter()
+        .map(|design| design as &dyn Contender<K, V>)
+        .collect()
+}

@@ -1,0 +1,248 @@
+//! The rows of a study on a page: plots over its axis, the winners, and the table.
+//!
+//! ```text
+//!  keys a second        one line a design, by the best instruction set; for each strategy that was measured
+//!  times scalar         where vector instructions pay
+//!  times get            where a batch pays
+//!  lines a lookup       where the lines read change along the axis
+//! ```
+
+use super::contender::GET;
+use super::row::HashRow;
+use super::show::{self, cell};
+use super::study::Study;
+use super::sweep::Axis;
+use crate::page::times;
+use crate::report::{Chart, Report, Scale, Section, Shape};
+use crate::size::digits;
+
+/// What the page says first.
+pub(super) const LEAD: &str = "\
+Batches of lookups in hash tables of several designs, with and without vector instructions, in alternating rounds on \
+this machine. Every design holds the same keys and is asked the same questions.";
+
+/// What is plotted of a row: the value, the lowest and the highest.
+type Value = fn(&HashRow) -> Option<(f64, f64, f64)>;
+
+/// Puts a study on the page; `sweeps` are the rows of each of its sweeps.
+pub(super) fn fill(report: &mut Report, study: &Study, sweeps: &[Vec<HashRow>]) {
+    let mut add = |section| report.sections.push(section);
+    add(Section::Heading(show::title(study)));
+    if !study.question.is_empty() {
+        add(Section::Text(study.question.clone()));
+    }
+    for (rows, sweep) in sweeps.iter().zip(&study.sweeps) {
+        for panel in panels(rows, sweep.axis) {
+            charts(&panel, sweep.axis, &mut add);
+        }
+    }
+    let all = sweeps.concat();
+    add(Section::Table {
+        caption: "The fastest of each cell".into(),
+        table: show::winners(&all),
+    });
+    for rows in sweeps {
+        let (constant, table) = show::table(rows);
+        let constant = constant.iter().map(|(head, cell)| format!("{head} {cell}"));
+        add(Section::Table {
+            caption: constant.collect::<Vec<String>>().join(", "),
+            table,
+        });
+    }
+}
+
+/// Says below everything what the columns mean.
+pub(super) fn finish(report: &mut Report, rounds: usize) {
+    for line in show::legend(rounds).lines() {
+        report.sections.push(Section::Text(line.to_owned()));
+    }
+}
+
+/// The rows that differ along the axis alone, by design, set and strategy.
+fn panels(rows: &[HashRow], axis: Axis) -> Vec<Vec<&HashRow>> {
+    let mut panels: Vec<(String, Vec<&HashRow>)> = Vec::new();
+    for row in rows.iter().filter(|row| row.is_measured()) {
+        let place = panel(row, axis);
+        match panels.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, rows)) => rows.push(row),
+            None => panels.push((place, vec![row])),
+        }
+    }
+    panels.into_iter().map(|(_, rows)| rows).collect()
+}
+
+/// What the rows of a panel have in common, in words.
+fn panel(row: &HashRow, axis: Axis) -> String {
+    let others = Axis::ALL.into_iter().zip(cell(row));
+    let others = others.filter(|(other, _)| *other != axis);
+    let texts = others.map(|(other, text)| format!("{} {text}", other.name()));
+    texts.collect::<Vec<String>>().join(", ")
+}
+
+fn charts(rows: &[&HashRow], axis: Axis, add: &mut dyn FnMut(Section)) {
+    let note = panel(rows[0], axis);
+    let strategies = unique(rows, |row| row.common.strategy.clone());
+    // The vector sets first: plain code stands in the same plot only for designs that have no other.
+    let best = |row: &&HashRow| {
+        let set = |other: &&HashRow| other.design == row.design && other.common.isa != "scalar";
+        row.common.isa != "scalar" || !rows.iter().any(set)
+    };
+    for strategy in &strategies {
+        let of_strategy: Vec<&HashRow> = rows
+            .iter()
+            .copied()
+            .filter(|row| row.common.strategy == *strategy)
+            .collect();
+        let own: Vec<&HashRow> = of_strategy.iter().copied().filter(best).collect();
+        let mut rates = chart(
+            &own,
+            axis,
+            &format!("Keys a second by {strategy}"),
+            &note,
+            |row| Some(row.common.rates()),
+        );
+        rates.y_label = "keys a second, logarithmic".into();
+        rates.scale = Scale::Log;
+        if axis != Axis::Threads {
+            rates.reference =
+                lines_per_second(&own).map(|rate| (rate, "random lines a second".into()));
+        }
+        add(Section::Chart(rates));
+        let ratio = |name: &str, title: &str, rows: &[&HashRow], value: Value| {
+            let told: Vec<&HashRow> = rows
+                .iter()
+                .copied()
+                .filter(|row| value(row).is_some())
+                .collect();
+            let mut chart = chart(&told, axis, title, &note, value);
+            chart.y_label = "times as fast".into();
+            chart.format = times;
+            chart.reference = Some((1.0, name.to_owned()));
+            (!told.is_empty()).then_some(Section::Chart(chart))
+        };
+        let vectors: Vec<&HashRow> = own
+            .iter()
+            .copied()
+            .filter(|row| row.common.isa != "scalar")
+            .collect();
+        let scalar = ratio(
+            "without vector instructions",
+            &format!("What vector instructions gain, by {strategy}"),
+            &vectors,
+            |row| point(row.speedup_vs_scalar),
+        );
+        scalar.into_iter().for_each(&mut *add);
+        if strategy != GET {
+            let batch = ratio(
+                "one key after the other",
+                &format!("What a batch gains, by {strategy}"),
+                &own,
+                |row| point(row.common.speedup_vs_single),
+            );
+            batch.into_iter().for_each(&mut *add);
+        }
+    }
+    let first: Vec<&HashRow> = rows
+        .iter()
+        .copied()
+        .filter(|row| row.common.strategy == strategies[0] && row.lines_per_lookup.is_some())
+        .filter(best)
+        .collect();
+    if matches!(axis, Axis::LoadFactor | Axis::HitRate | Axis::Width) && !first.is_empty() {
+        let mut lines = chart(&first, axis, "Cache lines a lookup", &note, |row| {
+            point(row.lines_per_lookup)
+        });
+        lines.y_label = "lines of the table".into();
+        lines.format = digits;
+        add(Section::Chart(lines));
+    }
+}
+
+fn point(value: Option<f64>) -> Option<(f64, f64, f64)> {
+    value.map(|value| (value, value, value))
+}
+
+/// The random lines a second that the rows' shares are of: the median.
+fn lines_per_second(rows: &[&HashRow]) -> Option<f64> {
+    let rate = |row: &&HashRow| Some(row.common.keys_per_second / row.common.roofline_share?);
+    let mut rates: Vec<f64> = rows.iter().filter_map(rate).collect();
+    rates.sort_by(f64::total_cmp);
+    rates
+        .get(rates.len() / 2)
+        .copied()
+        .filter(|rate| rate.is_finite())
+}
+
+/// The texts of the rows, each once, in their order.
+fn unique(rows: &[&HashRow], text: impl Fn(&HashRow) -> String) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for row in rows {
+        let text = text(row);
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
+}
+
+/// A plot over the axis, one series a design: lines if the axis has several entries, else bars.
+fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -> Chart {
+    let x = unique(rows, |row| axis.of(row));
+    let shape = if x.len() > 1 {
+        Shape::Lines
+    } else {
+        Shape::Bars
+    };
+    let mut chart = Chart::new(title, shape);
+    chart.note = note.to_owned();
+    chart.x_label = axis.name().into();
+    chart.x = x.clone();
+    let series = |row: &HashRow| {
+        let other =
+            |other: &&HashRow| other.who() == row.who() && other.common.isa != row.common.isa;
+        match rows.iter().any(other) {
+            true => format!("{} {}", row.who(), row.common.isa),
+            false => row.who(),
+        }
+    };
+    for name in unique(rows, series) {
+        let at = |entry: &String| {
+            let row = rows
+                .iter()
+                .find(|row| series(row) == name && axis.of(row) == *entry)?;
+            value(row)
+        };
+        let values: Vec<_> = x.iter().map(at).collect();
+        chart.push(name, values);
+    }
+    chart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::sweep::Sweep;
+    use crate::report::check_html;
+
+    #[test]
+    fn a_study_becomes_plots_winners_and_tables_on_a_page_that_is_well_formed() {
+        let study = Study {
+            number: Some(2),
+            title: "Load".into(),
+            question: "How full?".into(),
+            sweeps: vec![Sweep {
+                axis: Axis::LoadFactor,
+                ..Sweep::cell()
+            }],
+        };
+        let mut report = Report::new("t", LEAD);
+        fill(&mut report, &study, &[show::tests::rows()]);
+        finish(&mut report, 5);
+        let html = report.to_html();
+        check_html(&html).unwrap();
+        // Rates, what vectors gain, lines a lookup.
+        assert_eq!(html.matches("<svg").count(), 3);
+        assert!(html.contains("Study 2: Load") && html.contains("full at 0.61"));
+        assert!(html.contains("random lines a second"));
+    }
+}

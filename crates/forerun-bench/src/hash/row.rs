@@ -1,0 +1,113 @@
+//! One result of a hash-table study: a line of JSON with the names of [`crate::row::Row`] and these.
+
+use crate::row::Row;
+use serde::{Deserialize, Serialize};
+
+/// One cell of a study's table.
+///
+/// The common names mean: `case` is `lookup`; `keys` are the table's entries; `isa` is the set the
+/// row was measured with; `speedup_vs_single` compares with `get` of the same design and set;
+/// `roofline_share` compares with the random lines that as many threads read in the same rounds;
+/// `inserts_per_second` are the updates made meanwhile, of the kind of `update_kind`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HashRow {
+    /// What every bench's rows have.
+    #[serde(flatten)]
+    pub common: Row,
+    /// The study's number; null for a cell of one's own.
+    pub study: Option<u8>,
+    /// The design.
+    pub design: String,
+    /// The size asked for: slots times the bytes of a key and a value.
+    pub size_bytes: u64,
+    /// What the table took.
+    pub memory_bytes: u64,
+    /// `memory_bytes` over the entries.
+    pub bytes_per_entry: f64,
+    /// Entries over slots, as asked for.
+    pub load_factor: f64,
+    /// Entries over slots as it was, for a design that made itself more slots than asked.
+    pub load_factor_had: f64,
+    /// The load factor at which the design could take no more, if that is below the one asked for:
+    /// then nothing was measured and the rates are 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_at: Option<f64>,
+    /// How the keys asked for were chosen: `uniform`, `zipf:0.99`.
+    pub skew: String,
+    /// The share of all operations that one more thread was to make as updates.
+    pub updates: f64,
+    /// What an update is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_kind: Option<String>,
+    /// Cache lines of the table that a lookup reads, on average over the keys asked for.
+    pub lines_per_lookup: Option<f64>,
+    /// How many times as fast as MemC3's table by the same strategy, where that was measured too.
+    pub speedup_vs_memc3: Option<f64>,
+    /// How many times as fast as the same design and strategy without vector instructions.
+    pub speedup_vs_scalar: Option<f64>,
+    /// How many times as fast as one thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speedup_vs_one_thread: Option<f64>,
+    /// The rate over that of the same cell without updates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_of_quiet: Option<f64>,
+}
+
+impl HashRow {
+    /// The names that every line of JSON has besides [`Row::NAMES`].
+    pub const NAMES: [&str; 9] = [
+        "design",
+        "isa",
+        "load_factor",
+        "size_bytes",
+        "memory_bytes",
+        "bytes_per_entry",
+        "lines_per_lookup",
+        "skew",
+        "updates",
+    ];
+
+    /// The design, with its owner's name if that is a peer and the names differ.
+    pub fn who(&self) -> String {
+        let engine = &self.common.engine;
+        if engine == "forerun" || *engine == self.design {
+            self.design.clone()
+        } else {
+            format!("{engine} {}", self.design)
+        }
+    }
+
+    /// Whether the rates were measured.
+    pub fn is_measured(&self) -> bool {
+        self.full_at.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_is_flat_has_every_name_and_reads_back() {
+        let row = HashRow {
+            common: Row {
+                bench: "hash".into(),
+                threads: 1,
+                hit_rate: Some(1.0),
+                isa: "avx2".into(),
+                ..Row::default()
+            }
+            .with_rates(4e6, 3e6, 5e6),
+            design: "memc3".into(),
+            lines_per_lookup: Some(1.5),
+            ..HashRow::default()
+        };
+        let line = serde_json::to_string(&row).unwrap();
+        let fields: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&line).unwrap();
+        for name in Row::NAMES.iter().chain(&HashRow::NAMES) {
+            assert!(fields.contains_key(*name), "{name} in {line}");
+        }
+        assert_eq!(serde_json::from_str::<HashRow>(&line).unwrap(), row);
+    }
+}

@@ -1,0 +1,264 @@
+//! The rows of a study as tables.
+
+use super::row::HashRow;
+use super::study::Study;
+use super::sweep::Axis;
+use crate::page::{or_dash, percent, times};
+use crate::size::{count, digits, short, spread};
+use crate::table::Table;
+
+impl Axis {
+    /// The dimension's name, as it heads a column.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Axis::Size => "size",
+            Axis::Width => "key+value B",
+            Axis::LoadFactor => "load",
+            Axis::HitRate => "hit rate",
+            Axis::Skew => "skew",
+            Axis::Batch => "batch",
+            Axis::Threads => "threads",
+            Axis::Updates => "updates",
+        }
+    }
+
+    /// Where a row lies in the dimension.
+    pub(super) fn of(self, row: &HashRow) -> String {
+        match self {
+            Axis::Size => format!("{}B", count(row.size_bytes)),
+            Axis::Width => format!("{}+{}", row.common.key_bytes, row.common.value_bytes),
+            Axis::LoadFactor => row.load_factor.to_string(),
+            Axis::HitRate => or_dash(row.common.hit_rate, |rate| rate.to_string()),
+            Axis::Skew => row.skew.clone(),
+            Axis::Batch => row.common.batch.to_string(),
+            Axis::Threads => row.common.threads.to_string(),
+            Axis::Updates => match &row.update_kind {
+                Some(kind) => format!("{}% {kind}", digits(100.0 * row.updates)),
+                None => "none".to_owned(),
+            },
+        }
+    }
+}
+
+/// A row's place in all dimensions.
+pub(super) fn cell(row: &HashRow) -> [String; 8] {
+    Axis::ALL.map(|axis| axis.of(row))
+}
+
+/// Columns that say something of a row besides its cell, in their order. One that says nothing of
+/// any row is left out.
+const COLUMNS: [(&str, fn(&HashRow) -> Option<String>); 15] = [
+    ("design", |row| Some(row.who())),
+    ("isa", |row| Some(row.common.isa.clone())),
+    ("strategy", |row| Some(row.common.strategy.clone())),
+    ("keys/s", |row| {
+        Some(match row.full_at {
+            Some(full) => format!("full at {}", digits(full)),
+            None => short(row.common.keys_per_second),
+        })
+    }),
+    ("ns a key", |row| {
+        measured(row, |row| digits(row.common.ns_per_key))
+    }),
+    ("slowest-fastest", |row| {
+        measured(row, |row| {
+            spread(
+                row.common.keys_per_second_min,
+                row.common.keys_per_second_max,
+            )
+        })
+    }),
+    ("lines", |row| row.common.roofline_share.map(percent)),
+    ("vs memc3", |row| row.speedup_vs_memc3.map(times)),
+    ("vs scalar", |row| row.speedup_vs_scalar.map(times)),
+    ("vs get", |row| row.common.speedup_vs_single.map(times)),
+    ("vs peer", |row| row.common.speedup_vs_peer.map(times)),
+    ("vs 1 thread", |row| row.speedup_vs_one_thread.map(times)),
+    ("of quiet", |row| row.share_of_quiet.map(percent)),
+    ("updates/s", |row| row.common.inserts_per_second.map(short)),
+    ("rounds", |row| Some(row.common.rounds.to_string())),
+];
+
+/// What a design takes, which the strategies and sets share.
+const COSTS: [(&str, fn(&HashRow) -> Option<String>); 2] = [
+    ("B an entry", |row| {
+        measured(row, |row| digits(row.bytes_per_entry))
+    }),
+    ("lines a lookup", |row| row.lines_per_lookup.map(digits)),
+];
+
+fn measured(row: &HashRow, write: impl Fn(&HashRow) -> String) -> Option<String> {
+    row.is_measured().then(|| write(row))
+}
+
+/// The table of `rows` without the columns that never change, and those columns' names and values.
+pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, Table) {
+    let said = |column: &&(&str, fn(&HashRow) -> Option<String>)| {
+        rows.iter().any(|row| column.1(row).is_some())
+    };
+    let columns: Vec<_> = COLUMNS.iter().chain(&COSTS).filter(said).collect();
+    let axes = Axis::ALL.map(Axis::name);
+    let heads = axes.iter().chain(columns.iter().map(|(head, _)| head));
+    let mut table = Table::new(heads.copied());
+    for row in rows {
+        let cells = columns.iter().map(|(_, write)| write(row));
+        let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+        table.push(cell(row).into_iter().chain(cells));
+    }
+    let keep: Vec<&str> = columns
+        .iter()
+        .map(|(head, _)| *head)
+        .filter(|head| *head != "rounds")
+        .collect();
+    (table.take_constant(&keep), table)
+}
+
+/// The fastest way in each cell, beside the fastest without vector instructions.
+pub(super) fn winners(rows: &[HashRow]) -> Table {
+    let mut table = Table::new(Axis::ALL.map(Axis::name).into_iter().chain([
+        "fastest",
+        "isa",
+        "strategy",
+        "keys/s",
+        "ns a key",
+        "lines",
+        "vs memc3",
+        "fastest scalar",
+        "its keys/s",
+    ]));
+    let mut cells: Vec<[String; 8]> = Vec::new();
+    for row in rows.iter().filter(|row| row.is_measured()) {
+        if !cells.contains(&cell(row)) {
+            cells.push(cell(row));
+        }
+    }
+    for place in cells {
+        let of_cell = || {
+            rows.iter()
+                .filter(|row| row.is_measured() && cell(row) == place)
+        };
+        let rate = |row: &&HashRow| row.common.keys_per_second;
+        let fastest = of_cell().max_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let scalar = of_cell()
+            .filter(|row| row.common.isa == "scalar")
+            .max_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let Some(row) = fastest else {
+            continue;
+        };
+        table.push(place.into_iter().chain([
+            row.who(),
+            row.common.isa.clone(),
+            row.common.strategy.clone(),
+            short(row.common.keys_per_second),
+            digits(row.common.ns_per_key),
+            or_dash(row.common.roofline_share, percent),
+            or_dash(row.speedup_vs_memc3, times),
+            scalar.map_or_else(|| "-".to_owned(), HashRow::who),
+            or_dash(scalar.map(|row| row.common.keys_per_second), short),
+        ]));
+    }
+    table.take_constant(&[
+        "fastest",
+        "isa",
+        "strategy",
+        "keys/s",
+        "ns a key",
+        "lines",
+        "vs memc3",
+        "fastest scalar",
+        "its keys/s",
+    ]);
+    table
+}
+
+/// What heads a study.
+pub(super) fn heading(study: &Study) -> String {
+    let mut text = title(study);
+    if !study.question.is_empty() {
+        text.push('\n');
+        text.push_str(&study.question);
+    }
+    text
+}
+
+/// A study's number and title.
+pub(super) fn title(study: &Study) -> String {
+    match study.number {
+        Some(number) => format!("Study {number}: {}", study.title),
+        None => study.title.clone(),
+    }
+}
+
+/// What the columns mean, for below the tables.
+pub(super) fn legend(rounds: usize) -> String {
+    format!(
+        "Medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios. Every answer was checked.\n\
+         size: slots times the bytes of a key and a value. load: entries over slots.\n\
+         lines: keys/s over the random cache lines/s that as many threads read in the same rounds.\n\
+         vs memc3: times as fast as MemC3's design by the same strategy. vs scalar: as the same without vector \
+         instructions.\n\
+         vs get: as one key after the other. of quiet: of the rate without updates.\n\
+         lines a lookup: cache lines of the table that a lookup reads, on average over the keys asked for.\n\
+         full at: the design could take no more entries at that load factor."
+    )
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::row::Row;
+
+    /// Rows of two designs, the second of which is full in the second cell.
+    pub(crate) fn rows() -> Vec<HashRow> {
+        let mut rows = Vec::new();
+        for (load_factor, rates) in [(0.5, [9e7, 4e7]), (0.9, [7e7, 0.0])] {
+            for (design, isa, rate) in [("a", "avx2", rates[0]), ("b", "scalar", rates[1])] {
+                let common = Row {
+                    engine: "forerun".into(),
+                    strategy: "find_batch".into(),
+                    isa: isa.into(),
+                    batch: 64,
+                    threads: 1,
+                    rounds: 5,
+                    hit_rate: Some(1.0),
+                    roofline_share: Some(rate / 1e8),
+                    ..Row::default()
+                };
+                rows.push(HashRow {
+                    common: common.with_rates(rate, rate * 0.9, rate * 1.1),
+                    design: design.into(),
+                    size_bytes: 1 << 30,
+                    load_factor,
+                    bytes_per_entry: 20.0,
+                    lines_per_lookup: (rate > 0.0).then_some(1.2),
+                    full_at: (rate == 0.0).then_some(0.61),
+                    speedup_vs_scalar: Some(1.0),
+                    skew: "uniform".into(),
+                    ..HashRow::default()
+                });
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn the_table_says_what_changes_and_where_a_design_was_full() {
+        let (constant, table) = table(&rows());
+        assert!(constant.contains(&("size".into(), "1GiB".into())));
+        assert!(constant.contains(&("rounds".into(), "5".into())));
+        assert_eq!(table.heads[..3], ["load", "design", "isa"]);
+        assert!(!table.heads.contains(&"vs peer".to_owned()));
+        let full = &table.rows[3];
+        assert!(full.contains(&"full at 0.61".to_owned()), "{full:?}");
+        assert_eq!(full.iter().filter(|cell| *cell == "-").count(), 4);
+    }
+
+    #[test]
+    fn each_cell_has_one_winner_and_its_rival_without_vectors() {
+        let table = winners(&rows());
+        assert_eq!(table.rows.len(), 2);
+        assert_eq!(table.rows[0][1..3], ["a", "avx2"]);
+        assert_eq!(table.rows[0].last().map(String::as_str), Some("40.0 M"));
+        assert_eq!(table.rows[1].last().map(String::as_str), Some("-"));
+    }
+}

@@ -1,0 +1,177 @@
+//! What to measure: lists for each dimension, every combination of which is a cell.
+
+use super::keys::Skew;
+use super::turn::UpdateKind;
+use forerun_core::arch::Isa;
+
+/// Lists that multiply to cells, and the ways to measure each cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sweep {
+    /// The dimension to plot over.
+    pub axis: Axis,
+    /// Slots times the bytes of a key and a value.
+    pub sizes: Vec<usize>,
+    /// Bytes of a key and of a value: 4 or 8 each.
+    pub widths: Vec<(usize, usize)>,
+    /// Entries over slots.
+    pub load_factors: Vec<f64>,
+    /// Shares of present keys among those asked for.
+    pub hit_rates: Vec<f64>,
+    /// Which of the present keys are asked for.
+    pub skews: Vec<Skew>,
+    /// Keys a batch.
+    pub batches: Vec<usize>,
+    /// Threads that look up.
+    pub threads: Vec<usize>,
+    /// Shares of updates that one more thread makes; a cell with some is measured for designs that
+    /// can be updated beside readers.
+    pub updates: Vec<f64>,
+    /// What an update is.
+    pub update_kinds: Vec<UpdateKind>,
+    /// Designs by name; empty for all.
+    pub designs: Vec<String>,
+    /// Strategies by name.
+    pub strategies: Vec<String>,
+    /// Instruction sets; a design is measured with those it has code for.
+    pub isas: Vec<Isa>,
+}
+
+/// A dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// The table's size.
+    Size,
+    /// Bytes of keys and values.
+    Width,
+    /// The load factor.
+    LoadFactor,
+    /// The hit rate.
+    HitRate,
+    /// The skew.
+    Skew,
+    /// Keys a batch.
+    Batch,
+    /// Threads.
+    Threads,
+    /// The share of updates.
+    Updates,
+}
+
+impl Axis {
+    /// All of them, in the order of the tables' columns.
+    pub const ALL: [Axis; 8] = [
+        Axis::Size,
+        Axis::Width,
+        Axis::LoadFactor,
+        Axis::HitRate,
+        Axis::Skew,
+        Axis::Batch,
+        Axis::Threads,
+        Axis::Updates,
+    ];
+}
+
+/// One combination of what may change while the tables stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Cell {
+    pub(super) hit_rate: f64,
+    pub(super) skew: Skew,
+    pub(super) batch: usize,
+    pub(super) threads: usize,
+    pub(super) updates: f64,
+    pub(super) update_kind: UpdateKind,
+}
+
+impl Sweep {
+    /// A cell of sensible size for one's own lists to be put over.
+    pub fn cell() -> Sweep {
+        Sweep {
+            axis: Axis::Size,
+            sizes: vec![64 << 20],
+            widths: vec![(8, 8)],
+            load_factors: vec![0.7],
+            hit_rates: vec![1.0],
+            skews: vec![Skew::Uniform],
+            batches: vec![64],
+            threads: vec![1],
+            updates: vec![0.0],
+            update_kinds: vec![UpdateKind::Upsert],
+            designs: Vec::new(),
+            strategies: vec![
+                super::contender::GET.into(),
+                super::contender::FIND_BATCH.into(),
+            ],
+            isas: default_isas(),
+        }
+    }
+
+    /// The first dimension with more than one entry, or the size.
+    pub(super) fn longest_axis(&self) -> Axis {
+        let several = |axis: &Axis| match axis {
+            Axis::Size => self.sizes.len() > 1,
+            Axis::Width => self.widths.len() > 1,
+            Axis::LoadFactor => self.load_factors.len() > 1,
+            Axis::HitRate => self.hit_rates.len() > 1,
+            Axis::Skew => self.skews.len() > 1,
+            Axis::Batch => self.batches.len() > 1,
+            Axis::Threads => self.threads.len() > 1,
+            Axis::Updates => self.updates.len() > 1,
+        };
+        Axis::ALL.into_iter().find(several).unwrap_or(Axis::Size)
+    }
+
+    /// The cells of one table, those that are compared next to each other.
+    pub(super) fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for &hit_rate in &self.hit_rates {
+            for &skew in &self.skews {
+                for &batch in &self.batches {
+                    for &threads in &self.threads {
+                        for &updates in &self.updates {
+                            // Without updates they are of no kind.
+                            let kinds = match updates {
+                                0.0 => &self.update_kinds[..1],
+                                _ => &self.update_kinds[..],
+                            };
+                            cells.extend(kinds.iter().map(|&update_kind| Cell {
+                                hit_rate,
+                                skew,
+                                batch,
+                                threads,
+                                updates,
+                                update_kind,
+                            }));
+                        }
+                    }
+                }
+            }
+        }
+        cells
+    }
+}
+
+/// The set in use and plain code, or plain code alone where that is in use.
+pub(super) fn default_isas() -> Vec<Isa> {
+    let mut isas = vec![forerun_core::arch::isa(), Isa::Scalar];
+    isas.dedup();
+    isas
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_a_cell_and_no_updates_are_of_one_kind() {
+        let sweep = Sweep {
+            batches: vec![1, 8],
+            threads: vec![1, 2],
+            updates: vec![0.0, 0.05],
+            update_kinds: vec![UpdateKind::Upsert, UpdateKind::Churn],
+            ..Sweep::cell()
+        };
+        assert_eq!(sweep.cells().len(), 2 * 2 * 3);
+        assert_eq!(sweep.longest_axis(), Axis::Batch);
+        assert_eq!(Sweep::cell().cells().len(), 1);
+    }
+}

@@ -1,0 +1,333 @@
+//! One turn of a case: threads look batches up, and perhaps one more updates the table meanwhile.
+//!
+//! ```text
+//!  reader   | step: batch batch batch ... | check | step: batch ...      the clock runs in the steps only
+//!  updater  |  u u     u u      u u     u u    ...                       never ahead of its share of all operations
+//! ```
+
+use super::contender::{Subject, Updater};
+use super::keys::{Keys, Stream, Word};
+use crate::harness::{Sample, Turn};
+use crate::threads::{Cores, Ready};
+use crate::workload::mix;
+use anyhow::{Context, Result, ensure};
+use forerun_core::arch::Isa;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// What an update is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum UpdateKind {
+    /// A present key gets another value.
+    #[default]
+    Upsert,
+    /// An entry is removed and a new one inserted: one operation.
+    Churn,
+}
+
+impl fmt::Display for UpdateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            UpdateKind::Upsert => "upsert",
+            UpdateKind::Churn => "churn",
+        })
+    }
+}
+
+/// What a turn does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shot<'a> {
+    pub(super) strategy: &'a str,
+    pub(super) isa: Isa,
+    pub(super) batch: usize,
+    /// Threads that look up.
+    pub(super) threads: usize,
+    /// The share of all operations that one more thread is to make as updates: 0 for none.
+    pub(super) updates: f64,
+    pub(super) update_kind: UpdateKind,
+    pub(super) rounds: usize,
+}
+
+/// Where churn stands in a table, from turn to turn: which of the entries that nobody asks for are
+/// in the table just now.
+#[derive(Debug, Default)]
+pub(super) struct Churn {
+    done: AtomicU64,
+}
+
+impl Churn {
+    /// Whether the table still holds exactly what it was filled with.
+    pub(super) fn is_untouched(&self) -> bool {
+        // Relaxed: asked between turns, whose threads have been joined.
+        self.done.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes the next entry out and puts another in its place: first the entries of the first
+    /// generation one by one for those of a second, then back, and so on.
+    fn step<K: Word, V: Word>(&self, keys: &Keys, updater: &mut dyn Updater<K, V>) -> Result<()> {
+        let (stable, span) = (keys.stable(), keys.entries() - keys.stable());
+        ensure!(span > 0, "churn needs a table of at least eight entries");
+        // Relaxed: one thread counts, and turns are joined.
+        let done = self.done.fetch_add(1, Ordering::Relaxed);
+        let (round, at) = (done / span, done % span);
+        let generation = |round: u64| stable + (round & 1) * span + at;
+        let (out, in_) = (generation(round), generation(round + 1));
+        ensure!(
+            updater.remove(keys.key(out)),
+            "an entry to be removed is not in the table"
+        );
+        updater.upsert(keys.key(in_), keys.value(in_))
+    }
+}
+
+/// Runs one turn.
+///
+/// # Errors
+/// A wrong answer, or the table's errors.
+pub(super) fn run<K: Word, V: Word>(
+    subject: &dyn Subject<K, V>,
+    (keys, stream, churn): (&Keys, &Stream<K>, &Churn),
+    shot: &Shot<'_>,
+    cores: &Cores,
+    turn: &Turn,
+) -> Result<Sample> {
+    let reading = AtomicUsize::new(shot.threads);
+    let reads = AtomicU64::new(0);
+    let writes = shot.updates > 0.0;
+    let rates = cores.run(shot.threads + usize::from(writes), |thread, ready| {
+        if thread == shot.threads {
+            let mut updater = subject.updater().context("this design has no updates")?;
+            let mut numbers = turn.seed;
+            let mut update = || match shot.update_kind {
+                UpdateKind::Churn => churn.step(keys, &mut *updater),
+                UpdateKind::Upsert => {
+                    numbers = numbers.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    let number = mix(numbers);
+                    let index = number % keys.stable();
+                    let value = keys.value::<V>(index).to_u64() | (number >> 63);
+                    updater.upsert(keys.key(index), V::from_u64(value))
+                }
+            };
+            return update_along(shot.updates, &reading, &reads, &mut update, ready);
+        }
+        // However this thread ends, the updater must learn of it.
+        let _done = Done(&reading);
+        let mut finder = subject.finder(shot.strategy, shot.isa)?;
+        let step = stream.step_len();
+        let mut values = vec![V::default(); step];
+        let mut found = vec![false; step];
+        let mut at = start(stream.steps(), turn.round, shot, thread);
+        ready.wait();
+        let sample = Sample::repeat_timed(turn, || {
+            let keys = stream.step(at);
+            let mut told = 0;
+            let begin = Instant::now();
+            let answers = values.chunks_mut(shot.batch);
+            let marks = found.chunks_mut(shot.batch);
+            for ((keys, values), found) in keys.chunks(shot.batch).zip(answers).zip(marks) {
+                told += finder.find(keys, values, found);
+            }
+            let took = begin.elapsed();
+            stream.check(at, told, &values, &found)?;
+            at = (at + 1) % stream.steps();
+            // Relaxed: it paces the updater and orders nothing.
+            reads.fetch_add(step as u64, Ordering::Relaxed);
+            Ok((step as u64, took))
+        })?;
+        Ok(sample.per_second)
+    })?;
+    Ok(Sample {
+        per_second: rates[..shot.threads].iter().sum(),
+        beside_per_second: writes.then(|| rates[shot.threads]),
+    })
+}
+
+/// Where in the stream a thread starts: spread over the stream by round and thread, the same for all
+/// that is compared.
+fn start(steps: usize, round: usize, shot: &Shot<'_>, thread: usize) -> usize {
+    let starts = (shot.rounds * shot.threads).max(1);
+    (round * shot.threads + thread) * steps / starts % steps
+}
+
+/// Updates until the last reader is done, never more than the share of all operations; gives the
+/// rate.
+fn update_along(
+    share: f64,
+    reading: &AtomicUsize,
+    reads: &AtomicU64,
+    update: &mut dyn FnMut() -> Result<()>,
+    ready: Ready<'_>,
+) -> Result<f64> {
+    ready.wait();
+    let start = Instant::now();
+    let mut made = 0u64;
+    // Relaxed, both loads: a count to keep pace with, and one that says when to stop.
+    while reading.load(Ordering::Relaxed) > 0 {
+        let allowed = reads.load(Ordering::Relaxed) as f64 * share / (1.0 - share);
+        let due = (allowed as u64).saturating_sub(made).min(64);
+        for _ in 0..due {
+            update()?;
+        }
+        made += due;
+        if due == 0 {
+            std::hint::spin_loop();
+        }
+    }
+    Ok(made as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Counts a reader out when dropped.
+struct Done<'a>(&'a AtomicUsize);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as at the load.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Looks some thousand keys up, present and absent ones, and compares each answer.
+///
+/// # Errors
+/// The first wrong answer.
+pub(super) fn verify<K: Word, V: Word>(
+    subject: &dyn Subject<K, V>,
+    keys: &Keys,
+    strategy: &str,
+    isa: Isa,
+    batch: usize,
+) -> Result<()> {
+    let mut finder = subject.finder(strategy, isa)?;
+    let asked = keys.stable().min(4096);
+    // Spread over all entries, each followed by an absent key.
+    let index = |number: u64| number * (keys.stable() / asked);
+    let wanted: Vec<(K, Option<u64>)> = (0..asked)
+        .flat_map(|number| {
+            let index = index(number);
+            [(keys.key(index), Some(index)), (keys.absent(number), None)]
+        })
+        .collect();
+    for chunk in wanted.chunks(batch) {
+        let asked: Vec<K> = chunk.iter().map(|(key, _)| *key).collect();
+        let mut values = vec![V::default(); chunk.len()];
+        let mut found = vec![false; chunk.len()];
+        let told = finder.find(&asked, &mut values, &mut found);
+        for (at, (key, index)) in chunk.iter().enumerate() {
+            let key = key.to_u64();
+            ensure!(
+                found[at] == index.is_some(),
+                "key {key:#x} is {} by {strategy} ({isa}, batch {batch}), at place {at} of its batch",
+                if found[at] { "invented" } else { "missed" }
+            );
+            let value = index.map(|index| keys.value::<V>(index).to_u64());
+            ensure!(
+                value.is_none_or(|value| value == values[at].to_u64() & !1),
+                "key {key:#x} has the value {:#x} instead of {:#x} by {strategy} ({isa}, batch {batch})",
+                values[at].to_u64(),
+                value.unwrap_or_default()
+            );
+        }
+        let marked = found.iter().filter(|found| **found).count();
+        ensure!(
+            told == marked,
+            "{strategy} says that it found {told} keys and marks {marked}"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contender::tests::Map;
+    use super::super::contender::{Contender, FIND_BATCH, Placed};
+    use super::super::keys::Skew;
+    use super::*;
+    use std::time::Duration;
+
+    fn filled(map: &Map, keys: &Keys) -> Box<dyn Subject<u64, u64>> {
+        let mut subject = map.open(1000, 0.9).unwrap();
+        for index in 0..keys.entries() {
+            let placed = subject.insert(keys.key(index), keys.value(index)).unwrap();
+            assert_eq!(placed, Placed::Yes);
+        }
+        subject
+    }
+
+    fn shot(threads: usize, updates: f64, update_kind: UpdateKind) -> Shot<'static> {
+        Shot {
+            strategy: FIND_BATCH,
+            isa: Isa::Scalar,
+            batch: 48,
+            threads,
+            updates,
+            update_kind,
+            rounds: 1,
+        }
+    }
+
+    fn turn() -> Turn {
+        Turn {
+            round: 0,
+            seed: 9,
+            duration: Duration::from_millis(5),
+            warm_up: Duration::from_micros(100),
+        }
+    }
+
+    #[test]
+    fn a_turn_reads_and_updates_by_its_share_and_checks_every_answer() {
+        let keys = Keys::new(500, 1).unwrap();
+        let stream = Stream::new::<u64>(&keys, 0.5, Skew::Uniform, 480, 4800, 2).unwrap();
+        let subject = filled(&Map::new("map"), &keys);
+        let churn = Churn::default();
+        let cores = Cores::available();
+        for threads in [1, 2] {
+            let run = |shot| {
+                let parts = (&keys, &stream, &churn);
+                run(&*subject, parts, &shot, &cores, &turn()).unwrap()
+            };
+            let quiet = run(shot(threads, 0.0, UpdateKind::Upsert));
+            assert!(quiet.per_second > 0.0 && quiet.beside_per_second.is_none());
+            assert!(churn.is_untouched() || threads == 2);
+            for kind in [UpdateKind::Upsert, UpdateKind::Churn] {
+                let busy = run(shot(threads, 0.05, kind));
+                assert!(busy.beside_per_second.is_some_and(|rate| rate > 0.0));
+            }
+        }
+        assert!(!churn.is_untouched());
+        assert_eq!(subject.len(), 500);
+        verify(&*subject, &keys, FIND_BATCH, Isa::Scalar, 7).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_answers_wrongly_is_found_out() {
+        let keys = Keys::new(500, 1).unwrap();
+        let stream = Stream::new::<u64>(&keys, 1.0, Skew::Uniform, 480, 4800, 2).unwrap();
+        let map = Map {
+            error: 2,
+            ..Map::new("liar")
+        };
+        let subject = filled(&map, &keys);
+        let parts = (&keys, &stream, &Churn::default());
+        let shot = shot(1, 0.0, UpdateKind::Upsert);
+        let refusal = run(&*subject, parts, &shot, &Cores::available(), &turn()).unwrap_err();
+        assert!(format!("{refusal:#}").contains("add up"), "{refusal:#}");
+        let refusal = verify(&*subject, &keys, FIND_BATCH, Isa::Scalar, 64).unwrap_err();
+        assert!(refusal.to_string().contains("value"), "{refusal}");
+    }
+
+    #[test]
+    fn threads_and_rounds_start_at_different_places_of_the_stream() {
+        let shot = Shot {
+            rounds: 5,
+            ..shot(2, 0.0, UpdateKind::Upsert)
+        };
+        let mut starts: Vec<usize> = (0..5)
+            .flat_map(|round| [0, 1].map(|thread| start(1000, round, &shot, thread)))
+            .collect();
+        starts.dedup();
+        assert_eq!(starts.len(), 10);
+        assert!(starts.iter().all(|start| *start < 1000));
+    }
+}
