@@ -280,6 +280,12 @@ impl Lanes<Avx2> for Avx2U32s {
     }
 
     #[inline(always)]
+    fn shl<const BITS: i32>(self) -> Self {
+        // SAFETY: the vector was made with a token, which proves AVX2.
+        Avx2U32s(unsafe { _mm256_slli_epi32::<BITS>(self.0) })
+    }
+
+    #[inline(always)]
     fn mul(self, other: Self) -> Self {
         // SAFETY: the vector was made with a token, which proves AVX2.
         Avx2U32s(unsafe { _mm256_mullo_epi32(self.0, other.0) })
@@ -379,6 +385,12 @@ impl Lanes<Avx2> for Avx2U64s {
     fn shr<const BITS: i32>(self) -> Self {
         // SAFETY: the vector was made with a token, which proves AVX2.
         Avx2U64s(unsafe { _mm256_srli_epi64::<BITS>(self.0) })
+    }
+
+    #[inline(always)]
+    fn shl<const BITS: i32>(self) -> Self {
+        // SAFETY: the vector was made with a token, which proves AVX2.
+        Avx2U64s(unsafe { _mm256_slli_epi64::<BITS>(self.0) })
     }
 
     #[inline(always)]

@@ -207,6 +207,12 @@ impl Lanes<Avx512> for Avx512U32s {
     }
 
     #[inline(always)]
+    fn shl<const BITS: i32>(self) -> Self {
+        // SAFETY: the vector was made with a token, which proves AVX-512.
+        Avx512U32s(unsafe { _mm512_sll_epi32(self.0, _mm_cvtsi32_si128(BITS)) })
+    }
+
+    #[inline(always)]
     fn mul(self, other: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX-512.
         Avx512U32s(unsafe { _mm512_mullo_epi32(self.0, other.0) })
@@ -306,6 +312,12 @@ impl Lanes<Avx512> for Avx512U64s {
     fn shr<const BITS: i32>(self) -> Self {
         // SAFETY: the vector was made with a token, which proves AVX-512.
         Avx512U64s(unsafe { _mm512_srl_epi64(self.0, _mm_cvtsi32_si128(BITS)) })
+    }
+
+    #[inline(always)]
+    fn shl<const BITS: i32>(self) -> Self {
+        // SAFETY: the vector was made with a token, which proves AVX-512.
+        Avx512U64s(unsafe { _mm512_sll_epi64(self.0, _mm_cvtsi32_si128(BITS)) })
     }
 
     #[inline(always)]

@@ -46,6 +46,9 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     /// Shifts right by `BITS`, less than a word's, and fills with zeros.
     fn shr<const BITS: i32>(self) -> Self;
 
+    /// Shifts left by `BITS`, less than a word's, and fills with zeros.
+    fn shl<const BITS: i32>(self) -> Self;
+
     /// The low halves of the products.
     fn mul(self, other: Self) -> Self;
 

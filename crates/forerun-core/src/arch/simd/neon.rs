@@ -233,6 +233,12 @@ impl Lanes<Neon> for NeonU32s {
     }
 
     #[inline(always)]
+    fn shl<const BITS: i32>(self) -> Self {
+        // SAFETY: the vector was made with a token, which proves NEON.
+        NeonU32s(unsafe { vshlq_u32(self.0, vdupq_n_s32(BITS)) })
+    }
+
+    #[inline(always)]
     fn mul(self, other: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves NEON.
         NeonU32s(unsafe { vmulq_u32(self.0, other.0) })
@@ -324,6 +330,12 @@ impl Lanes<Neon> for NeonU64s {
         // SAFETY: the vector was made with a token, which proves NEON. A shift by a negative number is one to the
         // right.
         NeonU64s(unsafe { vshlq_u64(self.0, vdupq_n_s64(-i64::from(BITS))) })
+    }
+
+    #[inline(always)]
+    fn shl<const BITS: i32>(self) -> Self {
+        // SAFETY: the vector was made with a token, which proves NEON.
+        NeonU64s(unsafe { vshlq_u64(self.0, vdupq_n_s64(i64::from(BITS))) })
     }
 
     #[inline(always)]

@@ -124,6 +124,11 @@ macro_rules! one_lane {
             }
 
             #[inline(always)]
+            fn shl<const BITS: i32>(self) -> Self {
+                OneLane(self.0 << BITS)
+            }
+
+            #[inline(always)]
             fn mul(self, other: Self) -> Self {
                 OneLane(self.0.wrapping_mul(other.0))
             }

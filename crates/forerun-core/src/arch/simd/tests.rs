@@ -164,7 +164,10 @@ impl LaneChecks<'_> {
         assert_eq!(Self::lanes(x.mul(y)), each(&|a, b| a.wrapping_mul(b)));
         assert_eq!(Self::lanes(x.shr::<1>()), each(&|a, _| a >> 1));
         assert_eq!(Self::lanes(x.shr::<31>()), each(&|a, _| a >> 31));
+        assert_eq!(Self::lanes(x.shl::<1>()), each(&|a, _| a << 1));
+        assert_eq!(Self::lanes(x.shl::<31>()), each(&|a, _| a << 31));
         if L::Word::BITS == 64 {
+            assert_eq!(Self::lanes(x.shl::<32>()), each(&|a, _| a << 32));
             assert_eq!(Self::lanes(x.shr::<32>()), each(&|a, _| a >> 32));
         }
         let top = |word: u64| word >> (L::Word::BITS - 32);

@@ -1,0 +1,59 @@
+//! Building a table by its design's name.
+
+use super::cuckoo::Cuckoo;
+use super::{Design, FixedTable, Word};
+use forerun_core::RegionError;
+use forerun_core::arch::Isa;
+
+/// The most slots that a table can have: gathers take signed 32-bit indices of entries of up to 16 bytes.
+pub const SLOTS_MAX: usize = 1 << 30;
+
+/// Why a table was not built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// More slots than can be addressed.
+    #[error("a table of {slots} slots is beyond the limit of {SLOTS_MAX}")]
+    TooManySlots {
+        /// What was asked for.
+        slots: usize,
+    },
+    /// There is no memory for the slots.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+}
+
+impl BuildError {
+    /// The number of slots, if it is one that a table can have.
+    pub(super) fn check_slots(slots: usize) -> Result<usize, BuildError> {
+        if slots > SLOTS_MAX {
+            return Err(BuildError::TooManySlots { slots });
+        }
+        Ok(slots)
+    }
+}
+
+/// An empty table of a design, of at least `slots` slots: rounded up to whole buckets.
+///
+/// The seed decides where keys go; draw it at random where keys come from outside. An instruction set that the machine
+/// lacks is replaced by the best below it.
+///
+/// # Errors
+/// More slots than [`SLOTS_MAX`], or memory that cannot be had.
+pub fn build<K: Word, V: Word>(
+    design: Design,
+    slots: usize,
+    isa: Isa,
+    seed: u64,
+) -> Result<Box<dyn FixedTable<K, V>>, BuildError> {
+    Ok(match design {
+        Design::Cuckoo2 => Box::new(Cuckoo::<K, V, 2, 1>::new(slots, isa, seed)?),
+        Design::Cuckoo3 => Box::new(Cuckoo::<K, V, 3, 1>::new(slots, isa, seed)?),
+        Design::Cuckoo4 => Box::new(Cuckoo::<K, V, 4, 1>::new(slots, isa, seed)?),
+        Design::Bucketized2x2 => Box::new(Cuckoo::<K, V, 2, 2>::new(slots, isa, seed)?),
+        Design::Bucketized2x4 => Box::new(Cuckoo::<K, V, 2, 4>::new(slots, isa, seed)?),
+        Design::Bucketized2x8 => Box::new(Cuckoo::<K, V, 2, 8>::new(slots, isa, seed)?),
+        Design::Bucketized3x2 => Box::new(Cuckoo::<K, V, 3, 2>::new(slots, isa, seed)?),
+        Design::Bucketized3x4 => Box::new(Cuckoo::<K, V, 3, 4>::new(slots, isa, seed)?),
+        Design::Bucketized3x8 => Box::new(Cuckoo::<K, V, 3, 8>::new(slots, isa, seed)?),
+    })
+}

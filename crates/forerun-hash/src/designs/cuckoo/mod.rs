@@ -1,0 +1,205 @@
+//! Cuckoo hashing: a key is in one of N buckets of M slots, and an insertion moves others out of its way.
+//!
+//! ```text
+//!   key ─ hash ─┬─ first ────────▶ bucket  [ M keys │ M values ]
+//!               ├─ first + step ──▶ bucket  [ M keys │ M values ]      (N, M)
+//!               └─ …
+//! ```
+//!
+//! With M = 1 it is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003), whose lookups can run one key a
+//! lane (`vertical.rs`); with M = 2, 4, 8 the bucketised one (Dietzfelbinger and Weidling, 2007), where one key is compared
+//! with all slots of a bucket at once. All the rest is the same code.
+//!
+//! **A lookup stops early.** A key is put into the first of its buckets that has room, and moves keep to that order, so a
+//! key can be beyond a bucket only if that bucket was full when it was passed over. `bucket.rs` tells from the last slot
+//! whether a bucket was ever full; below some 80% load most were not, and most lookups, of keys that are missing too, end
+//! at the first line.
+
+mod bucket;
+pub(super) mod path;
+mod probe;
+
+use super::aside::{Aside, any_mark, is_mark};
+use super::hasher::{Constants, Hash};
+use super::lookup::{self, Batch};
+use super::slab::Slab;
+use super::{BuildError, FixedTable, Full, Lookup, Word};
+use bucket::Bucket;
+use forerun_core::arch::Isa;
+use path::{Buckets, Look, Search, Slot};
+
+/// A table of N choices of buckets of M slots.
+#[derive(Debug)]
+pub struct Cuckoo<K, V, const N: usize, const M: usize> {
+    buckets: Slab<Bucket<K, V, M>>,
+    constants: Constants,
+    aside: Aside<V>,
+    /// Entries in buckets.
+    entries: usize,
+    isa: Isa,
+    search: Search,
+}
+
+impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
+    /// A table of at least `slots` slots.
+    ///
+    /// # Errors
+    /// More slots than can be addressed, or memory that cannot be had.
+    pub fn new(slots: usize, isa: Isa, seed: u64) -> Result<Self, BuildError> {
+        let buckets = BuildError::check_slots(slots)?.div_ceil(M);
+        Ok(Cuckoo {
+            buckets: Slab::new(buckets as u32)?,
+            constants: Constants::from_seed(seed),
+            aside: Aside::default(),
+            entries: 0,
+            isa,
+            search: Search::new(),
+        })
+    }
+
+    /// The buckets of a hash, in their order.
+    fn choices(&self, hash: Hash) -> impl Iterator<Item = u32> + use<K, V, N, M> {
+        let (len, Hash { first, step }) = (self.buckets.len(), hash);
+        (0..N as u32).map(move |turn| {
+            let choice = first.wrapping_add(step.wrapping_mul(turn));
+            super::hasher::scale(choice, len)
+        })
+    }
+
+    /// Where a key is.
+    fn position(&self, key: K) -> Option<Slot> {
+        for bucket in self.choices(key.hash(&self.constants)) {
+            let here = self.buckets.get(bucket);
+            if let Some(slot) = here.position(key) {
+                return Some(Slot { bucket, slot });
+            }
+            if !here.was_full() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// A free slot for a key that is not there; moves others if it must.
+    fn make_room(&mut self, key: K) -> Result<Slot, Full> {
+        let hash = key.hash(&self.constants);
+        for bucket in self.choices(hash) {
+            if let Look::Room(slot) = self.look(bucket) {
+                return Ok(Slot { bucket, slot });
+            }
+        }
+        let mut search = std::mem::replace(&mut self.search, Search::new());
+        let found = search.run(self, self.choices(hash));
+        let room = found.map(|(room, moves)| {
+            for step in moves {
+                let from = self.buckets.get(step.from.bucket);
+                let (key, value) = (from.keys[step.from.slot], from.values[step.from.slot]);
+                let to = self.buckets.get_mut(step.to.bucket);
+                to.put(step.to.slot, key, value);
+            }
+            room
+        });
+        self.search = search;
+        room.ok_or(Full {
+            entries: self.len(),
+            slots: self.slots(),
+        })
+    }
+}
+
+impl<K: Word, V: Word, const N: usize, const M: usize> Buckets for Cuckoo<K, V, N, M> {
+    const SLOTS: usize = M;
+
+    fn look(&self, bucket: u32) -> Look {
+        match self.buckets.get(bucket).vacancy() {
+            Some(slot) => Look::Room(slot),
+            None => Look::Full,
+        }
+    }
+
+    fn choices(&self, at: Slot) -> impl Iterator<Item = u32> {
+        let key = self.buckets.get(at.bucket).keys[at.slot];
+        Cuckoo::choices(self, key.hash(&self.constants))
+    }
+}
+
+impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuckoo<K, V, N, M> {
+    fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full> {
+        if is_mark(key) {
+            return Ok(self.aside.slot(key).replace(value));
+        }
+        if let Some(Slot { bucket, slot }) = self.position(key) {
+            let old = &mut self.buckets.get_mut(bucket).values[slot];
+            return Ok(Some(std::mem::replace(old, value)));
+        }
+        let Slot { bucket, slot } = self.make_room(key)?;
+        self.buckets.get_mut(bucket).put(slot, key, value);
+        self.entries += 1;
+        Ok(None)
+    }
+
+    fn remove(&mut self, key: K) -> Option<V> {
+        if is_mark(key) {
+            return self.aside.slot(key).take();
+        }
+        let Slot { bucket, slot } = self.position(key)?;
+        self.entries -= 1;
+        Some(self.buckets.get_mut(bucket).take(slot))
+    }
+
+    fn get(&self, key: K) -> Option<V> {
+        if is_mark(key) {
+            return self.aside.get(key);
+        }
+        lookup::get(self.isa, self, key)
+    }
+
+    fn find_batch(
+        &self,
+        keys: &[K],
+        values: &mut [V],
+        found: &mut [bool],
+        lookup: Lookup,
+    ) -> usize {
+        let lookup = lookup.resolve(self.memory_bytes(), keys.len());
+        let hits = lookup::find(self.isa, self, Batch::new(keys, values, found), lookup);
+        if any_mark(keys) {
+            return self.aside.correct(keys, values, found, hits);
+        }
+        hits
+    }
+
+    fn len(&self) -> usize {
+        self.entries + self.aside.len()
+    }
+
+    fn slots(&self) -> usize {
+        self.buckets.len() as usize * M
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.buckets.memory_bytes()
+    }
+
+    fn lines_touched(&self, key: K) -> u32 {
+        if is_mark(key) {
+            return 0;
+        }
+        let mut lines = 0;
+        for bucket in self.choices(key.hash(&self.constants)) {
+            let here = self.buckets.get(bucket);
+            lines += 1; // The keys of a bucket are in one line.
+            if let Some(slot) = here.position(key) {
+                return lines + u32::from(Bucket::<K, V, M>::value_line(slot) > 0);
+            }
+            if !here.was_full() {
+                break;
+            }
+        }
+        lines
+    }
+
+    fn prefetch(&self, key: K) {
+        self.buckets.prefetch(key.hash(&self.constants).first);
+    }
+}

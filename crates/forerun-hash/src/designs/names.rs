@@ -1,0 +1,169 @@
+//! The names of designs and of batch strategies, as command lines and reports write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An enum of names, with `ALL`, `name`, `Display`, `FromStr`, and an error that lists what there is.
+macro_rules! names {
+    (
+        $(#[$doc:meta])* $enum:ident, $error:ident, $kind:literal {
+            $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $enum {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $enum {
+            /// Every one.
+            pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
+
+            /// The name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($enum::$variant => $name,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $enum {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        #[doc = concat!("A word that names no ", $kind, ".")]
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        #[error("{0:?} is no {kind}: use {names}", kind = $kind, names = list(&[$($name,)*]))]
+        pub struct $error(String);
+
+        impl FromStr for $enum {
+            type Err = $error;
+
+            /// Reads a name in any letter case.
+            fn from_str(name: &str) -> Result<$enum, $error> {
+                let known = $enum::ALL.iter().find(|known| known.name().eq_ignore_ascii_case(name.trim()));
+                known.copied().ok_or_else(|| $error(name.to_owned()))
+            }
+        }
+    };
+}
+
+/// "a, b or c".
+fn list(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [names @ .., last] => format!("{} or {last}", names.join(", ")),
+    }
+}
+
+names! {
+    /// A design, by name.
+    ///
+    /// ```
+    /// use forerun_hash::designs::Design;
+    ///
+    /// assert_eq!("bucketized2x4".parse(), Ok(Design::Bucketized2x4));
+    /// assert_eq!(Design::Cuckoo3.to_string(), "cuckoo3");
+    /// ```
+    Design, ParseDesignError, "design" {
+        /// Two choices of one slot.
+        Cuckoo2 = "cuckoo2",
+        /// Three choices of one slot.
+        Cuckoo3 = "cuckoo3",
+        /// Four choices of one slot.
+        Cuckoo4 = "cuckoo4",
+        /// Two choices of a bucket of two slots.
+        Bucketized2x2 = "bucketized2x2",
+        /// Two choices of a bucket of four slots.
+        Bucketized2x4 = "bucketized2x4",
+        /// Two choices of a bucket of eight slots.
+        Bucketized2x8 = "bucketized2x8",
+        /// Three choices of a bucket of two slots.
+        Bucketized3x2 = "bucketized3x2",
+        /// Three choices of a bucket of four slots.
+        Bucketized3x4 = "bucketized3x4",
+        /// Three choices of a bucket of eight slots.
+        Bucketized3x8 = "bucketized3x8",
+    }
+}
+
+names! {
+    /// How a batch runs; the module `lookup` draws them.
+    Lookup, ParseLookupError, "lookup strategy" {
+        /// What was measured to be best for the table's size and the batch's length.
+        Auto = "auto",
+        /// One key after the other, each to its end.
+        Single = "single",
+        /// Every bucket of every key, without prefetch and without branches.
+        Direct = "direct",
+        /// Groups in lock-step; further buckets fetched as they are needed.
+        Staged = "staged",
+        /// Groups in lock-step; every bucket of a key fetched at once.
+        StagedAll = "staged-all",
+        /// A prefetch for each compare; further buckets fetched as they are needed.
+        Pipelined = "pipelined",
+        /// A prefetch for each compare; every bucket of a key fetched at once.
+        PipelinedAll = "pipelined-all",
+        /// A window of lookups, each at its own step.
+        Rolling = "rolling",
+    }
+}
+
+impl Design {
+    /// The strategies that the design has code of its own for. [`Lookup::Auto`] is one of them.
+    pub fn lookups(self) -> &'static [Lookup] {
+        Lookup::ALL
+    }
+}
+
+/// Tables up to this size are looked up without prefetches.
+const DIRECT_BYTES_MAX: usize = 1 << 20;
+/// Batches up to this length too.
+const DIRECT_KEYS_MAX: usize = 2;
+
+impl Lookup {
+    /// What `Auto` stands for.
+    pub(super) fn resolve(self, memory_bytes: usize, keys: usize) -> Lookup {
+        match self {
+            Lookup::Auto if keys <= DIRECT_KEYS_MAX => Lookup::Single,
+            Lookup::Auto if memory_bytes <= DIRECT_BYTES_MAX => Lookup::Direct,
+            Lookup::Auto => Lookup::Pipelined,
+            chosen => chosen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for &design in Design::ALL {
+            assert_eq!(design.to_string().to_uppercase().parse(), Ok(design));
+            assert!(design.lookups().contains(&Lookup::Auto));
+        }
+        for &lookup in Lookup::ALL {
+            assert_eq!(lookup.to_string().parse(), Ok(lookup));
+        }
+        let refusal = "cuckoo9".parse::<Design>().unwrap_err().to_string();
+        assert!(
+            refusal.contains("cuckoo9") && refusal.contains("cuckoo2, "),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn auto_is_resolved_and_nothing_else_is() {
+        for keys in [0, 1, 8, 1000] {
+            for bytes in [0, 1 << 16, 1 << 30] {
+                assert_ne!(Lookup::Auto.resolve(bytes, keys), Lookup::Auto);
+                assert_eq!(Lookup::Rolling.resolve(bytes, keys), Lookup::Rolling);
+            }
+        }
+    }
+}

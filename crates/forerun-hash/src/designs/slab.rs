@@ -1,0 +1,105 @@
+//! An array of buckets in mapped memory, each at a power-of-two distance from the last.
+//!
+//! ```text
+//!   base                stride_bytes          2 stride_bytes
+//!   ├── bucket 0 ── pad ┼── bucket 1 ── pad ──┼── …               base is at a page's start
+//! ```
+//!
+//! Distances that are powers of two keep a bucket of at most a line inside one line, and let a larger one start at a
+//! line's start. It costs padding where a bucket's size is none: a quarter of the bytes of four entries of `u32` and `u64`.
+
+use super::hasher::scale;
+use forerun_core::arch::prefetch_read;
+use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
+use std::marker::PhantomData;
+
+/// A type that zeroed bytes are a value of, and that needs no drop.
+///
+/// # Safety
+/// Bytes that are all zero are a valid value, and the type is at most as aligned as a page.
+pub(super) unsafe trait Zeroed: Send + Sync {}
+
+/// Zeroed buckets, as many as were asked for.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    region: Region,
+    len: u32,
+    owns: PhantomData<T>,
+}
+
+impl<T: Zeroed> Slab<T> {
+    /// How far apart buckets are.
+    pub(super) const STRIDE_BYTES: usize = size_of::<T>().next_power_of_two();
+    /// Cache lines that a bucket lies in.
+    pub(super) const LINES: usize = size_of::<T>().div_ceil(CACHE_LINE_BYTES);
+
+    /// `len` zeroed buckets, at least one.
+    pub(super) fn new(len: u32) -> Result<Slab<T>, RegionError> {
+        let len = len.max(1);
+        let len_bytes = (len as usize).saturating_mul(Self::STRIDE_BYTES);
+        Ok(Slab {
+            region: Region::new(len_bytes, Pages::Huge)?,
+            len,
+            owns: PhantomData,
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.region.len()
+    }
+
+    /// The bucket that a hash chooses.
+    #[inline(always)]
+    pub(super) fn by_hash(&self, hash: u32) -> &T {
+        // SAFETY: hash x len / 2^32 is below len.
+        unsafe { &*self.ptr(scale(hash, self.len)) }
+    }
+
+    /// Bucket `index`.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[inline(always)]
+    pub(super) fn get(&self, index: u32) -> &T {
+        assert!(index < self.len);
+        // SAFETY: the index was just checked.
+        unsafe { &*self.ptr(index) }
+    }
+
+    /// Bucket `index`, to be written.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut T {
+        assert!(index < self.len);
+        // SAFETY: the index was just checked, and `self` is borrowed alone for as long as the bucket is.
+        unsafe { &mut *self.ptr(index) }
+    }
+
+    /// The address of bucket `index`.
+    ///
+    /// # Safety
+    /// `index` is below `len`. What is behind the address may then be used as a `T` under the borrow of `self`: the region
+    /// is len x STRIDE_BYTES long, starts at a page, was zeroed, which is a `T`, and is only written as `T`s.
+    #[inline(always)]
+    unsafe fn ptr(&self, index: u32) -> *mut T {
+        let at = index as usize * Self::STRIDE_BYTES;
+        // SAFETY: by the caller's index, the bucket is inside the region.
+        unsafe { self.region.as_ptr().add(at).cast() }
+    }
+
+    /// Asks for every line of the bucket that a hash chooses.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, hash: u32) {
+        let bucket: *const u8 = (&raw const *self.by_hash(hash)).cast();
+        for line in 0..Self::LINES {
+            prefetch_read(bucket.wrapping_add(line * CACHE_LINE_BYTES));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What keys and values may be: `u32` and `u64`, with the vectors and atomics that belong to them.
+
+use super::hasher::{Constants, Hash};
+use forerun_core::arch::{Lanes, Simd};
+use std::fmt::Debug;
+
+mod sealed {
+    /// Keeps the set of words closed: tables rest on every bit pattern being a word.
+    pub trait Sealed {}
+    impl Sealed for u32 {}
+    impl Sealed for u64 {}
+}
+
+/// A key or a value: `u32` or `u64`. Every number is a legal key and a legal value.
+pub trait Word:
+    sealed::Sealed + Copy + Eq + Ord + std::hash::Hash + Debug + Default + Send + Sync + 'static
+{
+    /// A vector of such words, one a lane.
+    type Lanes<S: Simd>: Lanes<S, Word = Self>;
+
+    /// Size in memory.
+    const BYTES: usize = size_of::<Self>();
+    /// The smallest word.
+    const ZERO: Self;
+    /// The largest word.
+    const MAX: Self;
+
+    /// The word as 64 bits.
+    fn to_u64(self) -> u64;
+
+    /// The low bits of 64.
+    fn from_u64(bits: u64) -> Self;
+
+    /// Which of the slots equal `needle`: a bit a slot.
+    fn eq_slots<S: Simd, const N: usize>(simd: S, slots: &[Self; N], needle: Self) -> u32;
+
+    /// The hash of a key.
+    #[doc(hidden)]
+    fn hash(self, constants: &Constants) -> Hash;
+
+    /// The hashes of a vector of keys, as (first, step): the choices of a lane are first, first + step, first + 2 step
+    /// and so on, each to be scaled.
+    #[doc(hidden)]
+    fn hash_lanes<S: Simd>(
+        simd: S,
+        keys: Self::Lanes<S>,
+        constants: &Constants,
+    ) -> (Self::Lanes<S>, Self::Lanes<S>);
+}
+
+impl Word for u32 {
+    type Lanes<S: Simd> = S::U32s;
+    const ZERO: u32 = 0;
+    const MAX: u32 = u32::MAX;
+
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline(always)]
+    fn from_u64(bits: u64) -> u32 {
+        bits as u32
+    }
+
+    #[inline(always)]
+    fn eq_slots<S: Simd, const N: usize>(simd: S, slots: &[u32; N], needle: u32) -> u32 {
+        simd.eq_u32(slots, needle)
+    }
+
+    #[inline(always)]
+    fn hash(self, constants: &Constants) -> Hash {
+        constants.hash_u32(self)
+    }
+
+    #[inline(always)]
+    fn hash_lanes<S: Simd>(simd: S, keys: S::U32s, constants: &Constants) -> (S::U32s, S::U32s) {
+        constants.hash_u32s(simd, keys)
+    }
+}
+
+impl Word for u64 {
+    type Lanes<S: Simd> = S::U64s;
+    const ZERO: u64 = 0;
+    const MAX: u64 = u64::MAX;
+
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_u64(bits: u64) -> u64 {
+        bits
+    }
+
+    #[inline(always)]
+    fn eq_slots<S: Simd, const N: usize>(simd: S, slots: &[u64; N], needle: u64) -> u32 {
+        simd.eq_u64(slots, needle)
+    }
+
+    #[inline(always)]
+    fn hash(self, constants: &Constants) -> Hash {
+        constants.hash_u64(self)
+    }
+
+    #[inline(always)]
+    fn hash_lanes<S: Simd>(simd: S, keys: S::U64s, constants: &Constants) -> (S::U64s, S::U64s) {
+        constants.hash_u64s(simd, keys)
+    }
+}
