@@ -1,0 +1,66 @@
+//! What the driver knows of an address.
+
+use super::api::check;
+use crate::gather::{Location, Memory};
+use crate::{Gpu, GpuError};
+use cudarc::driver::sys::{self, CUmemorytype, CUpointer_attribute as Attribute};
+use std::ffi::c_void;
+
+impl Gpu {
+    /// Asks the driver what lies at an address. Memory that it does not know is pageable.
+    pub(crate) fn locate_by_driver(&self, address: u64) -> Result<Location, GpuError> {
+        self.bind()?;
+        let mut memory_type = 0u32;
+        let mut ordinal = -1i32;
+        let mut managed = 0u32;
+        let mut start = 0u64;
+        let mut len = 0usize;
+        let mut attributes = [
+            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+            Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+            Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        ];
+        let mut places: [*mut c_void; 5] = [
+            (&raw mut memory_type).cast(),
+            (&raw mut ordinal).cast(),
+            (&raw mut managed).cast(),
+            (&raw mut start).cast(),
+            (&raw mut len).cast(),
+        ];
+        // Unlike the call for one attribute, this one leaves zeros for addresses that the driver
+        // does not know.
+        // SAFETY: five attributes with a place each of the size that its description gives.
+        check("cuPointerGetAttributes", unsafe {
+            sys::cuPointerGetAttributes(
+                attributes.len() as u32,
+                attributes.as_mut_ptr(),
+                places.as_mut_ptr(),
+                address,
+            )
+        })?;
+        let (memory, device_address) = if managed != 0 {
+            (Memory::Managed, address)
+        } else if memory_type == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
+            let mut seen = 0;
+            // SAFETY: the driver looks the address up and writes another.
+            check("cuMemHostGetDevicePointer", unsafe {
+                sys::cuMemHostGetDevicePointer_v2(&mut seen, address as *mut c_void, 0)
+            })?;
+            (Memory::Pinned, seen)
+        } else if memory_type == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 {
+            let ordinal = ordinal.max(0) as usize;
+            (Memory::Device { ordinal }, address)
+        } else {
+            (Memory::Pageable, address)
+        };
+        let len = len as u64;
+        let inside = len != 0 && address >= start && address - start < len;
+        Ok(Location {
+            memory,
+            device_address,
+            range: (inside && memory != Memory::Pageable).then_some((start, len)),
+        })
+    }
+}

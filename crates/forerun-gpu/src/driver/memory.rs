@@ -1,0 +1,182 @@
+//! Device memory.
+
+use super::api::check;
+use crate::{Gpu, GpuError};
+use cudarc::driver::sys::{self, CUresult};
+use std::fmt;
+
+/// Bytes in a device's memory; freed when dropped.
+///
+/// Its methods wait until they are done. They do not wait for work on other streams: order that by
+/// events, or by the end of a scope.
+pub struct DeviceBuffer {
+    gpu: Gpu,
+    address: u64,
+    len: usize,
+}
+
+impl DeviceBuffer {
+    /// `len` bytes, their contents unspecified; the address is a multiple of 256.
+    ///
+    /// # Errors
+    /// No room, or another refusal of the driver.
+    pub fn new(gpu: &Gpu, len: usize) -> Result<DeviceBuffer, GpuError> {
+        gpu.bind()?;
+        let mut address = 0;
+        // The driver refuses zero bytes.
+        // SAFETY: the device's context is current; the driver writes one address.
+        match unsafe { sys::cuMemAlloc_v2(&mut address, len.max(1)) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(GpuError::OutOfMemory {
+                bytes: len,
+                memory: "device memory",
+            }),
+            result => {
+                check("cuMemAlloc", result)?;
+                Ok(DeviceBuffer {
+                    gpu: gpu.clone(),
+                    address,
+                    len,
+                })
+            }
+        }
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::new`] and [`DeviceBuffer::write`].
+    pub fn of(gpu: &Gpu, bytes: &[u8]) -> Result<DeviceBuffer, GpuError> {
+        let buffer = DeviceBuffer::new(gpu, bytes.len())?;
+        buffer.write(0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// The device it lies on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The address of its first byte on the device.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Sets all bytes to `byte`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, byte: u8) -> Result<(), GpuError> {
+        self.gpu.bind()?;
+        // SAFETY: the whole range is this buffer's.
+        check("cuMemsetD8", unsafe {
+            sys::cuMemsetD8_v2(self.address, byte, self.len)
+        })?;
+        self.settle()
+    }
+
+    /// Copies `bytes` into the buffer, from byte `offset` on.
+    ///
+    /// # Errors
+    /// A range outside the buffer; the driver's.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
+        let address = self.range(offset, bytes.len() as u64)?;
+        self.gpu.bind()?;
+        // SAFETY: the device's range was checked, and the slice is as long.
+        check("cuMemcpyHtoD", unsafe {
+            sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len())
+        })?;
+        self.settle()
+    }
+
+    /// Copies from the buffer, from byte `offset` on, into `bytes`.
+    ///
+    /// # Errors
+    /// A range outside the buffer; the driver's.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), GpuError> {
+        let address = self.range(offset, bytes.len() as u64)?;
+        self.gpu.bind()?;
+        // SAFETY: the device's range was checked, and the slice is as long.
+        check("cuMemcpyDtoH", unsafe {
+            sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len())
+        })?;
+        self.settle()
+    }
+
+    /// All its bytes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn to_vec(&self) -> Result<Vec<u8>, GpuError> {
+        let mut bytes = vec![0; self.len];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The address of a range that must lie inside.
+    pub(super) fn range(&self, offset: u64, len: u64) -> Result<u64, GpuError> {
+        inside(offset, len, self.len)?;
+        Ok(self.address + offset)
+    }
+
+    /// Waits for what was put on the default stream: a copy from ordinary memory may come back
+    /// before the device has its bytes, and a fill does.
+    fn settle(&self) -> Result<(), GpuError> {
+        // SAFETY: the device's context is current, as in each caller; null is its default stream.
+        check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(std::ptr::null_mut())
+        })
+    }
+}
+
+/// That a range lies inside a buffer.
+pub(super) fn inside(offset: u64, len: u64, buffer_len: usize) -> Result<(), GpuError> {
+    let buffer_len = buffer_len as u64;
+    match offset.checked_add(len) {
+        Some(end) if end <= buffer_len => Ok(()),
+        _ => Err(GpuError::OutOfBounds {
+            offset,
+            len,
+            buffer_len,
+        }),
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // It waits for all work on the device first.
+            // SAFETY: the address comes from cuMemAlloc and is freed once.
+            let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+impl fmt::Debug for DeviceBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuffer({:#x}, {} bytes)", self.address, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_must_lie_inside_even_where_its_end_overflows() {
+        assert!(inside(0, 0, 0).is_ok() && inside(3, 5, 8).is_ok());
+        for (offset, len) in [(0, 9), (9, 0), (8, 1), (u64::MAX, 2), (1, u64::MAX)] {
+            let error = inside(offset, len, 8).unwrap_err().to_string();
+            assert!(error.contains("buffer of 8 bytes"), "{error}");
+        }
+    }
+}

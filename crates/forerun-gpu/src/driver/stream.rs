@@ -1,0 +1,240 @@
+//! Streams, in which work runs in order, and events, which mark a point of that order.
+
+use super::api::{check, optional};
+use crate::{Gpu, GpuError};
+use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
+use std::fmt;
+use std::time::Duration;
+
+/// Work on one stream runs in the order in which it was put there; work on two streams may run at
+/// the same time.
+pub struct Stream {
+    gpu: Gpu,
+    handle: CUstream,
+    owned: bool,
+}
+
+// SAFETY: a stream's handle may be used from any thread, several at a time: the driver locks it.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream that does not wait for the default stream, nor makes it wait.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(gpu: &Gpu) -> Result<Stream, GpuError> {
+        Stream::with_priority(gpu, 0)
+    }
+
+    /// As [`Stream::new`], of the highest priority: where blocks of several streams wait for a
+    /// multiprocessor, this one's go first. A copy that runs beside a long kernel starts sooner.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn first(gpu: &Gpu) -> Result<Stream, GpuError> {
+        gpu.bind()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: the driver writes two numbers to the places it is given.
+        check("cuCtxGetStreamPriorityRange", unsafe {
+            sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+        })?;
+        Stream::with_priority(gpu, greatest)
+    }
+
+    fn with_priority(gpu: &Gpu, priority: i32) -> Result<Stream, GpuError> {
+        gpu.bind()?;
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the device's context is current; the driver writes one handle.
+        check("cuStreamCreateWithPriority", unsafe {
+            sys::cuStreamCreateWithPriority(&mut handle, flags, priority)
+        })?;
+        Ok(Stream {
+            gpu: gpu.clone(),
+            handle,
+            owned: true,
+        })
+    }
+
+    /// A stream that somebody else made, such as PyTorch's current one; it is not destroyed here.
+    /// Null is the default stream.
+    ///
+    /// # Safety
+    /// `handle` must be a stream of the device's primary context, and outlive what is returned. While
+    /// it is being captured, commands may be put on it by [`Command::enqueue`](super::Command) alone,
+    /// not in a scope: a scope cannot wait for a replay.
+    pub unsafe fn borrowed(gpu: &Gpu, handle: *mut std::ffi::c_void) -> Stream {
+        Stream {
+            gpu: gpu.clone(),
+            handle: handle.cast(),
+            owned: false,
+        }
+    }
+
+    /// The stream's device.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Waits until all that was put on the stream is done.
+    ///
+    /// # Errors
+    /// The device's, if any of it failed.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
+        self.gpu.bind()?;
+        // SAFETY: the stream is alive.
+        check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(self.handle)
+        })
+    }
+
+    /// Marks the present end of the stream.
+    ///
+    /// # Errors
+    /// The driver's, or that the event belongs to another device.
+    pub fn record(&self, event: &Event) -> Result<(), GpuError> {
+        self.expect(&event.gpu, "the event")?;
+        self.gpu.bind()?;
+        // SAFETY: stream and event are alive and of the same context.
+        check("cuEventRecord", unsafe {
+            sys::cuEventRecord(event.handle, self.handle)
+        })
+    }
+
+    /// Lets what is put on the stream from now on wait for the event.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait(&self, event: &Event) -> Result<(), GpuError> {
+        self.gpu.bind()?;
+        // SAFETY: stream and event are alive; zero is the flag for an ordinary wait.
+        check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(self.handle, event.handle, 0)
+        })
+    }
+
+    /// The driver's handle.
+    pub(super) fn handle(&self) -> CUstream {
+        self.handle
+    }
+
+    /// That `gpu` is the stream's device.
+    pub(crate) fn expect(&self, gpu: &Gpu, what: &'static str) -> Result<(), GpuError> {
+        if self.gpu.is(gpu) {
+            return Ok(());
+        }
+        Err(GpuError::OtherDevice {
+            what,
+            found: gpu.info().ordinal,
+            expected: self.gpu.info().ordinal,
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.owned && self.gpu.bind().is_ok() {
+            // Work still on the stream goes on: the driver frees it when that is done.
+            // SAFETY: the stream was made by `with_priority` and is destroyed once.
+            let _ = unsafe { sys::cuStreamDestroy_v2(self.handle) };
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stream").field(&self.handle).finish()
+    }
+}
+
+/// A point in the order of a stream's work, with the time at which it was passed.
+pub struct Event {
+    gpu: Gpu,
+    handle: CUevent,
+}
+
+// SAFETY: an event's handle may be used from any thread, several at a time: the driver locks it.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that keeps the time.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(gpu: &Gpu) -> Result<Event, GpuError> {
+        gpu.bind()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the device's context is current; the driver writes one handle.
+        check("cuEventCreate", unsafe {
+            sys::cuEventCreate(&mut handle, sys::CUevent_flags::CU_EVENT_DEFAULT as u32)
+        })?;
+        Ok(Event {
+            gpu: gpu.clone(),
+            handle,
+        })
+    }
+
+    /// Waits until the event is passed. From then on the host sees all that was written before it.
+    ///
+    /// # Errors
+    /// The device's, if any of the work before it failed.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
+        self.gpu.bind()?;
+        // SAFETY: the event is alive.
+        check("cuEventSynchronize", unsafe {
+            sys::cuEventSynchronize(self.handle)
+        })
+    }
+
+    /// Whether the event is passed, without waiting.
+    ///
+    /// # Errors
+    /// The device's, if any of the work before it failed.
+    pub fn is_passed(&self) -> Result<bool, GpuError> {
+        self.gpu.bind()?;
+        // SAFETY: the event is alive.
+        match unsafe { sys::cuEventQuery(self.handle) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuEventQuery", result).map(|()| true),
+        }
+    }
+
+    /// The time from `start` to this event on the device, to about half a microsecond. Waits for
+    /// both.
+    ///
+    /// # Errors
+    /// The device's, if any of the work before failed, or if one of the two was never recorded.
+    pub fn since(&self, start: &Event) -> Result<Duration, GpuError> {
+        start.synchronize()?;
+        self.synchronize()?;
+        type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+        // The bindings know it by a second name that only newer drivers have.
+        // SAFETY: the type is the driver's; an event exists, hence the driver is loaded.
+        let elapsed = unsafe { optional::<Elapsed>("cuEventElapsedTime") }?;
+        let mut ms = 0f32;
+        // SAFETY: both events are alive; the driver writes one number.
+        check("cuEventElapsedTime", unsafe {
+            elapsed(&mut ms, start.handle, self.handle)
+        })?;
+        Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.gpu.bind().is_ok() {
+            // SAFETY: the event was made by `new` and is destroyed once.
+            let _ = unsafe { sys::cuEventDestroy_v2(self.handle) };
+        }
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Event").field(&self.handle).finish()
+    }
+}

@@ -1,0 +1,288 @@
+//! Contiguous copies between host and device, and the driver's batch of many: what a gather is
+//! measured against.
+
+use super::DeviceBuffer;
+use super::api::{self, check, optional};
+use super::command::{Command, sealed};
+use super::memory::inside;
+use super::pinned::HostMemory;
+use super::stream::Stream;
+use crate::{Gpu, GpuError};
+use cudarc::driver::sys::{self, CUmemcpyAttributes, CUresult, CUstream};
+use std::marker::PhantomData;
+
+/// A piece of a copy between a host's buffer and a device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its first byte in the host's buffer.
+    pub host_offset: u64,
+    /// Its first byte in the device's buffer.
+    pub device_offset: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+impl Piece {
+    fn check(&self, host: &dyn HostMemory, device: &DeviceBuffer) -> Result<(), GpuError> {
+        inside(self.host_offset, self.len, host.len())?;
+        inside(self.device_offset, self.len, device.len())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    ToDevice,
+    ToHost,
+}
+
+/// One contiguous copy, by a copy engine (`cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`).
+#[derive(Clone, Debug)]
+pub struct Transfer<'a> {
+    gpu: Gpu,
+    way: Way,
+    host: u64,
+    device: u64,
+    len: usize,
+    _memory: PhantomData<&'a ()>,
+}
+
+impl<'a> Transfer<'a> {
+    /// From host to device.
+    ///
+    /// # Errors
+    /// A piece outside a buffer.
+    pub fn to_device(
+        host: &'a dyn HostMemory,
+        device: &'a DeviceBuffer,
+        piece: Piece,
+    ) -> Result<Transfer<'a>, GpuError> {
+        Transfer::new(Way::ToDevice, host, device, piece)
+    }
+
+    /// From device to host.
+    ///
+    /// # Errors
+    /// A piece outside a buffer.
+    pub fn to_host(
+        device: &'a DeviceBuffer,
+        host: &'a mut dyn HostMemory,
+        piece: Piece,
+    ) -> Result<Transfer<'a>, GpuError> {
+        Transfer::new(Way::ToHost, host, device, piece)
+    }
+
+    fn new(
+        way: Way,
+        host: &dyn HostMemory,
+        device: &DeviceBuffer,
+        piece: Piece,
+    ) -> Result<Transfer<'a>, GpuError> {
+        piece.check(host, device)?;
+        Ok(Transfer {
+            gpu: device.gpu().clone(),
+            way,
+            host: host.address() + piece.host_offset,
+            device: device.address() + piece.device_offset,
+            len: piece.len as usize,
+            _memory: PhantomData,
+        })
+    }
+}
+
+impl sealed::Sealed for Transfer<'_> {}
+
+impl Command for Transfer<'_> {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.expect(&self.gpu, "the transfer's device buffer")?;
+        self.gpu.bind()?;
+        let host = self.host as *mut std::ffi::c_void;
+        match self.way {
+            // SAFETY: both ranges lie inside their buffers, which the caller keeps alive.
+            Way::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
+                sys::cuMemcpyHtoDAsync_v2(self.device, host, self.len, stream.handle())
+            }),
+            // SAFETY: as above.
+            Way::ToHost => check("cuMemcpyDtoHAsync", unsafe {
+                sys::cuMemcpyDtoHAsync_v2(host, self.device, self.len, stream.handle())
+            }),
+        }
+    }
+}
+
+/// Many copies in one call, by `cuMemcpyBatchAsync`. It cannot be captured, nor put on the default
+/// stream.
+pub struct BatchTransfer<'a> {
+    gpu: Gpu,
+    destinations: Vec<u64>,
+    sources: Vec<u64>,
+    sizes: Vec<usize>,
+    call: BatchCall,
+    _memory: PhantomData<&'a ()>,
+}
+
+/// The function as CUDA 12.8 brought it, and as 13.0 changed it.
+type BatchV1 = unsafe extern "C" fn(
+    *mut u64,
+    *mut u64,
+    *mut usize,
+    usize,
+    *mut CUmemcpyAttributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    CUstream,
+) -> CUresult;
+type BatchV2 = unsafe extern "C" fn(
+    *mut u64,
+    *mut u64,
+    *mut usize,
+    usize,
+    *mut CUmemcpyAttributes,
+    *mut usize,
+    usize,
+    CUstream,
+) -> CUresult;
+
+#[derive(Clone, Copy)]
+enum BatchCall {
+    V1(BatchV1),
+    V2(BatchV2),
+}
+
+impl BatchCall {
+    fn find() -> Result<BatchCall, GpuError> {
+        api::load()?;
+        // SAFETY: the type is that of the driver's headers since 13.0.
+        if let Ok(call) = unsafe { optional::<BatchV2>("cuMemcpyBatchAsync_v2") } {
+            return Ok(BatchCall::V2(call));
+        }
+        // SAFETY: the type is that of the driver's headers since 12.8.
+        unsafe { optional::<BatchV1>("cuMemcpyBatchAsync") }.map(BatchCall::V1)
+    }
+}
+
+impl<'a> BatchTransfer<'a> {
+    /// From host to device.
+    ///
+    /// # Errors
+    /// A driver without the function (before CUDA 12.8); a piece outside a buffer.
+    pub fn to_device(
+        host: &'a dyn HostMemory,
+        device: &'a DeviceBuffer,
+        pieces: &[Piece],
+    ) -> Result<BatchTransfer<'a>, GpuError> {
+        BatchTransfer::new(Way::ToDevice, host, device, pieces)
+    }
+
+    /// From device to host.
+    ///
+    /// # Errors
+    /// As [`BatchTransfer::to_device`].
+    pub fn to_host(
+        device: &'a DeviceBuffer,
+        host: &'a mut dyn HostMemory,
+        pieces: &[Piece],
+    ) -> Result<BatchTransfer<'a>, GpuError> {
+        BatchTransfer::new(Way::ToHost, host, device, pieces)
+    }
+
+    fn new(
+        way: Way,
+        host: &dyn HostMemory,
+        device: &DeviceBuffer,
+        pieces: &[Piece],
+    ) -> Result<BatchTransfer<'a>, GpuError> {
+        let call = BatchCall::find()?;
+        pieces
+            .iter()
+            .try_for_each(|piece| piece.check(host, device))?;
+        // The function refuses pieces of no bytes.
+        let pieces = || pieces.iter().filter(|piece| piece.len > 0);
+        let on_host = pieces().map(|piece| host.address() + piece.host_offset);
+        let on_device = pieces().map(|piece| device.address() + piece.device_offset);
+        let (sources, destinations) = match way {
+            Way::ToDevice => (on_host.collect(), on_device.collect()),
+            Way::ToHost => (on_device.collect(), on_host.collect()),
+        };
+        Ok(BatchTransfer {
+            gpu: device.gpu().clone(),
+            destinations,
+            sources,
+            sizes: pieces().map(|piece| piece.len as usize).collect(),
+            call,
+            _memory: PhantomData,
+        })
+    }
+}
+
+impl sealed::Sealed for BatchTransfer<'_> {}
+
+impl Command for BatchTransfer<'_> {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.expect(&self.gpu, "the transfer's device buffer")?;
+        if self.sizes.is_empty() {
+            return Ok(());
+        }
+        self.gpu.bind()?;
+        let nowhere = sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+            id: 0,
+        };
+        let mut attributes = CUmemcpyAttributes {
+            // Sources are read when the stream gets there, as in any other copy.
+            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: 0,
+        };
+        // The one set of attributes holds from copy 0 on.
+        let mut first = 0usize;
+        let count = self.sizes.len();
+        // The lists are the driver's to read; that it takes them as mutable is C's way.
+        let destinations = self.destinations.as_ptr().cast_mut();
+        let sources = self.sources.as_ptr().cast_mut();
+        let sizes = self.sizes.as_ptr().cast_mut();
+        let result = match self.call {
+            // SAFETY: three lists of `count`, one set of attributes with its one start; all ranges
+            // lie inside buffers that the caller keeps alive.
+            BatchCall::V2(call) => unsafe {
+                call(
+                    destinations,
+                    sources,
+                    sizes,
+                    count,
+                    &mut attributes,
+                    &mut first,
+                    1,
+                    stream.handle(),
+                )
+            },
+            BatchCall::V1(call) => {
+                let mut failed = 0usize;
+                // SAFETY: as above; and a place for the number of the copy that failed.
+                unsafe {
+                    call(
+                        destinations,
+                        sources,
+                        sizes,
+                        count,
+                        &mut attributes,
+                        &mut first,
+                        1,
+                        &mut failed,
+                        stream.handle(),
+                    )
+                }
+            }
+        };
+        check("cuMemcpyBatchAsync", result)
+    }
+}

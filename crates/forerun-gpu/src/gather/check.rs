@@ -1,0 +1,542 @@
+//! All that can be seen to be wrong before a launch, and the kernels' argument where nothing is.
+//!
+//! It asks a [`Locate`] what lies where and calls nothing else, so every refusal can be had without
+//! a GPU; and the CPU's reference is held to the same rules, but for where memory has to lie.
+
+use super::locate::{Locate, Location, Memory};
+use super::params::{self, GatherParams};
+use super::plan::Work;
+use super::refusal::{Part, Refusal, Side};
+use super::request::{Absent, Direction, Layers, Layout, MapUpdate, Request};
+
+/// The longest row: the kernels count its units, and a little beyond, in 32 bits.
+pub(crate) const MOST_ROW_BYTES: u64 = 1 << 30;
+/// The most layers of a launch.
+pub(crate) const MOST_LAYERS: u32 = 1 << 16;
+
+/// Who is to run the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// A device: host rows must be pinned, device rows lie on it, all else where it can reach.
+    OnDevice {
+        /// Its number.
+        ordinal: usize,
+    },
+    /// The processor: everything must be known memory.
+    OnCpu,
+}
+
+/// A request in which nothing is wrong, with its addresses as the one who runs it sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// The kernels' argument, but for tables, which are not in the device's memory yet.
+    pub(crate) params: GatherParams,
+    /// Row 0 of each layer, where the source's layers come by table; else empty.
+    pub(crate) source_table: Vec<u64>,
+    /// Row 0 of each layer, where the destination's layers come by table; else empty.
+    pub(crate) destination_table: Vec<u64>,
+    /// Bytes by which every unit must divide, with what they are.
+    pub(crate) divided: Vec<(String, u64)>,
+}
+
+/// Whether anything is wrong with a request; where nothing is, what [`plan`](super::plan()) needs to
+/// choose its kernel.
+///
+/// ```
+/// use forerun_gpu::gather::{Direction, Integer, Known, Memory, PairsAt, Request, Runs, Spec, check_request};
+///
+/// let mut memory = Known::default();
+/// memory.add(0x10_000, 656 * 100, Memory::Pageable, 0x10_000); // what malloc gives
+/// memory.add(0x80_000, 656 * 10, Memory::Device { ordinal: 0 }, 0x80_000);
+/// memory.add(0x90_000, 64, Memory::Device { ordinal: 0 }, 0x90_000);
+/// let request = Request {
+///     direction: Direction::Gather,
+///     spec: Spec::dense(656, 100, 10),
+///     host: 0x10_000,
+///     device: 0x80_000,
+///     pairs: PairsAt::interleaved(0x90_000, Integer::I32, &[8, 2])?,
+///     count: None,
+///     map: None,
+///     out_of_range: None,
+/// };
+/// let refusal = check_request(&request, &memory, Runs::OnDevice { ordinal: 0 }).unwrap_err();
+/// assert!(refusal.to_string().contains("pin it"));
+/// # Ok::<(), forerun_gpu::gather::Refusal>(())
+/// ```
+///
+/// # Errors
+/// What is wrong, in the order in which it is found.
+pub fn check_request(request: &Request, memory: &dyn Locate, runs: Runs) -> Result<Work, Refusal> {
+    check(request, memory, runs).map(|checked| checked.work(request))
+}
+
+impl Checked {
+    /// What there is to copy.
+    pub(crate) fn work(&self, request: &Request) -> Work {
+        Work {
+            direction: request.direction,
+            row_bytes: request.spec.row_bytes,
+            rows: request
+                .pairs
+                .count
+                .saturating_mul(request.spec.layers.into()),
+            divided: self.divided.clone(),
+        }
+    }
+}
+
+/// Finds out whether anything is wrong.
+pub(crate) fn check(
+    request: &Request,
+    memory: &dyn Locate,
+    runs: Runs,
+) -> Result<Checked, Refusal> {
+    let spec = &request.spec;
+    if spec.row_bytes == 0 {
+        return Err(Refusal::NoBytes);
+    }
+    if spec.row_bytes > MOST_ROW_BYTES {
+        return Err(Refusal::RowTooLong {
+            row_bytes: spec.row_bytes,
+            most: MOST_ROW_BYTES,
+        });
+    }
+    if spec.layers == 0 {
+        return Err(Refusal::NoLayers);
+    }
+    if spec.layers > MOST_LAYERS {
+        return Err(Refusal::LayersBeyond {
+            layers: spec.layers,
+            most: MOST_LAYERS,
+        });
+    }
+    let mut checker = Checker {
+        request,
+        memory,
+        runs,
+        spans: Vec::new(),
+        divided: vec![(
+            format!("the row of {} bytes", spec.row_bytes),
+            spec.row_bytes,
+        )],
+    };
+    let host = checker.rows(Side::Host, request.host, &spec.host)?;
+    let device = checker.rows(Side::Device, request.device, &spec.device)?;
+    let mut params = GatherParams {
+        map_update: params::MAP_KEEP,
+        row_bytes: spec.row_bytes,
+        layers: spec.layers,
+        absent: match spec.absent {
+            Absent::Skip => params::ABSENT_SKIP,
+            Absent::Zero => params::ABSENT_ZERO,
+        },
+        ..GatherParams::default()
+    };
+    checker.pairs(&mut params)?;
+    checker.count(&mut params)?;
+    checker.map(&mut params)?;
+    checker.out_of_range(&mut params)?;
+    checker.overlaps()?;
+
+    let (source, destination, direction) = match request.direction {
+        Direction::Gather => (host, device, params::GATHER),
+        Direction::Scatter => (device, host, params::SCATTER),
+    };
+    params.direction = direction;
+    params.source = source.address;
+    params.source_layer_bytes = source.layer_bytes;
+    params.source_stride_bytes = source.stride_bytes;
+    params.source_rows = source.rows;
+    params.destination = destination.address;
+    params.destination_layer_bytes = destination.layer_bytes;
+    params.destination_stride_bytes = destination.stride_bytes;
+    params.destination_rows = destination.rows;
+    Ok(Checked {
+        params,
+        source_table: source.table,
+        destination_table: destination.table,
+        divided: checker.divided,
+    })
+}
+
+/// A side's rows, as the runner sees them.
+struct Rows {
+    address: u64,
+    layer_bytes: i64,
+    stride_bytes: u64,
+    rows: u64,
+    table: Vec<u64>,
+}
+
+/// A part's bytes, as the runner sees them.
+struct Span {
+    part: Part,
+    written: bool,
+    start: u64,
+    end: u64,
+}
+
+struct Checker<'a> {
+    request: &'a Request,
+    memory: &'a dyn Locate,
+    runs: Runs,
+    spans: Vec<Span>,
+    divided: Vec<(String, u64)>,
+}
+
+impl Checker<'_> {
+    fn rows(&mut self, side: Side, base: u64, layout: &Layout) -> Result<Rows, Refusal> {
+        let (part, spec) = (Part::Rows(side), &self.request.spec);
+        let too_large = || Refusal::TooLarge { part };
+        if layout.rows > 1 && layout.stride_bytes < spec.row_bytes {
+            return Err(Refusal::RowPastStride {
+                side,
+                row_bytes: spec.row_bytes,
+                stride_bytes: layout.stride_bytes,
+            });
+        }
+        let first = base
+            .checked_add(layout.offset_bytes)
+            .ok_or_else(too_large)?;
+        // Bytes from a layer's row 0 to the end of its last row.
+        let extent = match layout.rows {
+            0 => 0,
+            rows => (rows - 1)
+                .checked_mul(layout.stride_bytes)
+                .and_then(|bytes| bytes.checked_add(spec.row_bytes))
+                .ok_or_else(too_large)?,
+        };
+        let by_table = matches!(layout.layers, Layers::Table { .. });
+        let (starts, step) = match &layout.layers {
+            Layers::Step { bytes } => {
+                let last = u64::from(spec.layers - 1).checked_mul(*bytes);
+                let last = last.and_then(|bytes| first.checked_add(bytes));
+                let last = last.filter(|last| last.checked_add(extent).is_some());
+                (vec![first, last.ok_or_else(too_large)?], *bytes)
+            }
+            Layers::Table { offsets_bytes } => {
+                if offsets_bytes.len() < spec.layers as usize {
+                    return Err(Refusal::TooManyLayers {
+                        side,
+                        layers: spec.layers,
+                        table: offsets_bytes.len(),
+                    });
+                }
+                let used = &offsets_bytes[..spec.layers as usize];
+                let starts = used.iter().map(|offset| first.checked_add(*offset));
+                (starts.collect::<Option<_>>().ok_or_else(too_large)?, 0)
+            }
+        };
+        let written = (side == Side::Device) == (self.request.direction == Direction::Gather);
+        let mut seen = Vec::with_capacity(starts.len());
+        for &start in &starts {
+            let end = start.checked_add(extent).ok_or_else(too_large)?;
+            seen.push(match seen.first() {
+                _ if layout.rows == 0 => start,
+                // Layers a step apart lie in one allocation, which has been seen to reach so far.
+                Some(&seen_first) if !by_table => seen_first + (start - first),
+                None if !by_table => self.place(part, start, starts[1] + extent)?,
+                _ => self.place(part, start, end)?,
+            });
+        }
+        if written && layout.rows > 0 {
+            self.layers_apart(side, layout, extent, by_table, &seen, step)?;
+        }
+        let mut span = |start: u64, end: u64| {
+            self.spans.push(Span {
+                part,
+                written,
+                start,
+                end,
+            });
+        };
+        if by_table {
+            seen.iter().for_each(|&start| span(start, start + extent));
+        } else {
+            span(seen[0], seen[1] + extent);
+        }
+        let what = |what: &str| format!("{what} of {part}");
+        for &start in &seen {
+            self.divided
+                .push((what(&format!("the address {start:#x}")), start));
+        }
+        if layout.rows > 1 {
+            let stride = layout.stride_bytes;
+            self.divided
+                .push((what(&format!("the stride of {stride} bytes")), stride));
+        }
+        if spec.layers > 1 && !by_table {
+            self.divided
+                .push((what(&format!("the layers' distance of {step} bytes")), step));
+        }
+        Ok(Rows {
+            address: seen[0],
+            // Within one allocation, hence below 2^63.
+            layer_bytes: step as i64,
+            stride_bytes: layout.stride_bytes,
+            rows: layout.rows,
+            table: if by_table { seen } else { Vec::new() },
+        })
+    }
+
+    /// That no two layers of the destination share bytes, be they side by side or interleaved.
+    fn layers_apart(
+        &self,
+        side: Side,
+        layout: &Layout,
+        extent: u64,
+        by_table: bool,
+        seen: &[u64],
+        step: u64,
+    ) -> Result<(), Refusal> {
+        let row_bytes = self.request.spec.row_bytes;
+        // Whether a row of one layer and a row of another that lies `apart` further on share bytes.
+        let meet = |apart: u64| {
+            if apart >= extent {
+                return false;
+            }
+            if layout.rows == 1 {
+                return apart < row_bytes;
+            }
+            let past = apart % layout.stride_bytes;
+            // The row before, and the row after if there is one.
+            let rows_on = apart / layout.stride_bytes;
+            past < row_bytes
+                || (rows_on + 1 < layout.rows && layout.stride_bytes - past < row_bytes)
+        };
+        let overlap = |first: usize, second: usize| Refusal::LayersOverlap {
+            side,
+            first: first as u32,
+            second: second as u32,
+        };
+        if !by_table {
+            for layer in 1..u64::from(self.request.spec.layers) {
+                if meet(layer * step) {
+                    return Err(overlap(0, layer as usize));
+                }
+                if layer * step >= extent {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let mut order: Vec<usize> = (0..seen.len()).collect();
+        order.sort_by_key(|&layer| seen[layer]);
+        for (at, &low) in order.iter().enumerate() {
+            for &high in &order[at + 1..] {
+                let apart = seen[high] - seen[low];
+                if apart >= extent {
+                    break;
+                }
+                if meet(apart) {
+                    return Err(overlap(low.min(high), low.max(high)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pairs(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+        let pairs = &self.request.pairs;
+        let width = pairs.integer.bytes();
+        params.count = pairs.count;
+        params.index_bytes = width as u32;
+        params.index_layer_step = pairs.layer_step;
+        params.source_index_step = pairs.step;
+        params.destination_index_step = pairs.step;
+        if pairs.count == 0 {
+            return Ok(());
+        }
+        let last_layer = u64::from(self.request.spec.layers - 1).checked_mul(pairs.layer_step);
+        let last = (pairs.count - 1)
+            .checked_mul(pairs.step)
+            .zip(last_layer)
+            .and_then(|(pair, layer)| pair.checked_add(layer)?.checked_add(1))
+            .and_then(|indices| indices.checked_mul(width));
+        let mut place = |part: Part, start: u64| {
+            let end = last.and_then(|len| start.checked_add(len));
+            let end = end.ok_or(Refusal::TooLarge { part })?;
+            self.word(part, start, end, width, false)
+        };
+        params.source_index = place(Part::SourceIndices, pairs.source)?;
+        params.destination_index = place(Part::DestinationIndices, pairs.destination)?;
+        Ok(())
+    }
+
+    fn count(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+        let Some(count) = self.request.count else {
+            return Ok(());
+        };
+        let width = count.integer.bytes();
+        let end = count.address.saturating_add(width);
+        params.device_count = self.word(Part::Count, count.address, end, width, false)?;
+        params.count_bytes = width as u32;
+        Ok(())
+    }
+
+    fn map(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+        let Some(map) = self.request.map else {
+            return Ok(());
+        };
+        let (spec, width) = (&self.request.spec, map.integer.bytes());
+        if map.slots < spec.host.rows {
+            return Err(Refusal::MapTooShort {
+                slots: map.slots,
+                rows: spec.host.rows,
+            });
+        }
+        if spec.layers > 1 && map.layer_step != 0 && map.layer_step < map.slots {
+            return Err(Refusal::MapLayersOverlap {
+                layer_step: map.layer_step,
+                slots: map.slots,
+            });
+        }
+        if width == 4 && spec.device.rows > 1 << 31 {
+            return Err(Refusal::MapTooNarrow {
+                rows: spec.device.rows,
+            });
+        }
+        let end = u64::from(spec.layers - 1)
+            .checked_mul(map.layer_step)
+            .and_then(|entries| entries.checked_add(map.slots)?.checked_mul(width))
+            .and_then(|len| map.address.checked_add(len))
+            .ok_or(Refusal::TooLarge { part: Part::Map })?;
+        params.map = self.word(Part::Map, map.address, end, width, true)?;
+        params.map_layer_step = map.layer_step;
+        params.map_bytes = width as u32;
+        params.map_update = match map.update {
+            MapUpdate::Set => params::MAP_SET,
+            MapUpdate::Clear => params::MAP_CLEAR,
+        };
+        Ok(())
+    }
+
+    fn out_of_range(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+        if let Some(address) = self.request.out_of_range {
+            let end = address.saturating_add(8);
+            params.out_of_range = self.word(Part::OutOfRange, address, end, 8, true)?;
+        }
+        Ok(())
+    }
+
+    /// Words that the kernel reads or writes, aligned to their width.
+    fn word(
+        &mut self,
+        part: Part,
+        start: u64,
+        end: u64,
+        width: u64,
+        written: bool,
+    ) -> Result<u64, Refusal> {
+        let seen = self.place(part, start, end)?;
+        if !seen.is_multiple_of(width) {
+            return Err(Refusal::Misaligned {
+                part,
+                address: start,
+                bytes: width,
+            });
+        }
+        self.spans.push(Span {
+            part,
+            written,
+            start: seen,
+            end: seen + (end - start),
+        });
+        Ok(seen)
+    }
+
+    /// Where the runner sees `start`, if everything up to `end` lies where it has to.
+    fn place(&self, part: Part, start: u64, end: u64) -> Result<u64, Refusal> {
+        let location = self.memory.locate(start)?;
+        self.fits(part, start, &location)?;
+        match location.range {
+            Some((memory_start, memory_len)) if end - memory_start > memory_len => {
+                return Err(Refusal::PastEnd {
+                    part,
+                    end,
+                    memory_start,
+                    memory_len,
+                });
+            }
+            // Its extent is not known: at least the last byte must be of the same kind, at the same
+            // distance.
+            None if end > start => {
+                let last = self.memory.locate(end - 1)?;
+                self.fits(part, end - 1, &last)?;
+                if last.device_address.wrapping_sub(location.device_address) != end - 1 - start {
+                    return Err(Refusal::PastEnd {
+                        part,
+                        end,
+                        memory_start: start,
+                        memory_len: 0,
+                    });
+                }
+            }
+            _ => {}
+        }
+        Ok(location.device_address)
+    }
+
+    /// Whether a part may lie in such memory.
+    fn fits(&self, part: Part, address: u64, location: &Location) -> Result<(), Refusal> {
+        let Runs::OnDevice { ordinal } = self.runs else {
+            // On the CPU, what is in the list is good and nothing else is.
+            return match location.range {
+                Some(_) => Ok(()),
+                None => Err(Refusal::Unknown {
+                    address,
+                    text: "it lies in none of the slices given".to_owned(),
+                }),
+            };
+        };
+        let wrong = |expected| {
+            Err(Refusal::WrongMemory {
+                part,
+                address,
+                expected,
+                found: location.memory.words(),
+            })
+        };
+        match (part, location.memory) {
+            (Part::Rows(Side::Device), Memory::Pinned | Memory::Pageable | Memory::Managed) => {
+                wrong("device memory")
+            }
+            (Part::Rows(Side::Host), Memory::Device { .. } | Memory::Managed) => {
+                wrong("pinned host memory")
+            }
+            (_, Memory::Managed) => wrong("device memory or pinned host memory"),
+            (_, Memory::Pageable) => Err(Refusal::NotPinned { part, address }),
+            (_, Memory::Device { ordinal: found }) if found != ordinal => {
+                Err(Refusal::WrongDevice {
+                    part,
+                    found,
+                    expected: ordinal,
+                })
+            }
+            (_, Memory::Pinned | Memory::Device { .. }) => Ok(()),
+        }
+    }
+
+    /// That nothing that is written lies on anything else.
+    fn overlaps(&self) -> Result<(), Refusal> {
+        let mut spans: Vec<&Span> = self.spans.iter().collect();
+        spans.sort_by_key(|span| span.start);
+        for (at, one) in spans.iter().enumerate() {
+            let near = spans[at + 1..].iter();
+            for other in near.take_while(|other| other.start < one.end) {
+                // Layers of one side have been compared row by row.
+                let same = one.part == other.part;
+                if same || other.start == other.end || !(one.written || other.written) {
+                    continue;
+                }
+                let (written, other) = if one.written {
+                    (one.part, other.part)
+                } else {
+                    (other.part, one.part)
+                };
+                return Err(Refusal::Overlap { written, other });
+            }
+        }
+        Ok(())
+    }
+}

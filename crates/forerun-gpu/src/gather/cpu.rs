@@ -1,0 +1,573 @@
+//! The same copy on the processor: what the GPU's is tested against, and what runs where there is
+//! none.
+//!
+//! ```text
+//!   pair     i   i+1  i+2  ...  i+AHEAD
+//!            |                     |
+//!            copied now            its source row's lines are asked for now
+//! ```
+//!
+//! The copy of a row of some hundred bytes from memory that no cache holds waits for its first
+//! lines; the processor sees the rest of them coming, but not the next row. So the lines of a row
+//! are prefetched while rows before it are copied: the staged form of a batch, since every row takes
+//! the same steps.
+//!
+//! Several threads share the rows by their destination, so that two pairs with one destination are
+//! one thread's, which makes them in their order.
+
+use super::check::{Checked, Runs, check};
+use super::locate::{Known, Memory};
+use super::params::{ABSENT_ZERO, GatherParams};
+use super::refusal::{Refusal, Side};
+use super::request::{CountAt, Direction, Integer, MapAt, MapUpdate, PairsAt, Request, Spec};
+use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use std::num::NonZeroUsize;
+
+/// Indices in a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indices<'a> {
+    /// Of four bytes.
+    I32(&'a [i32]),
+    /// Of eight.
+    I64(&'a [i64]),
+}
+
+impl Indices<'_> {
+    fn integer(&self) -> Integer {
+        match self {
+            Indices::I32(_) => Integer::I32,
+            Indices::I64(_) => Integer::I64,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Indices::I32(slice) => slice.len(),
+            Indices::I64(slice) => slice.len(),
+        }
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            Indices::I32(slice) => slice.as_ptr() as u64,
+            Indices::I64(slice) => slice.as_ptr() as u64,
+        }
+    }
+
+    fn get(&self, at: usize) -> Option<i64> {
+        match self {
+            Indices::I32(slice) => slice.get(at).map(|&index| i64::from(index)),
+            Indices::I64(slice) => slice.get(at).copied(),
+        }
+    }
+}
+
+/// Pairs of `(source row, destination row)` in slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pairs<'a> {
+    source: Indices<'a>,
+    destination: Indices<'a>,
+    /// Where the first destination index lies.
+    skip: usize,
+    step: usize,
+    count: usize,
+    layer_step: usize,
+}
+
+impl<'a> Pairs<'a> {
+    /// Source and destination side by side: `[s, d, s, d, ...]`.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongShape`], if one is left over.
+    pub fn interleaved(indices: Indices<'a>) -> Result<Pairs<'a>, Refusal> {
+        if !indices.len().is_multiple_of(2) {
+            return Err(Refusal::WrongShape {
+                shape: vec![indices.len() as u64],
+            });
+        }
+        Ok(Pairs {
+            source: indices,
+            destination: indices,
+            skip: 1,
+            step: 2,
+            count: indices.len() / 2,
+            layer_step: 0,
+        })
+    }
+
+    /// Two slices.
+    ///
+    /// # Errors
+    /// [`Refusal::LengthsDiffer`], or [`Refusal::WrongType`] where one is of four bytes and the other
+    /// of eight.
+    pub fn split(source: Indices<'a>, destination: Indices<'a>) -> Result<Pairs<'a>, Refusal> {
+        if source.integer() != destination.integer() {
+            return Err(Refusal::WrongType {
+                given: "one of them for the source and the other for the destination".to_owned(),
+            });
+        }
+        if source.len() != destination.len() {
+            return Err(Refusal::LengthsDiffer {
+                source_len: source.len() as u64,
+                destination_len: destination.len() as u64,
+            });
+        }
+        Ok(Pairs {
+            source,
+            destination,
+            skip: 0,
+            step: 1,
+            count: source.len(),
+            layer_step: 0,
+        })
+    }
+
+    /// Of its own for each layer, this many indices further on each time; `count` pairs a layer.
+    pub fn by_layer(mut self, count: usize, layer_step: usize) -> Pairs<'a> {
+        self.count = count;
+        self.layer_step = layer_step;
+        self
+    }
+
+    /// Refuses the first index that names no row and is not -1. The copy itself passes over such
+    /// pairs and counts them, as on the GPU, where nobody can look beforehand.
+    ///
+    /// # Errors
+    /// [`Refusal::IndexOutOfRange`].
+    pub fn check_range(&self, direction: Direction, spec: &Spec) -> Result<(), Refusal> {
+        let (source, destination) = match direction {
+            Direction::Gather => (Side::Host, Side::Device),
+            Direction::Scatter => (Side::Device, Side::Host),
+        };
+        let rows = |side| match side {
+            Side::Host => spec.host.rows,
+            Side::Device => spec.device.rows,
+        };
+        for layer in 0..spec.layers as usize {
+            for pair in 0..self.count {
+                let at = layer * self.layer_step + pair * self.step;
+                let both = [
+                    (source, self.source.get(at)),
+                    (destination, self.destination.get(at + self.skip)),
+                ];
+                for (side, index) in both {
+                    let Some(index) = index else { continue };
+                    if index != -1 && index as u64 >= rows(side) {
+                        return Err(Refusal::IndexOutOfRange {
+                            pair: pair as u64,
+                            side,
+                            index,
+                            rows: rows(side),
+                        });
+                    }
+                }
+            }
+            if self.layer_step == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self) -> PairsAt {
+        let width = self.source.integer().bytes();
+        PairsAt {
+            source: self.source.address(),
+            destination: self.destination.address() + self.skip as u64 * width,
+            step: self.step as u64,
+            integer: self.source.integer(),
+            count: self.count as u64,
+            layer_step: self.layer_step as u64,
+        }
+    }
+}
+
+/// A slot map in a slice: an entry for each host row.
+#[derive(Debug)]
+pub struct Map<'a> {
+    /// The entries, those of layer 0 first.
+    pub entries: MapEntries<'a>,
+    /// Entries of a layer.
+    pub slots: u64,
+    /// Entries from one layer's map to the next's; 0 where all layers share one.
+    pub layer_step: u64,
+    /// What is written for each row that is copied.
+    pub update: MapUpdate,
+}
+
+/// Entries of a slot map.
+#[derive(Debug)]
+pub enum MapEntries<'a> {
+    /// Of four bytes.
+    I32(&'a mut [i32]),
+    /// Of eight.
+    I64(&'a mut [i64]),
+}
+
+/// What may come along with a copy, and how it is made.
+#[derive(Debug, Default)]
+pub struct Extras<'a> {
+    /// How many of each layer's pairs there are, at most all; a negative count is none.
+    pub count: Option<i64>,
+    /// A slot map to keep.
+    pub map: Option<Map<'a>>,
+    /// How rows are copied.
+    pub how: How,
+}
+
+/// How rows are copied on the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// How many rows ahead the source's lines are asked for; 0 for not at all.
+    pub ahead: usize,
+    /// Threads that share the rows.
+    pub threads: NonZeroUsize,
+}
+
+impl Default for How {
+    /// One thread, [`AHEAD`] rows ahead.
+    fn default() -> How {
+        How {
+            ahead: AHEAD,
+            threads: NonZeroUsize::MIN,
+        }
+    }
+}
+
+/// Rows ahead unless asked otherwise.
+pub const AHEAD: usize = 4;
+
+/// What a copy has done, over all layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Rows copied.
+    pub rows: u64,
+    /// Rows filled with zeros.
+    pub zeroed: u64,
+    /// Pairs passed over.
+    pub skipped: u64,
+    /// Indices that named no row and were not -1.
+    pub out_of_range: u64,
+}
+
+impl Copied {
+    fn plus(self, other: Copied) -> Copied {
+        Copied {
+            rows: self.rows + other.rows,
+            zeroed: self.zeroed + other.zeroed,
+            skipped: self.skipped + other.skipped,
+            out_of_range: self.out_of_range + other.out_of_range,
+        }
+    }
+}
+
+/// Copies host rows to device rows, both in slices here.
+///
+/// ```
+/// use forerun_gpu::gather::{Spec, cpu};
+///
+/// let host = [10u8, 11, 20, 21, 30, 31];
+/// let mut device = [0u8; 4];
+/// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, -1, 1]))?;
+/// let spec = Spec::dense(2, 3, 2);
+/// let copied = cpu::gather(&host, &mut device, &spec, &pairs, cpu::Extras::default())?;
+/// assert_eq!((device, copied.rows, copied.skipped), ([30, 31, 0, 0], 1, 1));
+/// # Ok::<(), forerun_gpu::gather::Refusal>(())
+/// ```
+///
+/// # Errors
+/// All that the GPU's copy refuses, but for what concerns the kind of memory and the kernel.
+pub fn gather(
+    host: &[u8],
+    device: &mut [u8],
+    spec: &Spec,
+    pairs: &Pairs<'_>,
+    extras: Extras<'_>,
+) -> Result<Copied, Refusal> {
+    run(Direction::Gather, host, device, spec, pairs, extras)
+}
+
+/// Copies device rows to host rows, both in slices here.
+///
+/// # Errors
+/// As [`gather`].
+pub fn scatter(
+    device: &[u8],
+    host: &mut [u8],
+    spec: &Spec,
+    pairs: &Pairs<'_>,
+    extras: Extras<'_>,
+) -> Result<Copied, Refusal> {
+    run(Direction::Scatter, device, host, spec, pairs, extras)
+}
+
+fn run(
+    direction: Direction,
+    source: &[u8],
+    destination: &mut [u8],
+    spec: &Spec,
+    pairs: &Pairs<'_>,
+    mut extras: Extras<'_>,
+) -> Result<Copied, Refusal> {
+    let (from, to) = (source.as_ptr() as u64, destination.as_ptr() as u64);
+    let mut known = Known::default();
+    let mut add = |address: u64, bytes: usize| {
+        known.add(address, bytes as u64, Memory::Pageable, address);
+        address
+    };
+    add(from, source.len());
+    add(to, destination.len());
+    for indices in [pairs.source, pairs.destination] {
+        let bytes = indices.len() * indices.integer().bytes() as usize;
+        add(indices.address(), bytes);
+    }
+    let count = extras.count.as_ref().map(|count| CountAt {
+        address: add(std::ptr::from_ref(count) as u64, size_of::<i64>()),
+        integer: Integer::I64,
+    });
+    let map = extras.map.as_ref().map(|map| {
+        let (address, bytes, integer) = match &map.entries {
+            MapEntries::I32(slice) => (slice.as_ptr() as u64, size_of_val(*slice), Integer::I32),
+            MapEntries::I64(slice) => (slice.as_ptr() as u64, size_of_val(*slice), Integer::I64),
+        };
+        MapAt {
+            address: add(address, bytes),
+            integer,
+            slots: map.slots,
+            layer_step: map.layer_step,
+            update: map.update,
+        }
+    });
+    let (host, device) = match direction {
+        Direction::Gather => (from, to),
+        Direction::Scatter => (to, from),
+    };
+    let request = Request {
+        direction,
+        spec: spec.clone(),
+        host,
+        device,
+        pairs: pairs.at(),
+        count,
+        map,
+        out_of_range: None,
+    };
+    let checked = check(&request, &known, Runs::OnCpu)?;
+    let used = extras.count.map_or(pairs.count, |count| {
+        usize::try_from(count).unwrap_or(0).min(pairs.count)
+    });
+    let copy = Copy {
+        source,
+        to: Destination(destination.as_mut_ptr()),
+        params: &checked.params,
+        layers: layer_offsets(&checked, from, to),
+        row_bytes: spec.row_bytes as usize,
+        pairs,
+        used,
+    };
+    let threads = extras.how.threads.get();
+    let copied = if threads == 1 {
+        copy.share(extras.how.ahead, Share::ALL)
+    } else {
+        std::thread::scope(|scope| {
+            let shares = (0..threads).map(|own| Share { own, of: threads });
+            let workers: Vec<_> = shares
+                .map(|share| {
+                    let copy = &copy;
+                    scope.spawn(move || copy.share(extras.how.ahead, share))
+                })
+                .collect();
+            let joined = workers.into_iter().map(|worker| match worker.join() {
+                Ok(copied) => copied,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.fold(Copied::default(), Copied::plus)
+        })
+    };
+    if let Some(map) = &mut extras.map {
+        copy.keep(direction, map);
+    }
+    Ok(copied)
+}
+
+/// Where row 0 of each layer lies in the slices: source, destination.
+fn layer_offsets(checked: &Checked, from: u64, to: u64) -> Vec<(usize, usize)> {
+    let of = |table: &[u64], first: u64, step: i64, layer: u32, base: u64| {
+        let address = match table {
+            [] => first + u64::from(layer) * step as u64,
+            table => table[layer as usize],
+        };
+        // A side without rows may lie anywhere, and is never touched.
+        address.wrapping_sub(base) as usize
+    };
+    let p = &checked.params;
+    (0..p.layers)
+        .map(|layer| {
+            let (table, step) = (&checked.source_table, p.source_layer_bytes);
+            let source = of(table, p.source, step, layer, from);
+            let (table, step) = (&checked.destination_table, p.destination_layer_bytes);
+            (source, of(table, p.destination, step, layer, to))
+        })
+        .collect()
+}
+
+/// One thread's share of the destination rows: blocks of 64 in turn.
+#[derive(Clone, Copy)]
+struct Share {
+    own: usize,
+    of: usize,
+}
+
+impl Share {
+    const ALL: Share = Share { own: 0, of: 1 };
+
+    /// Whether a pair is this thread's. What has no destination is the first one's.
+    fn has(&self, destination: Option<usize>) -> bool {
+        self.of == 1 || destination.map_or(0, |row| row / 64 % self.of) == self.own
+    }
+}
+
+/// The destination's first byte, to be written by several threads.
+struct Destination(*mut u8);
+
+// SAFETY: each thread writes only the rows of its own share of destination rows, and layers of a
+// destination do not overlap (`check`), nor rows of a layer, hence no byte is written by two.
+unsafe impl Sync for Destination {}
+
+/// What a pair asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Copy { from: usize, to: usize },
+    Zero { to: usize },
+    Nothing,
+}
+
+struct Copy<'a> {
+    source: &'a [u8],
+    to: Destination,
+    params: &'a GatherParams,
+    layers: Vec<(usize, usize)>,
+    row_bytes: usize,
+    pairs: &'a Pairs<'a>,
+    used: usize,
+}
+
+impl Copy<'_> {
+    /// The indices of a pair.
+    #[inline]
+    fn pair(&self, layer: usize, pair: usize) -> (i64, i64) {
+        let pairs = self.pairs;
+        let at = layer * pairs.layer_step + pair * pairs.step;
+        // Both are there: `check` has seen the last of them.
+        let source = pairs.source.get(at).unwrap_or(-1);
+        (source, pairs.destination.get(at + pairs.skip).unwrap_or(-1))
+    }
+
+    /// The rows that indices name: as unsigned numbers, negative ones are too large as well.
+    #[inline]
+    fn rows(&self, (source, destination): (i64, i64)) -> (Option<usize>, Option<usize>) {
+        let row = |index: i64, rows: u64| ((index as u64) < rows).then_some(index as usize);
+        let p = self.params;
+        (
+            row(source, p.source_rows),
+            row(destination, p.destination_rows),
+        )
+    }
+
+    #[inline]
+    fn action(&self, layer: usize, rows: (Option<usize>, Option<usize>)) -> Action {
+        let (source, destination) = self.layers[layer];
+        let p = self.params;
+        let from = |row: usize| source + row * p.source_stride_bytes as usize;
+        let to = |row: usize| destination + row * p.destination_stride_bytes as usize;
+        match rows {
+            (Some(s), Some(d)) => Action::Copy {
+                from: from(s),
+                to: to(d),
+            },
+            (None, Some(d)) if p.absent == ABSENT_ZERO => Action::Zero { to: to(d) },
+            _ => Action::Nothing,
+        }
+    }
+
+    /// Copies one thread's share.
+    fn share(&self, ahead: usize, share: Share) -> Copied {
+        let mut copied = Copied::default();
+        for layer in 0..self.layers.len() {
+            for pair in 0..self.used.min(ahead) {
+                self.fetch(layer, pair, share);
+            }
+            for pair in 0..self.used {
+                if ahead != 0 && pair + ahead < self.used {
+                    self.fetch(layer, pair + ahead, share);
+                }
+                let indices = self.pair(layer, pair);
+                let rows = self.rows(indices);
+                if !share.has(rows.1) {
+                    continue;
+                }
+                copied.out_of_range += u64::from(rows.0.is_none() && indices.0 != -1);
+                copied.out_of_range += u64::from(rows.1.is_none() && indices.1 != -1);
+                match self.action(layer, rows) {
+                    Action::Copy { from, to } => {
+                        copied.rows += 1;
+                        let row = &self.source[from..from + self.row_bytes];
+                        // SAFETY: `check` has seen that every row of the destination lies inside
+                        // its slice, which is borrowed mutably, hence apart from the source; other
+                        // threads write other rows.
+                        unsafe {
+                            let to = self.to.0.add(to);
+                            std::ptr::copy_nonoverlapping(row.as_ptr(), to, self.row_bytes);
+                        }
+                    }
+                    Action::Zero { to } => {
+                        copied.zeroed += 1;
+                        // SAFETY: as above.
+                        unsafe { self.to.0.add(to).write_bytes(0, self.row_bytes) };
+                    }
+                    Action::Nothing => copied.skipped += 1,
+                }
+            }
+        }
+        copied
+    }
+
+    /// Asks for the lines of a pair's source row, if it is to be copied.
+    #[inline]
+    fn fetch(&self, layer: usize, pair: usize, share: Share) {
+        let rows = self.rows(self.pair(layer, pair));
+        if !share.has(rows.1) {
+            return;
+        }
+        if let Action::Copy { from, .. } = self.action(layer, rows) {
+            let first = self.source.as_ptr().wrapping_add(from);
+            let lead = first as usize % CACHE_LINE_BYTES;
+            for line in (0..lead + self.row_bytes).step_by(CACHE_LINE_BYTES) {
+                prefetch_read(first.wrapping_sub(lead).wrapping_add(line));
+            }
+        }
+    }
+
+    /// Keeps the slot map.
+    fn keep(&self, direction: Direction, map: &mut Map<'_>) {
+        for layer in 0..self.layers.len() {
+            for pair in 0..self.used {
+                let (Some(source), Some(destination)) = self.rows(self.pair(layer, pair)) else {
+                    continue;
+                };
+                let (host, device) = match direction {
+                    Direction::Gather => (source, destination),
+                    Direction::Scatter => (destination, source),
+                };
+                let at = layer * map.layer_step as usize + host;
+                // Both fit: `check` has compared the map with the rows.
+                match (&mut map.entries, map.update) {
+                    (MapEntries::I32(map), MapUpdate::Set) => map[at] = device as i32,
+                    (MapEntries::I32(map), MapUpdate::Clear) => map[at] = -1,
+                    (MapEntries::I64(map), MapUpdate::Set) => map[at] = device as i64,
+                    (MapEntries::I64(map), MapUpdate::Clear) => map[at] = -1,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The copy on the GPU: checked and planned once, launched as often as wanted.
+//!
+//! ```text
+//!   gather(host, device, spec, pairs, extras)          one call of the driver each time
+//!     check -> plan -> kernel, tables of layers   ->   RowCopy: put on a stream, or captured in a graph
+//! ```
+
+use super::check::{Runs, check};
+use super::locate::{Known, Locate, Location, Memory};
+use super::params::GatherParams;
+use super::plan::{Plan, plan};
+use super::refusal::Refusal;
+use super::request::{CountAt, Direction, Integer, MapAt, MapUpdate, PairsAt, Request, Spec};
+use crate::driver::{Command, DeviceBuffer, HostMemory, Kernel, Launch, Stream, sealed};
+use crate::{Gpu, GpuError};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Pairs of indices in a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DevicePairs<'a> {
+    at: PairsAt,
+    source: &'a DeviceBuffer,
+    destination: &'a DeviceBuffer,
+}
+
+impl<'a> DevicePairs<'a> {
+    /// An array of shape `[..., 2]` that begins at byte `offset_bytes` of a buffer.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongShape`].
+    pub fn interleaved(
+        buffer: &'a DeviceBuffer,
+        offset_bytes: u64,
+        integer: Integer,
+        shape: &[u64],
+    ) -> Result<DevicePairs<'a>, Refusal> {
+        let address = buffer.address().saturating_add(offset_bytes);
+        Ok(DevicePairs {
+            at: PairsAt::interleaved(address, integer, shape)?,
+            source: buffer,
+            destination: buffer,
+        })
+    }
+
+    /// Two arrays that fill a buffer each from its first byte on.
+    ///
+    /// # Errors
+    /// [`Refusal::LengthsDiffer`].
+    pub fn split(
+        integer: Integer,
+        source: &'a DeviceBuffer,
+        destination: &'a DeviceBuffer,
+    ) -> Result<DevicePairs<'a>, Refusal> {
+        let part = |buffer: &DeviceBuffer| {
+            let len = buffer.len() as u64 / integer.bytes();
+            (buffer.address(), len)
+        };
+        Ok(DevicePairs {
+            at: PairsAt::split(integer, part(source), part(destination))?,
+            source,
+            destination,
+        })
+    }
+
+    /// Only the first `count` of the pairs.
+    pub fn first(mut self, count: u64) -> DevicePairs<'a> {
+        self.at.count = self.at.count.min(count);
+        self
+    }
+
+    /// Of its own for each layer, this many indices further on each time; `count` pairs a layer.
+    pub fn by_layer(mut self, count: u64, layer_step: u64) -> DevicePairs<'a> {
+        self.at.count = count;
+        self.at.layer_step = layer_step;
+        self
+    }
+}
+
+/// An integer in a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceWord<'a> {
+    /// The buffer.
+    pub buffer: &'a DeviceBuffer,
+    /// Its first byte in it.
+    pub offset_bytes: u64,
+    /// Its type.
+    pub integer: Integer,
+}
+
+/// A slot map in a device's memory: an entry for each host row.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMap<'a> {
+    /// The buffer, whose first entry is that of host row 0 of layer 0.
+    pub buffer: &'a DeviceBuffer,
+    /// The entries' type.
+    pub integer: Integer,
+    /// Entries of a layer.
+    pub slots: u64,
+    /// Entries from one layer's map to the next's; 0 where all layers share one.
+    pub layer_step: u64,
+    /// What is written for each row that is copied.
+    pub update: MapUpdate,
+}
+
+/// What may come along with a copy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras<'a> {
+    /// How many of the pairs there are, read when the launch runs.
+    pub count: Option<DeviceWord<'a>>,
+    /// A slot map to keep.
+    pub map: Option<DeviceMap<'a>>,
+    /// A `u64` at the buffer's first byte, to which indices out of range are added, but for -1.
+    pub out_of_range: Option<&'a DeviceBuffer>,
+}
+
+/// Prepares a copy of host rows to the device: pairs of (host row, device row).
+///
+/// ```no_run
+/// use forerun_gpu::gather::{DevicePairs, Extras, Integer, Spec, gather};
+/// use forerun_gpu::{DeviceBuffer, Gpu, GpuError, PinnedBuffer, Stream};
+///
+/// let gpu = Gpu::open(0)?;
+/// let mut host = PinnedBuffer::new(&gpu, 656 * 300_000)?;
+/// host.as_mut_slice()[656 * 7..][..656].fill(1);
+/// let device = DeviceBuffer::new(&gpu, 656 * 1000)?;
+/// let pairs: Vec<u8> = [7i32, 0, 2, 1, -1, 2].iter().flat_map(|n| n.to_ne_bytes()).collect();
+/// let pairs = DeviceBuffer::of(&gpu, &pairs)?;
+///
+/// let spec = Spec::dense(656, 300_000, 1000);
+/// let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I32, &[3, 2])?;
+/// let copy = gather(&host, &device, &spec, &pairs, &Extras::default())?;
+/// println!("{}", copy.plan());
+/// let stream = Stream::new(&gpu)?;
+/// gpu.scope(|scope| scope.put(&stream, &copy))?;
+/// # Ok::<(), GpuError>(())
+/// ```
+///
+/// # Errors
+/// A [`Refusal`], or the driver's, when the kernels are loaded at the first call.
+pub fn gather<'a>(
+    host: &'a dyn HostMemory,
+    device: &'a DeviceBuffer,
+    spec: &Spec,
+    pairs: &DevicePairs<'a>,
+    extras: &Extras<'a>,
+) -> Result<RowCopy<'a>, GpuError> {
+    prepare(Direction::Gather, host, device, spec, pairs, extras)
+}
+
+/// Prepares a copy of device rows to the host: pairs of (device row, host row). The host memory is
+/// borrowed mutably for as long as the copy exists, so it can be read when the copy has been
+/// dropped, and by then it has run.
+///
+/// # Errors
+/// As [`gather`].
+pub fn scatter<'a>(
+    device: &'a DeviceBuffer,
+    host: &'a mut dyn HostMemory,
+    spec: &Spec,
+    pairs: &DevicePairs<'a>,
+    extras: &Extras<'a>,
+) -> Result<RowCopy<'a>, GpuError> {
+    prepare(Direction::Scatter, host, device, spec, pairs, extras)
+}
+
+fn prepare<'a>(
+    direction: Direction,
+    host: &dyn HostMemory,
+    device: &DeviceBuffer,
+    spec: &Spec,
+    pairs: &DevicePairs<'a>,
+    extras: &Extras<'a>,
+) -> Result<RowCopy<'a>, GpuError> {
+    let mut known = Known::default();
+    known.add(
+        host.address(),
+        host.len() as u64,
+        Memory::Pinned,
+        host.device_address(),
+    );
+    let mut add = |buffer: &DeviceBuffer| {
+        let ordinal = buffer.gpu().info().ordinal;
+        known.add(
+            buffer.address(),
+            buffer.len() as u64,
+            Memory::Device { ordinal },
+            buffer.address(),
+        );
+        buffer.address()
+    };
+    add(device);
+    add(pairs.source);
+    add(pairs.destination);
+    let count = extras.count.map(|word| CountAt {
+        address: add(word.buffer).saturating_add(word.offset_bytes),
+        integer: word.integer,
+    });
+    let map = extras.map.map(|map| MapAt {
+        address: add(map.buffer),
+        integer: map.integer,
+        slots: map.slots,
+        layer_step: map.layer_step,
+        update: map.update,
+    });
+    let out_of_range = extras.out_of_range.map(&mut add);
+    let request = Request {
+        direction,
+        spec: spec.clone(),
+        host: host.address(),
+        device: device.address(),
+        pairs: pairs.at,
+        count,
+        map,
+        out_of_range,
+    };
+    RowCopy::new(device.gpu(), &request, &known)
+}
+
+/// A copy, ready to be launched: a [`Command`].
+pub struct RowCopy<'a> {
+    gpu: Gpu,
+    kernel: Option<Kernel>,
+    params: GatherParams,
+    plan: Plan,
+    /// Tables of layers, which the kernel reads.
+    _tables: Vec<DeviceBuffer>,
+    _memory: PhantomData<&'a ()>,
+}
+
+impl RowCopy<'_> {
+    /// A copy between plain addresses, for callers that have nothing better. The driver is asked
+    /// what lies where.
+    ///
+    /// # Safety
+    /// What the request names must be what it says: rows, indices, count, map and counter stay
+    /// allocated for as long as the copy, and no more is written through it than the rules of
+    /// [`Command::enqueue`] allow.
+    ///
+    /// # Errors
+    /// A [`Refusal`], or the driver's.
+    pub unsafe fn from_request(gpu: &Gpu, request: &Request) -> Result<RowCopy<'static>, GpuError> {
+        gpu.bind()?;
+        RowCopy::new(gpu, request, gpu)
+    }
+
+    fn new<'a>(gpu: &Gpu, request: &Request, memory: &dyn Locate) -> Result<RowCopy<'a>, GpuError> {
+        let ordinal = gpu.info().ordinal;
+        let checked = check(request, memory, Runs::OnDevice { ordinal })?;
+        let work = checked.work(request);
+        let plan = plan(&work, &request.spec.kernel, gpu.info())?;
+        let mut params = checked.params;
+        params.stage_bytes = plan.stage_bytes;
+        let mut tables = Vec::new();
+        if !checked.source_table.is_empty() {
+            let table = table(gpu, &checked.source_table)?;
+            params.source_table = table.address();
+            tables.push(table);
+        }
+        if !checked.destination_table.is_empty() {
+            let table = table(gpu, &checked.destination_table)?;
+            params.destination_table = table.address();
+            tables.push(table);
+        }
+        let kernel = match plan.blocks {
+            0 => None,
+            _ => Some(gpu.kernels()?.kernel(plan.kernel)?),
+        };
+        if let Some(kernel) = kernel.filter(|_| plan.shared_bytes > 48 << 10) {
+            gpu.bind()?;
+            kernel.allow_shared(plan.shared_bytes)?;
+        }
+        Ok(RowCopy {
+            gpu: gpu.clone(),
+            kernel,
+            params,
+            plan,
+            _tables: tables,
+            _memory: PhantomData,
+        })
+    }
+
+    /// Which kernel runs, and why.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+fn table(gpu: &Gpu, addresses: &[u64]) -> Result<DeviceBuffer, GpuError> {
+    let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.to_ne_bytes()).collect();
+    DeviceBuffer::of(gpu, &bytes)
+}
+
+impl sealed::Sealed for RowCopy<'_> {}
+
+impl Command for RowCopy<'_> {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.expect(&self.gpu, "the copy")?;
+        let Some(kernel) = self.kernel else {
+            return Ok(());
+        };
+        let launch = Launch {
+            blocks: self.plan.blocks,
+            threads: self.plan.threads,
+            shared_bytes: self.plan.shared_bytes,
+        };
+        // SAFETY: the argument has the kernel's layout, which both sides assert, and comes from
+        // `check`: all that it names was seen to lie where it must, and the kernel touches nothing
+        // else, whatever the indices are. That the memory is there is the caller's word.
+        unsafe { kernel.launch(stream, launch, &self.params) }
+    }
+}
+
+impl fmt::Debug for RowCopy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowCopy")
+            .field("params", &self.params)
+            .field("plan", &self.plan)
+            .finish()
+    }
+}
+
+impl Locate for Gpu {
+    fn locate(&self, address: u64) -> Result<Location, Refusal> {
+        self.locate_by_driver(address)
+            .map_err(|error| Refusal::Unknown {
+                address,
+                text: error.to_string(),
+            })
+    }
+}

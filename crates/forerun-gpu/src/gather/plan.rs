@@ -1,0 +1,476 @@
+//! Which kernel runs, on how many blocks, and why.
+//!
+//! # The rule, and what it rests on
+//! A block lies on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. What
+//! a copy over the link needs is enough bytes on their way: bandwidth times latency. At 55 GB/s and
+//! 1.3 us that is 72 KB; the rule asks for [`IN_FLIGHT_BYTES`], nearly twice as much, since warps do
+//! not all wait at the same time.
+//!
+//! ```text
+//!   bytes on their way = blocks x warps a block x rows in flight a warp x bytes of a row (at most what a warp holds)
+//! ```
+//!
+//! Unless asked otherwise the plan takes V5 with lines of 128 bytes, the largest unit that fits, up
+//! to [`DEFAULT_MULTIPROCESSORS`] blocks, and as few rows in flight as reach that. **This is a
+//! prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The plan's
+//! `why` says so as well.
+
+use super::refusal::Refusal;
+use super::request::{Direction, KernelChoice};
+use super::version::{KernelEntry, Unit, Version, kernel, units_of};
+use crate::DeviceInfo;
+use std::fmt;
+
+/// The most multiprocessors that a copy takes if nothing else is asked for. Predicted.
+pub const DEFAULT_MULTIPROCESSORS: u32 = 8;
+
+/// Bytes that should be on their way at a time. Predicted.
+pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
+
+/// Blocks a grid may have along x.
+const MOST_BLOCKS: u64 = (1 << 31) - 1;
+/// Lanes of a warp.
+const WARP: u64 = 32;
+
+/// What the bulk versions keep in shared memory, as `kernels/gather/bulk_rows.cuh` lays it out: for
+/// each warp so many stages, each with a head.
+const STAGES: u32 = 8;
+const STAGE_HEAD_BYTES: u32 = 32;
+/// The longest stage that is asked for: 4 warps with 8 such take 129 KiB of the 227 that a block
+/// may have.
+const MOST_STAGE_BYTES: u64 = 4096;
+
+/// What there is to copy, as far as the choice of a kernel goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of a row.
+    pub row_bytes: u64,
+    /// Rows of all layers together; an upper bound where the count is on the device.
+    pub rows: u64,
+    /// What each unit must divide, with its name: the row, strides, addresses.
+    pub divided: Vec<(String, u64)>,
+}
+
+impl Work {
+    /// Rows at addresses and strides that are multiples of `aligned` bytes.
+    pub fn new(direction: Direction, row_bytes: u64, rows: u64, aligned: u64) -> Work {
+        Work {
+            direction,
+            row_bytes,
+            rows,
+            divided: vec![
+                (format!("the row of {row_bytes} bytes"), row_bytes),
+                (format!("the alignment of {aligned} bytes"), aligned),
+            ],
+        }
+    }
+
+    /// The largest unit that divides all.
+    pub fn largest_unit(&self) -> Unit {
+        Unit::largest_of(self.divided.iter().map(|(_, bytes)| *bytes))
+    }
+}
+
+/// Which kernel runs, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The version.
+    pub version: Version,
+    /// The unit.
+    pub unit: Unit,
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// Blocks, and with them the most multiprocessors that it occupies at a time; 0 if there is
+    /// nothing to do.
+    pub blocks: u32,
+    /// Threads a block.
+    pub threads: u32,
+    /// Dynamic shared memory a block.
+    pub shared_bytes: u32,
+    /// Bytes of a stage of the bulk versions, else 0.
+    pub stage_bytes: u32,
+    /// Bytes on their way at a time, at most.
+    pub in_flight_bytes: u64,
+    /// Why it was chosen.
+    pub why: String,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} by {}-byte units, {} blocks of {} threads, {} KiB in flight: {}",
+            self.version,
+            self.unit,
+            self.blocks,
+            self.threads,
+            self.in_flight_bytes >> 10,
+            self.why
+        )
+    }
+}
+
+/// Chooses the kernel.
+///
+/// ```
+/// use forerun_gpu::{CudaVersion, DeviceInfo};
+/// use forerun_gpu::gather::{Direction, KernelChoice, Version, Work, plan};
+///
+/// let h100 = DeviceInfo {
+///     ordinal: 0,
+///     name: "an H100".into(),
+///     compute_capability: (9, 0),
+///     multiprocessors: 132,
+///     threads_per_multiprocessor: 2048,
+///     memory_bytes: 80 << 30,
+///     l2_bytes: 50 << 20,
+///     copy_engines: 3,
+///     pci_address: String::new(),
+///     pcie: None,
+///     driver: CudaVersion(13_000),
+/// };
+/// let rows = Work::new(Direction::Gather, 656, 262_144, 256);
+/// let plan = plan(&rows, &KernelChoice::default(), &h100)?;
+/// assert_eq!((plan.version, plan.blocks), (Version::V5R1, 8));
+/// println!("{plan}");
+/// # Ok::<(), forerun_gpu::gather::Refusal>(())
+/// ```
+///
+/// # Errors
+/// A version, unit or cap that was asked for by name and that does not fit. Nothing asked for is
+/// ever replaced by something slower.
+pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<Plan, Refusal> {
+    if choice.multiprocessors == Some(0) {
+        return Err(Refusal::NoMultiprocessors);
+    }
+    let largest = work.largest_unit();
+    if let Some(unit) = choice.unit {
+        let misfit = work.divided.iter().find(|(_, n)| n % unit.bytes() != 0);
+        if let Some((what, _)) = misfit {
+            return Err(Refusal::UnitDoesNotFit {
+                unit,
+                what: what.clone(),
+                largest,
+            });
+        }
+    }
+    let cap = choice.multiprocessors.unwrap_or(DEFAULT_MULTIPROCESSORS);
+    let (entry, why) = match choice.version {
+        Some(version) => (
+            asked_for(version, choice.unit, largest)?,
+            "asked for by name".into(),
+        ),
+        None => default_kernel(work, choice.unit.unwrap_or(largest), cap)?,
+    };
+    let version = entry.version;
+    if device.compute_capability < entry.capability {
+        return Err(Refusal::VersionNeedsNewerDevice {
+            version,
+            needed: entry.capability,
+            found: device.compute_capability,
+        });
+    }
+    let mut plan = Plan {
+        version,
+        unit: entry.unit,
+        kernel: entry.name,
+        blocks: 0,
+        threads: entry.threads,
+        shared_bytes: 0,
+        stage_bytes: 0,
+        in_flight_bytes: 0,
+        why,
+    };
+    if version.is_bulk() {
+        stages(&mut plan, work.row_bytes);
+    }
+    let threads = u64::from(entry.threads);
+    // Blocks that give each row a thread, or a warp for as many rows as it has in flight.
+    let wanted = work
+        .rows
+        .div_ceil(u64::from(entry.rows))
+        .saturating_mul(version.threads_a_row())
+        .div_ceil(threads);
+    plan.blocks = if version.can_be_capped() {
+        let most = match choice.multiprocessors {
+            // All of them, as full as they can be.
+            Some(cap) if cap >= device.multiprocessors => {
+                let fit = device.threads_per_multiprocessor / entry.threads;
+                let fit = if version.is_bulk() { 1 } else { fit.max(1) };
+                u64::from(device.multiprocessors * fit)
+            }
+            _ => u64::from(cap.min(device.multiprocessors)),
+        };
+        wanted.min(most) as u32
+    } else if let Some(cap) = choice.multiprocessors {
+        return Err(Refusal::CannotCap { version, cap });
+    } else if wanted > MOST_BLOCKS {
+        return Err(Refusal::TooManyRows {
+            version,
+            rows: work.rows,
+        });
+    } else {
+        wanted as u32
+    };
+    plan.in_flight_bytes = in_flight_bytes(entry, work.row_bytes, plan.blocks.into());
+    if plan.stage_bytes != 0 {
+        // The ring keeps six stages on their way.
+        plan.in_flight_bytes =
+            u64::from(plan.blocks) * threads / WARP * 6 * u64::from(plan.stage_bytes);
+    }
+    Ok(plan)
+}
+
+/// The kernel of a version asked for, with the unit asked for or the largest that fits.
+fn asked_for(
+    version: Version,
+    unit: Option<Unit>,
+    largest: Unit,
+) -> Result<&'static KernelEntry, Refusal> {
+    let has = units_of(version);
+    let fitting = has.iter().rev().find(|unit| **unit <= largest);
+    let unit = unit.or(fitting.copied());
+    let found = unit.and_then(|unit| kernel(version, unit));
+    found.ok_or(Refusal::NoKernel {
+        version,
+        unit: unit.unwrap_or(largest),
+        has,
+    })
+}
+
+/// The kernel where none is asked for, and the reason.
+fn default_kernel(
+    work: &Work,
+    unit: Unit,
+    cap: u32,
+) -> Result<(&'static KernelEntry, String), Refusal> {
+    let mut last = None;
+    for version in [Version::V5R1, Version::V5R2, Version::V5R4] {
+        let entry = asked_for(version, Some(unit), unit)?;
+        let bytes = in_flight_bytes(entry, work.row_bytes, cap.into());
+        last = Some((entry, bytes));
+        if bytes >= IN_FLIGHT_BYTES {
+            break;
+        }
+    }
+    let Some((entry, bytes)) = last else {
+        return Err(Refusal::NoKernel {
+            version: Version::V5R1,
+            unit,
+            has: Vec::new(),
+        });
+    };
+    let across = match work.direction {
+        Direction::Gather => "reads",
+        Direction::Scatter => "writes",
+    };
+    let enough = if bytes >= IN_FLIGHT_BYTES {
+        "the fewest rows in flight a warp that keep"
+    } else {
+        "the most rows in flight there are, though short of"
+    };
+    let why = format!(
+        "predicted, not yet measured on a GPU: {across} across the link begin on a line of 128 bytes, by the largest \
+         unit that fits, with {enough} {} KiB on their way from {cap} blocks",
+        IN_FLIGHT_BYTES >> 10
+    );
+    Ok((entry, why))
+}
+
+/// Bytes on their way at a time.
+fn in_flight_bytes(entry: &KernelEntry, row_bytes: u64, blocks: u64) -> u64 {
+    let unit = entry.unit.bytes();
+    let (rows, bytes) = match entry.version {
+        // Each lane waits for one unit.
+        Version::V0 | Version::V1 => (WARP, unit),
+        Version::V2 => (1, row_bytes.min(WARP * unit)),
+        Version::V3 | Version::V4 => (1, row_bytes.min(4 * WARP * unit)),
+        _ => (u64::from(entry.rows), row_bytes.min(2 * WARP * unit)),
+    };
+    blocks * (u64::from(entry.threads) / WARP) * rows * bytes
+}
+
+/// The stages of the bulk versions.
+fn stages(plan: &mut Plan, row_bytes: u64) {
+    let piece = match plan.version {
+        // A run has up to 32 rows.
+        Version::V6Runs => row_bytes.saturating_mul(32),
+        _ => row_bytes,
+    };
+    plan.stage_bytes = piece.next_multiple_of(128).min(MOST_STAGE_BYTES) as u32;
+    plan.shared_bytes = plan.threads / WARP as u32 * STAGES * (STAGE_HEAD_BYTES + plan.stage_bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaVersion;
+
+    fn device(capability: (u32, u32)) -> DeviceInfo {
+        DeviceInfo {
+            ordinal: 0,
+            name: "a device".into(),
+            compute_capability: capability,
+            multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
+            memory_bytes: 1 << 36,
+            l2_bytes: 1 << 25,
+            copy_engines: 2,
+            pci_address: String::new(),
+            pcie: None,
+            driver: CudaVersion(13_000),
+        }
+    }
+
+    fn choose(work: &Work, choice: KernelChoice) -> Result<Plan, Refusal> {
+        plan(work, &choice, &device((9, 0)))
+    }
+
+    fn version(version: Version) -> KernelChoice {
+        KernelChoice {
+            version: Some(version),
+            ..KernelChoice::default()
+        }
+    }
+
+    #[test]
+    fn the_default_takes_more_rows_in_flight_where_rows_or_blocks_are_fewer() {
+        let plan_of = |row_bytes, cap| {
+            let work = Work::new(Direction::Gather, row_bytes, 1 << 20, 4096);
+            let choice = KernelChoice {
+                multiprocessors: cap,
+                ..KernelChoice::default()
+            };
+            choose(&work, choice).unwrap()
+        };
+        assert_eq!(plan_of(656, None).version, Version::V5R1);
+        assert_eq!(plan_of(656, Some(4)).version, Version::V5R2);
+        assert_eq!(plan_of(64, None).version, Version::V5R4);
+        assert!(plan_of(64, None).why.contains("short of"));
+        let plan = plan_of(656, None);
+        assert!(plan.why.contains("not yet measured on a GPU"), "{plan}");
+        assert!(plan.in_flight_bytes >= IN_FLIGHT_BYTES);
+        assert_eq!((plan.blocks, plan.unit), (8, Unit::B16));
+    }
+
+    #[test]
+    fn the_largest_unit_that_fits_is_taken_and_another_only_by_name() {
+        for (row_bytes, aligned, unit) in [
+            (656, 256, Unit::B16),
+            (656, 8, Unit::B8),
+            (584, 256, Unit::B8),
+            (580, 256, Unit::B4),
+            (577, 256, Unit::B1),
+        ] {
+            let work = Work::new(Direction::Scatter, row_bytes, 100, aligned);
+            assert_eq!(choose(&work, KernelChoice::default()).unwrap().unit, unit);
+        }
+        let work = Work::new(Direction::Gather, 656, 100, 256);
+        let by_name = KernelChoice {
+            unit: Some(Unit::B4),
+            ..KernelChoice::default()
+        };
+        assert_eq!(choose(&work, by_name).unwrap().unit, Unit::B4);
+    }
+
+    #[test]
+    fn every_version_gets_the_grid_that_it_needs() {
+        let work = Work::new(Direction::Gather, 656, 262_144, 256);
+        for (of, blocks) in [
+            (Version::V0, 256),
+            (Version::V1, 256),
+            (Version::V2, 8192),
+            (Version::V3, 8192),
+            (Version::V4, 8),
+            (Version::V6Row, 8),
+        ] {
+            let plan = choose(&work, version(of)).unwrap();
+            assert_eq!((plan.version, plan.blocks), (of, blocks));
+        }
+        for of in Version::ALL {
+            let none = Work::new(Direction::Gather, 656, 0, 256);
+            assert_eq!(choose(&none, version(of)).unwrap().blocks, 0);
+            let one = Work::new(Direction::Gather, 656, 1, 256);
+            assert_eq!(choose(&one, version(of)).unwrap().blocks, 1);
+        }
+        let all = KernelChoice {
+            multiprocessors: Some(132),
+            ..version(Version::V4)
+        };
+        assert_eq!(choose(&work, all).unwrap().blocks, 264);
+    }
+
+    #[test]
+    fn stages_fit_shared_memory_whatever_the_row() {
+        for row_bytes in [16, 64, 656, 4096, 1 << 20] {
+            for of in [Version::V6Row, Version::V6Runs] {
+                let work = Work::new(Direction::Gather, row_bytes, 1000, 256);
+                let plan = choose(&work, version(of)).unwrap();
+                assert!(plan.stage_bytes % 128 == 0 && plan.stage_bytes > 0);
+                assert!(plan.shared_bytes <= 227 << 10, "{plan:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_and_does_not_fit_is_refused_in_words() {
+        let work = Work::new(Direction::Gather, 584, 100, 256);
+        let wide = KernelChoice {
+            unit: Some(Unit::B16),
+            ..KernelChoice::default()
+        };
+        let narrow = KernelChoice {
+            unit: Some(Unit::B1),
+            ..version(Version::V1)
+        };
+        let capped = |version| KernelChoice {
+            version,
+            multiprocessors: Some(4),
+            unit: None,
+        };
+        let none = KernelChoice {
+            multiprocessors: Some(0),
+            ..KernelChoice::default()
+        };
+        let huge = Work::new(Direction::Gather, 584, 1 << 60, 256);
+        for (work, choice, words) in [
+            (
+                &work,
+                wide,
+                "the row of 584 bytes is no multiple of it; the largest unit that fits is 8",
+            ),
+            (
+                &work,
+                narrow,
+                "no kernel v1 of 1-byte units: it has 4, 8, 16",
+            ),
+            (
+                &work,
+                version(Version::V6Row),
+                "no kernel v6-row of 8-byte units: it has 16",
+            ),
+            (
+                &work,
+                capped(Some(Version::V3)),
+                "v3 takes one row a thread or warp",
+            ),
+            (&work, none, "at least one multiprocessor"),
+            (&huge, version(Version::V2), "too many for one launch of v2"),
+        ] {
+            let refusal = choose(work, choice).unwrap_err().to_string();
+            assert!(refusal.contains(words), "{refusal}");
+        }
+        let old = plan(
+            &Work::new(Direction::Gather, 656, 100, 256),
+            &version(Version::V6Row),
+            &device((8, 0)),
+        );
+        let refusal = old.unwrap_err().to_string();
+        assert!(
+            refusal.contains("needs compute capability 9.0"),
+            "{refusal}"
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! The ways to copy rows, by name, and the kernels that there are of each.
+//!
+//! | version | a row is copied by | requests |
+//! |---------|--------------------|----------|
+//! | v0 | a thread, byte by byte | each lane on a row of its own |
+//! | v1 | a thread, a unit at a time | the same, 16 bytes each |
+//! | v2 | a warp | load, store, load, store |
+//! | v3 | a warp | all loads, then all stores |
+//! | v4 | a warp, over as many rows as come to it | as v3; any grid, so it can be capped |
+//! | v5-r1, -r2, -r4 | a warp, that many rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
+//! | v5-r1-a64, ... | the same | on a line of 64 bytes |
+//! | v6-row | the bulk copy unit, an operation a row | through shared memory; compute capability 9.0 |
+//! | v6-runs | the same, an operation a run of neighbouring rows | |
+//!
+//! V0 to V4 are the steps of the published record that this study begins with; they are kept so that it can be
+//! repeated.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// A way to copy rows on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // The table above says what each is.
+pub enum Version {
+    V0,
+    V1,
+    V2,
+    V3,
+    V4,
+    V5R1,
+    V5R2,
+    V5R4,
+    V5R1A64,
+    V5R2A64,
+    V5R4A64,
+    V6Row,
+    V6Runs,
+}
+
+impl Version {
+    /// All, the oldest first.
+    pub const ALL: [Version; 13] = [
+        Version::V0,
+        Version::V1,
+        Version::V2,
+        Version::V3,
+        Version::V4,
+        Version::V5R1,
+        Version::V5R2,
+        Version::V5R4,
+        Version::V5R1A64,
+        Version::V5R2A64,
+        Version::V5R4A64,
+        Version::V6Row,
+        Version::V6Runs,
+    ];
+
+    /// Its name, which [`FromStr`] reads.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Version::V0 => "v0",
+            Version::V1 => "v1",
+            Version::V2 => "v2",
+            Version::V3 => "v3",
+            Version::V4 => "v4",
+            Version::V5R1 => "v5-r1",
+            Version::V5R2 => "v5-r2",
+            Version::V5R4 => "v5-r4",
+            Version::V5R1A64 => "v5-r1-a64",
+            Version::V5R2A64 => "v5-r2-a64",
+            Version::V5R4A64 => "v5-r4-a64",
+            Version::V6Row => "v6-row",
+            Version::V6Runs => "v6-runs",
+        }
+    }
+
+    /// Whether it strides over the rows, so that any number of blocks will do; the others need a
+    /// thread or a warp for each row.
+    pub fn can_be_capped(&self) -> bool {
+        *self >= Version::V4
+    }
+
+    /// Threads that copy one row together.
+    pub(crate) fn threads_a_row(&self) -> u64 {
+        if *self <= Version::V1 { 1 } else { 32 }
+    }
+
+    /// Whether rows go through the bulk copy unit.
+    pub(crate) fn is_bulk(&self) -> bool {
+        matches!(self, Version::V6Row | Version::V6Runs)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no version has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no version of the row copy: there are {}", Version::ALL.map(|v| v.name()).join(", "))]
+pub struct ParseVersionError {
+    given: String,
+}
+
+impl FromStr for Version {
+    type Err = ParseVersionError;
+
+    fn from_str(text: &str) -> Result<Version, ParseVersionError> {
+        let found = Version::ALL.into_iter().find(|v| v.name() == text);
+        found.ok_or_else(|| ParseVersionError {
+            given: text.to_owned(),
+        })
+    }
+}
+
+/// Bytes that a lane moves at a time. All addresses, strides and the row's size are multiples of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unit {
+    /// One byte: fits everything.
+    B1,
+    /// Four bytes.
+    B4,
+    /// Eight bytes.
+    B8,
+    /// Sixteen bytes: what the fast path moves.
+    B16,
+}
+
+impl Unit {
+    /// All, the smallest first.
+    pub const ALL: [Unit; 4] = [Unit::B1, Unit::B4, Unit::B8, Unit::B16];
+
+    /// Its bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Unit::B1 => 1,
+            Unit::B4 => 4,
+            Unit::B8 => 8,
+            Unit::B16 => 16,
+        }
+    }
+
+    /// The largest whose multiples all of `values` are.
+    pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> Unit {
+        // Low bits that none of them has set; all of zero's are clear.
+        let bits = values.into_iter().fold(0, |bits, value| bits | value);
+        let fits = |unit: &&Unit| bits % unit.bytes() == 0;
+        *Unit::ALL.iter().rev().find(fits).unwrap_or(&Unit::B1)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Unit::B1 => "1",
+            Unit::B4 => "4",
+            Unit::B8 => "8",
+            Unit::B16 => "16",
+        })
+    }
+}
+
+/// A number of bytes that is no unit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is no unit of the row copy: write 16, 8, 4 or 1")]
+pub struct ParseUnitError {
+    given: String,
+}
+
+impl FromStr for Unit {
+    type Err = ParseUnitError;
+
+    fn from_str(text: &str) -> Result<Unit, ParseUnitError> {
+        let found = Unit::ALL.into_iter().find(|u| u.to_string() == text);
+        found.ok_or_else(|| ParseUnitError {
+            given: text.to_owned(),
+        })
+    }
+}
+
+/// A kernel as `kernels/gather.list` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelEntry {
+    pub(crate) name: &'static str,
+    pub(crate) version: Version,
+    pub(crate) unit: Unit,
+    /// Rows in flight a warp.
+    pub(crate) rows: u32,
+    /// Most threads a block.
+    pub(crate) threads: u32,
+    /// The compute capability it needs.
+    pub(crate) capability: (u32, u32),
+}
+
+/// The kernels of the list, in its order.
+pub(crate) fn kernels() -> &'static [KernelEntry] {
+    static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
+    KERNELS.get_or_init(|| {
+        let list = include_str!("../../kernels/gather.list");
+        list.lines().filter_map(parse_entry).collect()
+    })
+}
+
+/// The kernel of a version and a unit.
+pub(crate) fn kernel(version: Version, unit: Unit) -> Option<&'static KernelEntry> {
+    let mut list = kernels().iter();
+    list.find(|entry| (entry.version, entry.unit) == (version, unit))
+}
+
+/// The units that a version has kernels for, the smallest first.
+pub fn units_of(version: Version) -> Vec<Unit> {
+    let has = |unit: &Unit| kernel(version, *unit).is_some();
+    Unit::ALL.into_iter().filter(has).collect()
+}
+
+/// A line of the list: `KERNEL(gather_v5_r2_a128_u16, 5, 16, 2, 128, 1024, 64)`.
+fn parse_entry(line: &'static str) -> Option<KernelEntry> {
+    let (macro_name, rest) = line.trim().split_once('(')?;
+    let capability = match macro_name {
+        "KERNEL" => (8, 0),
+        "KERNEL90" => (9, 0),
+        _ => return None,
+    };
+    let mut words = rest.split_once(')')?.0.split(',').map(str::trim);
+    let name = words.next()?;
+    let mut number = || words.next()?.parse::<u32>().ok();
+    let (number_of, unit, rows, align, threads) =
+        (number()?, number()?, number()?, number()?, number()?);
+    let version = match (number_of, rows, align) {
+        (0, ..) => Version::V0,
+        (1, ..) => Version::V1,
+        (2, ..) => Version::V2,
+        (3, ..) => Version::V3,
+        (4, ..) => Version::V4,
+        (5, 1, 64) => Version::V5R1A64,
+        (5, 2, 64) => Version::V5R2A64,
+        (5, 4, 64) => Version::V5R4A64,
+        // 128, but for units of a byte, of which a warp's request has 32.
+        (5, 1, _) => Version::V5R1,
+        (5, 2, _) => Version::V5R2,
+        (5, 4, _) => Version::V5R4,
+        (6, 1, _) => Version::V6Row,
+        (6, ..) => Version::V6Runs,
+        _ => return None,
+    };
+    Some(KernelEntry {
+        name,
+        version,
+        unit: Unit::ALL
+            .into_iter()
+            .find(|u| u.bytes() == u64::from(unit))?,
+        rows: if number_of == 5 { rows } else { 1 },
+        threads,
+        capability,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_list_is_a_kernel_of_its_own() {
+        let list = include_str!("../../kernels/gather.list");
+        let lines = list.lines().filter(|line| line.starts_with("KERNEL"));
+        assert_eq!(kernels().len(), lines.count());
+        for (at, entry) in kernels().iter().enumerate() {
+            let same = |other: &KernelEntry| {
+                other.name == entry.name
+                    || (other.version, other.unit) == (entry.version, entry.unit)
+            };
+            assert!(!kernels()[..at].iter().any(same), "{entry:?}");
+            assert!(entry.threads % 32 == 0 && entry.threads > 0);
+        }
+    }
+
+    #[test]
+    fn every_version_has_a_kernel_and_its_name_is_read_back() {
+        for version in Version::ALL {
+            assert!(!units_of(version).is_empty(), "{version}");
+            assert_eq!(version.name().parse(), Ok(version));
+        }
+        assert_eq!(units_of(Version::V0), [Unit::B1]);
+        assert_eq!(units_of(Version::V5R2), Unit::ALL);
+        let error = "v9".parse::<Version>().unwrap_err().to_string();
+        assert!(
+            error.contains("\"v9\"") && error.contains("v5-r2"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn units_are_read_back_and_found_by_what_they_divide() {
+        for unit in Unit::ALL {
+            assert_eq!(unit.to_string().parse(), Ok(unit));
+        }
+        assert!("2".parse::<Unit>().is_err());
+        for (values, unit) in [
+            (&[656, 0, 1 << 40][..], Unit::B16),
+            (&[656, 584], Unit::B8),
+            (&[16, 4], Unit::B4),
+            (&[16, 2], Unit::B1),
+            (&[], Unit::B16),
+        ] {
+            assert_eq!(Unit::largest_of(values.iter().copied()), unit, "{values:?}");
+        }
+    }
+}
