@@ -34,7 +34,7 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::size::short;
 use crate::threads::Cores;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use contender::Contender;
 use forerun_core::Pages;
 use forerun_core::roofline::Probe;
@@ -119,6 +119,7 @@ pub fn run_to(
     let mut steps = 0;
     for study in &studies {
         for sweep in &study.sweeps {
+            with_wide(peers, |all| measure::check_names(sweep, all))?;
             let bench = &bench(study);
             let mut count = Count {
                 bench,
@@ -126,6 +127,11 @@ pub fn run_to(
                 steps: 0,
             };
             each_width(sweep, peers, &mut count)?;
+            ensure!(
+                count.steps > 0,
+                "none of the designs asked for has tables like these: updates beside readers and narrow keys and \
+                 values are not for all of them"
+            );
             steps += count.steps;
         }
     }
@@ -237,7 +243,7 @@ struct Count<'a> {
 
 impl Visit for Count<'_> {
     fn visit<K: Word, V: Word>(&mut self, contenders: &[&dyn Contender<K, V>]) -> Result<()> {
-        self.steps += self.bench.steps(self.sweep, contenders)?;
+        self.steps += self.bench.steps(self.sweep, contenders);
         Ok(())
     }
 }
@@ -255,17 +261,20 @@ impl Visit for Measure<'_> {
     }
 }
 
+/// Calls `use_all` with the contenders for keys and values of 8 bytes, which are all there are.
+fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
+    let designs = ours::designs::<u64, u64>();
+    let mut all: Vec<Peer<'_>> = Vec::new();
+    all.extend(refs::<u64, u64>(&designs));
+    all.extend(peers);
+    use_all(&all)
+}
+
 /// Visits the contenders for each width of a sweep: Forerun's, and the peers where they fit.
 fn each_width(sweep: &Sweep, peers: &[Peer<'_>], visit: &mut impl Visit) -> Result<()> {
     for width in &sweep.widths {
         match width {
-            (8, 8) => {
-                let designs = ours::designs::<u64, u64>();
-                let mut all: Vec<Peer<'_>> = Vec::new();
-                all.extend(refs::<u64, u64>(&designs));
-                all.extend(peers);
-                visit.visit(&all)?;
-            }
+            (8, 8) => with_wide(peers, |all| visit.visit(all))?,
             (8, 4) => visit.visit(&refs::<u64, u32>(&ours::designs::<u64, u32>()))?,
             (4, 8) => visit.visit(&refs::<u32, u64>(&ours::designs::<u32, u64>()))?,
             (4, 4) => visit.visit(&refs::<u32, u32>(&ours::designs::<u32, u32>()))?,
