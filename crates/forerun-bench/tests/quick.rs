@@ -1,16 +1,20 @@
-//! Both benches run whole in quick mode: every workload, strategy and output.
+//! The benches run whole in quick mode: every workload, strategy and output.
 
 use clap::Parser;
+use forerun_bench::hash::HashRow;
 use forerun_bench::progress::Progress;
 use forerun_bench::report::check_html;
 use forerun_bench::row::Row;
-use forerun_bench::{memtable, roofline};
+use forerun_bench::{hash, memtable, roofline};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 #[derive(Parser)]
 enum Bench {
     Roofline(roofline::Args),
     Memtable(memtable::Args),
+    Hash(hash::Args),
 }
 
 /// Runs a bench by its command line and gives what it printed.
@@ -22,17 +26,23 @@ fn bench(line: &str) -> Result<String, String> {
     match args {
         Bench::Roofline(args) => roofline::run_to(&args, &progress, &mut out),
         Bench::Memtable(args) => memtable::run_to(&args, &[], None, &progress, &mut out),
+        Bench::Hash(args) => hash::run_to(&args, &[], None, &progress, &mut out),
     }
     .map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).expect("text"))
 }
 
 fn rows(line: &str) -> Vec<Row> {
+    rows_with(line, &[])
+}
+
+/// The rows of a bench that has more names than all benches have.
+fn rows_with<T: DeserializeOwned>(line: &str, names: &[&str]) -> Vec<T> {
     let text = bench(line).expect(line);
     let row = |line: &str| {
         let fields: serde_json::Map<_, _> = serde_json::from_str(line).expect(line);
-        for name in Row::NAMES {
-            assert!(fields.contains_key(name), "{name} in {line}");
+        for name in Row::NAMES.iter().chain(names) {
+            assert!(fields.contains_key(*name), "{name} in {line}");
         }
         serde_json::from_str(line).expect(line)
     };
@@ -100,11 +110,70 @@ fn the_benches_print_a_table_and_write_a_page() {
             "interleaved",
         ),
         ("roofline --quick", 1, "in flight"),
+        (
+            "hash --quick --study 2",
+            4,
+            "Study 2: Load factor and hit rate",
+        ),
+        (
+            "hash --quick --strategy all --design bucketized2x4",
+            2,
+            "staged",
+        ),
     ] {
         let path = folder.path().join("page.html");
         let text = bench(&format!("{line} --report {}", path.display())).expect(line);
         assert!(text.contains(word) && text.contains("processor"), "{text}");
         check_page(&path, charts);
+    }
+}
+
+#[test]
+fn the_five_studies_measure_every_design_and_check_its_answers() {
+    let rows: Vec<HashRow> = rows_with("hash --quick --all --json", &HashRow::NAMES);
+    let studies: BTreeSet<Option<u8>> = rows.iter().map(|row| row.study).collect();
+    assert_eq!(studies, (1..=5).map(Some).collect());
+    let designs: BTreeSet<&str> = rows.iter().map(|row| row.design.as_str()).collect();
+    for design in forerun_hash::designs::Design::ALL {
+        assert!(designs.contains(design.name()), "{design}");
+    }
+    for row in &rows {
+        let common = &row.common;
+        assert_eq!(common.bench, "hash");
+        // A design may be full below the load factor asked for; then that is said instead.
+        assert_eq!(common.keys_per_second > 0.0, row.full_at.is_none());
+        assert!(row.full_at.is_none_or(|full| full < row.load_factor));
+    }
+    let full = rows.iter().filter(|row| row.full_at.is_some());
+    assert!(full.clone().any(|row| row.design == "cuckoo2"));
+    assert!(full.clone().all(|row| row.load_factor > 0.4));
+    let measured = || rows.iter().filter(|row| row.full_at.is_none());
+    assert!(measured().all(|row| row.common.roofline_share.is_some_and(|share| share > 0.0)));
+    assert!(measured().all(|row| row.bytes_per_entry >= 8.0 && row.lines_per_lookup.is_some()));
+}
+
+#[test]
+fn one_cell_of_the_hash_bench_is_one_row_a_design_and_set() {
+    let rows: Vec<HashRow> = rows_with(
+        "hash --quick --json --size 32KiB --load-factor 0.6 --hit-rate 0.5 --batch 7 --threads 2 --skew zipf:0.99 \
+         --strategy find_batch --design bucketized2x4,cuckoo3 --isa scalar --key-bytes 4 --rounds 1",
+        &HashRow::NAMES,
+    );
+    let designs: Vec<&str> = rows.iter().map(|row| row.design.as_str()).collect();
+    assert_eq!(designs, ["cuckoo3", "bucketized2x4"]);
+    for row in &rows {
+        let common = &row.common;
+        assert_eq!((common.key_bytes, common.value_bytes), (4, 8));
+        assert_eq!(
+            (common.batch, common.threads, common.hit_rate),
+            (7, 2, Some(0.5))
+        );
+        assert_eq!((common.isa.as_str(), common.rounds), ("scalar", 1));
+        assert_eq!(
+            (row.skew.as_str(), row.load_factor, row.size_bytes),
+            ("zipf:0.99", 0.6, 32 << 10)
+        );
+        assert_eq!(row.study, None);
     }
 }
 
@@ -133,6 +202,18 @@ fn wrong_arguments_are_told_in_words() {
             "memtable --quick --report no-such-folder/x.html",
             "no-such-folder",
         ),
+        ("hash --quick --design robin", "bucketized2x4"),
+        ("hash --quick --strategy guess", "find_batch"),
+        ("hash --quick --skew zipf", "zipf:0.99"),
+        ("hash --quick --updates 100", "percentage"),
+        ("hash --quick --key-bytes 16", "4 or 8 bytes"),
+        ("hash --quick --size 64", "fewer than 16 entries"),
+        ("hash --quick --threads 0", "thread"),
+        ("hash --quick --batch 0", "batch"),
+        ("hash --quick --isa sse9", "avx2"),
+        ("hash --study 6", "6"),
+        ("hash --study 1 --all", "--all"),
+        ("hash --quick --design cuckoo2 --updates 5", "updates"),
         ("roofline --quick --in-flight 3", "3 chases"),
         ("roofline --quick --buffer 1k", "too small"),
     ] {

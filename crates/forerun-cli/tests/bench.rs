@@ -1,4 +1,4 @@
-//! `forerun bench`: both benches run, small, and print what they promise.
+//! `forerun bench`: the benches run, small, and print what they promise.
 
 mod common;
 
@@ -21,6 +21,16 @@ fn benches_print_one_object_a_line() {
             "--strategy",
             "single,interleaved",
         ],
+        &[
+            "bench",
+            "hash",
+            "--quick",
+            "--json",
+            "--load-factor",
+            "0.3",
+            "--strategy",
+            "find_batch",
+        ],
     ] {
         let told = place.succeeds(args);
         assert!(!told.is_empty());
@@ -40,15 +50,13 @@ fn benches_print_one_object_a_line() {
 #[test]
 fn a_bench_writes_a_page() {
     let place = Place::new();
-    place.succeeds(&[
-        "bench",
-        "memtable",
-        "--quick",
-        "--batch",
-        "8",
-        "--report",
-        "page.html",
-    ]);
-    let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
-    forerun_bench::report::check_html(&page).expect("it is well formed");
+    for line in [
+        "bench memtable --quick --batch 8 --report page.html",
+        "bench hash --quick --study 4 --report page.html",
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        place.succeeds(&args);
+        let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
+        forerun_bench::report::check_html(&page).expect("it is well formed");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Contender   a design, with the strategies and instruction sets it has          open(slots)
-//!     Subject  one table of it, filled by the bench                               finder(strategy, isa), updater()
+//!     Subject  one table of it, filled by the bench                               finder(strategy), updater()
 //!        Finder, Updater   what one thread does with it in one turn
 //! ```
 
@@ -51,25 +51,31 @@ pub trait Contender<K: Word, V: Word>: Sync {
 /// What became of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// The entry is in the table.
-    Yes,
-    /// No place could be made for it, and the table holds what it held before.
+    /// All entries are in the table.
+    All,
+    /// No place could be made for one of them.
     Full,
 }
 
 /// A table to measure.
 pub trait Subject<K: Word, V: Word>: Send + Sync {
-    /// Inserts an entry or changes its value.
+    /// Inserts entries, whose keys are all different, until one finds no place.
     ///
     /// # Errors
     /// The table's, other than being full.
-    fn insert(&mut self, key: K, value: V) -> Result<Placed>;
+    fn insert(&mut self, keys: &[K], values: &[V]) -> Result<Placed>;
 
-    /// What looks up, by one of the contender's strategies and instruction sets, for one thread.
+    /// Looks up by one of the contender's instruction sets from now on. Called while there is no
+    /// finder and no updater; one that the contender does not list changes nothing.
+    fn set_isa(&self, isa: Isa) {
+        let _ = isa;
+    }
+
+    /// What looks up, by one of the contender's strategies, for one thread.
     ///
     /// # Errors
     /// An unknown strategy.
-    fn finder(&self, strategy: &str, isa: Isa) -> Result<Box<dyn Finder<K, V> + '_>>;
+    fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<K, V> + '_>>;
 
     /// What updates the table while others read it, where the design allows that.
     fn updater(&self) -> Option<Box<dyn Updater<K, V> + '_>>;
@@ -108,7 +114,10 @@ pub trait Updater<K: Word, V: Word> {
     fn upsert(&mut self, key: K, value: V) -> Result<()>;
 
     /// Removes an entry, and tells whether it was there.
-    fn remove(&mut self, key: K) -> bool;
+    ///
+    /// # Errors
+    /// The table's.
+    fn remove(&mut self, key: K) -> Result<bool>;
 }
 
 #[cfg(test)]
@@ -116,7 +125,6 @@ pub(crate) mod tests {
     use super::*;
     use anyhow::bail;
     use std::collections::HashMap;
-    use std::hash::Hash;
     use std::sync::RwLock;
 
     /// A map behind a lock, to test the bench with.
@@ -139,7 +147,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl<K: Word + Hash + Eq, V: Word> Contender<K, V> for Map {
+    impl<K: Word, V: Word> Contender<K, V> for Map {
         fn engine(&self) -> &str {
             "test"
         }
@@ -177,17 +185,19 @@ pub(crate) mod tests {
         error: u64,
     }
 
-    impl<K: Word + Hash + Eq, V: Word> Subject<K, V> for MapSubject<K, V> {
-        fn insert(&mut self, key: K, value: V) -> Result<Placed> {
+    impl<K: Word, V: Word> Subject<K, V> for MapSubject<K, V> {
+        fn insert(&mut self, keys: &[K], values: &[V]) -> Result<Placed> {
             let map = self.map.get_mut().unwrap();
-            if map.len() >= self.limit {
-                return Ok(Placed::Full);
+            for (key, value) in keys.iter().zip(values) {
+                if map.len() >= self.limit {
+                    return Ok(Placed::Full);
+                }
+                map.insert(*key, *value);
             }
-            map.insert(key, value);
-            Ok(Placed::Yes)
+            Ok(Placed::All)
         }
 
-        fn finder(&self, strategy: &str, _isa: Isa) -> Result<Box<dyn Finder<K, V> + '_>> {
+        fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<K, V> + '_>> {
             if ![GET, FIND_BATCH].contains(&strategy) {
                 bail!("no strategy {strategy:?}");
             }
@@ -215,7 +225,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl<K: Word + Hash + Eq, V: Word> Finder<K, V> for &MapSubject<K, V> {
+    impl<K: Word, V: Word> Finder<K, V> for &MapSubject<K, V> {
         fn find(&mut self, keys: &[K], values: &mut [V], found: &mut [bool]) -> usize {
             let map = self.map.read().unwrap();
             for (at, key) in keys.iter().enumerate() {
@@ -229,14 +239,14 @@ pub(crate) mod tests {
         }
     }
 
-    impl<K: Word + Hash + Eq, V: Word> Updater<K, V> for &MapSubject<K, V> {
+    impl<K: Word, V: Word> Updater<K, V> for &MapSubject<K, V> {
         fn upsert(&mut self, key: K, value: V) -> Result<()> {
             self.map.write().unwrap().insert(key, value);
             Ok(())
         }
 
-        fn remove(&mut self, key: K) -> bool {
-            self.map.write().unwrap().remove(&key).is_some()
+        fn remove(&mut self, key: K) -> Result<bool> {
+            Ok(self.map.write().unwrap().remove(&key).is_some())
         }
     }
 }

@@ -21,41 +21,7 @@ use rand_distr::{Distribution, Zipf};
 use std::fmt;
 use std::str::FromStr;
 
-/// A key or a value: a number of 32 or 64 bits.
-pub trait Word: Copy + Default + Send + Sync + 'static {
-    /// Bytes a word.
-    const BYTES: usize;
-
-    /// The low bits of `wide`.
-    fn from_u64(wide: u64) -> Self;
-
-    /// The word as 64 bits.
-    fn to_u64(self) -> u64;
-}
-
-impl Word for u32 {
-    const BYTES: usize = 4;
-
-    fn from_u64(wide: u64) -> u32 {
-        wide as u32
-    }
-
-    fn to_u64(self) -> u64 {
-        self.into()
-    }
-}
-
-impl Word for u64 {
-    const BYTES: usize = 8;
-
-    fn from_u64(wide: u64) -> u64 {
-        wide
-    }
-
-    fn to_u64(self) -> u64 {
-        self
-    }
-}
+pub use forerun_hash::designs::Word;
 
 /// How often which of the present keys is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -293,7 +259,7 @@ mod tests {
     use super::*;
     use std::collections::{HashMap, HashSet};
 
-    fn distinct<K: Word + std::hash::Hash + Eq>(keys: &Keys) -> usize {
+    fn distinct<K: Word>(keys: &Keys) -> usize {
         let present = (0..keys.entries()).map(|index| keys.key::<K>(index));
         let absent = (0..keys.entries()).map(|number| keys.absent::<K>(number));
         present.chain(absent).collect::<HashSet<K>>().len()
@@ -319,7 +285,7 @@ mod tests {
     /// A stream's answers from a map, to check the stream's own sums with.
     fn answer<K, V>(keys: &Keys, stream: &Stream<K>, at: usize) -> (Vec<V>, Vec<bool>)
     where
-        K: Word + std::hash::Hash + Eq,
+        K: Word,
         V: Word,
     {
         let map: HashMap<K, V> = (0..keys.entries())
@@ -331,7 +297,7 @@ mod tests {
             .unzip()
     }
 
-    fn stream_holds<K: Word + std::hash::Hash + Eq, V: Word>(hit_rate: f64, skew: Skew) {
+    fn stream_holds<K: Word, V: Word>(hit_rate: f64, skew: Skew) {
         let keys = Keys::new(1000, 3).unwrap();
         let stream = Stream::<K>::new::<V>(&keys, hit_rate, skew, 256, 1000, 5).unwrap();
         assert_eq!((stream.steps(), stream.step_len()), (4, 256));

@@ -124,6 +124,9 @@ impl Bench<'_> {
         contenders: &[&dyn Contender<K, V>],
     ) -> u64 {
         let contenders = self.chosen(sweep, contenders);
+        if contenders.is_empty() {
+            return 0;
+        }
         let cells = sweep.cells();
         let probes = probes(&cells).len();
         let mut cases = 0;

@@ -118,22 +118,23 @@ pub fn run_to(
     };
     let mut steps = 0;
     for study in &studies {
+        let mut of_study = 0;
         for sweep in &study.sweeps {
             with_wide(peers, |all| measure::check_names(sweep, all))?;
-            let bench = &bench(study);
             let mut count = Count {
-                bench,
+                bench: &bench(study),
                 sweep,
                 steps: 0,
             };
             each_width(sweep, peers, &mut count)?;
-            ensure!(
-                count.steps > 0,
-                "none of the designs asked for has tables like these: updates beside readers and narrow keys and \
-                 values are not for all of them"
-            );
-            steps += count.steps;
+            of_study += count.steps;
         }
+        ensure!(
+            of_study > 0,
+            "none of the designs asked for has such tables: updates beside readers, and narrow keys and values, are not \
+             for all of them"
+        );
+        steps += of_study;
     }
     bar.set_total(steps);
 
@@ -263,7 +264,7 @@ impl Visit for Measure<'_> {
 
 /// Calls `use_all` with the contenders for keys and values of 8 bytes, which are all there are.
 fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
-    let designs = ours::designs::<u64, u64>();
+    let designs = ours::designs();
     let mut all: Vec<Peer<'_>> = Vec::new();
     all.extend(refs::<u64, u64>(&designs));
     all.extend(peers);
@@ -275,9 +276,9 @@ fn each_width(sweep: &Sweep, peers: &[Peer<'_>], visit: &mut impl Visit) -> Resu
     for width in &sweep.widths {
         match width {
             (8, 8) => with_wide(peers, |all| visit.visit(all))?,
-            (8, 4) => visit.visit(&refs::<u64, u32>(&ours::designs::<u64, u32>()))?,
-            (4, 8) => visit.visit(&refs::<u32, u64>(&ours::designs::<u32, u64>()))?,
-            (4, 4) => visit.visit(&refs::<u32, u32>(&ours::designs::<u32, u32>()))?,
+            (8, 4) => visit.visit(&refs::<u64, u32>(&ours::designs()))?,
+            (4, 8) => visit.visit(&refs::<u32, u64>(&ours::designs()))?,
+            (4, 4) => visit.visit(&refs::<u32, u32>(&ours::designs()))?,
             (keys, values) => bail!("no table has keys of {keys} and values of {values} bytes"),
         }
     }

@@ -1,34 +1,152 @@
 //! Forerun's own contenders: the designs that are studied, and the table to use.
 
-use super::contender::{Contender, Subject};
+use super::contender::{Contender, FIND_BATCH, Finder, GET, Placed, Subject, Updater};
 use super::keys::Word;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use forerun_core::arch::Isa;
+use forerun_hash::designs::{Design, FixedTable, Lookup, SharedTable, build};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// Where keys go is the same in every run.
+const SEED: u64 = 0x5eed;
 
 /// A design that is studied.
-pub(super) struct Studied;
+pub(super) struct Studied(Design);
 
-pub(super) fn designs<K: Word, V: Word>() -> Vec<Studied> {
-    Vec::new()
+/// All designs that are studied.
+pub(super) fn designs() -> Vec<Studied> {
+    Design::ALL.iter().map(|design| Studied(*design)).collect()
+}
+
+impl Studied {
+    /// The strategy by a bench's name or its own.
+    fn lookup(strategy: &str) -> Result<Lookup> {
+        Ok(match strategy {
+            GET => Lookup::Single,
+            FIND_BATCH => Lookup::Auto,
+            own => own.parse()?,
+        })
+    }
 }
 
 impl<K: Word, V: Word> Contender<K, V> for Studied {
     fn engine(&self) -> &str {
         "forerun"
     }
+
     fn design(&self) -> String {
-        String::new()
+        self.0.to_string()
     }
+
     fn strategies(&self) -> Vec<String> {
-        Vec::new()
+        let own = self.0.lookups().iter();
+        let own = own.filter(|lookup| ![Lookup::Single, Lookup::Auto].contains(lookup));
+        let names = [GET, FIND_BATCH].map(str::to_owned).into_iter();
+        names.chain(own.map(Lookup::to_string)).collect()
     }
+
     fn isas(&self) -> Vec<Isa> {
-        Vec::new()
+        if self.0.name() == super::measure::MEMC3 {
+            return vec![Isa::Scalar];
+        }
+        let available = Isa::ALL.into_iter().rev();
+        available.filter(|isa| isa.is_available()).collect()
     }
+
     fn is_shared(&self) -> bool {
-        false
+        self.0.name() == super::measure::MEMC3
     }
-    fn open(&self, _slots: usize, _load_factor: f64) -> Result<Box<dyn Subject<K, V>>> {
-        anyhow::bail!("none")
+
+    fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn Subject<K, V>>> {
+        let table = build::<K, V>(self.0, slots, Isa::Scalar, SEED)?;
+        Ok(Box::new(StudiedTable(RwLock::new(table))))
+    }
+}
+
+/// A table of a studied design. The lock is for the choice of the instruction set alone: it is taken
+/// once a turn.
+struct StudiedTable<K, V>(RwLock<Box<dyn FixedTable<K, V>>>);
+
+/// A hold on a table for a turn.
+type Held<'a, K, V> = RwLockReadGuard<'a, Box<dyn FixedTable<K, V>>>;
+
+impl<K: Word, V: Word> StudiedTable<K, V> {
+    fn hold(&self) -> Held<'_, K, V> {
+        // A thread that panicked while it only read leaves the table as it was.
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Word, V: Word> Subject<K, V> for StudiedTable<K, V> {
+    fn insert(&mut self, keys: &[K], values: &[V]) -> Result<Placed> {
+        let table = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        Ok(match table.insert_batch(keys, values) {
+            Ok(()) => Placed::All,
+            Err(_full) => Placed::Full,
+        })
+    }
+
+    fn set_isa(&self, isa: Isa) {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.set_isa(isa);
+    }
+
+    fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<K, V> + '_>> {
+        Ok(Box::new(StudiedFinder {
+            table: self.hold(),
+            lookup: Studied::lookup(strategy)?,
+        }))
+    }
+
+    fn updater(&self) -> Option<Box<dyn Updater<K, V> + '_>> {
+        let table = self.hold();
+        table.as_shared()?;
+        Some(Box::new(StudiedUpdater(table)))
+    }
+
+    fn len(&self) -> usize {
+        self.hold().len()
+    }
+
+    fn slots(&self) -> usize {
+        self.hold().slots()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.hold().memory_bytes()
+    }
+
+    fn lines_touched(&self, key: K) -> Option<u32> {
+        Some(self.hold().lines_touched(key))
+    }
+}
+
+struct StudiedFinder<'a, K, V> {
+    table: Held<'a, K, V>,
+    lookup: Lookup,
+}
+
+impl<K: Word, V: Word> Finder<K, V> for StudiedFinder<'_, K, V> {
+    fn find(&mut self, keys: &[K], values: &mut [V], found: &mut [bool]) -> usize {
+        self.table.find_batch(keys, values, found, self.lookup)
+    }
+}
+
+struct StudiedUpdater<'a, K, V>(Held<'a, K, V>);
+
+impl<K: Word, V: Word> StudiedUpdater<'_, K, V> {
+    fn shared(&self) -> Result<&dyn SharedTable<K, V>> {
+        self.0.as_shared().context("this design has no updates")
+    }
+}
+
+impl<K: Word, V: Word> Updater<K, V> for StudiedUpdater<'_, K, V> {
+    fn upsert(&mut self, key: K, value: V) -> Result<()> {
+        self.shared()?.insert_shared(key, value)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, key: K) -> Result<bool> {
+        Ok(self.shared()?.remove_shared(key).is_some())
     }
 }

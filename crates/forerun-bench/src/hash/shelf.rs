@@ -53,14 +53,18 @@ impl<'a, K: Word, V: Word> Shelved<'a, K, V> {
             Some(subject) => subject,
             None => open()?,
         };
-        for index in self.filled..keys.entries() {
-            let placed = subject.insert(keys.key(index), keys.value(index))?;
-            if placed == Placed::Full {
+        const TOGETHER: u64 = 1024;
+        while self.filled < keys.entries() {
+            let end = keys.entries().min(self.filled + TOGETHER);
+            let (new, values): (Vec<K>, Vec<V>) = (self.filled..end)
+                .map(|index| (keys.key::<K>(index), keys.value::<V>(index)))
+                .unzip();
+            if subject.insert(&new, &values)? == Placed::Full {
                 self.full_at = Some(subject.len() as f64 / subject.slots().max(1) as f64);
                 return Ok(());
             }
+            self.filled = end;
         }
-        self.filled = keys.entries();
         self.subject = Some(subject);
         Ok(())
     }

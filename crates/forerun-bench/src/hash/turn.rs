@@ -74,7 +74,7 @@ impl Churn {
         let generation = |round: u64| stable + (round & 1) * span + at;
         let (out, in_) = (generation(round), generation(round + 1));
         ensure!(
-            updater.remove(keys.key(out)),
+            updater.remove(keys.key(out))?,
             "an entry to be removed is not in the table"
         );
         updater.upsert(keys.key(in_), keys.value(in_))
@@ -92,6 +92,7 @@ pub(super) fn run<K: Word, V: Word>(
     cores: &Cores,
     turn: &Turn,
 ) -> Result<Sample> {
+    subject.set_isa(shot.isa);
     let reading = AtomicUsize::new(shot.threads);
     let reads = AtomicU64::new(0);
     let writes = shot.updates > 0.0;
@@ -113,7 +114,7 @@ pub(super) fn run<K: Word, V: Word>(
         }
         // However this thread ends, the updater must learn of it.
         let _done = Done(&reading);
-        let mut finder = subject.finder(shot.strategy, shot.isa)?;
+        let mut finder = subject.finder(shot.strategy)?;
         let step = stream.step_len();
         let mut values = vec![V::default(); step];
         let mut found = vec![false; step];
@@ -198,7 +199,8 @@ pub(super) fn verify<K: Word, V: Word>(
     isa: Isa,
     batch: usize,
 ) -> Result<()> {
-    let mut finder = subject.finder(strategy, isa)?;
+    subject.set_isa(isa);
+    let mut finder = subject.finder(strategy)?;
     let asked = keys.stable().min(4096);
     // Spread over all entries, each followed by an absent key.
     let index = |number: u64| number * (keys.stable() / asked);
@@ -248,8 +250,8 @@ mod tests {
     fn filled(map: &Map, keys: &Keys) -> Box<dyn Subject<u64, u64>> {
         let mut subject = map.open(1000, 0.9).unwrap();
         for index in 0..keys.entries() {
-            let placed = subject.insert(keys.key(index), keys.value(index)).unwrap();
-            assert_eq!(placed, Placed::Yes);
+            let placed = subject.insert(&[keys.key(index)], &[keys.value(index)]);
+            assert_eq!(placed.unwrap(), Placed::All);
         }
         subject
     }

@@ -1,11 +1,11 @@
 //! `forerun bench`: the benches of [`forerun_bench`].
 
 use clap::Subcommand;
-use forerun_bench::{memtable, roofline};
+use forerun_bench::{hash, memtable, roofline};
 
 use crate::exit::Outcome;
 
-/// Measure this machine's memory, and the memtable on it
+/// Measure this machine's memory, and the memtable and hash tables on it
 ///
 /// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
 /// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
@@ -16,7 +16,9 @@ Examples:
   forerun bench roofline --threads 1,2
   forerun bench memtable --keys 2M --batch 8,64 --strategy single,interleaved
   forerun bench memtable --hit-rate 1,0.5 --workload multireadrandom --json
-  forerun bench memtable --report memtable.html")]
+  forerun bench memtable --report memtable.html
+  forerun bench hash --study 1 --report size.html
+  forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -26,6 +28,7 @@ pub struct Args {
 enum Bench {
     Roofline(roofline::Args),
     Memtable(Box<memtable::Args>),
+    Hash(Box<hash::Args>),
 }
 
 /// Runs the command.
@@ -33,6 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     match &args.bench {
         Bench::Roofline(args) => roofline::run(args)?,
         Bench::Memtable(args) => memtable::run(args)?,
+        Bench::Hash(args) => hash::run(args)?,
     }
     Ok(Outcome::Done)
 }

@@ -22,6 +22,8 @@ pub use build::{BuildError, SLOTS_MAX, build};
 pub use names::{Design, Lookup, ParseDesignError, ParseLookupError};
 pub use word::Word;
 
+use forerun_core::arch::Isa;
+
 /// A table cannot place a key: it is as full as its design allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no place can be made for the key: the table holds {entries} entries in {slots} slots")]
@@ -87,6 +89,12 @@ pub trait FixedTable<K: Word, V: Word>: Send + Sync {
 
     /// Asks for the first line that an operation on the key needs.
     fn prefetch(&self, key: K);
+
+    /// Looks up by another instruction set from now on, so that one table can be measured with each; one that the machine
+    /// lacks is replaced by the best below it. A design without vector code has nothing to change.
+    fn set_isa(&mut self, isa: Isa) {
+        let _ = isa;
+    }
 
     /// The table as one that is shared by readers and a writer, if the design is made for it.
     fn as_shared(&self) -> Option<&dyn SharedTable<K, V>> {

@@ -169,6 +169,10 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
         hits
     }
 
+    fn set_isa(&mut self, isa: Isa) {
+        self.isa = isa;
+    }
+
     fn len(&self) -> usize {
         self.entries + self.aside.len()
     }
