@@ -408,7 +408,7 @@ mod tests {
             for of in [Version::V6Row, Version::V6Runs] {
                 let work = Work::new(Direction::Gather, row_bytes, 1000, 256);
                 let plan = choose(&work, version(of)).unwrap();
-                assert!(plan.stage_bytes % 128 == 0 && plan.stage_bytes > 0);
+                assert!(plan.stage_bytes.is_multiple_of(128) && plan.stage_bytes > 0);
                 assert!(plan.shared_bytes <= 227 << 10, "{plan:?}");
             }
         }

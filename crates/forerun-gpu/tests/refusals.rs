@@ -1,0 +1,480 @@
+//! Everything that is wrong with a copy is refused before it is launched, each by its own words. The memory is a list
+//! of made-up addresses, so none of it takes a GPU.
+
+use forerun_gpu::gather::{
+    Absent, CountAt, Direction, Integer, Known, Layers, Layout, Locate, Location, MapAt, MapUpdate,
+    Memory, PairsAt, Part, Refusal, Request, Runs, Side, Spec, Unit, check_request,
+};
+
+const HOST: u64 = 0x7f00_0000_0000;
+const HOST_SEEN: u64 = 0x2_0000_0000; // what the device calls it
+const DEVICE: u64 = 0x7e00_0000_0000;
+const INDICES: u64 = 0x7d00_0000_0000;
+const MAP: u64 = 0x7c00_0000_0000;
+const WORDS: u64 = 0x7b00_0000_0000;
+const ORDINARY: u64 = 0x5500_0000_0000;
+const OTHER: u64 = 0x7a00_0000_0000;
+const MANAGED: u64 = 0x7900_0000_0000;
+
+const ON_DEVICE: Runs = Runs::OnDevice { ordinal: 0 };
+
+/// 100 host rows and 10 device rows of 656 bytes with 16 layers' room, 64 pairs, and a map.
+fn memory() -> Known {
+    let mut memory = Known::default();
+    let device = Memory::Device { ordinal: 0 };
+    memory.add(HOST, 16 * 100 * 656, Memory::Pinned, HOST_SEEN);
+    memory.add(DEVICE, 16 * 10 * 656, device, DEVICE);
+    memory.add(INDICES, 16 * 64 * 16, device, INDICES);
+    memory.add(MAP, 16 * 100 * 8, device, MAP);
+    memory.add(WORDS, 64, Memory::Pinned, WORDS);
+    memory.add(ORDINARY, 1 << 20, Memory::Pageable, ORDINARY);
+    memory.add(OTHER, 1 << 20, Memory::Device { ordinal: 1 }, OTHER);
+    memory.add(MANAGED, 1 << 20, Memory::Managed, MANAGED);
+    memory
+}
+
+/// What nothing is wrong with: all extras, one layer.
+fn good() -> Request {
+    Request {
+        direction: Direction::Gather,
+        spec: Spec::dense(656, 100, 10),
+        host: HOST,
+        device: DEVICE,
+        pairs: PairsAt::interleaved(INDICES, Integer::I64, &[8, 8, 2]).unwrap(),
+        count: Some(CountAt {
+            address: WORDS,
+            integer: Integer::I32,
+        }),
+        map: Some(MapAt {
+            address: MAP,
+            integer: Integer::I32,
+            slots: 100,
+            layer_step: 100,
+            update: MapUpdate::Set,
+        }),
+        out_of_range: Some(WORDS + 8),
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Request)) -> Refusal {
+    let mut request = good();
+    assert_eq!(check_request(&request, &memory(), ON_DEVICE).err(), None);
+    change(&mut request);
+    let checked = check_request(&request, &memory(), ON_DEVICE);
+    checked.expect_err("it is refused")
+}
+
+fn accepted(change: impl FnOnce(&mut Request)) -> Unit {
+    let mut request = good();
+    change(&mut request);
+    let work = check_request(&request, &memory(), ON_DEVICE).expect("it is accepted");
+    work.largest_unit()
+}
+
+fn map(request: &mut Request) -> &mut MapAt {
+    request.map.as_mut().unwrap()
+}
+
+#[test]
+fn what_is_right_is_accepted_both_ways_and_in_many_layouts() {
+    assert_eq!(accepted(|_| ()), Unit::B16);
+    assert_eq!(accepted(|r| r.direction = Direction::Scatter), Unit::B16);
+    // Layer-first on the device, page-first on the host.
+    let layers = |r: &mut Request| {
+        r.spec.layers = 16;
+        r.spec.device.layers = Layers::Step { bytes: 10 * 656 };
+        r.spec.host.stride_bytes = 16 * 656;
+        r.spec.host.layers = Layers::Step { bytes: 656 };
+    };
+    assert_eq!(accepted(layers), Unit::B16);
+    let scattered = |r: &mut Request| {
+        layers(r);
+        r.direction = Direction::Scatter;
+    };
+    assert_eq!(accepted(scattered), Unit::B16);
+    // Tables, longer than needed and in any order; layers that interleave in the destination.
+    let tables = |r: &mut Request| {
+        r.spec.layers = 3;
+        r.spec.host.layers = Layers::Table {
+            offsets_bytes: vec![131_200, 0, 65_600, 0],
+        };
+        r.spec.device.stride_bytes = 2 * 656;
+        r.spec.device.rows = 5;
+        r.spec.device.layers = Layers::Table {
+            offsets_bytes: vec![656, 0, 6560],
+        };
+    };
+    assert_eq!(accepted(tables), Unit::B16);
+    // No rows and no pairs need no memory.
+    let nothing = |r: &mut Request| {
+        r.spec.host.rows = 0;
+        r.spec.device.rows = 0;
+        r.host = 0;
+        r.device = 0;
+        r.map = None;
+        r.pairs = PairsAt::interleaved(0, Integer::I32, &[0, 2]).unwrap();
+    };
+    accepted(nothing);
+    // Every layer its own pairs; one map for all.
+    let by_layer = |r: &mut Request| {
+        layers(r);
+        r.pairs.layer_step = 128;
+        map(r).layer_step = 0;
+    };
+    accepted(by_layer);
+    accepted(|r| r.spec.absent = Absent::Zero);
+}
+
+#[test]
+fn the_unit_is_found_from_all_that_it_must_divide() {
+    for (offset, stride, unit) in [
+        (16, 656, Unit::B16),
+        (48, 672, Unit::B16),
+        (8, 656, Unit::B8),
+        (0, 664, Unit::B8),
+        (4, 656, Unit::B4),
+        (0, 660, Unit::B4),
+        (2, 656, Unit::B1),
+        (0, 657, Unit::B1),
+    ] {
+        let change = |r: &mut Request| {
+            r.spec.host.offset_bytes = offset;
+            r.spec.host.stride_bytes = stride;
+            r.spec.host.rows = 90;
+        };
+        assert_eq!(accepted(change), unit, "{offset} {stride}");
+    }
+    // The distance of layers counts, if there are several; the stride does, if there are several rows.
+    let layers = |r: &mut Request| {
+        r.spec.layers = 2;
+        r.spec.device.layers = Layers::Step { bytes: 6568 };
+    };
+    assert_eq!(accepted(layers), Unit::B8);
+    let one_row = |r: &mut Request| {
+        r.spec.device.rows = 1;
+        r.spec.device.stride_bytes = 3;
+    };
+    assert_eq!(accepted(one_row), Unit::B16);
+}
+
+#[test]
+fn memory_of_the_wrong_kind_is_refused() {
+    let rows = |side| Part::Rows(side);
+    assert_eq!(
+        refusal(|r| r.host = ORDINARY),
+        Refusal::NotPinned {
+            part: rows(Side::Host),
+            address: ORDINARY
+        }
+    );
+    // An address nobody knows is ordinary memory as well.
+    assert_eq!(
+        refusal(|r| r.host = 0x1234_0000),
+        Refusal::NotPinned {
+            part: rows(Side::Host),
+            address: 0x1234_0000
+        }
+    );
+    let told = refusal(|r| r.host = ORDINARY).to_string();
+    assert!(
+        told.starts_with("the host rows: 0x550000000000 is ordinary host memory"),
+        "{told}"
+    );
+    for (change, words) in [
+        (
+            (|r| r.host = DEVICE) as fn(&mut Request),
+            "the host rows: 0x7e0000000000 is device memory, and must be pinned host memory",
+        ),
+        (
+            |r| r.host = MANAGED,
+            "is managed memory, and must be pinned host memory",
+        ),
+        (
+            |r| r.device = HOST,
+            "is pinned host memory, and must be device memory",
+        ),
+        (
+            |r| r.device = ORDINARY,
+            "is ordinary host memory, and must be device memory",
+        ),
+        (
+            |r| r.device = OTHER,
+            "the device rows: the memory is that of device 1, and the copy runs on device 0",
+        ),
+        (
+            |r| r.pairs.source = ORDINARY,
+            "the source indices: 0x550000000000 is ordinary",
+        ),
+        (
+            |r| r.pairs.destination = OTHER,
+            "the destination indices: the memory is that of device 1",
+        ),
+        (
+            |r| r.count.as_mut().unwrap().address = ORDINARY,
+            "the count: 0x550000000000 is ordinary",
+        ),
+        (
+            |r| map(r).address = ORDINARY,
+            "the slot map: 0x550000000000 is ordinary",
+        ),
+        (
+            |r| r.out_of_range = Some(MANAGED),
+            "the counter of indices out of range: 0x790000000000",
+        ),
+    ] {
+        let told = refusal(change).to_string();
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    for (change, words) in [
+        (
+            (|r| r.spec.row_bytes = 0) as fn(&mut Request),
+            "rows of 0 bytes",
+        ),
+        (|r| r.spec.row_bytes = 1 << 31, "longer than the 1073741824"),
+        (|r| r.spec.layers = 0, "at least one layer"),
+        (|r| r.spec.layers = 1 << 20, "more than the 65536"),
+        (
+            |r| r.spec.host.stride_bytes = 640,
+            "host rows of 656 bytes reach past their stride of 640",
+        ),
+        (
+            |r| r.spec.device.stride_bytes = 0,
+            "device rows of 656 bytes reach past their stride of 0",
+        ),
+        (
+            |r| r.spec.host.rows = 1601,
+            "the host rows: they end at 0x7f0000100690, past the end of their memory, which is 1049600 bytes",
+        ),
+        (
+            |r| r.spec.device.offset_bytes = 16 * 10 * 656 - 100,
+            "the device rows: they end at",
+        ),
+        (
+            |r| {
+                r.spec.layers = 17;
+                r.spec.host.layers = Layers::Step { bytes: 100 * 656 };
+                r.spec.device.layers = Layers::Step { bytes: 10 * 656 };
+            },
+            "the host rows: they end at",
+        ),
+        (|r| r.pairs.count = 1025, "the source indices: they end at"),
+        (
+            |r| {
+                r.spec.layers = 2;
+                r.spec.device.layers = Layers::Step { bytes: 10 * 656 };
+                r.pairs.layer_step = 1 << 20;
+            },
+            "the source indices: they end at",
+        ),
+        (
+            |r| r.count.as_mut().unwrap().address = WORDS + 64,
+            "the count: they end at",
+        ),
+        (
+            |r| {
+                r.spec.layers = 5;
+                r.spec.host.layers = Layers::Table {
+                    offsets_bytes: vec![0; 4],
+                };
+            },
+            "5 layers are to be copied, and the host's table has 4",
+        ),
+        (
+            |r| r.spec.host.rows = u64::MAX,
+            "the host rows: their addresses do not fit 64 bits",
+        ),
+        (
+            |r| r.spec.device.offset_bytes = u64::MAX,
+            "the device rows: their addresses",
+        ),
+        (
+            |r| r.pairs.count = u64::MAX,
+            "the source indices: their addresses",
+        ),
+        (
+            |r| map(r).slots = 99,
+            "the slot map has 99 entries a layer for 100 host rows",
+        ),
+        (|r| map(r).slots = u64::MAX, "the slot map: their addresses"),
+        (
+            |r| {
+                r.spec.layers = 2;
+                r.spec.device.layers = Layers::Step { bytes: 10 * 656 };
+                map(r).layer_step = 50;
+            },
+            "the slot maps of the layers, 50 entries apart, overlap: each has 100",
+        ),
+    ] {
+        let told = refusal(change).to_string();
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn a_map_of_i32_is_refused_where_device_rows_outnumber_it() {
+    let mut memory = memory();
+    let rows = (1u64 << 31) + 1;
+    memory.add(1 << 60, rows, Memory::Device { ordinal: 0 }, 1 << 60);
+    let mut request = good();
+    request.device = 1 << 60;
+    request.spec.row_bytes = 1;
+    request.spec.device = Layout::dense(rows, 1);
+    let refused = check_request(&request, &memory, ON_DEVICE);
+    assert_eq!(refused.unwrap_err(), Refusal::MapTooNarrow { rows });
+    map(&mut request).integer = Integer::I64;
+    assert!(check_request(&request, &memory, ON_DEVICE).is_ok());
+}
+
+#[test]
+fn addresses_that_are_no_multiple_of_their_words_are_refused() {
+    for (change, part, bytes) in [
+        (
+            (|r| r.pairs.source = INDICES + 4) as fn(&mut Request),
+            Part::SourceIndices,
+            8,
+        ),
+        (
+            |r| r.pairs.destination = INDICES + 1,
+            Part::DestinationIndices,
+            8,
+        ),
+        (
+            |r| r.count.as_mut().unwrap().address = WORDS + 2,
+            Part::Count,
+            4,
+        ),
+        (|r| map(r).address = MAP + 2, Part::Map, 4),
+        (|r| r.out_of_range = Some(WORDS + 12), Part::OutOfRange, 8),
+    ] {
+        let refused = refusal(change);
+        assert!(
+            matches!(refused, Refusal::Misaligned { part: p, bytes: b, .. } if (p, b) == (part, bytes)),
+            "{refused}"
+        );
+        assert!(
+            refused.to_string().contains("is no multiple of"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn what_is_written_may_lie_on_nothing_else() {
+    use Part::{DestinationIndices, Map, OutOfRange, Rows, SourceIndices};
+    let overlap = |written, other| Refusal::Overlap { written, other };
+    assert_eq!(
+        refusal(|r| r.pairs.source = DEVICE),
+        overlap(Rows(Side::Device), SourceIndices)
+    );
+    assert_eq!(
+        refusal(|r| r.pairs.destination = MAP),
+        overlap(Map, DestinationIndices)
+    );
+    assert_eq!(
+        refusal(|r| r.out_of_range = Some(WORDS)),
+        overlap(OutOfRange, Part::Count)
+    );
+    assert_eq!(
+        refusal(|r| map(r).address = HOST),
+        overlap(Map, Rows(Side::Host))
+    );
+    let scatter = refusal(|r| {
+        r.direction = Direction::Scatter;
+        r.pairs.source = HOST;
+    });
+    assert_eq!(scatter, overlap(Rows(Side::Host), SourceIndices));
+    // The same address seen through two names.
+    let mut memory = memory();
+    memory.add(0x40_0000, 8, Memory::Pinned, DEVICE + 640);
+    let mut request = good();
+    request.count.as_mut().unwrap().address = 0x40_0000;
+    let refused = check_request(&request, &memory, ON_DEVICE).unwrap_err();
+    assert_eq!(refused, overlap(Rows(Side::Device), Part::Count));
+    // Reading the same is no overlap.
+    accepted(|r| r.pairs.source = HOST + 8);
+}
+
+#[test]
+fn layers_of_a_destination_that_share_bytes_are_refused() {
+    let steps = |stride: u64, bytes: u64, layers: u32| {
+        let mut request = good();
+        request.spec.layers = layers;
+        request.spec.host.layers = Layers::Step { bytes: 0 }; // one source for all layers is fine
+        request.spec.device.stride_bytes = stride;
+        request.spec.device.layers = Layers::Step { bytes };
+        check_request(&request, &memory(), ON_DEVICE).err()
+    };
+    let overlap = |first, second| {
+        let side = Side::Device;
+        Some(Refusal::LayersOverlap {
+            side,
+            first,
+            second,
+        })
+    };
+    assert_eq!(steps(656, 6560, 3), None);
+    assert_eq!(steps(1312, 656, 2), None); // interleaved
+    assert_eq!(steps(1312, 656, 3), overlap(0, 2)); // layer 2's row 0 is layer 0's row 1
+    assert_eq!(steps(1968, 656, 3), None);
+    assert_eq!(steps(656, 0, 2), overlap(0, 1));
+    assert_eq!(steps(656, 6559, 2), overlap(0, 1));
+    assert_eq!(steps(1312, 700, 2), overlap(0, 1)); // reaches into the next row
+    let table = |offsets: &[u64]| {
+        refusal(|r| {
+            r.spec.layers = offsets.len() as u32;
+            r.spec.device.layers = Layers::Table {
+                offsets_bytes: offsets.to_vec(),
+            };
+        })
+    };
+    assert_eq!(Some(table(&[6560, 13_120, 6000])), overlap(0, 2));
+    let text = table(&[0, 13_120, 0]).to_string();
+    assert_eq!(
+        text,
+        "layers 0 and 2 of the destination, the device rows, overlap"
+    );
+}
+
+/// A driver that does not tell how long memory is.
+struct Vague(u64);
+
+impl Locate for Vague {
+    fn locate(&self, address: u64) -> Result<Location, Refusal> {
+        let mut location = memory().locate(address)?;
+        location.range = None;
+        if address >= self.0 {
+            location.memory = Memory::Pageable;
+        }
+        Ok(location)
+    }
+}
+
+#[test]
+fn where_the_extent_of_memory_is_unknown_its_last_byte_must_be_of_the_kind() {
+    let request = good();
+    assert!(check_request(&request, &Vague(u64::MAX), ON_DEVICE).is_ok());
+    let refused = check_request(&request, &Vague(HOST + 100 * 656 - 1), ON_DEVICE);
+    assert_eq!(
+        refused.unwrap_err(),
+        Refusal::NotPinned {
+            part: Part::Rows(Side::Host),
+            address: HOST + 100 * 656 - 1
+        }
+    );
+}
+
+#[test]
+fn the_processors_copy_takes_any_memory_that_it_is_given_and_no_other() {
+    let mut request = good();
+    request.host = ORDINARY;
+    assert!(check_request(&request, &memory(), Runs::OnCpu).is_ok());
+    request.host = 0x1234_0000;
+    let told = check_request(&request, &memory(), Runs::OnCpu)
+        .unwrap_err()
+        .to_string();
+    assert!(told.contains("none of the slices"), "{told}");
+}
