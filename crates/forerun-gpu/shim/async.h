@@ -26,11 +26,8 @@ template <u32 BYTES> void copy_async(void* to, const void* from, shim::Site site
 inline void copy_async_commit() { shim::Machine::current().lane().copies.commit(); }
 template <u32 GROUPS> void copy_async_wait() {
     shim::Machine::current().point();
-    auto& groups = shim::Machine::current().lane().copies.closed;
-    while (groups.size() > GROUPS) {
-        for (auto& copy : groups.front()) copy.land();
-        groups.pop_front();
-    }
+    auto& groups = shim::Machine::current().lane().copies;
+    while (groups.closed.size() > GROUPS) groups.land_oldest();
 }
 
 }  // namespace forerun

@@ -103,11 +103,8 @@ template <u32 GROUPS> void bulk_wait_read() {
 }
 template <u32 GROUPS> void bulk_wait() {
     shim::Machine::current().point();
-    auto& groups = shim::Machine::current().lane().stores.closed;
-    while (groups.size() > GROUPS) {
-        for (auto& store : groups.front()) store.land();
-        groups.pop_front();
-    }
+    auto& groups = shim::Machine::current().lane().stores;
+    while (groups.closed.size() > GROUPS) groups.land_oldest();
 }
 
 }  // namespace forerun

@@ -15,34 +15,32 @@ inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, cons
     machine.point();
     Lane& lane = machine.lane();
     if ((mask & lane.bit()) == 0) machine.fail("%s (%s:%d) names lanes 0x%08x and not its caller", what, site.file, site.line, mask);
-    const u32 warp = lane.thread / 32;
-    for (u32 rest = mask; rest != 0; rest &= rest - 1) {
-        const u32 named = warp * 32 + u32(__builtin_ctz(rest));
-        if (named >= lane.block->lanes.size() || lane.block->lanes[named]->state == Lane::State::done) {
-            machine.fail("%s (%s:%d) names lane %u, which %s", what, site.file, site.line, named % 32,
-                         named >= lane.block->lanes.size() ? "the block does not have" : "has left the kernel");
-        }
+    Warp& warp = lane.block->warps[lane.thread / 32];
+    if ((mask & ~warp.present) != 0) {
+        machine.fail("%s (%s:%d) names lanes 0x%08x, of which 0x%08x have left the kernel or never were", what, site.file, site.line, mask,
+                     mask & ~warp.present);
     }
 
-    auto& meetings = lane.block->meetings[warp];
     Meeting* meeting = nullptr;
-    for (auto& other : meetings) {
-        const bool same = other->mask == mask && std::strcmp(other->what, what) == 0 && (!exchanges || other->site == site);
+    for (auto& other : warp.meetings) {
+        const bool same = other->mask == mask && Site::same_text(other->what, what) && (!exchanges || other->site == site);
         if (same && !other->complete() && (other->arrived & lane.bit()) == 0) meeting = other.get();
     }
     if (meeting == nullptr) {
-        meetings.push_back(std::make_unique<Meeting>());
-        meeting = meetings.back().get();
+        if (warp.ended.empty()) warp.ended.push_back(std::make_unique<Meeting>());
+        warp.meetings.push_back(std::move(warp.ended.back()));
+        warp.ended.pop_back();
+        meeting = warp.meetings.back().get();
         meeting->what = what;
         meeting->site = site;
         meeting->mask = mask;
-        meeting->exchanges = exchanges;
+        meeting->arrived = meeting->gone = 0;
     }
     if (bytes != 0) std::memcpy(meeting->values[lane.in_warp()], value, bytes);
     meeting->arrived |= lane.bit();
     if (meeting->complete()) {
         for (u32 rest = mask & ~lane.bit(); rest != 0; rest &= rest - 1) {
-            machine.wake(*lane.block->lanes[warp * 32 + u32(__builtin_ctz(rest))]);
+            machine.wake(*lane.block->lanes[lane.thread / 32 * 32 + u32(__builtin_ctz(rest))]);
         }
     } else {
         machine.wait(what, site, mask);
@@ -55,11 +53,12 @@ inline void depart(Meeting& meeting) {
     Lane& lane = Machine::current().lane();
     meeting.gone |= lane.bit();
     if (meeting.gone != meeting.mask) return;
-    auto& meetings = lane.block->meetings[lane.thread / 32];
-    for (auto& other : meetings) {
+    Warp& warp = lane.block->warps[lane.thread / 32];
+    for (auto& other : warp.meetings) {
         if (other.get() == &meeting) {
-            std::swap(other, meetings.back());
-            meetings.pop_back();
+            std::swap(other, warp.meetings.back());
+            warp.ended.push_back(std::move(warp.meetings.back()));
+            warp.meetings.pop_back();
             return;
         }
     }

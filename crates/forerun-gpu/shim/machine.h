@@ -17,6 +17,7 @@
 // points, and nothing here says how long anything takes.
 #pragma once
 #include <cstdarg>
+#include <deque>
 #include <functional>
 #include <string>
 
@@ -45,6 +46,11 @@ struct Lane {
     uint32_t bit() const { return 1u << in_warp(); }
 };
 
+struct Warp {
+    uint32_t present = 0;  // lanes that there are and that have not left the kernel
+    std::vector<std::unique_ptr<Meeting>> meetings, ended;
+};
+
 struct Block {
     struct FreeShared {
         void operator()(unsigned char* memory) const { ::operator delete(memory, std::align_val_t(128)); }
@@ -60,7 +66,7 @@ struct Block {
     uint32_t live = 0;
     uint32_t at_barrier = 0;
     std::vector<Lane*> lanes;
-    std::vector<std::vector<std::unique_ptr<Meeting>>> meetings;  // by warp
+    std::vector<Warp> warps;
     Shared dynamic;
     std::vector<Variable> variables;
     std::map<const void*, BarrierState> barriers;
@@ -81,6 +87,8 @@ struct Launch {
     uint32_t resident = 2;          // blocks that run beside each other
     uint32_t points_a_turn = 0;     // mean; 0: the seed says
     uint64_t turns_max = 1u << 26;  // then lanes are said to spin
+    // Told of every load_once() and load(), where it is there.
+    std::function<void(const void* address, uint32_t bytes, uint32_t thread)> watch_loads = nullptr;
 };
 
 struct Outcome {
@@ -191,7 +199,7 @@ class Machine {
         to_start_.pop_back();
         block->live = launch_.threads;
         block->dynamic = Block::allocate(launch_.shared_bytes);
-        block->meetings.resize((launch_.threads + 31) / 32);
+        block->warps.resize((launch_.threads + 31) / 32);
         for (uint32_t t = 0; t < launch_.threads; ++t) {
             if (idle().empty()) idle().push_back(std::make_unique<Lane>());
             lanes_.push_back(std::move(idle().back()));
@@ -200,10 +208,11 @@ class Machine {
             lane.block = block.get();
             lane.thread = t;
             lane.state = Lane::State::ready;
-            lane.copies = {};
-            lane.stores = {};
+            lane.copies.clear();
+            lane.stores.clear();
             lane.fiber.prepare(lane_entry);
             block->lanes.push_back(&lane);
+            block->warps[t / 32].present |= lane.bit();
             ready_.push_back(&lane);
         }
         blocks_.push_back(std::move(block));
@@ -260,6 +269,7 @@ class Machine {
         check_nobody_waits();
         lane_->state = Lane::State::done;
         Block& block = *lane_->block;
+        block.warps[lane_->thread / 32].present &= ~lane_->bit();
         --block.live;
         release_barrier(block);
         lane_->fiber.switch_to(home_, true);
@@ -282,7 +292,7 @@ class Machine {
     }
 
     void check_nobody_waits() {
-        for (auto& meeting : lane_->block->meetings[lane_->thread / 32]) {
+        for (auto& meeting : lane_->block->warps[lane_->thread / 32].meetings) {
             if ((meeting->mask & lane_->bit()) != 0 && !meeting->complete()) {
                 fail("left the kernel, but is waited for in %s (%s:%d), which names lanes 0x%08x", meeting->what, meeting->site.file,
                      meeting->site.line, meeting->mask);

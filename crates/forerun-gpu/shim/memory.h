@@ -5,7 +5,9 @@
 namespace forerun {
 
 template <typename T> T load(const T* from) {
-    shim::Machine::current().point();
+    auto& machine = shim::Machine::current();
+    machine.point();
+    if (machine.launch().watch_loads) machine.launch().watch_loads(from, sizeof(T), machine.lane().thread);
     return *from;
 }
 template <typename T> void store(T* to, T value) {

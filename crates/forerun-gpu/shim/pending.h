@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <new>
@@ -15,7 +14,10 @@ struct Site {
     const char* file;
     int line;
     static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
-    bool operator==(const Site& other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
+    bool operator==(const Site& other) const { return line == other.line && same_text(file, other.file); }
+
+    // Of literals, which are one mostly, and not always.
+    static bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 };
 
 // What memory holds between a copy's start and its end, before anything is written, and after it is no more.
@@ -41,11 +43,19 @@ struct Copy {
 // Copies in groups that are waited for from the oldest on.
 struct CopyGroups {
     std::vector<Copy> open;
-    std::deque<std::vector<Copy>> closed;
+    std::vector<std::vector<Copy>> closed;  // the oldest first; they are few
 
     void commit() {
         closed.push_back(std::move(open));
         open.clear();
+    }
+    void land_oldest() {
+        for (Copy& copy : closed.front()) copy.land();
+        closed.erase(closed.begin());
+    }
+    void clear() {
+        open.clear();
+        closed.clear();
     }
     bool empty() const {
         if (!open.empty()) return false;
@@ -69,7 +79,6 @@ struct Meeting {
     const char* what;
     Site site;
     uint32_t mask = 0, arrived = 0, gone = 0;
-    bool exchanges = false;
     unsigned char values[32][16];
 
     bool complete() const { return arrived == mask; }
