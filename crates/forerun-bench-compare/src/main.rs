@@ -1,18 +1,27 @@
-//! `forerun-bench-compare memtable`: the memtable bench with RocksDB beside it.
+//! Forerun's benches with its peers beside it: same data, same cells, same checks, alternating rounds.
 //!
-//! RocksDB runs memtable only, twice: as it is by default, and with its finger search
-//! (`memtable_batch_lookup_optimization`, its pull request 14428). Same data, same cells, same checks, alternating
-//! rounds: the workloads and the harness are those of `forerun bench memtable`.
+//! - `memtable`: RocksDB, memtable only, twice: as it is by default, and with its finger search
+//!   (`memtable_batch_lookup_optimization`, its pull request 14428).
+//! - `hash`: hashbrown, papaya and scc.
 //!
 //! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not a default member of
-//! the workspace: `cargo run --release -p forerun-bench-compare -- memtable --batch 1,32,64`.
+//! the workspace, and RocksDB is a feature of it:
+//!
+//! ```sh
+//! cargo run --release -p forerun-bench-compare -- memtable --batch 1,32,64
+//! cargo run --release -p forerun-bench-compare --no-default-features -- hash --size 1GiB
+//! ```
 
+mod maps;
+mod pages;
+#[cfg(feature = "rocksdb")]
 mod rocks;
 
 use clap::Parser;
+use forerun_bench::hash;
+use forerun_bench::hash::contender::GET;
+#[cfg(feature = "rocksdb")]
 use forerun_bench::memtable;
-
-use crate::rocks::{FingerSearch, RocksDb};
 
 /// Forerun's benches with its peers beside it
 #[derive(Parser)]
@@ -21,16 +30,53 @@ enum Command {
     /// The memtable and RocksDB's, with its finger search off and on
     ///
     /// The column of ratios to a peer compares with RocksDB's MultiGet, finger search on.
+    #[cfg(feature = "rocksdb")]
     Memtable(memtable::Args),
+
+    /// Forerun's hash table beside hashbrown's, papaya's and scc's
+    ///
+    /// The column of ratios to a peer compares with `get` of hashbrown in a loop. Without --design it measures table,
+    /// memc3, hashbrown, papaya and scc; the last two take several times the memory of the others.
+    Hash(Hash),
+}
+
+#[derive(clap::Args)]
+struct Hash {
+    /// Which pages the peers' memory is to lie in; Forerun's tables always ask for huge ones
+    #[arg(long, default_value = "huge")]
+    peer_pages: pages::Peers,
+
+    #[command(flatten)]
+    bench: hash::Args,
 }
 
 fn main() -> anyhow::Result<()> {
-    let Command::Memtable(args) = Command::parse();
-    let plain = RocksDb::new(FingerSearch::Off);
-    let finger = RocksDb::new(FingerSearch::On);
-    memtable::run_with(
-        &args,
-        &[&plain, &finger],
-        Some(("rocksdb-finger", rocks::MULTIGET)),
-    )
+    match Command::parse() {
+        #[cfg(feature = "rocksdb")]
+        Command::Memtable(args) => {
+            use rocks::{FingerSearch, RocksDb};
+            let plain = RocksDb::new(FingerSearch::Off);
+            let finger = RocksDb::new(FingerSearch::On);
+            memtable::run_with(
+                &args,
+                &[&plain, &finger],
+                Some(("rocksdb-finger", rocks::MULTIGET)),
+            )
+        }
+        Command::Hash(mut args) => {
+            args.peer_pages.apply()?;
+            let hashbrown = maps::Peer::<maps::Hashbrown>::new();
+            let papaya = maps::Peer::<maps::Papaya>::new();
+            let scc = maps::Peer::<maps::Scc>::new();
+            if args.bench.design.is_empty() {
+                let designs = ["table", "memc3", "hashbrown", "papaya", "scc"];
+                args.bench.design = designs.map(str::to_owned).to_vec();
+            }
+            hash::run_with(
+                &args.bench,
+                &[&hashbrown, &papaya, &scc],
+                Some(("hashbrown", GET)),
+            )
+        }
+    }
 }

@@ -8,7 +8,7 @@
 
 use super::keys::Word;
 use anyhow::Result;
-use forerun_core::arch::Isa;
+pub use forerun_core::arch::Isa;
 
 /// The strategy that looks up one key after the other.
 pub const GET: &str = "get";
@@ -88,11 +88,11 @@ pub trait Subject<K: Word, V: Word>: Send + Sync {
         self.len() == 0
     }
 
-    /// Places for entries.
-    fn slots(&self) -> usize;
+    /// Places for entries, where that is told.
+    fn slots(&self) -> Option<usize>;
 
-    /// Memory taken.
-    fn memory_bytes(&self) -> usize;
+    /// Memory taken, where that is told.
+    fn memory_bytes(&self) -> Option<usize>;
 
     /// How many cache lines of the table a lookup of `key` reads, where that can be told.
     fn lines_touched(&self, key: K) -> Option<u32>;
@@ -212,12 +212,12 @@ pub(crate) mod tests {
             self.map.read().unwrap().len()
         }
 
-        fn slots(&self) -> usize {
-            self.slots
+        fn slots(&self) -> Option<usize> {
+            Some(self.slots)
         }
 
-        fn memory_bytes(&self) -> usize {
-            self.slots * (K::BYTES + V::BYTES)
+        fn memory_bytes(&self) -> Option<usize> {
+            Some(self.slots * (K::BYTES + V::BYTES))
         }
 
         fn lines_touched(&self, _key: K) -> Option<u32> {

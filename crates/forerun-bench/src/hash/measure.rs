@@ -291,10 +291,13 @@ impl Bench<'_> {
             let memory_bytes = subject.memory_bytes();
             let mut row = HashRow {
                 size_bytes: size_bytes as u64,
-                memory_bytes: memory_bytes as u64,
-                bytes_per_entry: memory_bytes as f64 / subject.len().max(1) as f64,
+                memory_bytes: memory_bytes.map(|bytes| bytes as u64),
+                bytes_per_entry: memory_bytes
+                    .map(|bytes| bytes as f64 / subject.len().max(1) as f64),
                 load_factor,
-                load_factor_had: keys.entries() as f64 / subject.slots().max(1) as f64,
+                load_factor_had: subject
+                    .slots()
+                    .map(|slots| keys.entries() as f64 / slots.max(1) as f64),
                 lines_per_lookup: lines.map(|lines| lines as f64 / asked.len().max(1) as f64),
                 ..self.head::<K, V>(&keys, cell, table.contender, way)
             };
@@ -613,7 +616,8 @@ mod tests {
                 assert_eq!(row.speedup_vs_scalar, Some(1.0));
                 assert_eq!(row.speedup_vs_one_thread.is_some(), common.threads == 2);
                 assert!(row.speedup_vs_memc3.is_some() && common.speedup_vs_single.is_some());
-                assert!((row.bytes_per_entry * row.load_factor - 16.0).abs() < 0.1);
+                let bytes = row.bytes_per_entry.unwrap_or(0.0);
+                assert!((bytes * row.load_factor - 16.0).abs() < 0.1);
                 if row.design == MEMC3 {
                     assert_eq!(row.speedup_vs_memc3, Some(1.0));
                 }

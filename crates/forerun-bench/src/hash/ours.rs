@@ -108,12 +108,12 @@ impl<K: Word, V: Word> Subject<K, V> for StudiedTable<K, V> {
         self.hold().len()
     }
 
-    fn slots(&self) -> usize {
-        self.hold().slots()
+    fn slots(&self) -> Option<usize> {
+        Some(self.hold().slots())
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.hold().memory_bytes()
+    fn memory_bytes(&self) -> Option<usize> {
+        Some(self.hold().memory_bytes())
     }
 
     fn lines_touched(&self, key: K) -> Option<u32> {

@@ -20,14 +20,15 @@ pub struct HashRow {
     pub design: String,
     /// The size asked for: slots times the bytes of a key and a value.
     pub size_bytes: u64,
-    /// What the table took.
-    pub memory_bytes: u64,
+    /// What the table took, where it tells.
+    pub memory_bytes: Option<u64>,
     /// `memory_bytes` over the entries.
-    pub bytes_per_entry: f64,
+    pub bytes_per_entry: Option<f64>,
     /// Entries over slots, as asked for.
     pub load_factor: f64,
-    /// Entries over slots as it was, for a design that made itself more slots than asked.
-    pub load_factor_had: f64,
+    /// Entries over slots as it was, for a design that made itself more slots than asked, where it
+    /// tells.
+    pub load_factor_had: Option<f64>,
     /// The load factor at which the design could take no more, if that is below the one asked for:
     /// then nothing was measured and the rates are 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,7 +60,8 @@ impl<'a, K: Word, V: Word> Shelved<'a, K, V> {
                 .map(|index| (keys.key::<K>(index), keys.value::<V>(index)))
                 .unzip();
             if subject.insert(&new, &values)? == Placed::Full {
-                self.full_at = Some(subject.len() as f64 / subject.slots().max(1) as f64);
+                let slots = subject.slots().unwrap_or(slots).max(1);
+                self.full_at = Some(subject.len() as f64 / slots as f64);
                 return Ok(());
             }
             self.filled = end;

@@ -81,9 +81,7 @@ const COLUMNS: [(&str, fn(&HashRow) -> Option<String>); 15] = [
 
 /// What a design takes, which the strategies and sets share.
 const COSTS: [(&str, fn(&HashRow) -> Option<String>); 2] = [
-    ("B an entry", |row| {
-        measured(row, |row| digits(row.bytes_per_entry))
-    }),
+    ("B an entry", |row| row.bytes_per_entry.map(digits)),
     ("lines a lookup", |row| row.lines_per_lookup.map(digits)),
 ];
 
@@ -229,7 +227,7 @@ pub(super) mod tests {
                     design: design.into(),
                     size_bytes: 1 << 30,
                     load_factor,
-                    bytes_per_entry: 20.0,
+                    bytes_per_entry: (rate > 0.0).then_some(20.0),
                     lines_per_lookup: (rate > 0.0).then_some(1.2),
                     full_at: (rate == 0.0).then_some(0.61),
                     speedup_vs_scalar: Some(1.0),

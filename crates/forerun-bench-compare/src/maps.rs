@@ -1,0 +1,261 @@
+//! Hash maps as contenders of `bench hash`: hashbrown's `HashMap`, and papaya's and scc's, which can be read beside a
+//! writer.
+//!
+//! | peer | `get` | hash |
+//! |---|---|---|
+//! | hashbrown | `get` | foldhash, its default |
+//! | papaya | `get` under one pin a batch | foldhash; its default is SipHash, which is slower |
+//! | scc | `read_sync` | likewise |
+//!
+//! None of them has a lookup of batches.
+
+use anyhow::{Result, bail};
+use forerun_bench::hash::contender::{Contender, Finder, GET, Isa, Placed, Subject, Updater};
+use hashbrown::DefaultHashBuilder;
+
+/// What a map of `u64` to `u64` can do here.
+trait Map: Send + Sync + Sized {
+    /// Its crate.
+    const NAME: &'static str;
+    /// Whether it can be changed beside its readers.
+    const IS_SHARED: bool;
+    /// Bytes an entry, about, to know how many maps fit in memory.
+    const ENTRY_BYTES: usize;
+
+    /// An empty map with room for `entries`.
+    fn with_capacity(entries: usize) -> Self;
+
+    /// Places for entries and the memory taken, where it tells.
+    fn slots_and_bytes(&self) -> Option<(usize, usize)> {
+        None
+    }
+
+    fn len(&self) -> usize;
+
+    fn insert(&mut self, key: u64, value: u64);
+
+    /// Looks keys up one after the other, and tells of each.
+    fn get_each(&self, keys: &[u64], answer: impl FnMut(usize, Option<u64>));
+
+    /// As `insert`, beside readers, if it is shared.
+    fn upsert(&self, _key: u64, _value: u64) -> Result<()> {
+        bail!("{} takes no updates beside its readers", Self::NAME)
+    }
+
+    /// Removes beside readers, if it is shared.
+    fn remove(&self, _key: u64) -> Result<bool> {
+        bail!("{} takes no updates beside its readers", Self::NAME)
+    }
+}
+
+/// hashbrown's map.
+pub type Hashbrown = hashbrown::HashMap<u64, u64>;
+/// papaya's map.
+pub type Papaya = papaya::HashMap<u64, u64, DefaultHashBuilder>;
+/// scc's map.
+pub type Scc = scc::HashMap<u64, u64, DefaultHashBuilder>;
+
+impl Map for Hashbrown {
+    const NAME: &'static str = "hashbrown";
+    const IS_SHARED: bool = false;
+    // Room for twice the entries at worst, and a byte for each.
+    const ENTRY_BYTES: usize = 2 * 17;
+
+    fn with_capacity(entries: usize) -> Hashbrown {
+        Hashbrown::with_capacity(entries)
+    }
+
+    fn slots_and_bytes(&self) -> Option<(usize, usize)> {
+        let bytes = self.allocation_size();
+        // A slot is an entry and a byte.
+        Some((bytes / (size_of::<(u64, u64)>() + 1), bytes))
+    }
+
+    fn len(&self) -> usize {
+        Hashbrown::len(self)
+    }
+
+    fn insert(&mut self, key: u64, value: u64) {
+        Hashbrown::insert(self, key, value);
+    }
+
+    #[inline]
+    fn get_each(&self, keys: &[u64], mut answer: impl FnMut(usize, Option<u64>)) {
+        for (at, key) in keys.iter().enumerate() {
+            answer(at, self.get(key).copied());
+        }
+    }
+}
+
+impl Map for Papaya {
+    const NAME: &'static str = "papaya";
+    const IS_SHARED: bool = true;
+    // Each entry is an allocation of its own, beside two or so slots of a pointer and a byte.
+    const ENTRY_BYTES: usize = 32 + 4 * 9;
+
+    fn with_capacity(entries: usize) -> Papaya {
+        Papaya::with_capacity_and_hasher(entries, DefaultHashBuilder::default())
+    }
+
+    fn len(&self) -> usize {
+        Papaya::len(self)
+    }
+
+    fn insert(&mut self, key: u64, value: u64) {
+        self.pin().insert(key, value);
+    }
+
+    #[inline]
+    fn get_each(&self, keys: &[u64], mut answer: impl FnMut(usize, Option<u64>)) {
+        let map = self.pin();
+        for (at, key) in keys.iter().enumerate() {
+            answer(at, map.get(key).copied());
+        }
+    }
+
+    fn upsert(&self, key: u64, value: u64) -> Result<()> {
+        self.pin().insert(key, value);
+        Ok(())
+    }
+
+    fn remove(&self, key: u64) -> Result<bool> {
+        Ok(self.pin().remove(&key).is_some())
+    }
+}
+
+impl Map for Scc {
+    const NAME: &'static str = "scc";
+    const IS_SHARED: bool = true;
+    const ENTRY_BYTES: usize = 2 * 24;
+
+    fn with_capacity(entries: usize) -> Scc {
+        Scc::with_capacity_and_hasher(entries, DefaultHashBuilder::default())
+    }
+
+    fn len(&self) -> usize {
+        Scc::len(self)
+    }
+
+    fn insert(&mut self, key: u64, value: u64) {
+        self.upsert_sync(key, value);
+    }
+
+    #[inline]
+    fn get_each(&self, keys: &[u64], mut answer: impl FnMut(usize, Option<u64>)) {
+        for (at, key) in keys.iter().enumerate() {
+            answer(at, self.read_sync(key, |_, value| *value));
+        }
+    }
+
+    fn upsert(&self, key: u64, value: u64) -> Result<()> {
+        self.upsert_sync(key, value);
+        Ok(())
+    }
+
+    fn remove(&self, key: u64) -> Result<bool> {
+        Ok(self.remove_sync(&key).is_some())
+    }
+}
+
+/// A peer: the map of some crate.
+pub struct Peer<M>(std::marker::PhantomData<fn() -> M>);
+
+impl<M> Peer<M> {
+    /// The peer.
+    pub fn new() -> Peer<M> {
+        Peer(std::marker::PhantomData)
+    }
+}
+
+impl<M: Map + 'static> Contender<u64, u64> for Peer<M> {
+    fn engine(&self) -> &str {
+        M::NAME
+    }
+
+    fn design(&self) -> String {
+        M::NAME.to_owned()
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        vec![GET.to_owned()]
+    }
+
+    fn isas(&self) -> Vec<Isa> {
+        vec![Isa::Scalar]
+    }
+
+    fn is_shared(&self) -> bool {
+        M::IS_SHARED
+    }
+
+    fn memory_bytes(&self, slots: usize, load_factor: f64) -> usize {
+        (slots as f64 * load_factor) as usize * M::ENTRY_BYTES
+    }
+
+    fn open(&self, slots: usize, load_factor: f64) -> Result<Box<dyn Subject<u64, u64>>> {
+        let entries = (slots as f64 * load_factor) as usize;
+        Ok(Box::new(Filled(M::with_capacity(entries))))
+    }
+}
+
+struct Filled<M>(M);
+
+impl<M: Map> Subject<u64, u64> for Filled<M> {
+    fn insert(&mut self, keys: &[u64], values: &[u64]) -> Result<Placed> {
+        for (key, value) in keys.iter().zip(values) {
+            self.0.insert(*key, *value);
+        }
+        Ok(Placed::All)
+    }
+
+    fn finder(&self, strategy: &str) -> Result<Box<dyn Finder<u64, u64> + '_>> {
+        if strategy != GET {
+            bail!("{} has no strategy {strategy:?}", M::NAME);
+        }
+        Ok(Box::new(Of(&self.0)))
+    }
+
+    fn updater(&self) -> Option<Box<dyn Updater<u64, u64> + '_>> {
+        M::IS_SHARED.then(|| Box::new(Of(&self.0)) as Box<dyn Updater<u64, u64>>)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn slots(&self) -> Option<usize> {
+        Some(self.0.slots_and_bytes()?.0)
+    }
+
+    fn memory_bytes(&self) -> Option<usize> {
+        Some(self.0.slots_and_bytes()?.1)
+    }
+
+    fn lines_touched(&self, _key: u64) -> Option<u32> {
+        None
+    }
+}
+
+struct Of<'a, M>(&'a M);
+
+impl<M: Map> Finder<u64, u64> for Of<'_, M> {
+    fn find(&mut self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
+        let mut told = 0;
+        self.0.get_each(keys, |at, value| {
+            found[at] = value.is_some();
+            values[at] = value.unwrap_or_default();
+            told += usize::from(value.is_some());
+        });
+        told
+    }
+}
+
+impl<M: Map> Updater<u64, u64> for Of<'_, M> {
+    fn upsert(&mut self, key: u64, value: u64) -> Result<()> {
+        self.0.upsert(key, value)
+    }
+
+    fn remove(&mut self, key: u64) -> Result<bool> {
+        self.0.remove(key)
+    }
+}
