@@ -8,7 +8,6 @@
 //! Distances that are powers of two keep a bucket of at most a line inside one line, and let a larger one start at a
 //! line's start. It costs padding where a bucket's size is none: a quarter of the bytes of four entries of `u32` and `u64`.
 
-use super::hasher::scale;
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 use std::marker::PhantomData;
@@ -53,13 +52,6 @@ impl<T: Zeroed> Slab<T> {
         self.region.len()
     }
 
-    /// The bucket that a hash chooses.
-    #[inline(always)]
-    pub(super) fn by_hash(&self, hash: u32) -> &T {
-        // SAFETY: hash x len / 2^32 is below len.
-        unsafe { &*self.ptr(scale(hash, self.len)) }
-    }
-
     /// Bucket `index`.
     ///
     /// # Panics
@@ -94,12 +86,17 @@ impl<T: Zeroed> Slab<T> {
         unsafe { self.region.as_ptr().add(at).cast() }
     }
 
-    /// Asks for every line of the bucket that a hash chooses.
+    /// Asks for every line of bucket `index`; of none, if there is no such bucket.
     #[inline(always)]
-    pub(super) fn prefetch(&self, hash: u32) {
-        let bucket: *const u8 = (&raw const *self.by_hash(hash)).cast();
+    pub(super) fn prefetch(&self, index: u32) {
+        let at = index as usize * Self::STRIDE_BYTES;
         for line in 0..Self::LINES {
-            prefetch_read(bucket.wrapping_add(line * CACHE_LINE_BYTES));
+            // A hint may go anywhere, so that the index needs no check.
+            prefetch_read(
+                self.region
+                    .as_ptr()
+                    .wrapping_add(at + line * CACHE_LINE_BYTES),
+            );
         }
     }
 }

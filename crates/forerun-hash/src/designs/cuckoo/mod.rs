@@ -20,7 +20,7 @@ pub(super) mod path;
 mod probe;
 
 use super::aside::{Aside, any_mark, is_mark};
-use super::hasher::{Constants, Hash};
+use super::hasher::{Constants, Hash, scale};
 use super::lookup::{self, Batch};
 use super::slab::Slab;
 use super::{BuildError, FixedTable, Full, Lookup, Word};
@@ -62,7 +62,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         let (len, Hash { first, step }) = (self.buckets.len(), hash);
         (0..N as u32).map(move |turn| {
             let choice = first.wrapping_add(step.wrapping_mul(turn));
-            super::hasher::scale(choice, len)
+            scale(choice, len)
         })
     }
 
@@ -204,6 +204,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
     }
 
     fn prefetch(&self, key: K) {
-        self.buckets.prefetch(key.hash(&self.constants).first);
+        let first = key.hash(&self.constants).first;
+        self.buckets.prefetch(scale(first, self.buckets.len()));
     }
 }

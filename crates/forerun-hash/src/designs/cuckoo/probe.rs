@@ -1,80 +1,113 @@
 //! The lookup of one key: its buckets in their order, each compared as a whole.
 
 use super::super::Word;
+use super::super::hasher::scale;
 use super::super::lookup::{Probe, Step};
 use super::{Bucket, Cuckoo};
-use forerun_core::arch::Simd;
+use forerun_core::arch::{Lanes, Simd};
 
-/// The bucket a lookup stands at.
+/// The further bucket that a lookup goes to.
 #[derive(Clone, Copy, Default)]
-pub(in super::super) struct Place {
-    choice: u32,
-    step: u32,
-    /// Buckets that come after this one.
-    left: u32,
+pub(in super::super) struct Cursor {
+    bucket: u32,
+    /// Which of the key's choices it is, from 1.
+    turn: u32,
 }
 
 impl<K: Word, V: Word, const M: usize> Bucket<K, V, M> {
     /// Whether the key is here, and the value beside it: some value of the bucket, if it is not.
     #[inline(always)]
-    fn find<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
+    pub(super) fn find<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
         let equal = K::eq_slots(simd, &self.keys, key);
-        // The bit beyond the slots stands for none of them, and is folded onto slot 0.
-        let slot = (equal | 1 << M).trailing_zeros() as usize % M;
+        // The remainder keeps the index in bounds where no bit is set.
+        let slot = equal.trailing_zeros() as usize % M;
         (equal != 0, self.values[slot])
     }
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K, V, N, M> {
-    type Place = Place;
-
+impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
+    /// The bucket of a key's choice `turn`.
     #[inline(always)]
-    fn start(&self, key: K) -> Place {
+    fn choice(&self, key: K, turn: u32) -> u32 {
         let hash = key.hash(&self.constants);
-        Place {
-            choice: hash.first,
-            step: hash.step,
-            left: N as u32 - 1,
+        let choice = hash.first.wrapping_add(hash.step.wrapping_mul(turn));
+        scale(choice, self.buckets.len())
+    }
+}
+
+impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K, V, N, M> {
+    /// The first bucket's index, in the width in which vectors work it out.
+    type Place = K;
+    type Cursor = Cursor;
+
+    #[inline(always)]
+    fn starts<S: Simd>(&self, simd: S, keys: &[K], places: &mut [K]) {
+        let vectors = keys.len() - keys.len() % K::Lanes::<S>::LEN;
+        let len = K::Lanes::splat(simd, K::from_u64(u64::from(self.buckets.len())));
+        let (whole, rest) = keys.split_at(vectors);
+        let (whole_places, rest_places) = places.split_at_mut(vectors);
+        let chunks = whole.chunks_exact(K::Lanes::<S>::LEN);
+        for (keys, places) in chunks.zip(whole_places.chunks_exact_mut(K::Lanes::<S>::LEN)) {
+            let (first, _) = K::hash_lanes(simd, K::Lanes::load(simd, keys), &self.constants);
+            first.scale(len).store(places);
+        }
+        for (&key, place) in rest.iter().zip(rest_places) {
+            *place = K::from_u64(u64::from(self.choice(key, 0)));
         }
     }
 
     #[inline(always)]
-    fn prefetch(&self, place: Place) {
-        self.buckets.prefetch(place.choice);
+    fn prefetch(&self, place: K) {
+        self.buckets.prefetch(place.to_u64() as u32);
     }
 
     #[inline(always)]
-    fn prefetch_all(&self, place: Place) {
-        let mut choice = place.choice;
-        for _ in 0..N {
-            self.buckets.prefetch(choice);
-            choice = choice.wrapping_add(place.step);
-        }
-    }
-
-    #[inline(always)]
-    fn step<S: Simd>(&self, simd: S, key: K, place: Place) -> Step<V, Place> {
-        let bucket = self.buckets.by_hash(place.choice);
+    fn first<S: Simd>(&self, simd: S, key: K, place: K) -> Step<V, Cursor> {
+        let bucket = self.buckets.get(place.to_u64() as u32);
         let (hit, value) = bucket.find(simd, key);
         Step {
             hit,
             value,
-            more: !hit & bucket.was_full() & (place.left > 0),
-            next: Place {
-                choice: place.choice.wrapping_add(place.step),
-                step: place.step,
-                left: place.left.wrapping_sub(1),
-            },
+            more: !hit & bucket.was_full() & (N > 1),
+            next: Cursor { bucket: 0, turn: 1 },
         }
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&self, simd: S, key: K, place: Place) -> (bool, V) {
-        let mut choice = place.choice;
-        let (mut hit, mut value) = self.buckets.by_hash(choice).find(simd, key);
-        for _ in 1..N {
-            choice = choice.wrapping_add(place.step);
-            let (here, other) = self.buckets.by_hash(choice).find(simd, key);
+    fn aim(&self, key: K, cursor: Cursor) -> Cursor {
+        let bucket = self.choice(key, cursor.turn);
+        self.buckets.prefetch(bucket);
+        Cursor { bucket, ..cursor }
+    }
+
+    #[inline(always)]
+    fn further<S: Simd>(&self, simd: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
+        let bucket = self.buckets.get(cursor.bucket);
+        let (hit, value) = bucket.find(simd, key);
+        let turn = cursor.turn + 1;
+        Step {
+            hit,
+            value,
+            more: !hit & bucket.was_full() & (turn < N as u32),
+            next: Cursor { bucket: 0, turn },
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_whole(&self, key: K, place: K) {
+        self.prefetch(place);
+        for turn in 1..N as u32 {
+            self.buckets.prefetch(self.choice(key, turn));
+        }
+    }
+
+    #[inline(always)]
+    fn whole<S: Simd>(&self, simd: S, key: K, place: K) -> (bool, V) {
+        let first = self.buckets.get(place.to_u64() as u32);
+        let (mut hit, mut value) = first.find(simd, key);
+        for turn in 1..N as u32 {
+            let bucket = self.buckets.get(self.choice(key, turn));
+            let (here, other) = bucket.find(simd, key);
             value = if here { other } else { value };
             hit |= here;
         }

@@ -9,29 +9,36 @@ use forerun_core::arch::Simd;
 pub(super) fn single<S: Simd, K: Word, V: Word>(
     simd: S,
     probe: &impl Probe<K, V>,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
-    let mut hits = 0;
+    batch: &mut Batch<'_, K, V>,
+) {
     for i in 0..batch.len() {
-        let key = batch.keys[i];
-        let answer = probe.walk(simd, key, probe.start(key));
-        hits += batch.answer(i, answer);
+        let answer = probe.alone(simd, batch.keys[i]);
+        batch.answer(i, answer);
     }
-    hits
 }
+
+/// Keys whose places are worked out together.
+const BLOCK: usize = 16;
 
 /// Every bucket of every key, without a branch: the reads of different keys overlap as far as the processor looks ahead.
 #[inline(always)]
-pub(super) fn direct<S: Simd, K: Word, V: Word>(
+pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
-    probe: &impl Probe<K, V>,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
-    let mut hits = 0;
-    for i in 0..batch.len() {
-        let key = batch.keys[i];
-        let answer = probe.finish(simd, key, probe.start(key));
-        hits += batch.answer(i, answer);
+    probe: &P,
+    batch: &mut Batch<'_, K, V>,
+) {
+    let mut places = [P::Place::default(); BLOCK];
+    let keys = batch.keys.chunks(BLOCK);
+    let slots = batch
+        .values
+        .chunks_mut(BLOCK)
+        .zip(batch.found.chunks_mut(BLOCK));
+    for (keys, (values, found)) in keys.zip(slots) {
+        let places = &mut places[..keys.len()];
+        probe.starts(simd, keys, places);
+        let slots = values.iter_mut().zip(found);
+        for ((&key, &mut place), (value, found)) in keys.iter().zip(places).zip(slots) {
+            (*found, *value) = probe.whole(simd, key, place);
+        }
     }
-    hits
 }

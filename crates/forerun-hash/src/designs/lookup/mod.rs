@@ -15,55 +15,73 @@ mod direct;
 mod pipelined;
 mod rolling;
 mod staged;
+mod waiting;
 
 use super::{Lookup, Word};
 use forerun_core::arch::{Isa, Simd, WithSimd, dispatch};
 
 /// What one step of a lookup gave.
 #[derive(Clone, Copy)]
-pub(super) struct Step<V, P> {
+pub(super) struct Step<V, C> {
     /// The key was found.
     pub(super) hit: bool,
     /// Its value, if it was.
     pub(super) value: V,
-    /// The key was not found, and may be at `next`.
+    /// The key was not found, and may be where `next` leads.
     pub(super) more: bool,
-    /// Where to go on; where `more` is not set, anywhere.
-    pub(super) next: P,
+    /// How to go on; where `more` is not set, it means nothing.
+    pub(super) next: C,
 }
 
 /// A design, as lookups see it: a lookup is a walk over a key's few places.
 ///
+/// The first place is told apart from the further ones, because every lookup goes there: it is a number, made for several
+/// keys at once, while the rest of a walk may be worked out again from the key by those few that need it.
+///
 /// Implementors mark everything `#[inline(always)]`, as [`WithSimd`] asks.
 pub(super) trait Probe<K: Word, V: Word>: Sync {
-    /// Where a lookup stands: a few words.
+    /// Where a lookup starts.
     type Place: Copy + Default;
+    /// What a lookup keeps from one step to the next.
+    type Cursor: Copy + Default;
 
-    /// Where the lookup of a key starts.
-    fn start(&self, key: K) -> Self::Place;
+    /// Where the lookups of some keys start. The slices are of one length.
+    fn starts<S: Simd>(&self, simd: S, keys: &[K], places: &mut [Self::Place]);
 
-    /// Asks for what [`Probe::step`] reads at a place.
+    /// Asks for what [`Probe::first`] reads.
     fn prefetch(&self, place: Self::Place);
 
-    /// Asks for all that [`Probe::finish`] may read from a place on.
-    fn prefetch_all(&self, place: Self::Place);
+    /// Reads the first place, without a branch where the design allows.
+    fn first<S: Simd>(&self, simd: S, key: K, place: Self::Place) -> Step<V, Self::Cursor>;
 
-    /// Reads one place. Branches only on what is hard to get wrong.
-    fn step<S: Simd>(&self, simd: S, key: K, place: Self::Place) -> Step<V, Self::Place>;
+    /// Asks for what [`Probe::further`] reads, and notes where that is.
+    fn aim(&self, key: K, cursor: Self::Cursor) -> Self::Cursor;
 
-    /// Reads all places from this one on, and selects: without an unpredictable branch, where the design allows.
-    fn finish<S: Simd>(&self, simd: S, key: K, place: Self::Place) -> (bool, V);
+    /// Reads a further place, that was aimed at.
+    fn further<S: Simd>(&self, simd: S, key: K, cursor: Self::Cursor) -> Step<V, Self::Cursor>;
 
-    /// Reads places until the key's is found or cannot be any more.
+    /// Asks for all that [`Probe::whole`] reads, as far as it is known before anything is read.
+    fn prefetch_whole(&self, key: K, place: Self::Place);
+
+    /// The whole lookup, without an unpredictable branch where the design allows.
+    fn whole<S: Simd>(&self, simd: S, key: K, place: Self::Place) -> (bool, V);
+
+    /// Goes on until the key is found or cannot be any more.
     #[inline(always)]
-    fn walk<S: Simd>(&self, simd: S, key: K, mut place: Self::Place) -> (bool, V) {
-        loop {
-            let step = self.step(simd, key, place);
-            if step.hit | !step.more {
-                return (step.hit, step.value);
-            }
-            place = step.next;
+    fn walk<S: Simd>(&self, simd: S, key: K, mut step: Step<V, Self::Cursor>) -> (bool, V) {
+        while step.more {
+            let cursor = self.aim(key, step.next);
+            step = self.further(simd, key, cursor);
         }
+        (step.hit, step.value)
+    }
+
+    /// The whole lookup, each place only when it is needed.
+    #[inline(always)]
+    fn alone<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
+        let mut place = [Self::Place::default()];
+        self.starts(simd, &[key], &mut place);
+        self.walk(simd, key, self.first(simd, key, place[0]))
     }
 }
 
@@ -91,12 +109,11 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
         self.keys.len()
     }
 
-    /// Writes the answer for key `i`; returns how many were found: 0 or 1.
+    /// Writes the answer for key `i`.
     #[inline(always)]
-    fn answer(&mut self, i: usize, (hit, value): (bool, V)) -> usize {
+    fn answer(&mut self, i: usize, (hit, value): (bool, V)) {
         self.values[i] = value;
         self.found[i] = hit;
-        usize::from(hit)
     }
 }
 
@@ -114,9 +131,10 @@ impl<P: Probe<K, V>, K: Word, V: Word> WithSimd for Find<'_, '_, P, K, V> {
     fn with<S: Simd>(self, simd: S) -> usize {
         let Find {
             probe,
-            batch,
+            mut batch,
             lookup,
         } = self;
+        let batch = &mut batch;
         match lookup {
             Lookup::Single => direct::single(simd, probe, batch),
             Lookup::Direct => direct::direct(simd, probe, batch),
@@ -126,6 +144,8 @@ impl<P: Probe<K, V>, K: Word, V: Word> WithSimd for Find<'_, '_, P, K, V> {
             Lookup::Rolling => rolling::rolling(simd, probe, batch),
             _ => pipelined::as_needed(simd, probe, batch),
         }
+        // Counted at last, many at a time.
+        batch.found.iter().map(|&found| usize::from(found)).sum()
     }
 }
 
@@ -160,7 +180,7 @@ pub(super) fn get<P: Probe<K, V>, K: Word, V: Word>(isa: Isa, probe: &P, key: K)
         #[inline(always)]
         fn with<S: Simd>(self, simd: S) -> (bool, V) {
             let Get { probe, key } = self.0;
-            probe.walk(simd, key, probe.start(key))
+            probe.alone(simd, key)
         }
     }
     let (hit, value) = dispatch(isa, Work(Get { probe, key }, std::marker::PhantomData));

@@ -2,50 +2,31 @@
 //! last, so that the memory system never waits for the program.
 //!
 //! ```text
-//!   key      …  j      j+1      …      j + AHEAD
-//!               compare                prefetch        then both move on by one
-//!   waiting     keys of the block before that need a further bucket, prefetched when that was known
+//!   block     0    1    2    3    …                         a block is BLOCK keys
+//!   turn 0    pp   pp                                       p  prefetch its first buckets
+//!   turn 1    c         pp                                  c  compare them, one prefetch for one compare
+//!   turn 2    w    c         pp                             w  its keys that need a further bucket, prefetched in the turn
+//!   turn 3         w    c         …                            before, are compared with that
 //! ```
 //!
-//! Which keys need a further bucket cannot be foretold, so none of it is a branch: such a key is appended to a list by
-//! moving the list's end by 0 or 1. Once a block of keys the list of the block before is worked off, a loop whose length
-//! is the one thing guessed.
+//! Which keys need a further bucket cannot be foretold, so none of it is a branch (`waiting.rs`). Once a block they are gone
+//! through, a loop whose length is the one thing guessed.
 
+use super::waiting::Waiting;
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
-/// Lookups between a key's prefetch and its compare.
-const AHEAD: usize = 32;
-/// Keys between two visits to the waiting list.
+/// Keys in a block.
 const BLOCK: usize = 16;
-/// Room for waiting keys: those of a block, and as many again that wait for the second time or more.
+/// Lookups between a key's prefetch and its compare.
+const AHEAD: usize = 2 * BLOCK;
+/// Room for waiting keys: those of a block, and as many that wait for the second time or more.
 const WAITING: usize = 2 * BLOCK;
 
-/// The keys that need a further bucket.
-struct Waiting<P> {
-    len: usize,
-    index: [usize; WAITING],
-    place: [P; WAITING],
-}
-
-impl<P: Copy + Default> Waiting<P> {
-    #[inline(always)]
-    fn new() -> Waiting<P> {
-        Waiting {
-            len: 0,
-            index: [0; WAITING],
-            place: [P::default(); WAITING],
-        }
-    }
-
-    /// Appends if `more`, without a branch.
-    #[inline(always)]
-    fn push(&mut self, index: usize, place: P, more: bool) {
-        self.index[self.len % WAITING] = index;
-        self.place[self.len % WAITING] = place;
-        self.len += usize::from(more);
-    }
+/// The places of a few blocks.
+struct Places<P> {
+    ring: [[P; BLOCK]; AHEAD / BLOCK],
 }
 
 /// One bucket of each key, further ones as they are needed.
@@ -53,71 +34,81 @@ impl<P: Copy + Default> Waiting<P> {
 pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
+    batch: &mut Batch<'_, K, V>,
+) {
     let len = batch.len();
-    let mut hits = 0;
-    let mut places = [P::Place::default(); AHEAD];
-    for (&key, place) in batch.keys.iter().zip(&mut places) {
-        *place = probe.start(key);
-        probe.prefetch(*place);
+    let mut places = Places {
+        ring: [[P::Place::default(); BLOCK]; AHEAD / BLOCK],
+    };
+    let mut lists = [const { () }; 2].map(|()| Waiting::<P::Cursor, WAITING>::new());
+    let [old, new] = &mut lists;
+    let (mut old, mut new) = (old, new);
+
+    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut places.ring) {
+        let places = &mut places[..keys.len()];
+        probe.starts(simd, keys, places);
+        for &place in &*places {
+            probe.prefetch(place);
+        }
     }
-    let mut waiting = Waiting::new();
     let mut from = 0;
     while from < len {
         let to = len.min(from + BLOCK);
-        let mut next = Waiting::new();
-        for j in from..to {
-            let place = places[j % AHEAD];
-            if j + AHEAD < len {
-                let ahead = probe.start(batch.keys[j + AHEAD]);
-                probe.prefetch(ahead);
-                places[j % AHEAD] = ahead;
+        let here = &mut places.ring[from / BLOCK % (AHEAD / BLOCK)];
+        // The places of the block that is now AHEAD; none, near the end.
+        let ahead = &batch.keys[len.min(from + AHEAD)..len.min(from + AHEAD + BLOCK)];
+        let mut next = [P::Place::default(); BLOCK];
+        probe.starts(simd, ahead, &mut next[..ahead.len()]);
+
+        let keys = batch.keys[from..to].iter();
+        let slots = batch.values[from..to]
+            .iter_mut()
+            .zip(&mut batch.found[from..to]);
+        let lookups = keys.zip(here.iter().zip(&next)).zip(slots).enumerate();
+        for (i, ((&key, (&place, &next)), (value, found))) in lookups {
+            if i < ahead.len() {
+                probe.prefetch(next);
             }
-            let step = probe.step(simd, batch.keys[j], place);
-            hits += batch.answer(j, (step.hit, step.value));
-            next.push(j, step.next, step.more);
+            let step = probe.first(simd, key, place);
+            (*found, *value) = (step.hit, step.value);
+            new.push_if(step.more, from + i, step.next);
         }
-        for &place in &next.place[..next.len] {
-            probe.prefetch(place);
+        *here = next;
+        for (index, cursor) in new.iter_mut() {
+            *cursor = probe.aim(batch.keys[index], *cursor);
         }
-        hits += turn(simd, probe, &mut batch, &waiting, &mut next);
-        waiting = next;
+        turn(simd, probe, batch, old, new);
+        (old, new) = (new, old);
         from = to;
     }
-    while waiting.len > 0 {
-        let mut next = Waiting::new();
-        hits += turn(simd, probe, &mut batch, &waiting, &mut next);
-        waiting = next;
+    while !old.is_empty() {
+        turn(simd, probe, batch, old, new);
+        (old, new) = (new, old);
     }
-    hits
 }
 
-/// Goes on with those that waited; who needs yet another bucket waits again, in `next`.
+/// Goes on with those that waited in `old`; who needs yet another bucket waits again, in `new`. Leaves `old` empty.
 #[inline(always)]
-fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
+fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>, const N: usize>(
     simd: S,
     probe: &P,
     batch: &mut Batch<'_, K, V>,
-    waiting: &Waiting<P::Place>,
-    next: &mut Waiting<P::Place>,
-) -> usize {
-    let mut hits = 0;
-    for at in 0..waiting.len {
-        let index = waiting.index[at];
+    old: &mut Waiting<P::Cursor, N>,
+    new: &mut Waiting<P::Cursor, N>,
+) {
+    for (index, &mut cursor) in old.iter_mut() {
         let key = batch.keys[index];
-        let step = probe.step(simd, key, waiting.place[at]);
+        let step = probe.further(simd, key, cursor);
         if !step.more {
-            hits += batch.answer(index, (step.hit, step.value));
-        } else if next.len < WAITING {
-            probe.prefetch(step.next);
-            next.push(index, step.next, true);
+            batch.answer(index, (step.hit, step.value));
+        } else if new.has_room_for(BLOCK + 1) {
+            new.push_if(true, index, probe.aim(key, step.next));
         } else {
-            let answer = probe.walk(simd, key, step.next);
-            hits += batch.answer(index, answer);
+            // Rare: many keys of one batch with many buckets. This one goes to its end alone.
+            batch.answer(index, probe.walk(simd, key, step));
         }
     }
-    hits
+    old.clear();
 }
 
 /// All buckets of each key, prefetched together and compared together.
@@ -125,24 +116,39 @@ fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
 pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
+    batch: &mut Batch<'_, K, V>,
+) {
     let len = batch.len();
-    let mut hits = 0;
-    let mut places = [P::Place::default(); AHEAD];
-    for (&key, place) in batch.keys.iter().zip(&mut places) {
-        *place = probe.start(key);
-        probe.prefetch_all(*place);
-    }
-    for j in 0..len {
-        let place = places[j % AHEAD];
-        if j + AHEAD < len {
-            let ahead = probe.start(batch.keys[j + AHEAD]);
-            probe.prefetch_all(ahead);
-            places[j % AHEAD] = ahead;
+    let mut places = Places {
+        ring: [[P::Place::default(); BLOCK]; AHEAD / BLOCK],
+    };
+    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut places.ring) {
+        let places = &mut places[..keys.len()];
+        probe.starts(simd, keys, places);
+        for (&key, &place) in keys.iter().zip(&*places) {
+            probe.prefetch_whole(key, place);
         }
-        let answer = probe.finish(simd, batch.keys[j], place);
-        hits += batch.answer(j, answer);
     }
-    hits
+    let mut from = 0;
+    while from < len {
+        let to = len.min(from + BLOCK);
+        let here = &mut places.ring[from / BLOCK % (AHEAD / BLOCK)];
+        let ahead = &batch.keys[len.min(from + AHEAD)..len.min(from + AHEAD + BLOCK)];
+        let mut next = [P::Place::default(); BLOCK];
+        probe.starts(simd, ahead, &mut next[..ahead.len()]);
+
+        let keys = batch.keys[from..to].iter();
+        let slots = batch.values[from..to]
+            .iter_mut()
+            .zip(&mut batch.found[from..to]);
+        let lookups = keys.zip(here.iter().zip(&next)).zip(slots).enumerate();
+        for (i, ((&key, (&place, &next)), (value, found))) in lookups {
+            if let Some(&ahead) = ahead.get(i) {
+                probe.prefetch_whole(ahead, next);
+            }
+            (*found, *value) = probe.whole(simd, key, place);
+        }
+        *here = next;
+        from = to;
+    }
 }

@@ -2,53 +2,63 @@
 //!
 //! Whether a lookup ends at a step is an unpredictable branch, a guess a key. What it saves is idle places in the window.
 
-use super::{Batch, Probe};
+use super::{Batch, Probe, Step};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
 /// Lookups in flight.
 const WINDOW: usize = 16;
 
+/// Where a lookup of the window stands.
+#[derive(Clone, Copy)]
+enum Stand<P, C> {
+    /// Before its first place.
+    First(P),
+    /// Before a further place.
+    Further(C),
+}
+
 /// Looks the batch up by a window.
 #[inline(always)]
 pub(super) fn rolling<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
+    batch: &mut Batch<'_, K, V>,
+) {
     let len = batch.len();
-    let mut hits = 0;
-    let mut window = [(0, P::Place::default()); WINDOW];
+    let start = |key: K| {
+        let mut place = [P::Place::default()];
+        probe.starts(simd, &[key], &mut place);
+        probe.prefetch(place[0]);
+        Stand::First(place[0])
+    };
+    let mut window = [(0, Stand::First(P::Place::default())); WINDOW];
     let mut live = WINDOW.min(len);
     for (i, slot) in window[..live].iter_mut().enumerate() {
-        *slot = (i, probe.start(batch.keys[i]));
-        probe.prefetch(slot.1);
+        *slot = (i, start(batch.keys[i]));
     }
     let mut next_key = live;
+    let mut at = 0;
     while live > 0 {
-        let mut at = 0;
-        while at < live {
-            let (i, place) = window[at];
-            let step = probe.step(simd, batch.keys[i], place);
-            if step.more {
-                probe.prefetch(step.next);
-                window[at].1 = step.next;
+        let (i, stand) = window[at];
+        let key = batch.keys[i];
+        let step: Step<V, P::Cursor> = match stand {
+            Stand::First(place) => probe.first(simd, key, place),
+            Stand::Further(cursor) => probe.further(simd, key, cursor),
+        };
+        if step.more {
+            window[at].1 = Stand::Further(probe.aim(key, step.next));
+        } else {
+            batch.answer(i, (step.hit, step.value));
+            if next_key < len {
+                window[at] = (next_key, start(batch.keys[next_key]));
+                next_key += 1;
             } else {
-                hits += batch.answer(i, (step.hit, step.value));
-                if next_key < len {
-                    let place = probe.start(batch.keys[next_key]);
-                    probe.prefetch(place);
-                    window[at] = (next_key, place);
-                    next_key += 1;
-                } else {
-                    // The last takes the place; it is looked at in its turn, now.
-                    live -= 1;
-                    window[at] = window[live];
-                    continue;
-                }
+                // The window's last lookup takes the place.
+                live -= 1;
+                window[at] = window[live];
             }
-            at += 1;
         }
+        at = if at + 1 < live { at + 1 } else { 0 };
     }
-    hits
 }

@@ -1,6 +1,7 @@
 //! Groups in lock-step: prefetch for all keys of the group, then compare all. Between two groups the memory system has
 //! nothing to do, which is what `pipelined.rs` mends.
 
+use super::waiting::Waiting;
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
@@ -13,39 +14,42 @@ const GROUP: usize = 32;
 pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
-    let mut hits = 0;
+    batch: &mut Batch<'_, K, V>,
+) {
+    let mut places = [P::Place::default(); GROUP];
+    let mut waiting: Waiting<P::Cursor, GROUP> = Waiting::new();
     let mut from = 0;
     while from < batch.len() {
-        let mut places = [P::Place::default(); GROUP];
-        let mut left = [0u8; GROUP];
-        let mut left_len = GROUP.min(batch.len() - from);
-        for i in 0..left_len {
-            places[i] = probe.start(batch.keys[from + i]);
-            left[i] = i as u8;
-            probe.prefetch(places[i]);
+        let to = batch.len().min(from + GROUP);
+        let places = &mut places[..to - from];
+        let keys = &batch.keys[from..to];
+        probe.starts(simd, keys, places);
+        for &place in &*places {
+            probe.prefetch(place);
         }
-        let group = left_len;
-        while left_len > 0 {
-            let mut still = 0;
-            for turn in 0..left_len {
-                let i = usize::from(left[turn]) % GROUP;
-                let step = probe.step(simd, batch.keys[from + i], places[i]);
-                hits += batch.answer(from + i, (step.hit, step.value));
-                places[i] = step.next;
-                // Always written, and kept only if needed: no branch. still <= turn, so nothing unread is lost.
-                left[still] = i as u8;
-                still += usize::from(step.more);
-            }
-            left_len = still;
-            for &i in &left[..left_len] {
-                probe.prefetch(places[usize::from(i) % GROUP]);
-            }
+        waiting.clear();
+        let slots = batch.values[from..to]
+            .iter_mut()
+            .zip(&mut batch.found[from..to]);
+        let lookups = keys.iter().zip(places).zip(slots).enumerate();
+        for (i, ((&key, &mut place), (value, found))) in lookups {
+            let step = probe.first(simd, key, place);
+            (*found, *value) = (step.hit, step.value);
+            waiting.push_if(step.more, from + i, step.next);
         }
-        from += group;
+        while !waiting.is_empty() {
+            for (index, cursor) in waiting.iter_mut() {
+                *cursor = probe.aim(batch.keys[index], *cursor);
+            }
+            waiting.retain_mut(|index, cursor| {
+                let step = probe.further(simd, batch.keys[index], *cursor);
+                batch.answer(index, (step.hit, step.value));
+                *cursor = step.next;
+                step.more
+            });
+        }
+        from = to;
     }
-    hits
 }
 
 /// All buckets of all keys.
@@ -53,22 +57,23 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
 pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     simd: S,
     probe: &P,
-    mut batch: Batch<'_, K, V>,
-) -> usize {
-    let mut hits = 0;
-    let mut from = 0;
-    while from < batch.len() {
-        let group = GROUP.min(batch.len() - from);
-        let mut places = [P::Place::default(); GROUP];
-        for (i, place) in places[..group].iter_mut().enumerate() {
-            *place = probe.start(batch.keys[from + i]);
-            probe.prefetch_all(*place);
+    batch: &mut Batch<'_, K, V>,
+) {
+    let mut places = [P::Place::default(); GROUP];
+    let keys = batch.keys.chunks(GROUP);
+    let slots = batch
+        .values
+        .chunks_mut(GROUP)
+        .zip(batch.found.chunks_mut(GROUP));
+    for (keys, (values, found)) in keys.zip(slots) {
+        let places = &mut places[..keys.len()];
+        probe.starts(simd, keys, places);
+        for (&key, &place) in keys.iter().zip(&*places) {
+            probe.prefetch_whole(key, place);
         }
-        for (i, &place) in places[..group].iter().enumerate() {
-            let answer = probe.finish(simd, batch.keys[from + i], place);
-            hits += batch.answer(from + i, answer);
+        let slots = values.iter_mut().zip(found);
+        for ((&key, &mut place), (value, found)) in keys.iter().zip(places).zip(slots) {
+            (*found, *value) = probe.whole(simd, key, place);
         }
-        from += group;
     }
-    hits
 }
