@@ -45,9 +45,12 @@ pub(super) fn cell(row: &HashRow) -> [String; 8] {
     Axis::ALL.map(|axis| axis.of(row))
 }
 
+/// A column's head, and what stands in it.
+type Column = (&'static str, fn(&HashRow) -> Option<String>);
+
 /// Columns that say something of a row besides its cell, in their order. One that says nothing of
 /// any row is left out.
-const COLUMNS: [(&str, fn(&HashRow) -> Option<String>); 15] = [
+const COLUMNS: &[Column] = &[
     ("design", |row| Some(row.who())),
     ("isa", |row| Some(row.common.isa.clone())),
     ("strategy", |row| Some(row.common.strategy.clone())),
@@ -80,7 +83,7 @@ const COLUMNS: [(&str, fn(&HashRow) -> Option<String>); 15] = [
 ];
 
 /// What a design takes, which the strategies and sets share.
-const COSTS: [(&str, fn(&HashRow) -> Option<String>); 2] = [
+const COSTS: &[Column] = &[
     ("B an entry", |row| row.bytes_per_entry.map(digits)),
     ("lines a lookup", |row| row.lines_per_lookup.map(digits)),
 ];
@@ -91,10 +94,8 @@ fn measured(row: &HashRow, write: impl Fn(&HashRow) -> String) -> Option<String>
 
 /// The table of `rows` without the columns that never change, and those columns' names and values.
 pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, Table) {
-    let said = |column: &&(&str, fn(&HashRow) -> Option<String>)| {
-        rows.iter().any(|row| column.1(row).is_some())
-    };
-    let columns: Vec<_> = COLUMNS.iter().chain(&COSTS).filter(said).collect();
+    let said = |column: &&Column| rows.iter().any(|row| column.1(row).is_some());
+    let columns: Vec<_> = COLUMNS.iter().chain(COSTS).filter(said).collect();
     let axes = Axis::ALL.map(Axis::name);
     let heads = axes.iter().chain(columns.iter().map(|(head, _)| head));
     let mut table = Table::new(heads.copied());
