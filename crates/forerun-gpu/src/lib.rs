@@ -7,6 +7,7 @@
 //!   [`Graph`] order work on the device; [`Gpu::scope`] makes that safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
 //!   host to the device and back; [`gather::cpu`] does the same on the processor.
+//! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!
 //! Kernels stand in `kernels/`, free of host code.
 
@@ -17,9 +18,11 @@ mod cubin;
 mod driver;
 mod error;
 pub mod gather;
+mod product;
 
 pub use driver::{
     BatchTransfer, Command, DeviceBuffer, DeviceInfo, Event, Gpu, Graph, HostMemory, PcieLink,
     Piece, PinnedBuffer, Registered, Scope, Stream, Transfer,
 };
 pub use error::{CudaVersion, GpuError};
+pub use product::MatrixProduct;

@@ -265,7 +265,7 @@ fn every_row_size_and_count_at_a_corner_is_copied() {
         for count in [0, 1, 31, 32, 33, 2048] {
             for absent_every in [usize::MAX, 3, 1] {
                 let pair = |i: usize| {
-                    let source = if i % absent_every == 0 && absent_every != usize::MAX {
+                    let source = if absent_every != usize::MAX && i.is_multiple_of(absent_every) {
                         -1
                     } else {
                         (i * 7 % 50) as i64

@@ -122,6 +122,11 @@ impl DeviceBuffer {
         Ok(bytes)
     }
 
+    /// That it has at least so many bytes.
+    pub(crate) fn expect_bytes(&self, len: u64) -> Result<(), GpuError> {
+        inside(0, len, self.len)
+    }
+
     /// The address of a range that must lie inside.
     pub(super) fn range(&self, offset: u64, len: u64) -> Result<u64, GpuError> {
         inside(offset, len, self.len)?;

@@ -1,0 +1,99 @@
+//! A matrix product that keeps the multiprocessors busy, to measure what a copy beside it costs.
+
+use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
+use crate::{Gpu, GpuError};
+use std::marker::PhantomData;
+
+/// `kernels/busy.cu` has the same layout.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct ProductParams {
+    a: u64,
+    b: u64,
+    c: u64,
+    n: u64,
+}
+
+const _: () = assert!(size_of::<ProductParams>() == 32);
+
+/// Rows and columns that a block makes; `n` is a multiple of it.
+const TILE: u64 = 64;
+/// Threads a block.
+const THREADS: u32 = 256;
+
+/// `c = a * b`, each `n` x `n` numbers of type `f32`, row by row. Bound by arithmetic, on ordinary
+/// (not tensor) cores.
+pub struct MatrixProduct<'a> {
+    gpu: Gpu,
+    kernel: Kernel,
+    params: ProductParams,
+    _memory: PhantomData<&'a ()>,
+}
+
+impl<'a> MatrixProduct<'a> {
+    /// Bytes of an `n` x `n` matrix.
+    pub fn matrix_bytes(n: u32) -> usize {
+        n as usize * n as usize * size_of::<f32>()
+    }
+
+    /// Prepares it.
+    ///
+    /// # Errors
+    /// An `n` that is no multiple of 64, or above 2^20; buffers that are too short; the driver's.
+    pub fn new(
+        a: &'a DeviceBuffer,
+        b: &'a DeviceBuffer,
+        c: &'a DeviceBuffer,
+        n: u32,
+    ) -> Result<MatrixProduct<'a>, GpuError> {
+        let gpu = a.gpu();
+        if n == 0 || !u64::from(n).is_multiple_of(TILE) || n > 1 << 20 {
+            return Err(GpuError::Kernels(format!(
+                "a matrix product takes a multiple of {TILE} rows up to 2^20, not {n}"
+            )));
+        }
+        for buffer in [a, b, c] {
+            buffer.expect_bytes(MatrixProduct::matrix_bytes(n) as u64)?;
+            if !buffer.gpu().is(gpu) {
+                return Err(GpuError::OtherDevice {
+                    what: "a matrix",
+                    found: buffer.gpu().info().ordinal,
+                    expected: gpu.info().ordinal,
+                });
+            }
+        }
+        Ok(MatrixProduct {
+            gpu: gpu.clone(),
+            kernel: gpu.kernels()?.kernel("busy_product")?,
+            params: ProductParams {
+                a: a.address(),
+                b: b.address(),
+                c: c.address(),
+                n: n.into(),
+            },
+            _memory: PhantomData,
+        })
+    }
+}
+
+impl sealed::Sealed for MatrixProduct<'_> {}
+
+impl Command for MatrixProduct<'_> {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.expect(&self.gpu, "the matrix product")?;
+        let across = self.params.n / TILE;
+        let launch = Launch {
+            // A block a tile: blocks that end let others in.
+            blocks: (across * across) as u32,
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        // SAFETY: the argument has the kernel's layout; three matrices of n x n lie in buffers that
+        // are long enough and that the caller keeps alive.
+        unsafe { self.kernel.launch(stream, launch, &self.params) }
+    }
+}
