@@ -95,10 +95,12 @@ inline void bulk_store(void* to, const void* from, u32 bytes, shim::Site site = 
 }
 inline void bulk_commit() { shim::Machine::current().lane().stores.commit(); }
 template <u32 GROUPS> void bulk_wait_read() {
+    constexpr size_t unwritten = 8;  // groups that have been read: the oldest of more get written meanwhile
     shim::Machine::current().point();
-    auto& groups = shim::Machine::current().lane().stores.closed;
-    for (size_t i = 0; i + GROUPS < groups.size(); ++i) {
-        for (auto& store : groups[i]) store.take();
+    auto& groups = shim::Machine::current().lane().stores;
+    while (groups.closed.size() > GROUPS + unwritten) groups.land_oldest();
+    for (size_t i = 0; i + GROUPS < groups.closed.size(); ++i) {
+        for (auto& store : groups.closed[i]) store.take();
     }
 }
 template <u32 GROUPS> void bulk_wait() {
