@@ -1,15 +1,181 @@
-//! The kernels' machine code.
+//! The kernels' machine code: what was embedded when this was built, else what NVRTC makes of their source.
+//!
+//! | the device | compiler found at build time | none found |
+//! |---|---|---|
+//! | 8.x | the cubin for 8.0, which all of 8.x run | NVRTC, for the device, once: the cubin is kept on disk |
+//! | 9.x | the cubin for 9.0 | the same |
+//! | newer | PTX for 9.0, which the driver compiles and keeps | the same |
+//!
+//! The source, in one piece, is always embedded, so a program needs no file of this crate beside it. NVRTC is a library
+//! of the CUDA toolkit; it is loaded at run time, and only where it is needed.
 
+mod cache;
+mod nvrtc;
+
+use cache::Cache;
 use std::borrow::Cow;
+
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// Why there is no machine code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no kernels were compiled in for compute capability {}.{}", capability.0, capability.1)]
-pub(crate) struct CubinError {
-    capability: (u32, u32),
+pub(crate) enum CubinError {
+    /// Nothing to compile with.
+    #[error(
+        "this program was built without kernels for compute capability {}.{}, and NVRTC, which would compile them now, \
+         is not here: the library libnvrtc of a CUDA toolkit cannot be loaded",
+        capability.0, capability.1
+    )]
+    NoCompiler {
+        /// The device's.
+        capability: (u32, u32),
+    },
+    /// NVRTC refused something other than the source.
+    #[error("NVRTC: {call} failed: {text}")]
+    Nvrtc {
+        /// Its function.
+        call: &'static str,
+        /// What it says.
+        text: String,
+    },
+    /// NVRTC refused the source, or the device.
+    #[error("NVRTC {}.{} does not compile the kernels for compute capability {}.{}:\n{log}", version.0, version.1, capability.0, capability.1)]
+    Compile {
+        /// Of NVRTC.
+        version: (i32, i32),
+        /// The device's.
+        capability: (u32, u32),
+        /// The compiler's messages.
+        log: String,
+    },
 }
 
-/// One image with all kernels, for a device of that compute capability.
+/// One image with all kernels, for a device of that compute capability, as `cuModuleLoadData` takes it: a cubin, or PTX
+/// with a zero behind it.
 pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinError> {
-    Err(CubinError { capability })
+    match embedded(capability) {
+        Some(image) => Ok(Cow::Borrowed(image)),
+        None => compiled(capability, Cache::of_user().as_ref()).map(Cow::Owned),
+    }
+}
+
+fn embedded(capability: (u32, u32)) -> Option<&'static [u8]> {
+    match capability.0 {
+        8 => SM_80,
+        9 => SM_90,
+        10.. => PTX_90,
+        _ => None,
+    }
+}
+
+/// From the cache, else by NVRTC and then into the cache.
+fn compiled(capability: (u32, u32), cache: Option<&Cache>) -> Result<Vec<u8>, CubinError> {
+    let compiler = nvrtc::Compiler::load().ok_or(CubinError::NoCompiler { capability })?;
+    let version = compiler.version()?;
+    let key = cache::Key::of(&(SOURCE, capability, version, nvrtc::OPTIONS));
+    if let Some(image) = cache.and_then(|cache| cache.get(&key)) {
+        return Ok(image);
+    }
+    let image = compiler.compile(SOURCE, capability)?;
+    if let Some(cache) = cache {
+        cache.put(&key, &image);
+    }
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ELF: &[u8] = b"\x7fELF";
+
+    /// Names of the kernels that a device of that capability has.
+    fn expected_names(capability: (u32, u32)) -> Vec<&'static str> {
+        let list = include_str!("../kernels/gather.list").lines();
+        let listed = list.filter_map(|line| {
+            let (kind, rest) = line.split_once('(')?;
+            let there = kind == "KERNEL" || (kind == "KERNEL90" && capability >= (9, 0));
+            there.then_some(rest.split(',').next()?)
+        });
+        let names: Vec<_> = listed.chain(["busy_product"]).collect();
+        assert!(names.len() >= 32, "{names:?}");
+        names
+    }
+
+    fn holds(image: &[u8], name: &str) -> bool {
+        image.windows(name.len()).any(|w| w == name.as_bytes())
+    }
+
+    /// A place that asks for NVRTC by this variable must have it: there these tests are not allowed to do nothing.
+    fn nvrtc_is_expected() -> bool {
+        std::env::var_os("FORERUN_EXPECT_NVRTC").is_some()
+    }
+
+    #[test]
+    fn the_source_is_in_one_piece_and_has_every_kernel() {
+        let list = include_str!("../kernels/gather.list");
+        for line in list.lines().filter(|line| line.starts_with("KERNEL")) {
+            assert!(SOURCE.contains(line), "{line}");
+        }
+        assert!(SOURCE.contains("busy_product"));
+        for line in SOURCE.lines().filter(|l| l.starts_with("#include")) {
+            assert!(line.contains("\"shim/"), "{line} was left to the compiler");
+        }
+        // Each file once.
+        assert_eq!(SOURCE.matches("struct GatherParams {").count(), 1);
+    }
+
+    #[test]
+    fn embedded_images_have_every_kernel_and_fit_their_devices() {
+        for (capability, image) in [((8, 0), SM_80), ((9, 0), SM_90)] {
+            assert_eq!(embedded(capability), image);
+            assert_eq!(embedded((capability.0, 6)), image);
+            let Some(image) = image else { continue };
+            assert!(image.starts_with(ELF));
+            for name in expected_names(capability) {
+                assert!(holds(image, name), "{name}, {capability:?}");
+            }
+        }
+        assert_eq!(embedded((7, 5)), None);
+        assert_eq!(embedded((12, 0)), PTX_90);
+        if let Some(ptx) = PTX_90 {
+            assert!(holds(ptx, ".target sm_90") && ptx.ends_with(b"\0"));
+        }
+    }
+
+    #[test]
+    fn nvrtc_compiles_the_kernels_once_or_is_said_to_be_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("kernels"));
+        let kept = || std::fs::read_dir(folder.path().join("kernels")).map_or(0, |d| d.count());
+        for (at, capability) in [(8, 0), (9, 0)].into_iter().enumerate() {
+            match compiled(capability, Some(&cache)) {
+                Ok(image) => {
+                    assert!(image.starts_with(ELF));
+                    for name in expected_names(capability) {
+                        assert!(holds(&image, name), "{name}, {capability:?}");
+                    }
+                    assert_eq!(kept(), at + 1);
+                    assert_eq!(compiled(capability, Some(&cache)), Ok(image));
+                    assert_eq!(kept(), at + 1);
+                }
+                Err(error) => {
+                    assert!(!nvrtc_is_expected(), "{error}");
+                    assert_eq!(error, CubinError::NoCompiler { capability });
+                    assert!(error.to_string().contains("libnvrtc"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_that_nvrtc_does_not_know_is_an_error_with_its_words() {
+        match compiled((3, 5), None) {
+            Err(CubinError::NoCompiler { .. }) => assert!(!nvrtc_is_expected()),
+            Err(error @ CubinError::Compile { .. }) => {
+                assert!(error.to_string().contains("3.5"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }

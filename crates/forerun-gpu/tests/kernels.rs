@@ -39,6 +39,7 @@ const FLAGS: &[&str] = &[
 /// What is linked into each program.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("machine", &["tests/kernels/machine.cpp"]),
+    ("busy", &["kernels/busy.cu", "tests/kernels/busy.cpp"]),
     (
         "gather",
         &[
@@ -241,6 +242,11 @@ fn run(program: &str, filter: &str) {
 #[test]
 fn the_machine_finds_planted_mistakes() {
     run("machine", "");
+}
+
+#[test]
+fn the_matrix_product_is_the_plain_one() {
+    run("busy", "");
 }
 
 #[test]

@@ -72,12 +72,12 @@ pub(crate) struct Launch {
 }
 
 impl Module {
-    /// Loads an image of machine code (a cubin) on the device.
+    /// Loads an image (a cubin, or PTX with a zero behind it) on the device.
     pub(crate) fn load(gpu: &Gpu, image: &[u8]) -> Result<Module, GpuError> {
         gpu.bind()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a context is current; the image is an ELF file, whose header tells the driver how
-        // long it is.
+        // long it is, or text that ends with a zero.
         check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&mut handle, image.as_ptr().cast())
         })?;

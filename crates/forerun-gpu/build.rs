@@ -1,0 +1,162 @@
+//! Embeds the kernels: their machine code where a CUDA compiler is found, and their source always.
+//!
+//! ```text
+//!   kernels/all.cu ─ flatten ─ kernels.cu ─┬─ nvcc -arch=sm_80 ─ sm_80.cubin
+//!                                          ├─ nvcc -arch=sm_90 ─ sm_90.cubin       embedded.rs says which there are
+//!                                          └─ nvcc -arch=compute_90 ─ 90.ptx, for devices newer than these
+//! ```
+//!
+//! The compiler is `FORERUN_NVCC` (`none`: do without), else `nvcc` of `CUDA_HOME`, else of `PATH`. One that is named
+//! must work; one that is merely found and does not is passed over with a warning. Without any, nothing is run.
+
+use std::collections::HashSet;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Name, architecture and form of what is made.
+const IMAGES: &[(&str, &str, &str)] = &[
+    ("sm_80.cubin", "-arch=sm_80", "-cubin"),
+    ("sm_90.cubin", "-arch=sm_90", "-cubin"),
+    ("90.ptx", "-arch=compute_90", "-ptx"),
+];
+
+fn main() -> Result<(), String> {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=kernels");
+    println!("cargo::rerun-if-env-changed=FORERUN_NVCC");
+    println!("cargo::rerun-if-env-changed=CUDA_HOME");
+
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    let mut source = String::new();
+    flatten(
+        Path::new("kernels/all.cu"),
+        &mut HashSet::new(),
+        &mut source,
+    )?;
+    let flat = out.join("kernels.cu");
+    fs::write(&flat, &source).map_err(|e| format!("{}: {e}", flat.display()))?;
+
+    let made = match nvcc() {
+        None => Vec::new(),
+        Some((nvcc, named)) => match compile(&nvcc, &flat, &out) {
+            Ok(()) => IMAGES.iter().map(|(name, ..)| *name).collect(),
+            Err(error) if named => return Err(error),
+            Err(error) => {
+                println!(
+                    "cargo::warning=the kernels will be compiled when they are first used: {}",
+                    error.lines().next().unwrap_or_default()
+                );
+                Vec::new()
+            }
+        },
+    };
+    let embedded = out.join("embedded.rs");
+    fs::write(&embedded, list(&made)).map_err(|e| format!("{}: {e}", embedded.display()))
+}
+
+/// The file with what it includes in its place, each once, as `#pragma once` would have it; a `.list` each time. What
+/// the folder does not have (the shim's headers, inside an `#if`) stays an `#include`.
+fn flatten(file: &Path, seen: &mut HashSet<PathBuf>, into: &mut String) -> Result<(), String> {
+    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let place = |line: usize| format!("#line {line} \"{}\"\n", slashes(file));
+    into.push_str(&place(1));
+    for (i, line) in text.lines().enumerate() {
+        if line.trim() == "#pragma once" {
+            into.push('\n');
+            continue;
+        }
+        let quoted = line
+            .trim()
+            .strip_prefix("#include \"")
+            .and_then(|rest| rest.strip_suffix('"'));
+        // The folder of the including file, then `kernels/include`, as the compiler is told for the shim.
+        let found = quoted.and_then(|name| {
+            [folder, Path::new("kernels/include")]
+                .iter()
+                .map(|folder| folder.join(name))
+                .find(|path| path.is_file())
+        });
+        let Some(path) = found else {
+            into.push_str(line);
+            into.push('\n');
+            continue;
+        };
+        let whole = fs::canonicalize(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let again = path.extension().is_some_and(|e| e == "list");
+        if again || seen.insert(whole) {
+            flatten(&path, seen, into)?;
+        }
+        into.push_str(&place(i + 2));
+    }
+    Ok(())
+}
+
+/// A path as C++ sources name it, on every system.
+fn slashes(path: &Path) -> String {
+    path.to_string_lossy().replace('\\', "/")
+}
+
+/// The compiler, and whether somebody named it.
+fn nvcc() -> Option<(PathBuf, bool)> {
+    if let Some(named) = env::var_os("FORERUN_NVCC").filter(|value| !value.is_empty()) {
+        return (named != "none").then(|| (named.into(), true));
+    }
+    let program = format!("nvcc{}", env::consts::EXE_SUFFIX);
+    let home = env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("bin"));
+    let path = env::var_os("PATH").unwrap_or_default();
+    home.into_iter()
+        .chain(env::split_paths(&path))
+        .map(|folder| folder.join(&program))
+        .find(|candidate| candidate.is_file())
+        .map(|found| (found, false))
+}
+
+fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<(), String> {
+    for (name, architecture, form) in IMAGES {
+        let output = Command::new(nvcc)
+            .args(["-std=c++17", "-O3", architecture, form, "-o"])
+            .arg(out.join(name))
+            .arg(source)
+            .output()
+            .map_err(|e| format!("{}: {e}", nvcc.display()))?;
+        if !output.status.success() {
+            return Err(format!(
+                "{} {architecture} failed, {}:\n{}",
+                nvcc.display(),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What `src/cubin.rs` includes. The driver wants a zero behind PTX, which is text.
+fn list(made: &[&str]) -> String {
+    let mut text = String::new();
+    for (constant, name) in [
+        ("SM_80", "sm_80.cubin"),
+        ("SM_90", "sm_90.cubin"),
+        ("PTX_90", "90.ptx"),
+    ] {
+        let zero = if name.ends_with(".ptx") { "\\0" } else { "" };
+        let value = match made.contains(&name) {
+            false => "None".to_owned(),
+            true if zero.is_empty() => {
+                format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\")))")
+            }
+            true => format!(
+                "Some(concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}\")), \"{zero}\").as_bytes())"
+            ),
+        };
+        let _ = writeln!(text, "const {constant}: Option<&[u8]> = {value};");
+    }
+    text.push_str(
+        "const SOURCE: &str = include_str!(concat!(env!(\"OUT_DIR\"), \"/kernels.cu\"));\n",
+    );
+    text
+}
