@@ -73,6 +73,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod gather;
 pub mod harness;
 pub mod hash;
 pub mod lookup;

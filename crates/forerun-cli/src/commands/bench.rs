@@ -1,11 +1,11 @@
 //! `forerun bench`: the benches of [`forerun_bench`].
 
 use clap::Subcommand;
-use forerun_bench::{hash, memtable, roofline};
+use forerun_bench::{gather, hash, memtable, roofline};
 
 use crate::exit::Outcome;
 
-/// Measure this machine's memory, and the memtable and hash tables on it
+/// Measure this machine's memory, the memtable and hash tables on it, and copies of rows to its GPU
 ///
 /// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
 /// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
@@ -18,7 +18,8 @@ Examples:
   forerun bench memtable --hit-rate 1,0.5 --workload multireadrandom --json
   forerun bench memtable --report memtable.html
   forerun bench hash --study 1 --report size.html
-  forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch")]
+  forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
+  forerun bench gather --study seed,direction")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -29,6 +30,7 @@ enum Bench {
     Roofline(roofline::Args),
     Memtable(Box<memtable::Args>),
     Hash(Box<hash::Args>),
+    Gather(Box<gather::Args>),
 }
 
 /// Runs the command.
@@ -37,6 +39,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Roofline(args) => roofline::run(args)?,
         Bench::Memtable(args) => memtable::run(args)?,
         Bench::Hash(args) => hash::run(args)?,
+        Bench::Gather(args) => gather::run(args)?,
     }
     Ok(Outcome::Done)
 }

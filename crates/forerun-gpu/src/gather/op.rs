@@ -63,10 +63,27 @@ impl<'a> DevicePairs<'a> {
         })
     }
 
-    /// Only the first `count` of the pairs.
-    pub fn first(mut self, count: u64) -> DevicePairs<'a> {
-        self.at.count = self.at.count.min(count);
-        self
+    /// Two arrays of `count` indices, each in a buffer from a byte of it on.
+    pub fn arrays(
+        integer: Integer,
+        count: u64,
+        (source, source_offset_bytes): (&'a DeviceBuffer, u64),
+        (destination, destination_offset_bytes): (&'a DeviceBuffer, u64),
+    ) -> DevicePairs<'a> {
+        DevicePairs {
+            at: PairsAt {
+                source: source.address().saturating_add(source_offset_bytes),
+                destination: destination
+                    .address()
+                    .saturating_add(destination_offset_bytes),
+                step: 1,
+                integer,
+                count,
+                layer_step: 0,
+            },
+            source,
+            destination,
+        }
     }
 
     /// Of its own for each layer, this many indices further on each time; `count` pairs a layer.

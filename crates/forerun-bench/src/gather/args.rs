@@ -1,0 +1,135 @@
+//! The command line of `bench gather`.
+
+use super::setting::{Cap, Order, Study};
+use crate::output::Output;
+use crate::size::parse_size;
+use forerun_gpu::gather::{Direction, Unit, Version};
+
+/// Row gathers from pinned host memory to the GPU and back, against contiguous copies
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(after_help = "\
+Examples:
+  forerun bench gather                                      all studies, in some minutes on a GPU
+  forerun bench gather --study seed --report gather.html
+  forerun bench gather --study row-bytes --row-bytes 576,656 --version v3,v5-r2
+  forerun bench gather --check                              does the GPU copy what the processor copies?
+  forerun bench gather --once --version v4                  one launch, for a profiler
+
+Where no GPU is found, the same rows are copied on the processor, and no figure of a GPU is given.
+
+Each study changes one thing from the setting of the published record: 128 requests of 2048 rows of 656 bytes, out of \
+300000. Every way is checked byte by byte, its destination poisoned before, and then timed in rounds that alternate \
+between the ways; figures are medians.")]
+pub struct Args {
+    /// Studies [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub study: Vec<Study>,
+
+    /// Requests of a batch
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub requests: Option<usize>,
+
+    /// Rows a request
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub rows: Option<usize>,
+
+    /// Rows on either side
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub slots: Option<usize>,
+
+    /// Bytes a row, for the study of row sizes; the others take the first [default: 64 to 4096]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub row_bytes: Vec<usize>,
+
+    /// Orders of the indices, for their study [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub indices: Vec<Order>,
+
+    /// Offsets of the host's rows from a page, in bytes, for their study [default: 0,16,48,8,4,1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub offset: Vec<usize>,
+
+    /// Most multiprocessors, for their study and that of a matrix product beside [default:
+    /// 1,2,4,8,16,all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub multiprocessors: Vec<Cap>,
+
+    /// Versions of the kernel instead of those of each study
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub version: Vec<Version>,
+
+    /// The unit of the kernels, in bytes: 16, 8, 4 or 1 [default: the largest that fits]
+    #[arg(long)]
+    pub unit: Option<Unit>,
+
+    /// With --once: the direction [default: gather]
+    #[arg(long, value_parser = parse_direction)]
+    pub direction: Option<Direction>,
+
+    /// Rows ahead that the processor's copy asks for, each a way of its own [default: 0 and 4]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub ahead: Vec<usize>,
+
+    /// Threads of the processor's copy [default: all cores]
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub threads: Option<usize>,
+
+    /// The GPU
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub device: usize,
+
+    /// Makes one launch of the first version in the seed's setting and ends: for a profiler
+    #[arg(long, conflicts_with = "check")]
+    pub once: bool,
+
+    /// Compares every kernel with the processor's copy, in all forms of request, instead of
+    /// measuring
+    #[arg(long)]
+    pub check: bool,
+
+    /// Leaves PyTorch out, which is else run beside where python3 has it with CUDA
+    #[arg(long)]
+    pub no_pytorch: bool,
+
+    /// Rounds and formats.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn parse_direction(text: &str) -> Result<Direction, String> {
+    match text {
+        "gather" => Ok(Direction::Gather),
+        "scatter" => Ok(Direction::Scatter),
+        _ => Err(format!("{text:?} is no direction: write gather or scatter")),
+    }
+}
+
+impl Args {
+    /// Rounds: 20, as few as 2 to see that all runs.
+    pub(super) fn rounds(&self) -> usize {
+        let default = if self.output.quick { 2 } else { 20 };
+        self.output.rounds.map_or(default, |rounds| rounds as usize)
+    }
+
+    /// The studies asked for.
+    pub(super) fn studies(&self) -> Vec<Study> {
+        if self.study.is_empty() {
+            Study::ALL.to_vec()
+        } else {
+            self.study.clone()
+        }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or(cores).max(1)
+    }
+
+    pub(super) fn ahead(&self) -> Vec<usize> {
+        if self.ahead.is_empty() {
+            vec![0, forerun_gpu::gather::cpu::AHEAD]
+        } else {
+            self.ahead.clone()
+        }
+    }
+}

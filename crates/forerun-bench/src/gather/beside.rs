@@ -1,0 +1,134 @@
+//! What a matrix product pays for a copy beside it.
+//!
+//! ```text
+//!   stream 1   | product | product | product | ...       alone: t0      beside copies: t1      slowdown: t1 / t0
+//!   stream 2   |copy|copy|copy|copy|copy|copy| ...        copies go on until the products are done
+//! ```
+//!
+//! The copies' stream is of the highest priority, so their blocks are not kept waiting by the
+//! product's. A copy that occupies `b` of the device's multiprocessors takes that share of them from
+//! the product; what it takes beyond is the price of the traffic.
+
+use super::args::Args;
+use super::gpu::{Rig, Way};
+use super::row::GatherRow;
+use super::setting::Setting;
+use crate::harness::{Outcome, Sample};
+use crate::progress::Progress;
+use anyhow::Result;
+use forerun_gpu::gather::Direction;
+use forerun_gpu::{Command, DeviceBuffer, Event, Gpu, MatrixProduct, Piece, Stream, Transfer};
+use std::time::Duration;
+
+/// Rows of the matrices.
+const N: u32 = 4096;
+/// Products in a row.
+const PRODUCTS: usize = 4;
+
+/// The products alone, then beside copies of each kind.
+pub(super) fn study(
+    gpu: &Gpu,
+    settings: &[Setting],
+    args: &Args,
+    progress: &Progress,
+) -> Result<Vec<GatherRow>> {
+    let n = if args.output.quick { 512 } else { N };
+    let bytes = MatrixProduct::matrix_bytes(n);
+    let matrix = || -> Result<DeviceBuffer> {
+        let buffer = DeviceBuffer::new(gpu, bytes)?;
+        // Small normal numbers: the time must not depend on special ones.
+        buffer.fill(0x3c)?;
+        Ok(buffer)
+    };
+    let (a, b, c) = (matrix()?, matrix()?, matrix()?);
+    let product = MatrixProduct::new(&a, &b, &c, n)?;
+    let bar = progress.steps("beside", settings.len() as u64 + 1);
+    let mut rows = Vec::new();
+    for (at, setting) in settings.iter().enumerate() {
+        let mut rig = Rig::new(gpu, setting, args)?;
+        if at == 0 {
+            let whole = Piece {
+                host_offset: 0,
+                device_offset: 0,
+                len: setting.bytes(),
+            };
+            let copy = match setting.direction {
+                Direction::Gather => Transfer::to_device(&rig.host, &rig.device, whole)?,
+                Direction::Scatter => Transfer::to_host(&rig.device, &mut rig.host, whole)?,
+            };
+            let mut row = measured(gpu, setting, Way::Contiguous, &product, &copy, args)?;
+            row.multiprocessors = None;
+            rows.push(row);
+            bar.step();
+        }
+        let copy = rig.row_copy(Way::Default)?;
+        let row = measured(gpu, setting, Way::Default, &product, &copy, args)?;
+        rows.push(row.with_plan(Some(copy.plan())));
+        bar.step();
+    }
+    Ok(rows)
+}
+
+/// The products with and without the copy, in rounds that alternate.
+fn measured(
+    gpu: &Gpu,
+    setting: &Setting,
+    way: Way,
+    product: &dyn Command,
+    copy: &dyn Command,
+    args: &Args,
+) -> Result<GatherRow> {
+    let alone = run(gpu, product, copy, 0)?.0;
+    let once = run(gpu, product, copy, 1)?.1.max(Duration::from_micros(1));
+    // Enough copies for the products' time and half as much again, should they be slowed down.
+    let copies = (alone.as_secs_f64() * 1.5 / once.as_secs_f64()).ceil() as usize + 1;
+    let mut slowdowns = Vec::new();
+    let mut samples = Vec::new();
+    for _ in 0..args.rounds() {
+        let alone = run(gpu, product, copy, 0)?.0;
+        let (beside, copying) = run(gpu, product, copy, copies)?;
+        slowdowns.push(beside.as_secs_f64() / alone.as_secs_f64());
+        samples.push(Sample::new(setting.bytes() * copies as u64, copying));
+    }
+    slowdowns.sort_by(f64::total_cmp);
+    let outcome = Outcome {
+        group: 0,
+        name: way.name(),
+        samples,
+    };
+    Ok(GatherRow {
+        device: Some(gpu.info().name.clone()),
+        product_slowdown: slowdowns.get(slowdowns.len() / 2).copied(),
+        ..GatherRow::of(setting, "gpu", &way.name()).with_outcome(&outcome)
+    })
+}
+
+/// The time of the products, and that of so many copies beside them.
+fn run(
+    gpu: &Gpu,
+    product: &dyn Command,
+    copy: &dyn Command,
+    copies: usize,
+) -> Result<(Duration, Duration)> {
+    let (products, beside) = (Stream::new(gpu)?, Stream::first(gpu)?);
+    let event = || Event::new(gpu);
+    let (ready, start, end) = (event()?, event()?, event()?);
+    let (copy_start, copy_end) = (event()?, event()?);
+    gpu.scope(|scope| {
+        // One product to warm up; then both streams start together.
+        scope.put(&products, product)?;
+        products.record(&ready)?;
+        beside.wait(&ready)?;
+        beside.record(&copy_start)?;
+        for _ in 0..copies {
+            scope.put(&beside, copy)?;
+        }
+        beside.record(&copy_end)?;
+        products.record(&start)?;
+        for _ in 0..PRODUCTS {
+            scope.put(&products, product)?;
+        }
+        products.record(&end)
+    })?;
+    Ok((end.since(&start)?, copy_end.since(&copy_start)?))
+}

@@ -1,0 +1,159 @@
+//! The batch on the processor: what is measured where there is no GPU.
+
+use super::args::Args;
+use super::row::GatherRow;
+use super::setting::{POISON, Setting, fill, verify};
+use crate::harness::{Case, Plan, Sample, measure};
+use crate::progress::Progress;
+use anyhow::{Context, Result};
+use forerun_gpu::gather::cpu::{self, Extras, How, Indices, Pairs};
+use forerun_gpu::gather::{Direction, Spec};
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+/// A way to copy a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As many bytes in one piece.
+    Contiguous,
+    /// Row by row.
+    Rows(How),
+}
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Way::Contiguous => "contiguous".into(),
+            Way::Rows(How { ahead, threads }) => {
+                let fetch = match ahead {
+                    0 => "memcpy".to_owned(),
+                    n => format!("ahead-{n}"),
+                };
+                match threads.get() {
+                    1 => fetch,
+                    n => format!("{fetch}-{n}-threads"),
+                }
+            }
+        }
+    }
+
+    fn all(args: &Args) -> Vec<Way> {
+        let ahead = args.ahead();
+        let mut ways = vec![Way::Contiguous];
+        for threads in [1, args.threads()] {
+            if let Some(threads) = NonZeroUsize::new(threads) {
+                ways.extend(ahead.iter().map(|&ahead| Way::Rows(How { ahead, threads })));
+            }
+        }
+        ways.dedup();
+        let mut once: Vec<Way> = Vec::new();
+        ways.retain(|way| {
+            !once.contains(way) && {
+                once.push(*way);
+                true
+            }
+        });
+        ways
+    }
+}
+
+/// Both sides of a setting, in ordinary memory.
+struct Rig {
+    spec: Spec,
+    direction: Direction,
+    pairs: Vec<i32>,
+    source: Vec<u8>,
+    destination: Vec<u8>,
+    bytes: usize,
+}
+
+impl Rig {
+    fn new(setting: &Setting) -> Rig {
+        let (host, device) = (setting.host_bytes(), setting.device_bytes());
+        let (source, destination) = match setting.direction {
+            Direction::Gather => (host, device),
+            Direction::Scatter => (device, host),
+        };
+        let mut source = vec![0; source];
+        fill(&mut source);
+        Rig {
+            spec: setting.spec(),
+            direction: setting.direction,
+            pairs: setting.pair_list(),
+            source,
+            destination: vec![POISON; destination],
+            bytes: setting.bytes() as usize,
+        }
+    }
+
+    fn copy(&mut self, way: Way) -> Result<Duration> {
+        let pairs = Pairs::interleaved(Indices::I32(&self.pairs))?;
+        let start = Instant::now();
+        match way {
+            Way::Contiguous => {
+                let source = &self.source[..self.bytes];
+                self.destination[..self.bytes].copy_from_slice(source);
+            }
+            Way::Rows(how) => {
+                let extras = Extras {
+                    how,
+                    ..Extras::default()
+                };
+                let run = match self.direction {
+                    Direction::Gather => cpu::gather,
+                    Direction::Scatter => cpu::scatter,
+                };
+                run(
+                    &self.source,
+                    &mut self.destination,
+                    &self.spec,
+                    &pairs,
+                    extras,
+                )?;
+            }
+        }
+        Ok(start.elapsed())
+    }
+}
+
+/// Measures a setting by all ways.
+pub(super) fn study(setting: &Setting, args: &Args, progress: &Progress) -> Result<Vec<GatherRow>> {
+    let rig = RefCell::new(Rig::new(setting));
+    let ways = Way::all(args);
+    let mut checked = Vec::new();
+    for way in &ways {
+        let mut rig = rig.borrow_mut();
+        let mut bytes = 0;
+        if *way != Way::Contiguous {
+            rig.destination.fill(POISON);
+            rig.copy(*way)?;
+            bytes = verify(setting, &rig.pairs, &rig.source, &rig.destination)
+                .with_context(|| way.name())?;
+        }
+        checked.push(bytes);
+    }
+    let cases = ways.iter().map(|&way| {
+        let rig = &rig;
+        Case::new(0, way.name(), move |_| {
+            let mut rig = rig.borrow_mut();
+            let elapsed = rig.copy(way)?;
+            Ok(Sample::new(rig.bytes as u64, elapsed))
+        })
+    });
+    let plan = Plan::new(args.rounds(), Duration::ZERO);
+    let outcomes = measure(cases.collect(), &plan, progress)?;
+    let rows = ways.iter().zip(&outcomes).zip(checked);
+    Ok(rows
+        .map(|((way, outcome), bytes_checked)| GatherRow {
+            bytes_checked,
+            share_of_contiguous: Some(outcome.ratio_to(&outcomes[0])),
+            ..GatherRow::of(setting, "cpu", &way.name()).with_outcome(outcome)
+        })
+        .collect())
+}
+
+/// Copies the batch once.
+pub(super) fn once(setting: &Setting) -> Result<Duration> {
+    Rig::new(setting).copy(Way::Rows(How::default()))
+}

@@ -1,0 +1,387 @@
+//! The batch on a GPU: the kernels, and what they are compared with, in the same rounds.
+//!
+//! | way            | what is timed |
+//! |----------------|---------------|
+//! | a version, `default` | the launch, by events on its stream, after one untimed launch |
+//! | `contiguous`   | one `cuMemcpyAsync` of as many bytes, likewise |
+//! | `batch`        | `cuMemcpyBatchAsync`, a piece a row, by events; the stream is idle before, so the time that the call itself takes counts |
+//! | `cpu-then-copy` | rows gathered by the processor's threads into pinned memory, then one copy (or the reverse), by the clock |
+
+use super::args::Args;
+use super::row::GatherRow;
+use super::setting::{POISON, Setting, Study, fill, verify};
+use crate::harness::{Case, Outcome, Plan, Sample, measure};
+use crate::progress::Progress;
+use anyhow::{Context, Result};
+use forerun_gpu::gather::cpu::{self, How, Indices, Pairs};
+use forerun_gpu::gather::{
+    DevicePairs, Direction, Extras, Integer, KernelChoice, Refusal, RowCopy, Spec, Version, gather,
+    scatter,
+};
+use forerun_gpu::{
+    BatchTransfer, Command, DeviceBuffer, Event, Gpu, GpuError, Piece, PinnedBuffer, Stream,
+    Transfer,
+};
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+/// A way to copy a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The kernel that is chosen where none is asked for.
+    Default,
+    /// A version by name.
+    Version(Version),
+    /// One copy of as many bytes.
+    Contiguous,
+    /// The driver's batch of copies.
+    Batch,
+    /// Gathered by the processor, then copied.
+    CpuThenCopy,
+}
+
+impl Way {
+    pub(super) fn name(self) -> String {
+        match self {
+            Way::Default => "default".into(),
+            Way::Version(version) => version.to_string(),
+            Way::Contiguous => "contiguous".into(),
+            Way::Batch => "batch".into(),
+            Way::CpuThenCopy => "cpu-then-copy".into(),
+        }
+    }
+
+    /// The ways of a study; the contiguous copy comes first.
+    pub(super) fn of(study: Study, args: &Args) -> Vec<Way> {
+        use Version::{V3, V4, V5R1, V5R1A64, V5R2, V5R4, V6Row, V6Runs};
+        let versions: &[Version] = match study {
+            Study::Seed => &Version::ALL,
+            Study::Indices => &[V3, V4, V5R1, V6Row, V6Runs],
+            Study::RowBytes => &[V3, V4, V5R1, V5R2, V5R4, V6Row],
+            Study::Direction => &[V3, V4, V5R1, V5R2, V6Row],
+            Study::Offset => &[V3, V5R1, V5R1A64],
+            Study::Multiprocessors => &[V4, V5R1, V5R2, V5R4, V6Row, V6Runs],
+            Study::Beside => &[],
+        };
+        let versions = if args.version.is_empty() {
+            versions
+        } else {
+            &args.version
+        };
+        let mut ways = vec![Way::Contiguous, Way::Default];
+        ways.extend(versions.iter().map(|&version| Way::Version(version)));
+        if matches!(study, Study::Seed | Study::Direction) {
+            ways.extend([Way::Batch, Way::CpuThenCopy]);
+        }
+        ways
+    }
+}
+
+/// Both sides of a setting, and what runs between them.
+pub(super) struct Rig {
+    stream: Stream,
+    gpu: Gpu,
+    setting: Setting,
+    spec: Spec,
+    pub(super) host: PinnedBuffer,
+    pub(super) device: DeviceBuffer,
+    pair_list: Vec<i32>,
+    pairs: DeviceBuffer,
+    /// What the host's rows pass through on their way by `cpu-then-copy`.
+    staging: Option<PinnedBuffer>,
+    threads: NonZeroUsize,
+}
+
+impl Rig {
+    pub(super) fn new(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<Rig> {
+        let pair_list = setting.pair_list();
+        let bytes: Vec<u8> = pair_list.iter().flat_map(|i| i.to_ne_bytes()).collect();
+        let mut rig = Rig {
+            stream: Stream::first(gpu)?,
+            gpu: gpu.clone(),
+            setting: setting.clone(),
+            spec: setting.spec(),
+            host: PinnedBuffer::new(gpu, setting.host_bytes())?,
+            device: DeviceBuffer::new(gpu, setting.device_bytes())?,
+            pairs: DeviceBuffer::of(gpu, &bytes)?,
+            pair_list,
+            staging: None,
+            threads: NonZeroUsize::new(args.threads()).unwrap_or(NonZeroUsize::MIN),
+        };
+        rig.spec.kernel = KernelChoice {
+            unit: args.unit,
+            ..KernelChoice::default()
+        };
+        fill(rig.host.as_mut_slice());
+        if setting.direction == Direction::Scatter {
+            rig.device
+                .write(0, &rig.host.as_slice()[setting.offset..])?;
+        }
+        Ok(rig)
+    }
+
+    /// What is asked of the kernel of a way.
+    fn spec_of(&self, way: Way) -> Spec {
+        let mut spec = self.spec.clone();
+        if let Way::Version(version) = way {
+            spec.kernel.version = Some(version);
+            // The published record keeps its fifth version to 16 multiprocessors.
+            if self.setting.study == Study::Seed && version == Version::V4 {
+                spec.kernel.multiprocessors = Some(16);
+            }
+            if !version.can_be_capped() {
+                return spec;
+            }
+        }
+        if let Some(cap) = self.setting.cap {
+            spec.kernel.multiprocessors = Some(cap.number());
+        }
+        spec
+    }
+
+    /// The copy of a way that is a kernel's.
+    pub(super) fn row_copy(&mut self, way: Way) -> Result<RowCopy<'_>, GpuError> {
+        let spec = self.spec_of(way);
+        let shape = [self.setting.pairs() as u64, 2];
+        let pairs = DevicePairs::interleaved(&self.pairs, 0, Integer::I32, &shape)?;
+        let extras = Extras::default();
+        match self.setting.direction {
+            Direction::Gather => gather(&self.host, &self.device, &spec, &pairs, &extras),
+            Direction::Scatter => scatter(&self.device, &mut self.host, &spec, &pairs, &extras),
+        }
+    }
+
+    fn pieces(&self) -> Vec<Piece> {
+        let row_bytes = self.setting.row_bytes as u64;
+        let piece = |pair: &[i32]| {
+            let (host, device) = match self.setting.direction {
+                Direction::Gather => (pair[0], pair[1]),
+                Direction::Scatter => (pair[1], pair[0]),
+            };
+            Piece {
+                host_offset: self.setting.offset as u64 + host as u64 * row_bytes,
+                device_offset: device as u64 * row_bytes,
+                len: row_bytes,
+            }
+        };
+        self.pair_list.chunks_exact(2).map(piece).collect()
+    }
+
+    /// Copies the batch once, and gives the time it took.
+    pub(super) fn copy(&mut self, way: Way) -> Result<Duration> {
+        let direction = self.setting.direction;
+        let whole = Piece {
+            host_offset: 0,
+            device_offset: 0,
+            len: self.setting.bytes(),
+        };
+        let (gpu, stream) = (self.gpu.clone(), Stream::first(&self.gpu)?);
+        let (start, end) = (Event::new(&gpu)?, Event::new(&gpu)?);
+        match way {
+            Way::Default | Way::Version(_) => {
+                let copy = self.row_copy(way)?;
+                timed(&gpu, &stream, [&start, &end], &copy, true)
+            }
+            Way::Contiguous => {
+                let copy = match direction {
+                    Direction::Gather => Transfer::to_device(&self.host, &self.device, whole)?,
+                    Direction::Scatter => Transfer::to_host(&self.device, &mut self.host, whole)?,
+                };
+                timed(&gpu, &stream, [&start, &end], &copy, true)
+            }
+            Way::Batch => {
+                let pieces = self.pieces();
+                let copy = match direction {
+                    Direction::Gather => {
+                        BatchTransfer::to_device(&self.host, &self.device, &pieces)?
+                    }
+                    Direction::Scatter => {
+                        BatchTransfer::to_host(&self.device, &mut self.host, &pieces)?
+                    }
+                };
+                timed(&gpu, &stream, [&start, &end], &copy, false)
+            }
+            Way::CpuThenCopy => self.cpu_then_copy(whole),
+        }
+    }
+
+    /// Gathers on the processor into pinned memory and copies that; or the reverse.
+    fn cpu_then_copy(&mut self, whole: Piece) -> Result<Duration> {
+        let rows = self.setting.pairs() as u64;
+        let staged = match self.staging.take() {
+            Some(staging) => staging,
+            None => PinnedBuffer::new(&self.gpu, whole.len as usize)?,
+        };
+        let staging = self.staging.insert(staged);
+        let mut spec = self.spec.clone();
+        // The staging memory stands where the device does: the batch's rows in their order.
+        spec.device.rows = rows;
+        let pairs = Pairs::interleaved(Indices::I32(&self.pair_list))?;
+        let extras = || cpu::Extras {
+            how: How {
+                threads: self.threads,
+                ..How::default()
+            },
+            ..cpu::Extras::default()
+        };
+        let start = Instant::now();
+        match self.setting.direction {
+            Direction::Gather => {
+                let (host, staged) = (self.host.as_slice(), staging.as_mut_slice());
+                cpu::gather(host, staged, &spec, &pairs, extras())?;
+                let copy = Transfer::to_device(staging, &self.device, whole)?;
+                self.gpu.scope(|scope| scope.put(&self.stream, &copy))?;
+            }
+            Direction::Scatter => {
+                let copy = Transfer::to_host(&self.device, staging, whole)?;
+                self.gpu.scope(|scope| scope.put(&self.stream, &copy))?;
+                drop(copy);
+                let (staged, host) = (staging.as_slice(), self.host.as_mut_slice());
+                cpu::scatter(staged, host, &spec, &pairs, extras())?;
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Copies once into a poisoned destination and compares every byte.
+    fn check(&mut self, way: Way) -> Result<u64> {
+        match self.setting.direction {
+            Direction::Gather => {
+                self.device.fill(POISON)?;
+                self.copy(way)?;
+                let device = self.device.to_vec()?;
+                verify(
+                    &self.setting,
+                    &self.pair_list,
+                    self.host.as_slice(),
+                    &device,
+                )
+            }
+            Direction::Scatter => {
+                self.host.as_mut_slice().fill(POISON);
+                self.copy(way)?;
+                let device = self.device.to_vec()?;
+                verify(
+                    &self.setting,
+                    &self.pair_list,
+                    &device,
+                    self.host.as_slice(),
+                )
+            }
+        }
+    }
+}
+
+/// Runs a command once, and once before untimed if it is to be warm.
+fn timed(
+    gpu: &Gpu,
+    stream: &Stream,
+    [start, end]: [&Event; 2],
+    command: &dyn Command,
+    warm: bool,
+) -> Result<Duration> {
+    gpu.scope(|scope| {
+        if warm {
+            scope.put(stream, command)?;
+        }
+        stream.record(start)?;
+        scope.put(stream, command)?;
+        stream.record(end)
+    })?;
+    Ok(end.since(start)?)
+}
+
+/// A way that this device or driver does not have, in words; or the error.
+fn lacking(error: &anyhow::Error) -> Option<String> {
+    match error.downcast_ref::<GpuError>()? {
+        error @ GpuError::MissingFunction { .. } => Some(error.to_string()),
+        GpuError::Refused(
+            refusal @ (Refusal::NoKernel { .. }
+            | Refusal::VersionNeedsNewerDevice { .. }
+            | Refusal::UnitDoesNotFit { .. }),
+        ) => Some(refusal.to_string()),
+        _ => None,
+    }
+}
+
+/// What came of a setting: a row a way, and the ways that there are not here, with the reason.
+pub(super) struct Measured {
+    pub(super) rows: Vec<GatherRow>,
+    pub(super) lacking: Vec<String>,
+}
+
+/// Measures a setting by all ways of its study.
+pub(super) fn study(
+    gpu: &Gpu,
+    setting: &Setting,
+    args: &Args,
+    progress: &Progress,
+) -> Result<Measured> {
+    let rig = RefCell::new(Rig::new(gpu, setting, args)?);
+    let mut ways: Vec<(Way, u64, Option<forerun_gpu::gather::Plan>)> = Vec::new();
+    let mut missing = Vec::new();
+    for way in Way::of(setting.study, args) {
+        let mut rig = rig.borrow_mut();
+        let checked = match way {
+            // It does not copy the batch's rows.
+            Way::Contiguous => Ok(0),
+            way => rig.check(way),
+        };
+        match checked {
+            Ok(bytes) => {
+                let plan = match way {
+                    Way::Default | Way::Version(_) => Some(rig.row_copy(way)?.plan().clone()),
+                    _ => None,
+                };
+                ways.push((way, bytes, plan));
+            }
+            Err(error) => match lacking(&error) {
+                Some(reason) => missing.push(format!("{}: {reason}", way.name())),
+                None => return Err(error).with_context(|| way.name()),
+            },
+        }
+    }
+    let cases = ways.iter().map(|&(way, ..)| {
+        let rig = &rig;
+        Case::new(0, way.name(), move |_| {
+            let mut rig = rig.borrow_mut();
+            let elapsed = rig.copy(way)?;
+            Ok(Sample::new(rig.setting.bytes(), elapsed))
+        })
+    });
+    let plan = Plan::new(args.rounds(), Duration::ZERO);
+    let outcomes = measure(cases.collect(), &plan, progress)?;
+    let of = |wanted: Way| {
+        let at = ways.iter().position(|(way, ..)| *way == wanted)?;
+        outcomes.get(at)
+    };
+    let ratio = |ours: &Outcome, other: Option<&Outcome>| other.map(|other| ours.ratio_to(other));
+    let rows = ways.iter().zip(&outcomes);
+    let rows = rows.map(|((way, bytes_checked, plan), outcome)| GatherRow {
+        device: Some(gpu.info().name.clone()),
+        bytes_checked: *bytes_checked,
+        share_of_contiguous: ratio(outcome, of(Way::Contiguous)),
+        ratio_to_v3: ratio(outcome, of(Way::Version(Version::V3))),
+        ..GatherRow::of(setting, "gpu", &way.name())
+            .with_outcome(outcome)
+            .with_plan(plan.as_ref())
+    });
+    Ok(Measured {
+        rows: rows.collect(),
+        lacking: missing,
+    })
+}
+
+/// Launches one kernel once and tells which.
+pub(super) fn once(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<String> {
+    let mut rig = Rig::new(gpu, setting, args)?;
+    let way = args
+        .version
+        .first()
+        .map_or(Way::Default, |&v| Way::Version(v));
+    let (gpu, stream) = (rig.gpu.clone(), Stream::first(gpu)?);
+    let copy = rig.row_copy(way)?;
+    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    Ok(copy.plan().to_string())
+}

@@ -1,0 +1,236 @@
+//! `bench gather`: scattered rows between pinned host memory and a GPU, against contiguous copies
+//! and what else there is.
+//!
+//! ```text
+//!   args.rs       the command line           setting.rs   what is copied, and its check byte by byte
+//!   gpu.rs        the ways on a GPU          beside.rs    a matrix product beside the copy
+//!   cpu.rs        without one                pytorch.rs   PyTorch's way, by pytorch.py
+//!   selfcheck.rs  --check                    row.rs, show.rs   results
+//! ```
+//!
+//! Where no GPU is found it says so, measures the processor's copy, and ends well; no figure of a
+//! GPU is printed then.
+
+mod args;
+mod beside;
+mod cpu;
+mod gpu;
+mod pytorch;
+mod row;
+mod selfcheck;
+mod setting;
+mod show;
+
+pub use args::Args;
+pub use row::GatherRow;
+pub use setting::{Cap, Order, Study};
+
+use crate::machine;
+use crate::output::{on_stdout, write_facts};
+use crate::progress::Progress;
+use crate::report::{Report, Tile};
+use anyhow::{Context, Result};
+use forerun_gpu::Gpu;
+use forerun_gpu::gather::Direction;
+use pytorch::Pytorch;
+use setting::Setting;
+use std::io::Write;
+
+const LEAD: &str = "Rows scattered over pinned host memory, copied to a GPU and back, against one contiguous copy of as \
+                    many bytes. Every way is checked byte by byte before it is timed.";
+
+/// Measures and prints to the standard output.
+///
+/// # Errors
+/// A command line that makes no sense, a copy that is wrong, or the device's.
+pub fn run(args: &Args) -> Result<()> {
+    on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
+}
+
+/// As [`run`], printing to `out`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+    args.output.check()?;
+    let gpu = match Gpu::open(args.device) {
+        Ok(gpu) => Some(gpu),
+        Err(error) if error.is_absent() => {
+            let fact = format!("No GPU was found: {error}.");
+            // With --json, the standard output is for objects alone.
+            if args.output.json {
+                eprintln!("{fact}");
+            } else {
+                writeln!(out, "{fact}")?;
+            }
+            None
+        }
+        Err(error) => return Err(error).context("opening the GPU"),
+    };
+    if args.check {
+        return check(gpu.as_ref(), progress, out);
+    }
+    if args.once {
+        return once(gpu.as_ref(), args, out);
+    }
+    Bench {
+        gpu,
+        args,
+        progress,
+        report: Report::new("Row gather", LEAD),
+    }
+    .run(out)
+}
+
+fn check(gpu: Option<&Gpu>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+    let Some(gpu) = gpu else {
+        writeln!(
+            out,
+            "Nothing was checked: it takes a GPU. The tests check the processor's copy, and the kernels on the processor."
+        )?;
+        return Ok(());
+    };
+    writeln!(out, "{}", gpu.info())?;
+    for line in selfcheck::run(gpu, progress)? {
+        writeln!(out, "checked: {line}")?;
+    }
+    Ok(())
+}
+
+fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
+    let mut setting = Setting::seed(args);
+    if let Some(direction) = args.direction {
+        setting.direction = direction;
+    }
+    if setting.direction == Direction::Scatter {
+        setting.order = Order::Unique;
+    }
+    setting.check()?;
+    match gpu {
+        Some(gpu) => writeln!(out, "Launched once: {}", gpu::once(gpu, &setting, args)?)?,
+        None => {
+            let elapsed = cpu::once(&setting)?;
+            writeln!(
+                out,
+                "Copied once on the processor, in {:.3} ms; there was no launch.",
+                elapsed.as_secs_f64() * 1e3
+            )?;
+        }
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    gpu: Option<Gpu>,
+    args: &'a Args,
+    progress: &'a Progress,
+    report: Report,
+}
+
+impl Bench<'_> {
+    fn run(mut self, out: &mut dyn Write) -> Result<()> {
+        let mut facts = machine::facts();
+        match &self.gpu {
+            Some(gpu) => facts.push(("GPU".into(), gpu.info().to_string())),
+            None => facts.push((
+                "GPU".into(),
+                "none found: all figures are the processor's".into(),
+            )),
+        }
+        if !self.args.output.json {
+            write_facts(out, &facts)?;
+        }
+        self.report.facts = facts;
+        for study in self.args.studies() {
+            self.study(study, out)?;
+        }
+        self.args.output.write_report(&self.report)
+    }
+
+    fn study(&mut self, study: Study, out: &mut dyn Write) -> Result<()> {
+        let settings = Setting::of(study, self.args)?;
+        let mut rows = Vec::new();
+        let mut notes = Vec::new();
+        match &self.gpu {
+            Some(gpu) if study == Study::Beside => {
+                rows = beside::study(gpu, &settings, self.args, self.progress)?;
+            }
+            Some(gpu) => {
+                for setting in &settings {
+                    let measured = gpu::study(gpu, setting, self.args, self.progress)?;
+                    rows.extend(measured.rows);
+                    for note in measured.lacking {
+                        if !notes.contains(&note) {
+                            notes.push(note);
+                        }
+                    }
+                }
+            }
+            None if study.is_of_the_gpu() => {
+                notes.push("it takes a GPU".to_owned());
+            }
+            None => {
+                for setting in &settings {
+                    rows.extend(cpu::study(setting, self.args, self.progress)?);
+                }
+            }
+        }
+        // PyTorch stands beside the study of both directions.
+        if study == Study::Direction && !self.args.no_pytorch {
+            match (&self.gpu, settings.first()) {
+                (Some(_), Some(setting)) => match pytorch::study(setting, self.args)? {
+                    Pytorch::Measured(more) => rows.extend(more),
+                    Pytorch::Absent(reason) => notes.push(format!("PyTorch: {reason}")),
+                },
+                _ => notes.push("PyTorch's way takes a GPU".to_owned()),
+            }
+        }
+        self.show(study, &settings, &rows, &notes, out)
+    }
+
+    fn show(
+        &mut self,
+        study: Study,
+        settings: &[Setting],
+        rows: &[GatherRow],
+        notes: &[String],
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        if self.args.output.json {
+            for row in rows {
+                writeln!(out, "{}", serde_json::to_string(row)?)?;
+            }
+        } else {
+            writeln!(out, "\nStudy: {}", study.name())?;
+            if let (Study::Seed, Some(setting)) = (study, settings.first()) {
+                for row in rows {
+                    show::seed(out, setting, row)?;
+                }
+            }
+            if !rows.is_empty() {
+                writeln!(out, "{}", show::table(study, rows).to_text())?;
+            }
+            for row in rows.iter().filter(|row| row.way == "default") {
+                if let Some(why) = &row.why {
+                    writeln!(out, "default: {why}")?;
+                    break;
+                }
+            }
+            for note in notes {
+                writeln!(out, "not measured: {note}")?;
+            }
+        }
+        out.flush()?;
+        if !rows.is_empty() {
+            show::section(&mut self.report, study, rows);
+        }
+        let best = rows.iter().find(|row| row.way == "default");
+        if let (Study::Seed, Some(row)) = (study, best) {
+            self.report.tiles.push(Tile::new(
+                "the default in the seed's setting",
+                format!("{:.2} GiB/s", row.gib_per_second),
+            ));
+        }
+        Ok(())
+    }
+}

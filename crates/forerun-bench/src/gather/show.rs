@@ -1,0 +1,155 @@
+//! The results as the published record prints them, as tables, and as a page.
+
+use super::row::GatherRow;
+use super::setting::{Setting, Study};
+use crate::report::{Chart, Report, Section, Shape};
+use crate::size::digits;
+use crate::table::Table;
+use std::io::{self, Write};
+
+/// One way in the seed's setting, as the published record prints it, with the decimal rate beside.
+pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> io::Result<()> {
+    let who = match (&row.device, row.engine.as_str()) {
+        (Some(device), _) => device.as_str(),
+        _ => "the processor, no GPU",
+    };
+    writeln!(out, "Benchmarking {} on {who} with:", row.way)?;
+    writeln!(out, "  BS: {}", setting.requests)?;
+    writeln!(out, "  TopK: {}", setting.rows_a_request)?;
+    writeln!(out, "  Total Copies: {}", setting.pairs())?;
+    let mib = setting.bytes() as f64 / (1u64 << 20) as f64;
+    writeln!(out, "  Data Size: {mib:.2} MB")?;
+    writeln!(out, "----------------------------------------")?;
+    writeln!(out, "Results (median of {}):", row.rounds)?;
+    writeln!(out, "  Latency: {:.4} ms", row.ms)?;
+    writeln!(
+        out,
+        "  Throughput: {:.2} GiB/s ({:.2} GB/s)",
+        row.gib_per_second, row.gb_per_second
+    )?;
+    writeln!(out, "----------------------------------------")?;
+    match row.bytes_checked {
+        0 => writeln!(out, "Not checked: it copies other bytes\n"),
+        n => writeln!(out, "Check Passed: {n} bytes compared\n"),
+    }
+}
+
+/// Where a row lies in the thing that its study changes.
+fn place(study: Study, row: &GatherRow) -> String {
+    match study {
+        Study::Seed | Study::Indices => row.indices.clone(),
+        Study::RowBytes => row.row_bytes.to_string(),
+        Study::Direction => row.direction.clone(),
+        Study::Offset => row.offset_bytes.to_string(),
+        Study::Multiprocessors | Study::Beside => {
+            let cap = row.multiprocessors.clone();
+            cap.unwrap_or_else(|| "-".into())
+        }
+    }
+}
+
+/// What the thing is called.
+fn axis(study: Study) -> &'static str {
+    match study {
+        Study::Seed | Study::Indices => "indices",
+        Study::RowBytes => "bytes a row",
+        Study::Direction => "direction",
+        Study::Offset => "offset",
+        Study::Multiprocessors | Study::Beside => "multiprocessors",
+    }
+}
+
+/// The rows of a study.
+pub(super) fn table(study: Study, rows: &[GatherRow]) -> Table {
+    let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let mut table = Table::new([
+        axis(study),
+        "way",
+        "unit",
+        "blocks",
+        "ms",
+        "GiB/s",
+        "GB/s",
+        "slowest-fastest",
+        "of contiguous",
+        "vs v3",
+        "product",
+    ]);
+    for row in rows {
+        table.push([
+            place(study, row),
+            row.way.clone(),
+            dash(row.unit_bytes.map(|n| n.to_string())),
+            dash(row.blocks.map(|n| n.to_string())),
+            format!("{:.4}", row.ms),
+            format!("{:.2}", row.gib_per_second),
+            format!("{:.2}", row.gb_per_second),
+            format!(
+                "{:.2} - {:.2}",
+                row.gib_per_second_min, row.gib_per_second_max
+            ),
+            dash(row.share_of_contiguous.map(|x| format!("{x:.3}"))),
+            dash(row.ratio_to_v3.map(|x| format!("{}x", digits(x)))),
+            dash(row.product_slowdown.map(|x| format!("{x:.3}x"))),
+        ]);
+    }
+    let keep = [axis(study), "way", "ms", "GiB/s", "GB/s"];
+    for (head, cell) in table.take_constant(&keep) {
+        if cell != "-" {
+            // It is worth a column after all: every row has the same, and it says something.
+            table.heads.push(head);
+            table.rows.iter_mut().for_each(|row| row.push(cell.clone()));
+        }
+    }
+    table
+}
+
+/// A study's chart: the rate of each way over the thing that changes.
+fn chart(study: Study, rows: &[GatherRow]) -> Chart {
+    let mut chart = Chart::new(format!("GiB/s by {}", axis(study)), Shape::Bars);
+    chart.x_label = axis(study).into();
+    chart.y_label = "GiB/s".into();
+    chart.format = |value| format!("{value:.2}");
+    for row in rows {
+        let place = place(study, row);
+        if !chart.x.contains(&place) {
+            chart.x.push(place);
+        }
+    }
+    let mut ways: Vec<&str> = Vec::new();
+    for row in rows {
+        if !ways.contains(&row.way.as_str()) {
+            ways.push(&row.way);
+        }
+    }
+    for way in ways {
+        let values: Vec<_> = chart
+            .x
+            .iter()
+            .map(|at| {
+                let row = rows
+                    .iter()
+                    .find(|r| r.way == way && place(study, r) == *at)?;
+                Some((
+                    row.gib_per_second,
+                    row.gib_per_second_min,
+                    row.gib_per_second_max,
+                ))
+            })
+            .collect();
+        chart.push(way, values);
+    }
+    chart
+}
+
+/// Adds a study to the page.
+pub(super) fn section(report: &mut Report, study: Study, rows: &[GatherRow]) {
+    report
+        .sections
+        .push(Section::Heading(format!("Study: {}", study.name())));
+    report.sections.push(Section::Chart(chart(study, rows)));
+    report.sections.push(Section::Table {
+        caption: format!("Medians of {} rounds", rows.first().map_or(0, |r| r.rounds)),
+        table: table(study, rows),
+    });
+}

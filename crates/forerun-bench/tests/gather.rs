@@ -1,0 +1,146 @@
+//! `bench gather` in quick mode: without a GPU it says so, copies on the processor, and gives no figure of a GPU.
+
+use clap::Parser;
+use forerun_bench::gather::{self, GatherRow, Study};
+use forerun_bench::progress::Progress;
+use forerun_bench::report::check_html;
+use forerun_gpu::Gpu;
+
+#[derive(Parser)]
+struct Bench {
+    #[command(flatten)]
+    args: gather::Args,
+}
+
+fn bench(line: &str) -> Result<String, String> {
+    let words = std::iter::once("gather").chain(line.split_whitespace());
+    let bench = Bench::try_parse_from(words).map_err(|error| error.to_string())?;
+    let mut out = Vec::new();
+    gather::run_to(&bench.args, &Progress::hidden(), &mut out)
+        .map_err(|error| format!("{error:#}"))?;
+    Ok(String::from_utf8(out).expect("text"))
+}
+
+fn rows(line: &str) -> Vec<GatherRow> {
+    let text = bench(line).expect(line);
+    let row = |line: &str| serde_json::from_str(line).expect(line);
+    text.lines().map(row).collect()
+}
+
+fn has_gpu() -> bool {
+    match Gpu::open(0) {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(error.is_absent(), "{error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn all_studies_run_and_the_seeds_comes_first_as_the_record_prints_it() {
+    let text = bench("--quick").unwrap();
+    let seed = text.find("Study: seed").expect("the seed's study");
+    for line in [
+        "  BS: 4",
+        "  TopK: 33",
+        "  Total Copies: 132",
+        "  Data Size: 0.08 MB",
+        "Check Passed: 196800 bytes compared",
+    ] {
+        assert!(text[seed..].contains(line), "{line}: {text}");
+    }
+    assert!(text.contains(" GiB/s (") && text.contains(" GB/s)"));
+    for study in ["indices", "row-bytes", "direction", "offset"] {
+        assert!(text.contains(&format!("\nStudy: {study}\n")), "{study}");
+    }
+    if !has_gpu() {
+        assert!(text.starts_with("No GPU was found: "), "{text}");
+        assert!(text.contains("all figures are the processor's"));
+        assert!(text.contains("Study: multiprocessors\nnot measured: it takes a GPU"));
+        assert!(text.contains("Study: beside\nnot measured: it takes a GPU"));
+        assert!(!text.contains("default:"), "{text}");
+    }
+}
+
+#[test]
+fn each_row_is_an_object_and_no_figure_is_a_gpus_where_there_is_none() {
+    let rows = rows(
+        "--quick --json --study seed,direction,row-bytes --row-bytes 64,656 --ahead 0,2 --threads 2 --no-pytorch",
+    );
+    assert!(!rows.is_empty());
+    for row in &rows {
+        assert_eq!((row.bench.as_str(), row.rounds), ("gather", 2));
+        assert!(row.gib_per_second > 0.0 && row.gb_per_second > row.gib_per_second);
+        assert_eq!(row.bytes_checked > 0, row.way != "contiguous", "{row:?}");
+        assert!(row.way == "contiguous" || row.share_of_contiguous.is_some());
+    }
+    if !has_gpu() {
+        assert!(
+            rows.iter()
+                .all(|row| row.engine == "cpu" && row.device.is_none() && row.blocks.is_none())
+        );
+        let ways: Vec<&str> = rows.iter().take(5).map(|row| row.way.as_str()).collect();
+        let all = [
+            "contiguous",
+            "memcpy",
+            "ahead-2",
+            "memcpy-2-threads",
+            "ahead-2-2-threads",
+        ];
+        assert_eq!(ways, all);
+        // One seed, two directions, two sizes.
+        assert_eq!(rows.len(), 5 * 5);
+    }
+}
+
+#[test]
+fn a_page_has_a_chart_for_each_study() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gather.html");
+    bench(&format!("--quick --no-pytorch --report {}", path.display())).unwrap();
+    let html = std::fs::read_to_string(&path).expect("the page");
+    check_html(&html).expect("well formed");
+    let charts = html.matches("<svg").count();
+    assert!(
+        charts >= Study::ALL.len() - if has_gpu() { 0 } else { 2 },
+        "{charts}"
+    );
+}
+
+#[test]
+fn one_launch_and_the_check_say_what_they_did_or_why_not() {
+    let once = bench("--quick --once --direction scatter").unwrap();
+    let check = bench("--quick --check").unwrap();
+    if has_gpu() {
+        assert!(once.contains("Launched once") && check.contains("checked: "));
+    } else {
+        assert!(
+            once.contains("on the processor") && once.contains("no launch"),
+            "{once}"
+        );
+        assert!(
+            check.contains("Nothing was checked: it takes a GPU"),
+            "{check}"
+        );
+    }
+}
+
+#[test]
+fn wrong_arguments_are_told_in_words() {
+    for (line, word) in [
+        ("--study sideways", "row-bytes"),
+        ("--version v9", "v5-r2"),
+        ("--unit 2", "16, 8, 4 or 1"),
+        ("--multiprocessors none", "write 8, or all"),
+        ("--indices odd", "repeated"),
+        ("--direction up", "scatter"),
+        ("--quick --slots 5", "do not fit 5 slots"),
+        ("--quick --row-bytes 0", "at least one byte"),
+        ("--quick --once --slots 5", "do not fit 5 slots"),
+        ("--once --check", "cannot be used with"),
+    ] {
+        let refusal = bench(line).expect_err(line);
+        assert!(refusal.contains(word), "{line}: {refusal}");
+    }
+}
