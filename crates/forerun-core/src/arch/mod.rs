@@ -15,7 +15,7 @@ mod prefetch;
 mod simd;
 
 pub use isa::{Isa, IsaChoice, ParseIsaError, Request, isa, isa_choice};
-pub use prefetch::prefetch_read;
+pub use prefetch::{prefetch_read, prefetch_read_l2};
 pub use simd::{Lanes, Mask, OneLane, Scalar, Simd, WithSimd, dispatch};
 
 #[cfg(target_arch = "x86_64")]
