@@ -1,5 +1,6 @@
 //! One key after the other: for tables that a cache holds, and to measure what a batch is worth.
 
+use super::waiting::BLOCK_MAX;
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
@@ -17,9 +18,6 @@ pub(super) fn single<S: Simd, K: Word, V: Word>(
     }
 }
 
-/// Keys whose places are worked out together.
-const BLOCK: usize = 16;
-
 /// Every bucket of every key, without a branch: the reads of different keys overlap as far as the processor looks ahead.
 #[inline(always)]
 pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
@@ -27,18 +25,13 @@ pub(super) fn direct<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let mut places = [P::Place::default(); BLOCK];
-    let keys = batch.keys.chunks(BLOCK);
-    let slots = batch
-        .values
-        .chunks_mut(BLOCK)
-        .zip(batch.found.chunks_mut(BLOCK));
-    for (keys, (values, found)) in keys.zip(slots) {
-        let places = &mut places[..keys.len()];
-        probe.starts(simd, keys, places);
-        let slots = values.iter_mut().zip(found);
-        for ((&key, &mut place), (value, found)) in keys.iter().zip(places).zip(slots) {
-            (*found, *value) = probe.whole(simd, key, place);
-        }
+    let mut places = [P::Place::default(); BLOCK_MAX];
+    let mut from = 0;
+    while from < batch.len() {
+        let to = batch.len().min(from + BLOCK_MAX);
+        let places = &mut places[..to - from];
+        probe.starts(simd, &batch.keys[from..to], places);
+        batch.whole(simd, probe, from, places);
+        from = to;
     }
 }

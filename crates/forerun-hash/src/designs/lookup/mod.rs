@@ -115,6 +115,25 @@ impl<'a, K: Word, V: Word> Batch<'a, K, V> {
         self.values[i] = value;
         self.found[i] = hit;
     }
+
+    /// Looks up, each as a whole, the keys from `from` on that `places` are for.
+    #[inline(always)]
+    fn whole<S: Simd, P: Probe<K, V>>(
+        &mut self,
+        simd: S,
+        probe: &P,
+        from: usize,
+        places: &[P::Place],
+    ) {
+        let to = from + places.len();
+        let answers = self.values[from..to]
+            .iter_mut()
+            .zip(&mut self.found[from..to]);
+        let lookups = self.keys[from..to].iter().zip(places).zip(answers);
+        for ((&key, &place), (value, found)) in lookups {
+            (*found, *value) = probe.whole(simd, key, place);
+        }
+    }
 }
 
 /// A batch's lookup with one design, to be run with an instruction set.

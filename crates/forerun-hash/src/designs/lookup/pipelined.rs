@@ -1,33 +1,26 @@
-//! A prefetch for each compare: lookups that far ahead of the one compared are in flight, from the batch's first key to its
-//! last, so that the memory system never waits for the program.
+//! A block is prefetched while the one before the last is compared, from the batch's first key to its last, so that the
+//! memory system never waits for the program.
 //!
 //! ```text
-//!   block     0    1    2    3    …                         a block is BLOCK keys
-//!   turn 0    pp   pp                                       p  prefetch its first buckets
-//!   turn 1    c         pp                                  c  compare them, one prefetch for one compare
-//!   turn 2    w    c         pp                             w  its keys that need a further bucket, prefetched in the turn
-//!   turn 3         w    c         …                            before, are compared with that
+//!   block     0    1    2    3    …
+//!   turn 0    pp   pp                  p  prefetch the first bucket of each key
+//!   turn 1    c         pp             c  compare it, and prefetch a further one for those that need it
+//!   turn 2    w    c         pp        w  compare that
+//!   turn 3         w    c         …
 //! ```
-//!
-//! Which keys need a further bucket cannot be foretold, so none of it is a branch (`waiting.rs`). Once a block they are gone
-//! through, a loop whose length is the one thing guessed.
 
-use super::waiting::Waiting;
+use super::waiting::{BLOCK_MAX, Waiting, compare};
 use super::{Batch, Probe};
 use crate::designs::Word;
 use forerun_core::arch::Simd;
 
 /// Keys in a block.
 const BLOCK: usize = 16;
-/// Lookups between a key's prefetch and its compare.
-const AHEAD: usize = 2 * BLOCK;
+/// Blocks between a key's prefetch and its compare.
+const BLOCKS_AHEAD: usize = 2;
+const AHEAD: usize = BLOCKS_AHEAD * BLOCK;
 /// Room for waiting keys: those of a block, and as many that wait for the second time or more.
 const WAITING: usize = 2 * BLOCK;
-
-/// The places of a few blocks.
-struct Places<P> {
-    ring: [[P; BLOCK]; AHEAD / BLOCK],
-}
 
 /// One bucket of each key, further ones as they are needed.
 #[inline(always)]
@@ -36,79 +29,81 @@ pub(super) fn as_needed<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let len = batch.len();
-    let mut places = Places {
-        ring: [[P::Place::default(); BLOCK]; AHEAD / BLOCK],
-    };
-    let mut lists = [const { () }; 2].map(|()| Waiting::<P::Cursor, WAITING>::new());
-    let [old, new] = &mut lists;
-    let (mut old, mut new) = (old, new);
+    let mut ring = [[P::Place::default(); BLOCK]; BLOCKS_AHEAD];
+    let mut cursors = [P::Cursor::default(); BLOCK_MAX];
+    let mut lists = [(); 2].map(|()| Waiting::<P::Cursor, WAITING>::new());
+    let [now, next] = &mut lists;
+    let (mut now, mut next) = (now, next);
 
-    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut places.ring) {
-        let places = &mut places[..keys.len()];
-        probe.starts(simd, keys, places);
-        for &place in &*places {
-            probe.prefetch(place);
-        }
+    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut ring) {
+        fetch(simd, probe, keys, places);
     }
     let mut from = 0;
-    while from < len {
-        let to = len.min(from + BLOCK);
-        let here = &mut places.ring[from / BLOCK % (AHEAD / BLOCK)];
-        // The places of the block that is now AHEAD; none, near the end.
-        let ahead = &batch.keys[len.min(from + AHEAD)..len.min(from + AHEAD + BLOCK)];
-        let mut next = [P::Place::default(); BLOCK];
-        probe.starts(simd, ahead, &mut next[..ahead.len()]);
-
-        let keys = batch.keys[from..to].iter();
-        let slots = batch.values[from..to]
-            .iter_mut()
-            .zip(&mut batch.found[from..to]);
-        let lookups = keys.zip(here.iter().zip(&next)).zip(slots).enumerate();
-        for (i, ((&key, (&place, &next)), (value, found))) in lookups {
-            if i < ahead.len() {
-                probe.prefetch(next);
-            }
-            let step = probe.first(simd, key, place);
-            (*found, *value) = (step.hit, step.value);
-            new.push_if(step.more, from + i, step.next);
-        }
-        *here = next;
-        for (index, cursor) in new.iter_mut() {
-            *cursor = probe.aim(batch.keys[index], *cursor);
-        }
-        turn(simd, probe, batch, old, new);
-        (old, new) = (new, old);
+    while from < batch.len() {
+        let to = batch.len().min(from + BLOCK);
+        let places = &mut ring[from / BLOCK % BLOCKS_AHEAD];
+        let here = *places;
+        fetch(simd, probe, batch.ahead(from), places);
+        let answers = (&mut batch.values[from..to], &mut batch.found[from..to]);
+        let keys = &batch.keys[from..to];
+        let more = compare(simd, probe, keys, &here, answers, &mut cursors);
+        next.collect(probe, batch.keys, from, more, &cursors);
+        turn(simd, probe, batch, now, next);
+        (now, next) = (next, now);
         from = to;
     }
-    while !old.is_empty() {
-        turn(simd, probe, batch, old, new);
-        (old, new) = (new, old);
+    while !now.is_empty() {
+        turn(simd, probe, batch, now, next);
+        (now, next) = (next, now);
     }
 }
 
-/// Goes on with those that waited in `old`; who needs yet another bucket waits again, in `new`. Leaves `old` empty.
+impl<K: Word, V: Word> Batch<'_, K, V> {
+    /// The block that is `AHEAD` of the one at `from`, as far as there is one.
+    #[inline(always)]
+    fn ahead(&self, from: usize) -> &[K] {
+        let at = self.len().min(from + AHEAD);
+        &self.keys[at..self.len().min(at + BLOCK)]
+    }
+}
+
+/// Works out where the keys of a block start, and prefetches it.
+#[inline(always)]
+fn fetch<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
+    simd: S,
+    probe: &P,
+    keys: &[K],
+    places: &mut [P::Place; BLOCK],
+) {
+    let places = &mut places[..keys.len()];
+    probe.starts(simd, keys, places);
+    for &place in &*places {
+        probe.prefetch(place);
+    }
+}
+
+/// Goes on with those that wait in `now`, and leaves it empty; who needs yet another bucket waits again, in `next`.
 #[inline(always)]
 fn turn<S: Simd, K: Word, V: Word, P: Probe<K, V>, const N: usize>(
     simd: S,
     probe: &P,
     batch: &mut Batch<'_, K, V>,
-    old: &mut Waiting<P::Cursor, N>,
-    new: &mut Waiting<P::Cursor, N>,
+    now: &mut Waiting<P::Cursor, N>,
+    next: &mut Waiting<P::Cursor, N>,
 ) {
-    for (index, &mut cursor) in old.iter_mut() {
+    for (index, cursor) in now.iter() {
         let key = batch.keys[index];
         let step = probe.further(simd, key, cursor);
         if !step.more {
             batch.answer(index, (step.hit, step.value));
-        } else if new.has_room_for(BLOCK + 1) {
-            new.push_if(true, index, probe.aim(key, step.next));
+        } else if next.has_room_for(1) {
+            next.push(index, probe.aim(key, step.next));
         } else {
             // Rare: many keys of one batch with many buckets. This one goes to its end alone.
             batch.answer(index, probe.walk(simd, key, step));
         }
     }
-    old.clear();
+    now.clear();
 }
 
 /// All buckets of each key, prefetched together and compared together.
@@ -118,37 +113,32 @@ pub(super) fn all<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
     probe: &P,
     batch: &mut Batch<'_, K, V>,
 ) {
-    let len = batch.len();
-    let mut places = Places {
-        ring: [[P::Place::default(); BLOCK]; AHEAD / BLOCK],
-    };
-    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut places.ring) {
-        let places = &mut places[..keys.len()];
-        probe.starts(simd, keys, places);
-        for (&key, &place) in keys.iter().zip(&*places) {
-            probe.prefetch_whole(key, place);
-        }
+    let mut ring = [[P::Place::default(); BLOCK]; BLOCKS_AHEAD];
+    for (keys, places) in batch.keys.chunks(BLOCK).zip(&mut ring) {
+        fetch_whole(simd, probe, keys, places);
     }
     let mut from = 0;
-    while from < len {
-        let to = len.min(from + BLOCK);
-        let here = &mut places.ring[from / BLOCK % (AHEAD / BLOCK)];
-        let ahead = &batch.keys[len.min(from + AHEAD)..len.min(from + AHEAD + BLOCK)];
-        let mut next = [P::Place::default(); BLOCK];
-        probe.starts(simd, ahead, &mut next[..ahead.len()]);
-
-        let keys = batch.keys[from..to].iter();
-        let slots = batch.values[from..to]
-            .iter_mut()
-            .zip(&mut batch.found[from..to]);
-        let lookups = keys.zip(here.iter().zip(&next)).zip(slots).enumerate();
-        for (i, ((&key, (&place, &next)), (value, found))) in lookups {
-            if let Some(&ahead) = ahead.get(i) {
-                probe.prefetch_whole(ahead, next);
-            }
-            (*found, *value) = probe.whole(simd, key, place);
-        }
-        *here = next;
+    while from < batch.len() {
+        let to = batch.len().min(from + BLOCK);
+        let places = &mut ring[from / BLOCK % BLOCKS_AHEAD];
+        let here = *places;
+        fetch_whole(simd, probe, batch.ahead(from), places);
+        batch.whole(simd, probe, from, &here[..to - from]);
         from = to;
+    }
+}
+
+/// As [`fetch`], with all that the keys may need.
+#[inline(always)]
+fn fetch_whole<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
+    simd: S,
+    probe: &P,
+    keys: &[K],
+    places: &mut [P::Place; BLOCK],
+) {
+    let places = &mut places[..keys.len()];
+    probe.starts(simd, keys, places);
+    for (&key, &place) in keys.iter().zip(&*places) {
+        probe.prefetch_whole(key, place);
     }
 }

@@ -1,8 +1,45 @@
-//! The keys of a batch that need a further bucket: a list that is appended to without a branch.
+//! A block of keys at their first bucket, and the list of those that must go on.
 //!
 //! ```text
-//!   write always   index[len], cursor[len]        keep: len += more        more is 0 or 1
+//!   compare     k0 k1 k2 k3 …        more: a bit a key        0 0 1 0 0 1 …
+//!   collect     for each bit that is set                      [k2, k5, …]
 //! ```
+//!
+//! Whether a key must go on cannot be foretold, so the compares make bits of it, not branches. What is guessed is how many
+//! there are in a block: once a block.
+
+use super::Probe;
+use crate::designs::Word;
+use forerun_core::arch::Simd;
+
+/// Keys in a block, at most.
+pub(super) const BLOCK_MAX: usize = 32;
+
+/// Reads the first place of each key of a block; all slices are as long as `keys`, but for `cursors`, which is at least as
+/// long. Bit `i` of the result is set if key `i` must go on, by `cursors[i]`.
+#[inline(always)]
+pub(super) fn compare<S: Simd, K: Word, V: Word, P: Probe<K, V>>(
+    simd: S,
+    probe: &P,
+    keys: &[K],
+    places: &[P::Place],
+    (values, found): (&mut [V], &mut [bool]),
+    cursors: &mut [P::Cursor],
+) -> u32 {
+    debug_assert!(keys.len() <= BLOCK_MAX);
+    let answers = values.iter_mut().zip(found).zip(cursors);
+    let mut more = 0;
+    for (i, ((&key, &place), ((value, found), cursor))) in
+        keys.iter().zip(places).zip(answers).enumerate()
+    {
+        let step = probe.first(simd, key, place);
+        *value = step.value;
+        *found = step.hit;
+        *cursor = step.next;
+        more |= u32::from(step.more) << i;
+    }
+    more
+}
 
 /// Up to `N` keys, each by its index in the batch and its lookup's cursor. `N` is a power of two.
 pub(super) struct Waiting<C, const N: usize> {
@@ -37,32 +74,37 @@ impl<C: Copy + Default, const N: usize> Waiting<C, N> {
         self.len + more <= N
     }
 
-    /// Appends a key if `more`. The caller has seen to it that there is room: without, the list's start is lost.
+    /// Appends a key. The caller has seen to it that there is room.
     #[inline(always)]
-    pub(super) fn push_if(&mut self, more: bool, index: usize, cursor: C) {
-        debug_assert!(!more || self.len < N);
+    pub(super) fn push(&mut self, index: usize, cursor: C) {
+        debug_assert!(self.len < N);
         // The remainder is a mask, and spares the check of the index.
         self.index[self.len % N] = index as u32;
         self.cursor[self.len % N] = cursor;
-        self.len += usize::from(more);
+        self.len += 1;
+    }
+
+    /// Appends the keys of a block, which starts at `from`, that `more` has a bit for, and aims at their next place.
+    #[inline(always)]
+    pub(super) fn collect<K: Word, V: Word, P: Probe<K, V, Cursor = C>>(
+        &mut self,
+        probe: &P,
+        keys: &[K],
+        from: usize,
+        mut more: u32,
+        cursors: &[C; BLOCK_MAX],
+    ) {
+        while more != 0 {
+            let i = more.trailing_zeros() as usize;
+            more &= more - 1;
+            self.push(from + i, probe.aim(keys[from + i], cursors[i]));
+        }
     }
 
     /// The keys, in the order in which they came.
     #[inline(always)]
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut C)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, C)> {
         let indices = self.index.iter().map(|&index| index as usize);
-        indices.zip(&mut self.cursor).take(self.len)
-    }
-
-    /// Shows each key, and keeps those for which `keep` says so.
-    #[inline(always)]
-    pub(super) fn retain_mut(&mut self, mut keep: impl FnMut(usize, &mut C) -> bool) {
-        let len = self.len.min(N);
-        self.len = 0;
-        for at in 0..len {
-            let (index, mut cursor) = (self.index[at] as usize, self.cursor[at]);
-            let more = keep(index, &mut cursor);
-            self.push_if(more, index, cursor);
-        }
+        indices.zip(self.cursor).take(self.len)
     }
 }
