@@ -59,6 +59,11 @@ pub(crate) fn image(capability: (u32, u32)) -> Result<Cow<'static, [u8]>, CubinE
     }
 }
 
+/// As [`image`], compiled on this machine even if one was embedded: for a driver that is older than what made that.
+pub(crate) fn recompiled(capability: (u32, u32)) -> Result<Vec<u8>, CubinError> {
+    compiled(capability, Cache::of_user().as_ref())
+}
+
 fn embedded(capability: (u32, u32)) -> Option<&'static [u8]> {
     match capability.0 {
         8 => SM_80,

@@ -21,11 +21,11 @@ impl fmt::Display for CudaVersion {
 #[non_exhaustive]
 pub enum GpuError {
     /// The driver's library is not on this machine.
-    #[error("no NVIDIA driver was found: the library libcuda cannot be loaded")]
+    #[error("there is no NVIDIA driver: the library libcuda cannot be loaded")]
     NoDriver,
     /// The library is the toolkit's stand-in, which has all functions and does nothing.
     #[error(
-        "no NVIDIA driver was found: the library libcuda is the toolkit's stub, made for linking"
+        "there is no NVIDIA driver: the library libcuda is the toolkit's stub, made for linking"
     )]
     StubDriver,
     /// There is a driver and no device for it.

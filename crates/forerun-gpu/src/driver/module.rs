@@ -15,12 +15,23 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Loads the machine code that fits the device.
+    /// Loads the machine code that fits the device; where the driver is too old for what was
+    /// embedded, what a compiler of its own age makes of the source.
     pub(crate) fn load(gpu: &Gpu) -> Result<Image, GpuError> {
-        let code = cubin::image(gpu.info().compute_capability)
-            .map_err(|error| GpuError::Kernels(error.to_string()))?;
+        let capability = gpu.info().compute_capability;
+        let told = |error: cubin::CubinError| GpuError::Kernels(error.to_string());
+        let code = cubin::image(capability).map_err(told)?;
+        let module = match Module::load(gpu, &code) {
+            Ok(module) => module,
+            Err(refused) => {
+                let code = cubin::recompiled(capability).map_err(|error| {
+                    GpuError::Kernels(format!("{refused}; compiling them again: {error}"))
+                })?;
+                Module::load(gpu, &code)?
+            }
+        };
         Ok(Image {
-            module: Module::load(gpu, &code)?,
+            module,
             found: Mutex::default(),
         })
     }
