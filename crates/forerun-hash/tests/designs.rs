@@ -136,6 +136,8 @@ fn load_floor(design: Design) -> f64 {
         Design::Bucketized3x2 => 0.96,
         Design::Bucketized3x4 => 0.98,
         Design::Bucketized3x8 => 0.99,
+        Design::Tagged8 | Design::Tagged16 => 0.93,
+        Design::MemC3 => 0.92,
     }
 }
 

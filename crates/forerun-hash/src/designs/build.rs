@@ -1,6 +1,8 @@
 //! Building a table by its design's name.
 
 use super::cuckoo::Cuckoo;
+use super::memc3::MemC3;
+use super::tagged::Tagged;
 use super::{Design, FixedTable, Word};
 use forerun_core::RegionError;
 use forerun_core::arch::Isa;
@@ -55,5 +57,8 @@ pub fn build<K: Word, V: Word>(
         Design::Bucketized3x2 => Box::new(Cuckoo::<K, V, 3, 2>::new(slots, isa, seed)?),
         Design::Bucketized3x4 => Box::new(Cuckoo::<K, V, 3, 4>::new(slots, isa, seed)?),
         Design::Bucketized3x8 => Box::new(Cuckoo::<K, V, 3, 8>::new(slots, isa, seed)?),
+        Design::Tagged8 => Box::new(Tagged::<K, V, u8>::new(slots, isa, seed)?),
+        Design::Tagged16 => Box::new(Tagged::<K, V, u16>::new(slots, isa, seed)?),
+        Design::MemC3 => Box::new(MemC3::<K, V>::new(slots, isa, seed)?),
     })
 }

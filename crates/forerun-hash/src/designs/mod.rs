@@ -4,6 +4,8 @@
 //! |---|---|---|---|
 //! | `cuckoo2` … `cuckoo4` | one of N slots | a vector of keys, one a lane, by gathers | Pagh and Rodler, 2001; Fotakis et al., 2003 |
 //! | `bucketized2x2` … `bucketized3x8` | one of N buckets of M slots | all slots of a bucket at once | Dietzfelbinger and Weidling, 2007 |
+//! | `tagged8`, `tagged16` | a group of 16, or the groups after it | sixteen tags at once | Kulukundis, 2017 |
+//! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
 //!
 //! They share hash, memory, marks and batch strategies ([`Lookup`]), so that a study of two of them compares their layouts.
 //! [`HashTable`](crate::HashTable) is the table to use; these are what it was chosen from. They hold what they were built
@@ -14,8 +16,10 @@ mod build;
 pub mod cuckoo;
 mod hasher;
 mod lookup;
+pub mod memc3;
 mod names;
 mod slab;
+pub mod tagged;
 mod word;
 
 pub use build::{BuildError, SLOTS_MAX, build};

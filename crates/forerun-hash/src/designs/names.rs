@@ -88,6 +88,12 @@ names! {
         Bucketized3x4 = "bucketized3x4",
         /// Three choices of a bucket of eight slots.
         Bucketized3x8 = "bucketized3x8",
+        /// Groups of sixteen one-byte tags, one after the other.
+        Tagged8 = "tagged8",
+        /// Groups of sixteen two-byte tags, one after the other.
+        Tagged16 = "tagged16",
+        /// Two choices of a bucket of four slots with one-byte tags, read optimistically, without vectors: the baseline.
+        MemC3 = "memc3",
     }
 }
 
@@ -110,13 +116,34 @@ names! {
         PipelinedAll = "pipelined-all",
         /// A window of lookups, each at its own step.
         Rolling = "rolling",
+        /// One key a lane, by gathers, without prefetch.
+        Vertical = "vertical",
+        /// One key a lane, by gathers; every slot of a key fetched ahead.
+        VerticalAll = "vertical-all",
     }
 }
 
 impl Design {
     /// The strategies that the design has code of its own for. [`Lookup::Auto`] is one of them.
     pub fn lookups(self) -> &'static [Lookup] {
-        Lookup::ALL
+        use Lookup::*;
+        match self {
+            Design::Cuckoo2 | Design::Cuckoo3 | Design::Cuckoo4 => Lookup::ALL,
+            // Which entry to fetch is known only from the tags.
+            Design::Tagged8 | Design::Tagged16 => {
+                &[Auto, Single, Direct, Staged, Pipelined, Rolling]
+            }
+            _ => &[
+                Auto,
+                Single,
+                Direct,
+                Staged,
+                StagedAll,
+                Pipelined,
+                PipelinedAll,
+                Rolling,
+            ],
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! Distances that are powers of two keep a bucket of at most a line inside one line, and let a larger one start at a
 //! line's start. It costs padding where a bucket's size is none: a quarter of the bytes of four entries of `u32` and `u64`.
 
-use forerun_core::arch::prefetch_read;
+use forerun_core::arch::prefetch_read_l2;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 use std::marker::PhantomData;
 
@@ -52,6 +52,12 @@ impl<T: Zeroed> Slab<T> {
         self.region.len()
     }
 
+    /// The first bucket's address.
+    #[inline(always)]
+    pub(super) fn as_ptr(&self) -> *const T {
+        self.region.as_ptr().cast()
+    }
+
     /// Bucket `index`.
     ///
     /// # Panics
@@ -92,7 +98,7 @@ impl<T: Zeroed> Slab<T> {
         let at = index as usize * Self::STRIDE_BYTES;
         for line in 0..Self::LINES {
             // A hint may go anywhere, so that the index needs no check.
-            prefetch_read(
+            prefetch_read_l2(
                 self.region
                     .as_ptr()
                     .wrapping_add(at + line * CACHE_LINE_BYTES),

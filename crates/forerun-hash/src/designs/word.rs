@@ -1,6 +1,7 @@
 //! What keys and values may be: `u32` and `u64`, with the vectors and atomics that belong to them.
 
 use super::hasher::{Constants, Hash};
+use super::memc3::sync::{AtomicU32, AtomicU64, AtomicWord};
 use forerun_core::arch::{Lanes, Simd};
 use std::fmt::Debug;
 
@@ -17,6 +18,14 @@ pub trait Word:
 {
     /// A vector of such words, one a lane.
     type Lanes<S: Simd>: Lanes<S, Word = Self>;
+
+    /// The word as readers see it that a writer writes beside.
+    #[doc(hidden)]
+    #[allow(
+        private_bounds,
+        reason = "what an atomic word can do is no one else's concern"
+    )]
+    type Atomic: AtomicWord + Debug;
 
     /// Size in memory.
     const BYTES: usize = size_of::<Self>();
@@ -50,6 +59,7 @@ pub trait Word:
 
 impl Word for u32 {
     type Lanes<S: Simd> = S::U32s;
+    type Atomic = AtomicU32;
     const ZERO: u32 = 0;
     const MAX: u32 = u32::MAX;
 
@@ -81,6 +91,7 @@ impl Word for u32 {
 
 impl Word for u64 {
     type Lanes<S: Simd> = S::U64s;
+    type Atomic = AtomicU64;
     const ZERO: u64 = 0;
     const MAX: u64 = u64::MAX;
 

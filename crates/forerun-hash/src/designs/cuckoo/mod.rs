@@ -18,6 +18,7 @@
 mod bucket;
 pub(super) mod path;
 mod probe;
+mod vertical;
 
 use super::aside::{Aside, any_mark, is_mark};
 use super::hasher::{Constants, Hash, scale};
@@ -162,7 +163,11 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
         lookup: Lookup,
     ) -> usize {
         let lookup = lookup.resolve(self.memory_bytes(), keys.len());
-        let hits = lookup::find(self.isa, self, Batch::new(keys, values, found), lookup);
+        let batch = Batch::new(keys, values, found);
+        let hits = match vertical::find(self, batch, lookup) {
+            Ok(hits) => hits,
+            Err(batch) => lookup::find(self.isa, self, batch, lookup),
+        };
         if any_mark(keys) {
             return self.aside.correct(keys, values, found, hits);
         }

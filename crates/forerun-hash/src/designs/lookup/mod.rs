@@ -87,9 +87,9 @@ pub(super) trait Probe<K: Word, V: Word>: Sync {
 
 /// A batch: three slices of one length.
 pub(super) struct Batch<'a, K, V> {
-    keys: &'a [K],
-    values: &'a mut [V],
-    found: &'a mut [bool],
+    pub(super) keys: &'a [K],
+    pub(super) values: &'a mut [V],
+    pub(super) found: &'a mut [bool],
 }
 
 impl<'a, K: Word, V: Word> Batch<'a, K, V> {
@@ -156,12 +156,12 @@ impl<P: Probe<K, V>, K: Word, V: Word> WithSimd for Find<'_, '_, P, K, V> {
         let batch = &mut batch;
         match lookup {
             Lookup::Single => direct::single(simd, probe, batch),
-            Lookup::Direct => direct::direct(simd, probe, batch),
+            Lookup::Direct | Lookup::Vertical => direct::direct(simd, probe, batch),
             Lookup::Staged => staged::as_needed(simd, probe, batch),
             Lookup::StagedAll => staged::all(simd, probe, batch),
-            Lookup::PipelinedAll => pipelined::all(simd, probe, batch),
+            Lookup::PipelinedAll | Lookup::VerticalAll => pipelined::all(simd, probe, batch),
             Lookup::Rolling => rolling::rolling(simd, probe, batch),
-            _ => pipelined::as_needed(simd, probe, batch),
+            Lookup::Pipelined | Lookup::Auto => pipelined::as_needed(simd, probe, batch),
         }
         // Counted at last, many at a time.
         batch.found.iter().map(|&found| usize::from(found)).sum()

@@ -17,7 +17,7 @@ use forerun_core::arch::Simd;
 /// Keys in a block.
 const BLOCK: usize = 16;
 /// Blocks between a key's prefetch and its compare.
-const BLOCKS_AHEAD: usize = 2;
+const BLOCKS_AHEAD: usize = 4;
 const AHEAD: usize = BLOCKS_AHEAD * BLOCK;
 /// Room for waiting keys: those of a block, and as many that wait for the second time or more.
 const WAITING: usize = 2 * BLOCK;

@@ -1,0 +1,65 @@
+//! The atomics of the table: those of the standard library, or loom's when its models are built.
+
+#[cfg(not(loom))]
+pub(in super::super) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+#[cfg(loom)]
+pub(in super::super) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+/// Lets others run, while a writer is at work.
+#[cfg(not(loom))]
+pub(super) fn pause(turns: &mut u32) {
+    *turns += 1;
+    if turns.is_multiple_of(64) {
+        // The writer may be waiting for a processor.
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+/// Lets others run, while a writer is at work.
+#[cfg(loom)]
+pub(super) fn pause(_: &mut u32) {
+    loom::thread::yield_now();
+}
+
+/// A word that readers read while the writer writes it.
+pub(in super::super) trait AtomicWord: Send + Sync + Default {
+    /// As 64 bits. Acquire: what the writer did before it stored this is seen by what the reader reads next, its
+    /// version above all.
+    fn load(&self) -> u64;
+
+    /// The low bits. Release: see `load`.
+    fn store(&self, bits: u64);
+}
+
+impl AtomicWord for AtomicU32 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        u64::from(self.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn store(&self, bits: u64) {
+        self.store(bits as u32, Ordering::Release);
+    }
+}
+
+impl AtomicWord for AtomicU64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        self.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn store(&self, bits: u64) {
+        self.store(bits, Ordering::Release);
+    }
+}

@@ -1,0 +1,114 @@
+//! The lookup of one key: the tags of a group, then the entries whose tags are the key's, then the next group.
+
+use super::super::Word;
+use super::super::hasher::{Hash, scale};
+use super::super::lookup::{Probe, Step};
+use super::tags::GROUP;
+use super::{GROUPS_MAX, Slot, Tag, Tagged};
+use forerun_core::arch::Simd;
+
+/// Where a lookup goes next.
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct Cursor {
+    group: u32,
+    /// Groups that may still come after this one.
+    left: u32,
+    /// A bit for each slot of the group whose entry is to be looked at; none, if its tags are.
+    candidates: u32,
+    /// Whether the key may be beyond the group.
+    beyond: bool,
+}
+
+impl<K: Word, V: Word, T: Tag> Tagged<K, V, T> {
+    /// Reads the tags of a group.
+    #[inline(always)]
+    fn tags_step<S: Simd>(&self, simd: S, step: u32, group: u32, left: u32) -> Step<V, Cursor> {
+        let tags = self.tags.get(group);
+        let candidates = T::eq_group(simd, &tags.0, T::of(step));
+        let beyond = tags.was_full() & (left > 0);
+        Step {
+            hit: false,
+            value: V::default(),
+            more: (candidates != 0) | beyond,
+            next: Cursor {
+                group,
+                left,
+                candidates,
+                beyond,
+            },
+        }
+    }
+}
+
+impl<K: Word, V: Word, T: Tag> Probe<K, V> for Tagged<K, V, T> {
+    type Place = Hash;
+    type Cursor = Cursor;
+
+    #[inline(always)]
+    fn starts<S: Simd>(&self, _: S, keys: &[K], places: &mut [Hash]) {
+        for (&key, place) in keys.iter().zip(places) {
+            *place = key.hash(&self.constants);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, place: Hash) {
+        self.tags.prefetch(scale(place.first, self.tags.len()));
+    }
+
+    #[inline(always)]
+    fn first<S: Simd>(&self, simd: S, _: K, place: Hash) -> Step<V, Cursor> {
+        let groups = self.tags.len();
+        let left = GROUPS_MAX.min(groups) - 1;
+        self.tags_step(simd, place.step, scale(place.first, groups), left)
+    }
+
+    #[inline(always)]
+    fn aim(&self, _: K, cursor: Cursor) -> Cursor {
+        if cursor.candidates != 0 {
+            let slot = cursor.candidates.trailing_zeros() as usize % GROUP;
+            let group = cursor.group;
+            self.entries.prefetch(Slot { group, slot }.entry());
+            return cursor;
+        }
+        let group = self.after(cursor.group);
+        self.tags.prefetch(group);
+        Cursor {
+            group,
+            left: cursor.left - 1,
+            ..cursor
+        }
+    }
+
+    #[inline(always)]
+    fn further<S: Simd>(&self, simd: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
+        if cursor.candidates == 0 {
+            let step = key.hash(&self.constants).step;
+            return self.tags_step(simd, step, cursor.group, cursor.left);
+        }
+        let slot = cursor.candidates.trailing_zeros() as usize % GROUP;
+        let group = cursor.group;
+        let entry = self.entries.get(Slot { group, slot }.entry());
+        let hit = entry.key == key;
+        let candidates = cursor.candidates & (cursor.candidates - 1);
+        Step {
+            hit,
+            value: entry.value,
+            more: !hit & ((candidates != 0) | cursor.beyond),
+            next: Cursor {
+                candidates,
+                ..cursor
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_whole(&self, _: K, place: Hash) {
+        self.prefetch(place);
+    }
+
+    #[inline(always)]
+    fn whole<S: Simd>(&self, simd: S, key: K, place: Hash) -> (bool, V) {
+        self.walk(simd, key, self.first(simd, key, place))
+    }
+}
