@@ -106,5 +106,5 @@ impl Constants {
 /// `hash` scaled to `0..len` (Lemire, "Fast Random Integer Generation in an Interval", 2019).
 #[inline(always)]
 pub(super) fn scale(hash: u32, len: u32) -> u32 {
-    (u64::from(hash) * u64::from(len) >> 32) as u32
+    ((u64::from(hash) * u64::from(len)) >> 32) as u32
 }
