@@ -151,7 +151,7 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
     assert!(measured().all(|row| row.common.roofline_share.is_some_and(|share| share > 0.0)));
     assert!(
         measured().all(|row| row.bytes_per_entry.is_some_and(|bytes| bytes >= 8.0)
-            && row.lines_per_lookup.is_some())
+            && (row.lines_per_lookup.is_some() || row.design == "table"))
     );
 }
 

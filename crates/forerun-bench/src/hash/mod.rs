@@ -81,6 +81,9 @@ pub fn run_to(
 ) -> Result<()> {
     args.output.check()?;
     let studies = args.studies()?;
+    for sweep in studies.iter().flat_map(|study| &study.sweeps) {
+        with_wide(peers, |all| measure::check_names(sweep, all))?;
+    }
     let quick = args.output.quick;
     let buffer_bytes = if quick { 1 << 20 } else { 1 << 30 };
     let probe = Probe::new(buffer_bytes, Pages::Huge)?;
@@ -120,7 +123,6 @@ pub fn run_to(
     for study in &studies {
         let mut of_study = 0;
         for sweep in &study.sweeps {
-            with_wide(peers, |all| measure::check_names(sweep, all))?;
             let mut count = Count {
                 bench: &bench(study),
                 sweep,

@@ -1,4 +1,4 @@
-//! Forerun's own contenders: the designs that are studied, and the table to use.
+//! The designs that are studied, as contenders.
 
 use super::contender::{Contender, FIND_BATCH, Finder, GET, Placed, Subject, Updater};
 use super::keys::Word;
@@ -8,7 +8,7 @@ use forerun_hash::designs::{Design, FixedTable, Lookup, SharedTable, build};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// Where keys go is the same in every run.
-const SEED: u64 = 0x5eed;
+pub(super) const SEED: u64 = 0x5eed;
 
 /// A design that is studied.
 pub(super) struct Studied(Design);

@@ -3,11 +3,12 @@
 //! They are Forerun's own. The paper that they follow in spirit (SimdHT-Bench, Shankar, Lu and
 //! Panda, IISWC 2019) made five case studies too; its list is not public.
 
-use super::contender::FIND_BATCH;
+use super::contender::{FIND_BATCH, GET};
 use super::keys::Skew;
 use super::sweep::{Axis, Sweep};
 use super::turn::UpdateKind;
 use crate::threads::Cores;
+use forerun_hash::designs::Lookup;
 
 /// A study.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +56,17 @@ impl Study {
     }
 }
 
+/// The strategies of those names, and for the designs that can look up a vector of keys, one a lane,
+/// that as well: they choose it by themselves only where it is the fastest.
+fn strategies(names: &[&str]) -> Vec<String> {
+    let lanes = [Lookup::Vertical.name()];
+    names
+        .iter()
+        .chain(&lanes)
+        .map(|name| (*name).to_owned())
+        .collect()
+}
+
 type Parts = (&'static str, &'static str, Vec<Sweep>);
 
 fn size() -> Parts {
@@ -62,6 +74,7 @@ fn size() -> Parts {
     let sweep = Sweep {
         axis: Axis::Size,
         sizes: sizes.to_vec(),
+        strategies: strategies(&[GET, FIND_BATCH]),
         ..Sweep::cell()
     };
     (
@@ -78,7 +91,7 @@ fn load() -> Parts {
         sizes: vec![BEYOND_CACHES],
         load_factors: vec![0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95],
         hit_rates: vec![1.0, 0.5, 0.0],
-        strategies: vec![FIND_BATCH.into()],
+        strategies: strategies(&[FIND_BATCH]),
         ..Sweep::cell()
     };
     (
@@ -110,14 +123,14 @@ fn batch_and_width() -> Parts {
         axis: Axis::Batch,
         sizes: sizes.clone(),
         batches: vec![1, 2, 4, 8, 16, 32, 64, 128, 256, 1024],
-        strategies: vec![FIND_BATCH.into()],
+        strategies: strategies(&[FIND_BATCH]),
         ..Sweep::cell()
     };
     let widths = Sweep {
         axis: Axis::Width,
         sizes,
         widths: vec![(4, 4), (4, 8), (8, 4), (8, 8)],
-        strategies: vec![FIND_BATCH.into()],
+        strategies: strategies(&[FIND_BATCH]),
         ..Sweep::cell()
     };
     (

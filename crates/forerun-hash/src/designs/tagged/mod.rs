@@ -177,6 +177,10 @@ impl<K: Word, V: Word, T: Tag> FixedTable<K, V> for Tagged<K, V, T> {
         lookup::find(self.isa, self, Batch::new(keys, values, found), lookup)
     }
 
+    fn set_isa(&mut self, isa: Isa) {
+        self.isa = isa;
+    }
+
     fn len(&self) -> usize {
         self.len
     }
