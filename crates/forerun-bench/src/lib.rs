@@ -1,7 +1,7 @@
 //! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
 //!
 //! ```text
-//!   roofline.rs, memtable.rs, hash/   the benches: clap arguments and run()
+//!   roofline.rs, memtable.rs, hash/, gather/   the benches: clap arguments and run()
 //!   lookup.rs, shelf.rs           lookup workloads over any engine; its store between the turns
 //!   engine.rs                     what is asked of a store, ours or a peer's
 //!   workload.rs                   keys, values, lookups

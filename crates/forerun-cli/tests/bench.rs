@@ -60,3 +60,18 @@ fn a_bench_writes_a_page() {
         forerun_bench::report::check_html(&page).expect("it is well formed");
     }
 }
+
+#[test]
+fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
+    let place = Place::new();
+    let told = place.succeeds(&["bench", "gather", "--quick", "--study", "seed"]);
+    assert!(
+        told.contains("Total Copies: 132") && told.contains(" GiB/s ("),
+        "{told}"
+    );
+    // Either the one or the other stands in every report.
+    let without = told.starts_with("No GPU was found: ");
+    assert_eq!(without, told.contains("the processor, no GPU"), "{told}");
+    assert_eq!(!without, told.contains("multiprocessors, "), "{told}");
+    place.succeeds(&["bench", "gather", "--check", "--quick"]);
+}

@@ -242,7 +242,7 @@ fn trial() -> impl Strategy<Value = Trial> {
                 (shared, update, wide)
             }),
             how: How {
-                ahead: how.0,
+                ahead: how.0.checked_sub(1),
                 threads: NonZeroUsize::new(how.1).unwrap(),
             },
             slack,
@@ -302,7 +302,7 @@ fn pairs_with_one_destination_are_made_in_their_order_by_any_number_of_threads()
             count: Some(2900),
             map: Some((true, MapUpdate::Set, false)),
             how: How {
-                ahead: 2,
+                ahead: Some(2),
                 threads: NonZeroUsize::new(threads).unwrap(),
             },
             slack: 0,
@@ -392,4 +392,10 @@ fn indices_that_the_host_can_see_are_checked_on_request() {
         "{told}"
     );
     assert!(check(&[0, -2], Direction::Gather).is_err());
+}
+
+#[test]
+fn short_rows_are_asked_for_further_ahead() {
+    let ahead = [1, 64, 256, 656, 1 << 30].map(cpu::ahead_of);
+    assert_eq!(ahead, [16, 16, 8, 4, 4]);
 }

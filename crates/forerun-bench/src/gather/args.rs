@@ -66,7 +66,8 @@ pub struct Args {
     #[arg(long, value_parser = parse_direction)]
     pub direction: Option<Direction>,
 
-    /// Rows ahead that the processor's copy asks for, each a way of its own [default: 0 and 4]
+    /// Rows ahead that the processor's copy asks for, each a way of its own [default: 0, and by the
+    /// row's size]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub ahead: Vec<usize>,
 
@@ -125,11 +126,11 @@ impl Args {
         self.threads.unwrap_or(cores).max(1)
     }
 
-    pub(super) fn ahead(&self) -> Vec<usize> {
+    pub(super) fn ahead(&self) -> Vec<Option<usize>> {
         if self.ahead.is_empty() {
-            vec![0, forerun_gpu::gather::cpu::AHEAD]
+            vec![Some(0), None]
         } else {
-            self.ahead.clone()
+            self.ahead.iter().copied().map(Some).collect()
         }
     }
 }

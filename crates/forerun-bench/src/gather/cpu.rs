@@ -27,8 +27,9 @@ impl Way {
             Way::Contiguous => "contiguous".into(),
             Way::Rows(How { ahead, threads }) => {
                 let fetch = match ahead {
-                    0 => "memcpy".to_owned(),
-                    n => format!("ahead-{n}"),
+                    Some(0) => "memcpy".to_owned(),
+                    Some(n) => format!("ahead-{n}"),
+                    None => "prefetched".to_owned(),
                 };
                 match threads.get() {
                     1 => fetch,
@@ -46,7 +47,6 @@ impl Way {
                 ways.extend(ahead.iter().map(|&ahead| Way::Rows(How { ahead, threads })));
             }
         }
-        ways.dedup();
         let mut once: Vec<Way> = Vec::new();
         ways.retain(|way| {
             !once.contains(way) && {

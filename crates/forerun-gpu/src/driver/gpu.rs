@@ -150,8 +150,9 @@ impl Gpu {
         })
     }
 
-    /// The compiled kernels, loaded at the first call.
+    /// The compiled kernels, loaded at the first call. The context is current then.
     pub(crate) fn kernels(&self) -> Result<&Image, GpuError> {
+        self.bind()?;
         let loaded = self
             .0
             .kernels

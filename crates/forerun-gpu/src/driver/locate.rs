@@ -15,23 +15,26 @@ impl Gpu {
         let mut managed = 0u32;
         let mut start = 0u64;
         let mut len = 0usize;
+        let mut seen = 0u64;
         let mut attributes = [
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
             Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
             Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
             Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
         ];
-        let mut places: [*mut c_void; 5] = [
+        let mut places: [*mut c_void; 6] = [
             (&raw mut memory_type).cast(),
             (&raw mut ordinal).cast(),
             (&raw mut managed).cast(),
             (&raw mut start).cast(),
             (&raw mut len).cast(),
+            (&raw mut seen).cast(),
         ];
         // Unlike the call for one attribute, this one leaves zeros for addresses that the driver
         // does not know.
-        // SAFETY: five attributes with a place each of the size that its description gives.
+        // SAFETY: six attributes with a place each of the size that its description gives.
         check("cuPointerGetAttributes", unsafe {
             sys::cuPointerGetAttributes(
                 attributes.len() as u32,
@@ -43,11 +46,7 @@ impl Gpu {
         let (memory, device_address) = if managed != 0 {
             (Memory::Managed, address)
         } else if memory_type == CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
-            let mut seen = 0;
-            // SAFETY: the driver looks the address up and writes another.
-            check("cuMemHostGetDevicePointer", unsafe {
-                sys::cuMemHostGetDevicePointer_v2(&mut seen, address as *mut c_void, 0)
-            })?;
+            // What cuMemHostGetDevicePointer gives, for addresses inside an allocation too.
             (Memory::Pinned, seen)
         } else if memory_type == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 {
             let ordinal = ordinal.max(0) as usize;

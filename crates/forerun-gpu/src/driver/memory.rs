@@ -76,6 +76,9 @@ impl DeviceBuffer {
     /// # Errors
     /// The driver's.
     pub fn fill(&self, byte: u8) -> Result<(), GpuError> {
+        if self.is_empty() {
+            return Ok(());
+        }
         self.gpu.bind()?;
         // SAFETY: the whole range is this buffer's.
         check("cuMemsetD8", unsafe {
@@ -90,6 +93,9 @@ impl DeviceBuffer {
     /// A range outside the buffer; the driver's.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         let address = self.range(offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.gpu.bind()?;
         // SAFETY: the device's range was checked, and the slice is as long.
         check("cuMemcpyHtoD", unsafe {
@@ -104,6 +110,9 @@ impl DeviceBuffer {
     /// A range outside the buffer; the driver's.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), GpuError> {
         let address = self.range(offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.gpu.bind()?;
         // SAFETY: the device's range was checked, and the slice is as long.
         check("cuMemcpyDtoH", unsafe {

@@ -108,6 +108,17 @@ impl Module {
             )));
         }
         check("cuModuleGetFunction", result)?;
+        let mut registers = 0;
+        // Drivers load a kernel when it is first needed, which a launch that is being captured must
+        // not: this question makes them do it now.
+        // SAFETY: the kernel has just been found; the driver writes one number.
+        check("cuFuncGetAttribute", unsafe {
+            sys::cuFuncGetAttribute(
+                &mut registers,
+                Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS,
+                handle,
+            )
+        })?;
         Ok(Kernel { handle })
     }
 }

@@ -2,7 +2,7 @@
 //! none.
 //!
 //! ```text
-//!   pair     i   i+1  i+2  ...  i+AHEAD
+//!   pair     i   i+1  i+2  ...  i+ahead
 //!            |                     |
 //!            copied now            its source row's lines are asked for now
 //! ```
@@ -218,24 +218,29 @@ pub struct Extras<'a> {
 /// How rows are copied on the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct How {
-    /// How many rows ahead the source's lines are asked for; 0 for not at all.
-    pub ahead: usize,
+    /// How many rows ahead the source's lines are asked for, 0 for not at all; by the row's size
+    /// ([`ahead_of`]) if nothing is said.
+    pub ahead: Option<usize>,
     /// Threads that share the rows.
     pub threads: NonZeroUsize,
 }
 
 impl Default for How {
-    /// One thread, [`AHEAD`] rows ahead.
+    /// One thread, rows ahead by the row's size.
     fn default() -> How {
         How {
-            ahead: AHEAD,
+            ahead: None,
             threads: NonZeroUsize::MIN,
         }
     }
 }
 
-/// Rows ahead unless asked otherwise.
-pub const AHEAD: usize = 4;
+/// How many rows ahead lines are asked for unless something else is said: some two KiB of rows, from
+/// 4 to 16. Short rows gain most, since the processor cannot see the next one coming
+/// (`docs/gather.md` has what was measured).
+pub fn ahead_of(row_bytes: u64) -> usize {
+    (2048 / row_bytes.max(1)).clamp(4, 16) as usize
+}
 
 /// What a copy has done, over all layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -366,15 +371,16 @@ fn run(
         used,
     };
     let threads = extras.how.threads.get();
+    let ahead = extras.how.ahead.unwrap_or_else(|| ahead_of(spec.row_bytes));
     let copied = if threads == 1 {
-        copy.share(extras.how.ahead, Share::ALL)
+        copy.share(ahead, Share::ALL)
     } else {
         std::thread::scope(|scope| {
             let shares = (0..threads).map(|own| Share { own, of: threads });
             let workers: Vec<_> = shares
                 .map(|share| {
                     let copy = &copy;
-                    scope.spawn(move || copy.share(extras.how.ahead, share))
+                    scope.spawn(move || copy.share(ahead, share))
                 })
                 .collect();
             let joined = workers.into_iter().map(|worker| match worker.join() {

@@ -156,7 +156,10 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             });
         }
     }
-    let cap = choice.multiprocessors.unwrap_or(DEFAULT_MULTIPROCESSORS);
+    let cap = choice
+        .multiprocessors
+        .unwrap_or(DEFAULT_MULTIPROCESSORS)
+        .min(device.multiprocessors);
     let (entry, why) = match choice.version {
         Some(version) => (
             asked_for(version, choice.unit, largest)?,
@@ -201,7 +204,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
                 let fit = if version.is_bulk() { 1 } else { fit.max(1) };
                 u64::from(device.multiprocessors * fit)
             }
-            _ => u64::from(cap.min(device.multiprocessors)),
+            _ => u64::from(cap),
         };
         wanted.min(most) as u32
     } else if let Some(cap) = choice.multiprocessors {

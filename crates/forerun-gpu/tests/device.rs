@@ -1,0 +1,191 @@
+//! What takes a device: on a machine without one, each of these says in a typed error that there is none, and that is
+//! what is tested there.
+
+use forerun_gpu::gather::{DevicePairs, gather, scatter};
+use forerun_gpu::gather::{
+    Direction, Extras, Integer, PairsAt, Part, Refusal, Request, RowCopy, Side, Spec,
+};
+use forerun_gpu::{
+    Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, MatrixProduct, Piece,
+    PinnedBuffer, Registered, Stream, Transfer,
+};
+
+/// The device, or nothing where there is none, having seen that this is told.
+fn gpu() -> Option<Gpu> {
+    match Gpu::open(0) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            assert!(error.is_absent(), "{error}");
+            assert_eq!(Gpu::open(0).unwrap_err(), error);
+            assert!(Gpu::count().is_err() || Gpu::count() == Ok(0));
+            None
+        }
+    }
+}
+
+fn indices(list: &[i32]) -> Vec<u8> {
+    list.iter().flat_map(|index| index.to_ne_bytes()).collect()
+}
+
+#[test]
+fn memory_goes_to_the_device_and_back() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    let device = DeviceBuffer::of(&gpu, &bytes)?;
+    assert_eq!(device.to_vec()?, bytes);
+    device.fill(3)?;
+    device.write(5000, &[1, 2])?;
+    let mut part = [0; 4];
+    device.read(4999, &mut part)?;
+    assert_eq!(part, [3, 1, 2, 3]);
+    assert!(matches!(
+        device.write(9999, &[0, 0]),
+        Err(GpuError::OutOfBounds { .. })
+    ));
+
+    let mut host = PinnedBuffer::new(&gpu, 10_000)?;
+    assert!(host.as_slice().iter().all(|&byte| byte == 0));
+    host.as_mut_slice().copy_from_slice(&bytes);
+    let stream = Stream::new(&gpu)?;
+    let (start, end) = (Event::new(&gpu)?, Event::new(&gpu)?);
+    let piece = |host_offset, device_offset, len| Piece {
+        host_offset,
+        device_offset,
+        len,
+    };
+    let there = Transfer::to_device(&host, &device, piece(0, 0, 10_000))?;
+    gpu.scope(|scope| {
+        stream.record(&start)?;
+        scope.put(&stream, &there)?;
+        stream.record(&end)
+    })?;
+    assert!(end.is_passed()? && end.since(&start)?.as_nanos() > 0);
+    host.as_mut_slice().fill(0);
+    let back = Transfer::to_host(&device, &mut host, piece(0, 0, 10_000))?;
+    gpu.scope(|scope| scope.put(&stream, &back))?;
+    assert_eq!(host.as_slice(), bytes);
+    assert!(Transfer::to_device(&host, &device, piece(1, 0, 10_000)).is_err());
+    Ok(())
+}
+
+#[test]
+fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let mut host = PinnedBuffer::new(&gpu, 656 * 100)?;
+    host.as_mut_slice()[656 * 42..656 * 43].fill(9);
+    let device = DeviceBuffer::of(&gpu, &[0; 656 * 10])?;
+    let pairs = DeviceBuffer::of(&gpu, &indices(&[42, 3]))?;
+    let good = Request {
+        direction: Direction::Gather,
+        spec: Spec::dense(656, 100, 10),
+        host: host.address(),
+        device: device.address(),
+        pairs: PairsAt::interleaved(pairs.address(), Integer::I32, &[1, 2])?,
+        count: None,
+        map: None,
+        out_of_range: None,
+    };
+    // SAFETY: all of it lives until the end of the test.
+    let prepare = |request: &Request| unsafe { RowCopy::from_request(&gpu, request) };
+    let stream = Stream::new(&gpu)?;
+    let copy = prepare(&good)?;
+    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    let mut row = [0; 656];
+    device.read(656 * 3, &mut row)?;
+    assert_eq!(row, [9; 656]);
+
+    let refused = |change: &dyn Fn(&mut Request)| {
+        let mut request = good.clone();
+        change(&mut request);
+        match prepare(&request) {
+            Err(GpuError::Refused(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ordinary = vec![0u8; 656 * 100];
+    let part = Part::Rows(Side::Host);
+    assert_eq!(
+        refused(&|r| r.host = ordinary.as_ptr() as u64),
+        Refusal::NotPinned {
+            part,
+            address: ordinary.as_ptr() as u64
+        }
+    );
+    assert!(matches!(
+        refused(&|r| r.host = device.address()),
+        Refusal::WrongMemory { .. }
+    ));
+    assert!(matches!(
+        refused(&|r| r.device = host.address()),
+        Refusal::WrongMemory { .. }
+    ));
+    assert!(matches!(
+        refused(&|r| r.spec.device.rows = 1 << 40),
+        Refusal::PastEnd { .. }
+    ));
+    let mut memory = vec![5u8; 656 * 100];
+    let registered = Registered::new(&gpu, &mut memory)?;
+    let request = Request {
+        host: registered.address(),
+        ..good.clone()
+    };
+    let copy = prepare(&request)?;
+    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    device.read(656 * 3, &mut row)?;
+    assert_eq!(row, [5; 656]);
+    Ok(())
+}
+
+#[test]
+fn a_captured_copy_reads_the_indices_of_each_replay() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let mut host = PinnedBuffer::new(&gpu, 16 * 4)?;
+    for (row, bytes) in host.as_mut_slice().chunks_exact_mut(16).enumerate() {
+        bytes.fill(row as u8 + 1);
+    }
+    let device = DeviceBuffer::of(&gpu, &[0; 16])?;
+    let list = DeviceBuffer::of(&gpu, &indices(&[0, 0]))?;
+    let pairs = DevicePairs::interleaved(&list, 0, Integer::I32, &[1, 2])?;
+    let spec = Spec::dense(16, 4, 1);
+    let copy = gather(&host, &device, &spec, &pairs, &Extras::default())?;
+    let stream = Stream::new(&gpu)?;
+    let graph = Graph::capture(&stream, &[&copy])?;
+    assert_eq!(device.to_vec()?, [0; 16]); // nothing has run
+    for row in [2, 0, 3] {
+        list.write(0, &indices(&[row, 0]))?;
+        gpu.scope(|scope| scope.put(&stream, &graph))?;
+        assert_eq!(device.to_vec()?, [row as u8 + 1; 16]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scatter_can_be_read_when_its_scope_has_ended() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let mut host = PinnedBuffer::new(&gpu, 24 * 8)?;
+    let device = DeviceBuffer::of(&gpu, &[7; 24])?;
+    let list = DeviceBuffer::of(&gpu, &indices(&[0, 5]))?;
+    let pairs = DevicePairs::interleaved(&list, 0, Integer::I32, &[1, 2])?;
+    let spec = Spec::dense(24, 8, 1);
+    let copy = scatter(&device, &mut host, &spec, &pairs, &Extras::default())?;
+    assert_eq!(copy.plan().unit.bytes(), 8);
+    let stream = Stream::first(&gpu)?;
+    gpu.scope(|scope| scope.put(&stream, &copy))?;
+    drop(copy);
+    let wanted: Vec<u8> = (0..24 * 8)
+        .map(|i| if i / 24 == 5 { 7 } else { 0 })
+        .collect();
+    assert_eq!(host.as_slice(), wanted);
+    Ok(())
+}
+
+#[test]
+fn a_matrix_product_is_refused_where_it_does_not_fit() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let small = DeviceBuffer::new(&gpu, MatrixProduct::matrix_bytes(64))?;
+    let product = MatrixProduct::new(&small, &small, &small, 64)?;
+    assert!(product.gpu().is(&gpu));
+    assert!(MatrixProduct::new(&small, &small, &small, 65).is_err());
+    assert!(MatrixProduct::new(&small, &small, &small, 128).is_err());
+    Ok(())
+}
