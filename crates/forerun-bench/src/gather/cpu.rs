@@ -40,20 +40,18 @@ impl Way {
     }
 
     fn all(args: &Args) -> Vec<Way> {
-        let ahead = args.ahead();
         let mut ways = vec![Way::Contiguous];
-        for threads in [1, args.threads()] {
-            if let Some(threads) = NonZeroUsize::new(threads) {
-                ways.extend(ahead.iter().map(|&ahead| Way::Rows(How { ahead, threads })));
+        for threads in [1, args.threads()]
+            .into_iter()
+            .filter_map(NonZeroUsize::new)
+        {
+            for ahead in args.ahead() {
+                let way = Way::Rows(How { ahead, threads });
+                if !ways.contains(&way) {
+                    ways.push(way);
+                }
             }
         }
-        let mut once: Vec<Way> = Vec::new();
-        ways.retain(|way| {
-            !once.contains(way) && {
-                once.push(*way);
-                true
-            }
-        });
         ways
     }
 }
