@@ -3,6 +3,7 @@
 //! It asks a [`Locate`] what lies where and calls nothing else, so every refusal can be had without
 //! a GPU; and the CPU's reference is held to the same rules, but for where memory has to lie.
 
+use super::layers;
 use super::locate::{Locate, Location, Memory};
 use super::params::{self, GatherParams};
 use super::plan::Work;
@@ -240,7 +241,23 @@ impl Checker<'_> {
             });
         }
         if written && layout.rows > 0 {
-            self.layers_apart(side, layout, extent, by_table, &seen, step)?;
+            let rows = layers::Rows {
+                row_bytes: spec.row_bytes,
+                stride_bytes: layout.stride_bytes,
+                rows: layout.rows,
+                extent_bytes: extent,
+            };
+            let met = match by_table {
+                true => rows.met_at(&seen),
+                false => rows.met_by(step, spec.layers),
+            };
+            if let Some((first, second)) = met {
+                return Err(Refusal::LayersOverlap {
+                    side,
+                    first,
+                    second,
+                });
+            }
         }
         let mut span = |start: u64, end: u64| {
             self.spans.push(Span {
@@ -277,63 +294,6 @@ impl Checker<'_> {
             rows: layout.rows,
             table: if by_table { seen } else { Vec::new() },
         })
-    }
-
-    /// That no two layers of the destination share bytes, be they side by side or interleaved.
-    fn layers_apart(
-        &self,
-        side: Side,
-        layout: &Layout,
-        extent: u64,
-        by_table: bool,
-        seen: &[u64],
-        step: u64,
-    ) -> Result<(), Refusal> {
-        let row_bytes = self.request.spec.row_bytes;
-        // Whether a row of one layer and a row of another that lies `apart` further on share bytes.
-        let meet = |apart: u64| {
-            if apart >= extent {
-                return false;
-            }
-            if layout.rows == 1 {
-                return apart < row_bytes;
-            }
-            let past = apart % layout.stride_bytes;
-            // The row before, and the row after if there is one.
-            let rows_on = apart / layout.stride_bytes;
-            past < row_bytes
-                || (rows_on + 1 < layout.rows && layout.stride_bytes - past < row_bytes)
-        };
-        let overlap = |first: usize, second: usize| Refusal::LayersOverlap {
-            side,
-            first: first as u32,
-            second: second as u32,
-        };
-        if !by_table {
-            for layer in 1..u64::from(self.request.spec.layers) {
-                if meet(layer * step) {
-                    return Err(overlap(0, layer as usize));
-                }
-                if layer * step >= extent {
-                    break;
-                }
-            }
-            return Ok(());
-        }
-        let mut order: Vec<usize> = (0..seen.len()).collect();
-        order.sort_by_key(|&layer| seen[layer]);
-        for (at, &low) in order.iter().enumerate() {
-            for &high in &order[at + 1..] {
-                let apart = seen[high] - seen[low];
-                if apart >= extent {
-                    break;
-                }
-                if meet(apart) {
-                    return Err(overlap(low.min(high), low.max(high)));
-                }
-            }
-        }
-        Ok(())
     }
 
     fn pairs(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {

@@ -10,10 +10,10 @@
 //! | file          | holds |
 //! |---------------|-------|
 //! | `request.rs`  | what is to be copied |
-//! | `check.rs`    | all that can be wrong with it; `refusal.rs` says it; `locate.rs` knows what lies where |
+//! | `check.rs`    | all that can be wrong with it, `layers.rs` that layers overlap; `refusal.rs` says it; `locate.rs` knows what lies where |
 //! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
 //! | `op.rs`       | the copy, prepared once and launched often |
-//! | `cpu.rs`      | the same on the processor |
+//! | `cpu/`        | the same on the processor |
 //!
 //! # What holds
 //! - A pair `(s, d)` copies row `s` of the source to row `d` of the destination, in every layer. An
@@ -33,6 +33,7 @@
 
 mod check;
 pub mod cpu;
+mod layers;
 mod locate;
 mod op;
 mod params;

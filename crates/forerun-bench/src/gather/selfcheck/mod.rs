@@ -1,0 +1,273 @@
+//! Does the GPU copy what the processor copies? Every kernel, every form of request, every byte.
+//!
+//! ```text
+//!   for each version and unit, both directions, each case below:
+//!       host, device, map <- patterns              the same on the processor's side
+//!       launch                                     the processor's copy
+//!       compare host, device, map, counter, with the bytes around them
+//! ```
+
+mod both;
+mod case;
+
+use crate::progress::Progress;
+use anyhow::{Context, Result, ensure};
+use both::{Both, bytes_of};
+use case::{Case, Missing, PLAIN, cases, pattern};
+use forerun_gpu::gather::{
+    DeviceMap, DevicePairs, DeviceWord, Direction, Extras, Integer, KernelChoice, MapUpdate, Spec,
+    Unit, Version, gather, scatter, units_of,
+};
+use forerun_gpu::{
+    Command, DeviceBuffer, Gpu, Graph, HostMemory, MatrixProduct, PinnedBuffer, Registered, Stream,
+};
+
+/// Launches a copy, directly or by a graph, and waits.
+fn launch(gpu: &Gpu, stream: &Stream, command: &dyn Command) -> Result<()> {
+    Ok(gpu.scope(|scope| scope.put(stream, command))?)
+}
+
+/// The kernels that fit a case: all units of all versions that the device can run.
+fn choices(gpu: &Gpu, case: &Case) -> Vec<KernelChoice> {
+    let steps = case.rows() * (case.row_bytes + case.gap) + 32;
+    let fits = |unit: Unit| {
+        let all = [case.row_bytes, case.offset, case.gap, steps];
+        all.iter().all(|bytes| bytes % unit.bytes() == 0)
+    };
+    let mut choices = Vec::new();
+    for version in Version::ALL {
+        let bulk = matches!(version, Version::V6Row | Version::V6Runs);
+        let old = bulk && gpu.info().compute_capability < (9, 0);
+        let capped = case.multiprocessors.is_some() && !version.can_be_capped();
+        if old || capped {
+            continue;
+        }
+        for unit in units_of(version).into_iter().filter(|unit| fits(*unit)) {
+            choices.push(KernelChoice {
+                version: Some(version),
+                unit: Some(unit),
+                multiprocessors: case.multiprocessors,
+            });
+        }
+    }
+    choices.push(KernelChoice {
+        multiprocessors: case.multiprocessors,
+        ..KernelChoice::default()
+    });
+    choices
+}
+
+/// Runs all; gives what was checked, in words.
+pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
+    let stream = Stream::new(gpu)?;
+    let mut told = Vec::new();
+    let cases = cases();
+    let bar = progress.steps("checking", cases.len() as u64);
+    let (mut copies, mut replays) = (0u64, 0u64);
+    for case in &cases {
+        for direction in [Direction::Gather, Direction::Scatter] {
+            for choice in choices(gpu, case) {
+                let what = || format!("{direction} by {choice:?} of {case:?}");
+                one(gpu, &stream, case, direction, choice).with_context(what)?;
+                copies += 1;
+            }
+        }
+        bar.step();
+    }
+    told.push(format!("{copies} copies like the processor's, every byte"));
+    for direction in [Direction::Gather, Direction::Scatter] {
+        for version in Version::ALL {
+            let choice = KernelChoice {
+                version: Some(version),
+                ..KernelChoice::default()
+            };
+            if matches!(version, Version::V6Row | Version::V6Runs)
+                && gpu.info().compute_capability < (9, 0)
+            {
+                told.push(format!("{version} left out: the device is too old for it"));
+                continue;
+            }
+            let what = || format!("a graph of {direction} by {version}");
+            replays += graph(gpu, &stream, direction, choice).with_context(what)?;
+        }
+    }
+    told.push(format!(
+        "{replays} replays of captured graphs with changed indices and counts"
+    ));
+    registered(gpu, &stream).context("registered memory")?;
+    told.push("a gather from registered memory of the caller's".into());
+    told.push(far(gpu, &stream).context("offsets past 2^31")?);
+    product(gpu, &stream).context("the matrix product")?;
+    told.push("the matrix product against the processor's".into());
+    Ok(told)
+}
+
+fn one(
+    gpu: &Gpu,
+    stream: &Stream,
+    case: &Case,
+    direction: Direction,
+    choice: KernelChoice,
+) -> Result<()> {
+    let mut both = Both::new(gpu, case, direction)?;
+    let copy = both.prepare(choice)?;
+    launch(gpu, stream, &copy)?;
+    drop(copy);
+    let out_of_range = both.expect(case.count.map(|(_, count)| count))?;
+    both.compare(out_of_range)
+}
+
+/// Captured once, replayed with other indices and counts; compared at the end, when the graph has
+/// given the host's memory back. What every replay copies shows in the map and in the counter.
+fn graph(gpu: &Gpu, stream: &Stream, direction: Direction, choice: KernelChoice) -> Result<u64> {
+    let case = Case {
+        count: Some((Integer::I32, 0)),
+        pairs: 200,
+        missing: Missing::Some,
+        map: Some((Integer::I32, MapUpdate::Set)),
+        layers: 2,
+        ..PLAIN
+    };
+    let mut both = Both::new(gpu, &case, direction)?;
+    let rounds = [(11, 0), (12, 200), (13, 7), (14, 33), (15, 500), (16, -3)];
+    let lists: Vec<Vec<(i64, i64)>> = rounds.iter().map(|&(seed, _)| case.indices(seed)).collect();
+    replay(gpu, stream, &mut both, choice, &rounds, &lists)?;
+    Ok(rounds.len() as u64)
+}
+
+fn replay(
+    gpu: &Gpu,
+    stream: &Stream,
+    both: &mut Both<'_>,
+    choice: KernelChoice,
+    rounds: &[(u64, i64)],
+    lists: &[Vec<(i64, i64)>],
+) -> Result<()> {
+    let spec = both.case.spec(choice);
+    let pairs = both.case.pairs as u64;
+    let at = DevicePairs::interleaved(&both.sources, 0, both.case.integer, &[pairs, 2])?;
+    let extras = Extras {
+        count: Some(DeviceWord {
+            buffer: &both.count,
+            offset_bytes: 0,
+            integer: Integer::I32,
+        }),
+        map: Some(DeviceMap {
+            buffer: &both.map,
+            integer: Integer::I32,
+            slots: both.case.rows(),
+            layer_step: both.case.rows(),
+            update: MapUpdate::Set,
+        }),
+        out_of_range: Some(&both.out_of_range),
+    };
+    let copy = match both.direction {
+        Direction::Gather => gather(&both.host, &both.device, &spec, &at, &extras)?,
+        Direction::Scatter => scatter(&both.device, &mut both.host, &spec, &at, &extras)?,
+    };
+    {
+        let graph = Graph::capture(stream, &[&copy])?;
+        for (list, &(_, count)) in lists.iter().zip(rounds) {
+            let flat: Vec<i64> = list.iter().flat_map(|&(s, d)| [s, d]).collect();
+            both.sources.write(0, &bytes_of(Integer::I32, &flat))?;
+            both.count.write(0, &bytes_of(Integer::I32, &[count]))?;
+            launch(gpu, stream, &graph)?;
+        }
+    }
+    drop(copy);
+    let mut out_of_range = 0;
+    for (list, &(_, count)) in lists.iter().zip(rounds) {
+        both.list.clone_from(list);
+        out_of_range += both.expect(Some(count))?;
+    }
+    both.compare(out_of_range)
+}
+
+/// Memory of the caller's.
+fn registered(gpu: &Gpu, stream: &Stream) -> Result<()> {
+    let mut host = pattern(656 * 100, 5);
+    let wanted = host[656 * 42..656 * 43].to_vec();
+    let registered = Registered::new(gpu, &mut host)?;
+    let device = DeviceBuffer::new(gpu, 656)?;
+    let pairs = DeviceBuffer::of(gpu, &bytes_of(Integer::I64, &[42, 0]))?;
+    let pairs = DevicePairs::interleaved(&pairs, 0, Integer::I64, &[1, 2])?;
+    let spec = Spec::dense(656, registered.len() as u64 / 656, 1);
+    let copy = gather(&registered, &device, &spec, &pairs, &Extras::default())?;
+    launch(gpu, stream, &copy)?;
+    ensure!(device.to_vec()? == wanted, "the row differs");
+    Ok(())
+}
+
+/// Rows whose byte offsets do not fit 31, nor 32 bits.
+fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
+    let rows = (5u64 << 30) / 656;
+    let len = (rows * 656) as usize;
+    let (Ok(mut host), Ok(device)) = (PinnedBuffer::new(gpu, len), DeviceBuffer::new(gpu, len))
+    else {
+        return Ok("offsets past 2^31 left out: no room for 5 GiB on both sides".into());
+    };
+    let ours: Vec<i64> = [
+        0,
+        (1 << 31) / 656,
+        (1 << 31) / 656 + 1,
+        (1 << 32) / 656,
+        rows as i64 - 1,
+    ]
+    .into();
+    for (seed, &row) in ours.iter().enumerate() {
+        let row = row as usize * 656;
+        host.as_mut_slice()[row..row + 656].copy_from_slice(&pattern(656, seed as u64));
+    }
+    // Each row to another one's place.
+    let flat: Vec<i64> = (0..ours.len())
+        .flat_map(|i| [ours[i], ours[ours.len() - 1 - i]])
+        .collect();
+    let indices = DeviceBuffer::of(gpu, &bytes_of(Integer::I32, &flat))?;
+    let shape = [ours.len() as u64, 2];
+    let mut versions = 0;
+    for version in Version::ALL {
+        if matches!(version, Version::V6Row | Version::V6Runs)
+            && gpu.info().compute_capability < (9, 0)
+        {
+            continue;
+        }
+        device.fill(0)?;
+        let mut spec = Spec::dense(656, rows, rows);
+        spec.kernel.version = Some(version);
+        let pairs = DevicePairs::interleaved(&indices, 0, Integer::I32, &shape)?;
+        let copy = gather(&host, &device, &spec, &pairs, &Extras::default())?;
+        launch(gpu, stream, &copy)?;
+        for (seed, pair) in flat.chunks_exact(2).enumerate() {
+            let mut row = vec![0; 656];
+            device.read(pair[1] as u64 * 656, &mut row)?;
+            ensure!(
+                row == pattern(656, seed as u64),
+                "{version}: row {}",
+                pair[1]
+            );
+        }
+        versions += 1;
+    }
+    Ok(format!("byte offsets past 2^32 by {versions} versions"))
+}
+
+/// A product whose sums are exact.
+fn product(gpu: &Gpu, stream: &Stream) -> Result<()> {
+    const N: usize = 192;
+    let number = |seed: usize, i: usize| ((i * 7 + seed) % 5) as f32 - 2.0;
+    let numbers = |seed: usize| -> Vec<f32> { (0..N * N).map(|i| number(seed, i)).collect() };
+    let bytes = |list: &[f32]| -> Vec<u8> { list.iter().flat_map(|x| x.to_ne_bytes()).collect() };
+    let (left, right) = (numbers(1), numbers(3));
+    let a = DeviceBuffer::of(gpu, &bytes(&left))?;
+    let b = DeviceBuffer::of(gpu, &bytes(&right))?;
+    let c = DeviceBuffer::new(gpu, N * N * 4)?;
+    launch(gpu, stream, &MatrixProduct::new(&a, &b, &c, N as u32)?)?;
+    let mut wanted = vec![0f32; N * N];
+    for (i, row) in wanted.chunks_exact_mut(N).enumerate() {
+        for (j, sum) in row.iter_mut().enumerate() {
+            *sum = (0..N).map(|k| left[i * N + k] * right[k * N + j]).sum();
+        }
+    }
+    ensure!(c.to_vec()? == bytes(&wanted), "the product differs");
+    Ok(())
+}

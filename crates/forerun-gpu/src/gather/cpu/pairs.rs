@@ -1,0 +1,185 @@
+//! Pairs and slot maps in slices.
+
+use crate::gather::refusal::{Refusal, Side};
+use crate::gather::request::{Direction, Integer, MapUpdate, PairsAt, Spec};
+
+/// Indices in a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indices<'a> {
+    /// Of four bytes.
+    I32(&'a [i32]),
+    /// Of eight.
+    I64(&'a [i64]),
+}
+
+impl Indices<'_> {
+    pub(super) fn integer(&self) -> Integer {
+        match self {
+            Indices::I32(_) => Integer::I32,
+            Indices::I64(_) => Integer::I64,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Indices::I32(slice) => slice.len(),
+            Indices::I64(slice) => slice.len(),
+        }
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        match self {
+            Indices::I32(slice) => slice.as_ptr() as u64,
+            Indices::I64(slice) => slice.as_ptr() as u64,
+        }
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<i64> {
+        match self {
+            Indices::I32(slice) => slice.get(at).map(|&index| i64::from(index)),
+            Indices::I64(slice) => slice.get(at).copied(),
+        }
+    }
+}
+
+/// Pairs of `(source row, destination row)` in slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pairs<'a> {
+    pub(super) source: Indices<'a>,
+    pub(super) destination: Indices<'a>,
+    /// Where the first destination index lies.
+    pub(super) skip: usize,
+    pub(super) step: usize,
+    pub(super) count: usize,
+    pub(super) layer_step: usize,
+}
+
+impl<'a> Pairs<'a> {
+    /// Source and destination side by side: `[s, d, s, d, ...]`.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongShape`], if one is left over.
+    pub fn interleaved(indices: Indices<'a>) -> Result<Pairs<'a>, Refusal> {
+        if !indices.len().is_multiple_of(2) {
+            return Err(Refusal::WrongShape {
+                shape: vec![indices.len() as u64],
+            });
+        }
+        Ok(Pairs {
+            source: indices,
+            destination: indices,
+            skip: 1,
+            step: 2,
+            count: indices.len() / 2,
+            layer_step: 0,
+        })
+    }
+
+    /// Two slices.
+    ///
+    /// # Errors
+    /// [`Refusal::LengthsDiffer`], or [`Refusal::WrongType`] where one is of four bytes and the other
+    /// of eight.
+    pub fn split(source: Indices<'a>, destination: Indices<'a>) -> Result<Pairs<'a>, Refusal> {
+        if source.integer() != destination.integer() {
+            return Err(Refusal::WrongType {
+                given: "one of them for the source and the other for the destination".to_owned(),
+            });
+        }
+        if source.len() != destination.len() {
+            return Err(Refusal::LengthsDiffer {
+                source_len: source.len() as u64,
+                destination_len: destination.len() as u64,
+            });
+        }
+        Ok(Pairs {
+            source,
+            destination,
+            skip: 0,
+            step: 1,
+            count: source.len(),
+            layer_step: 0,
+        })
+    }
+
+    /// Of its own for each layer, this many indices further on each time; `count` pairs a layer.
+    pub fn by_layer(mut self, count: usize, layer_step: usize) -> Pairs<'a> {
+        self.count = count;
+        self.layer_step = layer_step;
+        self
+    }
+
+    /// Refuses the first index that names no row and is not -1. The copy itself passes over such
+    /// pairs and counts them, as on the GPU, where nobody can look beforehand.
+    ///
+    /// # Errors
+    /// [`Refusal::IndexOutOfRange`].
+    pub fn check_range(&self, direction: Direction, spec: &Spec) -> Result<(), Refusal> {
+        let (source, destination) = match direction {
+            Direction::Gather => (Side::Host, Side::Device),
+            Direction::Scatter => (Side::Device, Side::Host),
+        };
+        let rows = |side| match side {
+            Side::Host => spec.host.rows,
+            Side::Device => spec.device.rows,
+        };
+        for layer in 0..spec.layers as usize {
+            for pair in 0..self.count {
+                let at = layer * self.layer_step + pair * self.step;
+                let both = [
+                    (source, self.source.get(at)),
+                    (destination, self.destination.get(at + self.skip)),
+                ];
+                for (side, index) in both {
+                    let Some(index) = index else { continue };
+                    if index != -1 && index as u64 >= rows(side) {
+                        return Err(Refusal::IndexOutOfRange {
+                            pair: pair as u64,
+                            side,
+                            index,
+                            rows: rows(side),
+                        });
+                    }
+                }
+            }
+            if self.layer_step == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn at(&self) -> PairsAt {
+        let width = self.source.integer().bytes();
+        PairsAt {
+            source: self.source.address(),
+            destination: self.destination.address() + self.skip as u64 * width,
+            step: self.step as u64,
+            integer: self.source.integer(),
+            count: self.count as u64,
+            layer_step: self.layer_step as u64,
+        }
+    }
+}
+
+/// A slot map in a slice: an entry for each host row.
+#[derive(Debug)]
+pub struct Map<'a> {
+    /// The entries, those of layer 0 first.
+    pub entries: MapEntries<'a>,
+    /// Entries of a layer.
+    pub slots: u64,
+    /// Entries from one layer's map to the next's; 0 where all layers share one.
+    pub layer_step: u64,
+    /// What is written for each row that is copied.
+    pub update: MapUpdate,
+}
+
+/// Entries of a slot map.
+#[derive(Debug)]
+pub enum MapEntries<'a> {
+    /// Of four bytes.
+    I32(&'a mut [i32]),
+    /// Of eight.
+    I64(&'a mut [i64]),
+}
