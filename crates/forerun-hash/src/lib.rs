@@ -6,4 +6,4 @@
 pub mod designs;
 pub mod table;
 
-pub use table::HashTable;
+pub use table::{Error, HashTable, Iter, Options, Pinned};

@@ -1,0 +1,72 @@
+//! Iteration, a segment at a time.
+//!
+//! ```text
+//!   hashes   0 ... | segment 0110, copied | next ...          what is in hand; where to go on
+//! ```
+//!
+//! It goes through the hashes, not through the segments: whatever has been split or joined meanwhile,
+//! the next segment is the one that holds the next hash.
+
+use super::HashTable;
+use crossbeam_epoch as epoch;
+use std::fmt;
+
+/// The entries of a table: see [`HashTable::iter`].
+pub struct Iter<'t> {
+    table: &'t HashTable,
+    /// Copied and not yet given: their hashes are below `next`.
+    entries: std::vec::IntoIter<(u64, u64)>,
+    /// The first hash that was not copied.
+    next: Option<u64>,
+}
+
+impl<'t> Iter<'t> {
+    pub(super) fn new(table: &'t HashTable) -> Iter<'t> {
+        Iter {
+            table,
+            entries: Vec::new().into_iter(),
+            next: Some(0),
+        }
+    }
+
+    /// Copies the segment of a hash, what of it has not been given.
+    fn copy(&mut self, from: u64) {
+        let guard = epoch::pin();
+        let locked = self.table.lock(from, &guard);
+        let segment = locked.segment;
+        let mut entries = Vec::with_capacity(segment.entries() as usize);
+        locked.for_each(|hash, value| {
+            // A rebuilt table may have a segment that begins before the hash.
+            if hash >= from {
+                entries.push((self.table.permutation.key(hash), value));
+            }
+        });
+        self.entries = entries.into_iter();
+        // One more than the last hash with the segment's prefix; there is none after the last one.
+        let hashes = 1u64.checked_shl(64 - segment.geometry.depth).unwrap_or(0);
+        self.next = Some(segment.prefix.wrapping_add(hashes)).filter(|&next| next != 0);
+    }
+}
+
+impl Iterator for Iter<'_> {
+    /// Key and value.
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        loop {
+            if let Some(entry) = self.entries.next() {
+                return Some(entry);
+            }
+            self.copy(self.next?);
+        }
+    }
+}
+
+impl fmt::Debug for Iter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter")
+            .field("table", self.table)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}
