@@ -4,9 +4,9 @@
 //!   0        8        16       24       32       40       48       56       64 bytes
 //!   | slot 0 | slot 1 | slot 2 | slot 3 | value 0| value 1| value 2| value 3|
 //!
-//!   a slot:   63        62     61..59     58..56     55..0
-//!           | occupied | away | counter  | counter  | remainder |
-//!                               cell s+4   cell s
+//!   a slot:   63        62..60     59     58..56     55..0
+//!           | occupied | counter  | away | counter  | remainder |
+//!                        cell s+4          cell s
 //! ```
 //!
 //! An entry's key is not stored: its hash is a permutation of the key, the bucket tells the hash's
@@ -20,7 +20,7 @@
 //! A free slot's counters count as well. A bucket of zeroes is empty.
 
 use super::sync::{AtomicU64, Ordering};
-use forerun_core::arch::prefetch_read;
+use forerun_core::arch::{Simd, prefetch_read};
 
 /// Entries a bucket.
 pub(super) const SLOTS: usize = 4;
@@ -29,11 +29,12 @@ pub(super) const SLOTS: usize = 4;
 pub(super) const REMAINDER_BITS: u32 = 56;
 
 const REMAINDER: u64 = (1 << REMAINDER_BITS) - 1;
-const COUNTERS: u64 = 0x3f << REMAINDER_BITS;
-const COUNTER_BITS: u32 = 3;
-/// A counter that reaches this stays there until the segment is rebuilt: it no longer knows.
-const COUNTER_FULL: u64 = (1 << COUNTER_BITS) - 1;
-const AWAY: u64 = 1 << 62;
+/// The counter of a word, once the word is shifted right by its cell's shift.
+const COUNTER: u64 = 7 << REMAINDER_BITS;
+const ONE: u64 = 1 << REMAINDER_BITS;
+const COUNTERS: u64 = COUNTER | COUNTER << CELL_SHIFT;
+const CELL_SHIFT: u32 = 4;
+const AWAY: u64 = 1 << 59;
 const OCCUPIED: u64 = 1 << 63;
 /// What two slots of the same key share.
 const IDENTITY: u64 = !COUNTERS;
@@ -100,12 +101,12 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// The cell of three bits.
+    /// The cell of a remainder: by its low bits, since the bucket is told by the hash's top ones.
     #[inline(always)]
-    pub(super) fn new(bits: u64) -> Cell {
+    pub(super) fn new(remainder: u64) -> Cell {
         Cell {
-            slot: (bits & 3) as usize,
-            shift: REMAINDER_BITS + COUNTER_BITS * (bits >> 2 & 1) as u32,
+            slot: remainder as usize % SLOTS,
+            shift: remainder as u32 & CELL_SHIFT,
         }
     }
 }
@@ -130,15 +131,21 @@ impl Bucket {
     }
 
     /// The slot of an entry, if it is here: bit `i` for slot `i`, and at most one bit.
+    #[cfg(not(loom))]
     #[inline(always)]
-    pub(super) fn find(&self, identity: Identity) -> u32 {
-        let mut mask = 0;
-        for (at, slot) in self.slots.iter().enumerate() {
-            // Acquire: what is read after it, the value above all, was written before the slot was.
-            let slot = slot.load(Ordering::Acquire);
-            mask |= u32::from(slot & IDENTITY == identity.0) << at;
-        }
-        mask
+    pub(super) fn find<S: Simd>(&self, simd: S, identity: Identity) -> u32 {
+        // Each slot is read with acquire ordering: what is read after it, the value above all, was
+        // written before the slot was.
+        simd.eq_shared_u64(&self.slots, IDENTITY, identity.0)
+    }
+
+    /// The same for loom's atomics.
+    #[cfg(loom)]
+    pub(super) fn find<S: Simd>(&self, _: S, identity: Identity) -> u32 {
+        let slots = self.slots.iter().enumerate();
+        slots.fold(0, |mask, (at, slot)| {
+            mask | u32::from(slot.load(Ordering::Acquire) & IDENTITY == identity.0) << at
+        })
     }
 
     /// The value of a slot.
@@ -153,7 +160,7 @@ impl Bucket {
     pub(super) fn may_be_away(&self, cell: Cell) -> bool {
         // Acquire: an entry that is counted here has been written to its second bucket.
         let slot = self.slots[cell.slot].load(Ordering::Acquire);
-        slot >> cell.shift & COUNTER_FULL != 0
+        slot >> cell.shift & COUNTER != 0
     }
 
     /// The entry of a slot, if it is taken. For the writer.
@@ -196,17 +203,21 @@ impl Bucket {
 
     /// Counts an entry that belongs here and has been written to its second bucket.
     pub(super) fn count_away(&self, cell: Cell) {
-        self.recount(cell, |count| (count + 1).min(COUNTER_FULL));
+        self.recount(
+            cell,
+            |count| if count == COUNTER { count } else { count + ONE },
+        );
     }
 
-    /// Takes it back: the entry is here again, or gone.
+    /// Takes it back: the entry is here again, or gone. A counter that is full stays full until the
+    /// segment is rebuilt: it no longer knows.
     pub(super) fn uncount_away(&self, cell: Cell) {
         self.recount(cell, |count| {
             debug_assert!(count > 0, "an entry that was never counted");
-            if count == COUNTER_FULL {
+            if count == COUNTER {
                 count
             } else {
-                count.saturating_sub(1)
+                count.saturating_sub(ONE)
             }
         });
     }
@@ -214,11 +225,9 @@ impl Bucket {
     fn recount(&self, cell: Cell, change: impl FnOnce(u64) -> u64) {
         let slot = &self.slots[cell.slot];
         let word = slot.load(Ordering::Relaxed);
-        let count = change(word >> cell.shift & COUNTER_FULL);
+        let count = change(word >> cell.shift & COUNTER);
+        let others = word & !(COUNTER << cell.shift);
         // Release: who reads the count finds the entry that it counts.
-        slot.store(
-            word & !(COUNTER_FULL << cell.shift) | count << cell.shift,
-            Ordering::Release,
-        );
+        slot.store(others | count << cell.shift, Ordering::Release);
     }
 }

@@ -1,7 +1,7 @@
 //! The directory: which segment holds a hash.
 //!
 //! ```text
-//!   hash  | 10 | ...                             the top `depth` bits choose
+//!   selector  | 10 | ...                         the top `depth` bits choose
 //!            v
 //!   views | 00 | 01 | 10 | 11 |                  32 bytes each, two to a line
 //!            \   /     |    |
@@ -12,37 +12,47 @@
 //! Fagin et al. 1979, by copy). Readers hold the one they began with, which an epoch keeps alive.
 
 use super::bucket::Bucket;
-use super::place::Geometry;
-use super::segment::{Segment, Versions};
+use super::place::{Geometry, selector};
+use super::segment::Segment;
 use super::version::Version;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// What a lookup needs of a segment.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
-    pub(super) buckets: &'a [Bucket],
-    pub(super) versions: &'a Versions,
+    pub(super) version: &'a Version,
+    buckets: &'a [Bucket],
     pub(super) geometry: Geometry,
 }
 
 impl<'a> View<'a> {
-    /// A bucket that the geometry named, and its version.
+    /// A bucket that the geometry named.
     #[inline(always)]
-    pub(super) fn at(&self, bucket: usize) -> (&'a Bucket, &'a Version) {
-        debug_assert!(bucket < self.buckets.len());
+    pub(super) fn bucket(&self, at: usize) -> &'a Bucket {
+        debug_assert!(at < self.buckets.len());
         // SAFETY: Geometry scales every hash to 0..len, and its len is that of the buckets.
-        let found = unsafe { self.buckets.get_unchecked(bucket) };
-        (found, self.versions.of(bucket))
+        unsafe { self.buckets.get_unchecked(at) }
+    }
+}
+
+impl<'a> From<&'a Segment> for View<'a> {
+    fn from(segment: &'a Segment) -> View<'a> {
+        View {
+            version: segment.version(),
+            buckets: segment.buckets(),
+            geometry: segment.geometry,
+        }
     }
 }
 
 /// A [`View`] as the directory keeps it, beside the segment it refers to.
+#[repr(align(32))]
 #[derive(Clone, Copy, Debug)]
 struct RawView {
+    version: *const Version,
     buckets: *const Bucket,
     len: usize,
-    versions: *const Versions,
-    depth: u32,
 }
 
 /// The segments by the top bits of the hashes.
@@ -67,13 +77,13 @@ impl Directory {
     pub(super) fn new(segments: &[Arc<Segment>]) -> Directory {
         let depth = segments
             .iter()
-            .map(|segment| segment.geometry.depth)
+            .map(|segment| segment.depth)
             .max()
             .unwrap_or(0);
         let named: Vec<Arc<Segment>> = segments
             .iter()
             .flat_map(|segment| {
-                let times = 1 << (depth - segment.geometry.depth);
+                let times = 1 << (depth - segment.depth);
                 std::iter::repeat_n(Arc::clone(segment), times)
             })
             .collect();
@@ -108,25 +118,13 @@ impl Directory {
         Directory::new(&segments)
     }
 
-    /// The segment of a hash, to read from.
+    /// All that lookups need of the directory.
     #[inline(always)]
-    pub(super) fn view(&self, hash: u64) -> View<'_> {
-        let at = self.index(hash);
-        debug_assert!(at < self.views.len());
-        // SAFETY: index() gives a number of `depth` bits, and there are 2^depth views.
-        let raw = unsafe { self.views.get_unchecked(at) };
-        // SAFETY: RawView::of made the pointers from a segment whose Arc is in `segments`: the
-        // versions are a field of it, the buckets a slice of `len` that it owns until it is dropped,
-        // which is not before the directory is.
-        unsafe {
-            View {
-                buckets: std::slice::from_raw_parts(raw.buckets, raw.len),
-                versions: &*raw.versions,
-                geometry: Geometry {
-                    depth: raw.depth,
-                    len: raw.len as u64,
-                },
-            }
+    pub(super) fn views(&self) -> Views<'_> {
+        Views {
+            views: self.views.as_ptr(),
+            shift: 63 - self.depth,
+            directory: PhantomData,
         }
     }
 
@@ -140,7 +138,7 @@ impl Directory {
         let mut at = 0;
         std::iter::from_fn(move || {
             let segment = self.segments.get(at)?;
-            at += 1 << (self.depth - segment.geometry.depth);
+            at += 1 << (self.depth - segment.depth);
             Some(segment)
         })
     }
@@ -150,20 +148,63 @@ impl Directory {
         self.memory_bytes
     }
 
-    #[inline(always)]
     fn index(&self, hash: u64) -> usize {
+        self.views().index(hash)
+    }
+}
+
+/// The views of a directory, in registers.
+#[derive(Clone, Copy)]
+pub(super) struct Views<'a> {
+    views: *const RawView,
+    /// 63 less the directory's depth.
+    shift: u32,
+    directory: PhantomData<&'a Directory>,
+}
+
+impl<'a> Views<'a> {
+    /// The segment of a hash.
+    #[inline(always)]
+    pub(super) fn of(self, hash: u64) -> View<'a> {
+        // SAFETY: the index has `depth` bits, and the directory, which is borrowed, has 2^depth views.
+        let raw = unsafe { &*self.views.add(self.index(hash)) };
+        // SAFETY: RawView::of made the pointers from a segment of which the directory owns a share:
+        // the version is a field of it, the buckets a slice of `len` that it owns until it is dropped,
+        // which is not before the directory is.
+        let (version, buckets) = unsafe {
+            (
+                &*raw.version,
+                std::slice::from_raw_parts(raw.buckets, raw.len),
+            )
+        };
+        View {
+            version,
+            buckets,
+            geometry: Geometry {
+                len: raw.len as u64,
+            },
+        }
+    }
+
+    /// The view of all hashes, if there is but one segment.
+    #[inline(always)]
+    pub(super) fn only(self) -> Option<View<'a>> {
+        (self.shift == 63).then(|| self.of(0))
+    }
+
+    #[inline(always)]
+    fn index(self, hash: u64) -> usize {
         // Two shifts, since one by 64 would be none.
-        ((hash >> 1) >> (63 - self.depth)) as usize
+        ((selector(hash) >> 1) >> self.shift) as usize
     }
 }
 
 impl RawView {
     fn of(segment: &Arc<Segment>) -> RawView {
         RawView {
+            version: segment.version(),
             buckets: segment.buckets().as_ptr(),
             len: segment.buckets().len(),
-            versions: &raw const segment.versions,
-            depth: segment.geometry.depth,
         }
     }
 }

@@ -11,7 +11,7 @@
 //! time: nobody waits for all of it, and only one segment is there twice.
 
 use super::directory::Directory;
-use super::place::Geometry;
+use super::place::selector;
 use super::segment::{Locked, Segment};
 use super::{Error, HashTable};
 use crossbeam_epoch::{self as epoch, Guard, Owned};
@@ -62,7 +62,7 @@ pub(super) fn empty_segments(capacity: u64, pages: Pages) -> Result<Vec<Arc<Segm
 
 /// Segments to take the place of a full one: `len` buckets in all.
 fn successors(old: &Segment, len: u64, pages: Pages) -> Result<Vec<Arc<Segment>>, Error> {
-    let Geometry { depth, .. } = old.geometry;
+    let depth = old.depth;
     let prefixes = if len <= max_len(depth) {
         vec![(old.prefix, depth)]
     } else {
@@ -83,13 +83,13 @@ fn successors(old: &Segment, len: u64, pages: Pages) -> Result<Vec<Arc<Segment>>
 fn fill(new: &[Arc<Segment>], old: &[Locked<'_>]) -> Result<(), u64> {
     // Nobody else knows the new segments: the locks are free, and none of them is retired.
     let mut segments: Vec<Locked<'_>> = new.iter().filter_map(|segment| segment.lock()).collect();
-    let Geometry { depth, .. } = new[0].geometry;
-    let number = |hash: u64| hash.checked_shr(64 - depth).unwrap_or(0);
+    let depth = new[0].depth;
+    let number = |selector: u64| selector.checked_shr(64 - depth).unwrap_or(0);
     let first = number(new[0].prefix);
     let mut full = None;
     for old in old {
         old.for_each(|hash, value| {
-            let segment = &mut segments[(number(hash) - first) as usize];
+            let segment = &mut segments[(number(selector(hash)) - first) as usize];
             match segment.make_room(hash) {
                 Some(room) => segment.put(room, hash, value),
                 None => full = full.or(Some(hash)),

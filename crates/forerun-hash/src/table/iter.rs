@@ -1,22 +1,23 @@
 //! Iteration, a segment at a time.
 //!
 //! ```text
-//!   hashes   0 ... | segment 0110, copied | next ...          what is in hand; where to go on
+//!   selectors   0 ... | segment 0110, copied | next ...          what is in hand; where to go on
 //! ```
 //!
-//! It goes through the hashes, not through the segments: whatever has been split or joined meanwhile,
-//! the next segment is the one that holds the next hash.
+//! It goes through the selectors, not through the segments: whatever has been split or joined
+//! meanwhile, the next segment is the one that holds the next selector.
 
 use super::HashTable;
+use super::place::{selector, selector_hash};
 use crossbeam_epoch as epoch;
 use std::fmt;
 
 /// The entries of a table: see [`HashTable::iter`].
 pub struct Iter<'t> {
     table: &'t HashTable,
-    /// Copied and not yet given: their hashes are below `next`.
+    /// Copied and not yet given: their selectors are below `next`.
     entries: std::vec::IntoIter<(u64, u64)>,
-    /// The first hash that was not copied.
+    /// The first selector that was not copied.
     next: Option<u64>,
 }
 
@@ -29,22 +30,22 @@ impl<'t> Iter<'t> {
         }
     }
 
-    /// Copies the segment of a hash, what of it has not been given.
+    /// Copies the segment of a selector, what of it has not been given.
     fn copy(&mut self, from: u64) {
         let guard = epoch::pin();
-        let locked = self.table.lock(from, &guard);
+        let locked = self.table.lock(selector_hash(from), &guard);
         let segment = locked.segment;
         let mut entries = Vec::with_capacity(segment.entries() as usize);
         locked.for_each(|hash, value| {
-            // A rebuilt table may have a segment that begins before the hash.
-            if hash >= from {
+            // A rebuilt table may have a segment that begins earlier.
+            if selector(hash) >= from {
                 entries.push((self.table.permutation.key(hash), value));
             }
         });
         self.entries = entries.into_iter();
-        // One more than the last hash with the segment's prefix; there is none after the last one.
-        let hashes = 1u64.checked_shl(64 - segment.geometry.depth).unwrap_or(0);
-        self.next = Some(segment.prefix.wrapping_add(hashes)).filter(|&next| next != 0);
+        // One more than the last selector with the segment's prefix; there is none after the last one.
+        let selectors = 1u64.checked_shl(64 - segment.depth).unwrap_or(0);
+        self.next = Some(segment.prefix.wrapping_add(selectors)).filter(|&next| next != 0);
     }
 }
 

@@ -34,6 +34,7 @@ pub use iter::Iter;
 
 use crossbeam_epoch::{self as epoch, Atomic, Guard};
 use directory::Directory;
+use forerun_core::arch::{self, dispatch};
 use forerun_core::hashing::Permutation;
 use forerun_core::{Pages, RegionError};
 use lookup::Batch;
@@ -253,8 +254,8 @@ impl HashTable {
         for (at, (&key, &value)) in keys.iter().zip(values).enumerate() {
             if let Some(&next) = keys.get(at + AHEAD) {
                 let hash = self.permutation.hash(next);
-                let view = self.directory(&guard).view(hash);
-                view.at(view.geometry.home(hash)).0.prefetch();
+                let view = self.directory(&guard).views().of(hash);
+                view.bucket(view.geometry.home(hash)).prefetch();
             }
             let hash = self.permutation.hash(key);
             self.upsert_hash(
@@ -423,17 +424,18 @@ impl Pinned<'_> {
         /// Keys of one directory: a long batch must not hold on to what growth has replaced.
         const STRETCH: usize = 4096;
         let len = keys.len().min(values.len()).min(found.len());
-        let mut hits = 0;
         for start in (0..len).step_by(STRETCH) {
             let stretch = start..len.min(start + STRETCH);
             let batch = Batch {
+                directory: self.table.directory(&self.guard),
+                permutation: self.table.permutation,
                 keys: &keys[stretch.clone()],
                 values: &mut values[stretch.clone()],
                 found: &mut found[stretch],
             };
-            hits += batch.run(self.table.directory(&self.guard), &self.table.permutation);
+            dispatch(arch::isa(), batch);
         }
-        hits
+        found[..len].iter().filter(|&&found| found).count()
     }
 }
 

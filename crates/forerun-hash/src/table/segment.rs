@@ -1,8 +1,8 @@
 //! A segment: the buckets of all hashes that begin alike, their versions, and the writers' lock.
 //!
 //! ```text
-//!   Segment   prefix, depth           the hashes it holds
-//!             versions [0..8]         bucket b belongs to b mod 8
+//!   Segment   version                 in a line of its own, for readers
+//!             prefix, depth           the hashes it holds
 //!             buckets                 | bucket 0 | bucket 1 | ...                  64 bytes each, by mmap
 //!             lock                    number of entries, whether the segment was replaced
 //! ```
@@ -11,31 +11,14 @@
 //! finds the segment replaced by larger ones starts again from the directory.
 
 use super::Error;
-use super::bucket::{Bucket, Identity, SLOTS, Side};
+use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
 use super::path::{self, Trail};
 use super::place::Geometry;
 use super::sync::{AtomicU64, Ordering};
-use super::version::{Version, changing};
+use super::version::Version;
 use forerun_core::Pages;
+use forerun_core::arch::Scalar;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Version counters a segment.
-///
-/// One cache line of them: more would spread the notices of writers further, but a large table's
-/// counters should stay in the nearest caches.
-pub(super) const VERSIONS: usize = 8;
-
-/// A line of its own, lest the lock beside it take it away from readers.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-pub(super) struct Versions([Version; VERSIONS]);
-
-impl Versions {
-    #[inline(always)]
-    pub(super) fn of(&self, bucket: usize) -> &Version {
-        &self.0[bucket % VERSIONS]
-    }
-}
 
 /// What the lock guards beside the buckets.
 #[derive(Debug, Default)]
@@ -44,13 +27,20 @@ struct State {
     trail: Trail,
 }
 
+/// Alone in its cache line, lest the lock beside it take it away from readers.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+struct Alone<T>(T);
+
 /// A segment.
 #[derive(Debug)]
 pub(super) struct Segment {
-    pub(super) versions: Versions,
-    pub(super) geometry: Geometry,
-    /// The top `geometry.depth` bits of the hashes here; the others zero.
+    version: Alone<Version>,
+    /// Bits of the prefix.
+    pub(super) depth: u32,
+    /// What the selectors of the hashes here begin with, in the top `depth` bits; the others zero.
     pub(super) prefix: u64,
+    pub(super) geometry: Geometry,
     buckets: buckets::Buckets,
     /// Entries. Written under the lock.
     entries: AtomicU64,
@@ -65,17 +55,22 @@ pub(super) struct Spot {
 }
 
 impl Segment {
-    /// An empty segment of `len` buckets or the fewest that `depth` allows.
+    /// An empty segment of `len` buckets, or the fewest there can be.
     pub(super) fn new(prefix: u64, depth: u32, len: u64, pages: Pages) -> Result<Segment, Error> {
-        let len = len.max(Geometry::min_len(depth));
+        let len = len.max(Geometry::MIN_LEN);
         Ok(Segment {
-            versions: Versions::default(),
-            geometry: Geometry { depth, len },
+            version: Alone(Version::default()),
+            depth,
             prefix,
+            geometry: Geometry { len },
             buckets: buckets::Buckets::new(len, pages)?,
             entries: AtomicU64::new(0),
             state: Mutex::default(),
         })
+    }
+
+    pub(super) fn version(&self) -> &Version {
+        &self.version.0
     }
 
     /// The buckets.
@@ -137,16 +132,16 @@ impl Locked<'_> {
         let buckets = self.segment.buckets();
         let identity = Identity::home(hash);
         let home = geometry.home(hash);
-        let mask = buckets[home].find(identity);
+        let mask = buckets[home].find(Scalar::new(), identity);
         if mask != 0 {
             let slot = mask.trailing_zeros() as usize;
             return Some(Spot { bucket: home, slot });
         }
-        if !buckets[home].may_be_away(Geometry::cell(identity.remainder())) {
+        if !buckets[home].may_be_away(Cell::new(identity.remainder())) {
             return None;
         }
         let bucket = geometry.other(home, identity.remainder());
-        let mask = buckets[bucket].find(identity.on(Side::Away));
+        let mask = buckets[bucket].find(Scalar::new(), identity.on(Side::Away));
         (mask != 0).then(|| Spot {
             bucket,
             slot: mask.trailing_zeros() as usize,
@@ -190,36 +185,28 @@ impl Locked<'_> {
 
     /// Removes an entry that was found.
     pub(super) fn remove(&mut self, spot: Spot) {
-        let version = self.segment.versions.of(spot.bucket);
-        changing(version, version, || self.segment.clear(spot));
+        self.segment.version().changing(|| self.segment.clear(spot));
         self.count(|entries| entries - 1);
     }
 
     /// Removes all entries.
     pub(super) fn clear(&mut self) {
-        for (bucket, entries) in self.segment.buckets().iter().enumerate() {
-            for slot in (0..SLOTS).filter(|&slot| entries.entry(slot).is_some()) {
-                let version = self.segment.versions.of(bucket);
-                changing(version, version, || {
-                    self.segment.clear(Spot { bucket, slot })
-                });
+        let segment = self.segment;
+        segment.version().changing(|| {
+            for bucket in 0..segment.buckets().len() {
+                (0..SLOTS).for_each(|slot| segment.clear(Spot { bucket, slot }));
             }
-        }
+        });
         self.count(|_| 0);
     }
 
     /// Calls `each` with the hash and the value of every entry.
     pub(super) fn for_each(&self, mut each: impl FnMut(u64, u64)) {
-        let Segment {
-            geometry, prefix, ..
-        } = self.segment;
+        let Segment { geometry, .. } = self.segment;
         for (bucket, entries) in self.segment.buckets().iter().enumerate() {
             for slot in 0..SLOTS {
                 if let Some(entry) = entries.entry(slot) {
-                    each(
-                        geometry.hash_of(*prefix, bucket, entry),
-                        entries.value(slot),
-                    );
+                    each(geometry.hash_of(bucket, entry), entries.value(slot));
                 }
             }
         }
@@ -246,7 +233,7 @@ impl Segment {
         self.buckets()[spot.bucket].put(spot.slot, identity, value);
         if identity.side() == Side::Away {
             self.home_of(spot.bucket, identity)
-                .count_away(Geometry::cell(identity.remainder()));
+                .count_away(Cell::new(identity.remainder()));
         }
     }
 
@@ -259,7 +246,7 @@ impl Segment {
         bucket.clear(spot.slot);
         if identity.side() == Side::Away {
             self.home_of(spot.bucket, identity)
-                .uncount_away(Geometry::cell(identity.remainder()));
+                .uncount_away(Cell::new(identity.remainder()));
         }
     }
 
@@ -271,8 +258,7 @@ impl Segment {
         };
         let value = buckets[from.bucket].value(from.slot);
         let moved = identity.on(identity.side().other());
-        let (first, second) = (self.versions.of(from.bucket), self.versions.of(to.bucket));
-        changing(first, second, || {
+        self.version().changing(|| {
             self.put(to, moved, value);
             self.clear(from);
         });

@@ -5,8 +5,7 @@
 //!   reader           read v                                        read v again: the same and even? else anew
 //! ```
 //!
-//! Each bucket belongs to one of a segment's few version counters (a sequence lock of 64 bits, which
-//! does not wrap). The writer raises it before and after it frees a slot or moves an entry; adding an
+//! Each segment has a version counter (a sequence lock of 64 bits, which does not wrap). The writer raises it before and after it frees a slot or moves an entry; adding an
 //! entry and changing a value need no notice, so a table that is only added to and updated never makes
 //! a reader look twice.
 
@@ -24,8 +23,8 @@ impl Version {
     /// Before reading a bucket. What was seen of a move under way is never valid later.
     #[inline(always)]
     pub(super) fn see(&self) -> Seen {
-        // Acquire: the buckets are read after it.
-        Seen(self.0.load(Ordering::Acquire))
+        // Acquire: the buckets are read after it. An odd number is made one that never comes again.
+        Seen(self.0.load(Ordering::Acquire) & !1)
     }
 
     /// After reading: whether nothing was freed or moved in the meantime.
@@ -33,32 +32,17 @@ impl Version {
     pub(super) fn is_still(&self, seen: Seen) -> bool {
         // Relaxed: every read of a bucket before it is an acquire, which keeps this one behind it;
         // and if such a read saw a store of the writer, a release, this one sees the raised counter.
-        let now = self.0.load(Ordering::Relaxed);
-        now == seen.0 && now & 1 == 0
+        self.0.load(Ordering::Relaxed) == seen.0
     }
 
-    /// By the writer, who holds the segment's lock, before it moves or frees.
-    fn open(&self) {
+    /// Runs a change of the writer, who holds the segment's lock, that frees slots or moves entries.
+    pub(super) fn changing(&self, change: impl FnOnce()) {
+        let now = self.0.load(Ordering::Relaxed);
+        debug_assert!(now & 1 == 0, "a change within a change");
         // Relaxed: the stores that follow are releases, which keep this one before them.
-        let now = self.0.load(Ordering::Relaxed);
-        debug_assert!(now & 1 == 0, "already open");
         self.0.store(now + 1, Ordering::Relaxed);
-    }
-
-    /// By the writer, afterwards.
-    fn close(&self) {
-        let now = self.0.load(Ordering::Relaxed);
+        change();
         // Release: who sees the even number sees all that was moved under the odd one.
-        self.0.store(now + 1, Ordering::Release);
+        self.0.store(now + 2, Ordering::Release);
     }
-}
-
-/// Runs `change` with the versions of two buckets, possibly the same one, open.
-pub(super) fn changing(first: &Version, second: &Version, change: impl FnOnce()) {
-    let second = (!std::ptr::eq(first, second)).then_some(second);
-    first.open();
-    second.inspect(|version| version.open());
-    change();
-    second.inspect(|version| version.close());
-    first.close();
 }

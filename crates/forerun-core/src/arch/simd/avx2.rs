@@ -7,6 +7,8 @@
 use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
 use core::arch::x86_64::*;
+#[cfg(not(miri))]
+use std::sync::atomic::AtomicU64;
 
 /// The token of AVX2, with BMI1, BMI2 and POPCNT.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +140,41 @@ impl Simd for Avx2 {
             }
         }
     }
+
+    #[cfg(not(miri))]
+    #[inline(always)]
+    fn eq_shared_u64(self, words: &[AtomicU64; 4], care: u64, needle: u64) -> u32 {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let read = read_shared(words);
+            let cared = _mm256_and_si256(read, _mm256_set1_epi64x(care as i64));
+            let equal = _mm256_cmpeq_epi64(cared, _mm256_set1_epi64x(needle as i64));
+            _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
+        }
+    }
+}
+
+/// Reads four words that other threads may be writing, each with acquire ordering.
+#[cfg(not(miri))]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn read_shared(words: &[AtomicU64; 4]) -> __m256i {
+    let read;
+    // SAFETY:
+    // - the 32 bytes of `words` can be read, and the function has the feature;
+    // - what the instruction does, a program may do by four atomic loads: on x86_64 each aligned
+    //   quadword of a vector load is read in one piece, as processors do and models of them have it,
+    //   and no load changes places with an earlier or a later one, which makes it an acquire;
+    // - no option says that memory is left alone, so the compiler moves no access across it.
+    unsafe {
+        core::arch::asm!(
+            "vmovdqu {read}, ymmword ptr [{words}]",
+            words = in(reg) words.as_ptr(),
+            read = lateout(ymm_reg) read,
+            options(nostack, preserves_flags)
+        );
+    }
+    read
 }
 
 /// Compares 16 slots.

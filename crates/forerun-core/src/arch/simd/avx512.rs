@@ -8,6 +8,7 @@
 use super::{Avx2, Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
 use core::arch::x86_64::*;
+use std::sync::atomic::AtomicU64;
 
 /// The token of AVX-512 F, BW, DQ and VL, with all of [`Avx2`].
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +123,11 @@ impl Simd for Avx512 {
                 _ => scalar::eq(slots, needle),
             }
         }
+    }
+
+    #[inline(always)]
+    fn eq_shared_u64(self, words: &[AtomicU64; 4], care: u64, needle: u64) -> u32 {
+        Avx2::of_avx512(self).eq_shared_u64(words, care, needle)
     }
 }
 

@@ -47,6 +47,7 @@ pub use neon::Neon;
 
 use super::Isa;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 mod sealed {
     /// Keeps the set of tokens closed: the safety of the operations rests on how tokens are made.
@@ -92,6 +93,18 @@ pub trait Simd: sealed::Sealed + Copy + Debug + Send + Sync + 'static {
     fn eq_u32<const N: usize>(self, slots: &[u32; N], needle: u32) -> u32;
     /// Which of the slots equal `needle`.
     fn eq_u64<const N: usize>(self, slots: &[u64; N], needle: u64) -> u32;
+
+    /// Which of the words, that other threads may be writing, equal `needle` in the bits of `care`;
+    /// the other bits of `needle` are zero.
+    ///
+    /// Each word is read once, with acquire ordering, and the words in no particular order.
+    #[inline(always)]
+    fn eq_shared_u64(self, words: &[AtomicU64; 4], care: u64, needle: u64) -> u32 {
+        let words = words.iter().enumerate();
+        words.fold(0, |mask, (at, word)| {
+            mask | u32::from(word.load(Ordering::Acquire) & care == needle) << at
+        })
+    }
 }
 
 /// Work that is written once over all instruction sets.
