@@ -156,8 +156,10 @@ mod tests {
             for shift in [0, 1, 3, 8, 16, 32, 40, 46] {
                 let hashes = || (0..KEYS).map(|n| permutation.hash(n << shift));
                 let top = unevenness(hashes(), 1024, |hash| hash >> 54);
+                let middle = unevenness(hashes(), 1024, |hash| hash >> 14 & 1023);
                 let low = unevenness(hashes(), 64, |hash| hash & 63);
                 assert!(top < 1.3, "seed {seed}, shift {shift}: {top}");
+                assert!(middle < 1.3, "seed {seed}, shift {shift}: {middle}");
                 assert!(low < 2.5, "seed {seed}, shift {shift}: {low}");
             }
         }

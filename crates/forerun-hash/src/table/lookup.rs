@@ -18,7 +18,7 @@ use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
 
 /// Keys between the prefetch of a bucket and its use: more lines than memory works on at a time.
-const WINDOW: usize = 32;
+const WINDOW: usize = 48;
 
 /// Tables up to this size are searched without fetching ahead: the caches next to a core hold them.
 const CACHED_BYTES: usize = 512 << 10;

@@ -1,8 +1,8 @@
 //! Where the entries of a hash belong, and how a place and a remainder give the hash back.
 //!
 //! ```text
-//!   hash   63      56               48                 24                     0
-//!         | top 8   |                | selector -->                            |
+//!   hash   63      56                               24                       0
+//!         | top 8   |                                | selector -->            |
 //!           scaled to 0..len: the home bucket
 //!                   | remainder: the low 56 bits, kept                         |
 //!
@@ -19,15 +19,19 @@ use forerun_core::hashing::scale;
 /// The golden ratio's fraction: an odd number whose products spread consecutive remainders.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// The selector's first bit is bit 23 of a hash: a segment of 2^40 buckets would not need it to tell
+/// its buckets apart.
+const SELECTOR_SHIFT: u32 = 40;
+
 /// The bits of a hash that choose the segment, from the top on.
 #[inline(always)]
 pub(super) fn selector(hash: u64) -> u64 {
-    hash << 16
+    hash << SELECTOR_SHIFT
 }
 
 /// A hash with this selector.
 pub(super) fn selector_hash(selector: u64) -> u64 {
-    selector >> 16
+    selector >> SELECTOR_SHIFT
 }
 
 /// What is needed to place a hash in a segment: the number of its buckets.
