@@ -20,7 +20,7 @@
 //! A free slot's counters count as well. A bucket of zeroes is empty.
 
 use super::sync::{AtomicU64, Ordering};
-use forerun_core::arch::{Simd, prefetch_read};
+use forerun_core::arch::{Simd, prefetch_read_l2};
 
 /// Entries a bucket.
 pub(super) const SLOTS: usize = 4;
@@ -127,7 +127,7 @@ pub(super) struct Bucket {
 impl Bucket {
     #[inline(always)]
     pub(super) fn prefetch(&self) {
-        prefetch_read(self);
+        prefetch_read_l2(self);
     }
 
     /// The slot of an entry, if it is here: bit `i` for slot `i`, and at most one bit.

@@ -30,8 +30,8 @@ const CROWDED_LOAD: f64 = 0.125;
 /// for the nearest cache, many make each of them short to copy.
 fn max_len(depth: u32) -> u64 {
     match depth {
-        0..10 => (4 << 20) / 64,
-        10..16 => (64 << 20) / 64,
+        0..6 => (16 << 20) / 64,
+        6..12 => (128 << 20) / 64,
         _ => u64::MAX,
     }
 }

@@ -1,15 +1,18 @@
-//! Lookups: one key, and a batch in a rolling window.
+//! Lookups: one key, and a batch in blocks behind a rolling window.
 //!
 //! ```text
 //!   keys      0 1 2 ... i ...  i+W ...
 //!   step i              |       '-- hash, find the home bucket, prefetch it
-//!                       '-- compare the home bucket, prefetched W steps ago; a key that may be away stays open
-//!   every W steps       prefetch the second buckets of the keys that stayed open, compare those of the W before
+//!                       '-- compare the home bucket, prefetched W steps ago: a bit tells whether it had the key
+//!   a block of W steps done: of the keys it missed, prefetch the second buckets of those that may be away,
+//!   and compare the second buckets of the block before
 //! ```
 //!
-//! Each step both uses a line and asks for one, so memory is busy throughout. The first line settles
-//! nine keys in ten, three in four if the table is nearly full: going on is a branch, rarely taken,
-//! rather than work for every key. A table that the caches hold is searched key by key.
+//! Each step both uses a line and asks for one, so memory is busy throughout, and no step has a branch
+//! that the data decide: what the home buckets did not settle is gone through once a block, by its
+//! bits. A table that the caches hold is searched by the same blocks without the window.
+
+use std::hint::select_unpredictable;
 
 use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
 use super::directory::{Directory, View};
@@ -18,7 +21,10 @@ use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
 
 /// Keys between the prefetch of a bucket and its use: more lines than memory works on at a time.
-const WINDOW: usize = 48;
+const WINDOW: usize = 32;
+
+/// Keys a block, which has a bit for each.
+const BLOCK: usize = 32;
 
 /// Tables up to this size are searched without fetching ahead: the caches next to a core hold them.
 const CACHED_BYTES: usize = 512 << 10;
@@ -32,14 +38,8 @@ struct Key<'a> {
     hash: u64,
     bucket: &'a Bucket,
     version: &'a Version,
-}
-
-/// What a home bucket told of a key.
-enum First {
-    Hit(u64),
-    Miss,
-    /// It is not here, but may be in its second bucket.
-    Open,
+    /// The version when the home bucket was read.
+    seen: Seen,
 }
 
 impl<'a> Key<'a> {
@@ -50,60 +50,88 @@ impl<'a> Key<'a> {
             hash,
             bucket,
             version: view.version,
+            seen: Seen::NEVER,
         }
     }
 
-    /// Looks into the home bucket. `seen` is the segment's version from before.
+    /// Looks into the home bucket.
     #[inline(always)]
-    fn probe<S: Simd>(&self, simd: S, seen: Seen) -> Result<First, Moved> {
-        let identity = Identity::home(self.hash);
-        let hit = probe(simd, self.bucket, identity);
-        let first = match hit {
-            Some(value) => First::Hit(value),
-            None if self.bucket.may_be_away(Cell::new(identity.remainder())) => First::Open,
-            None => First::Miss,
-        };
-        if self.version.is_still(seen) {
-            Ok(first)
+    fn probe<S: Simd>(&mut self, simd: S) -> Result<Probe, Moved> {
+        self.seen = self.version.see();
+        let probe = probe(simd, self.bucket, Identity::home(self.hash));
+        self.if_still(probe)
+    }
+
+    /// Whether the key, which is not in its home bucket, may be in the second one.
+    #[inline(always)]
+    fn may_be_away(&self) -> Result<bool, Moved> {
+        let cell = Cell::new(Identity::home(self.hash).remainder());
+        self.if_still(self.bucket.may_be_away(cell))
+    }
+
+    /// The second bucket.
+    #[inline(always)]
+    fn second(&self, view: View<'a>) -> &'a Bucket {
+        let home = view.geometry.home(self.hash);
+        view.bucket(
+            view.geometry
+                .other(home, Identity::home(self.hash).remainder()),
+        )
+    }
+
+    /// Looks into the second bucket.
+    #[inline(always)]
+    fn probe_second<S: Simd>(&self, simd: S, bucket: &Bucket) -> Result<Probe, Moved> {
+        self.if_still(probe(
+            simd,
+            bucket,
+            Identity::home(self.hash).on(Side::Away),
+        ))
+    }
+
+    /// What was read, if no entry was moved since before the home bucket was read.
+    #[inline(always)]
+    fn if_still<T>(&self, read: T) -> Result<T, Moved> {
+        if self.version.is_still(self.seen) {
+            Ok(read)
         } else {
             Err(Moved)
         }
     }
 }
 
-/// The second bucket of a hash.
-#[inline(always)]
-fn second_bucket(view: View<'_>, hash: u64) -> &Bucket {
-    let home = view.geometry.home(hash);
-    view.bucket(view.geometry.other(home, Identity::home(hash).remainder()))
+/// What a bucket told of a key.
+#[derive(Clone, Copy)]
+struct Probe {
+    is_hit: bool,
+    /// The value, if it is a hit.
+    value: u64,
 }
 
-/// Looks into the second bucket of a key that is not in its home bucket. `seen` is the segment's
-/// version from before that was read: the entry may have gone home since.
-#[inline(always)]
-fn probe_second<S: Simd>(
-    simd: S,
-    view: View<'_>,
-    seen: Seen,
-    hash: u64,
-) -> Result<Option<u64>, Moved> {
-    let hit = probe(
-        simd,
-        second_bucket(view, hash),
-        Identity::home(hash).on(Side::Away),
-    );
-    if view.version.is_still(seen) {
-        Ok(hit)
-    } else {
-        Err(Moved)
+impl Probe {
+    fn found(self) -> Option<u64> {
+        self.is_hit.then_some(self.value)
     }
 }
 
-/// The value of an entry, if it is in a bucket.
+impl From<Option<u64>> for Probe {
+    fn from(found: Option<u64>) -> Probe {
+        Probe {
+            is_hit: found.is_some(),
+            value: found.unwrap_or(0),
+        }
+    }
+}
+
 #[inline(always)]
-fn probe<S: Simd>(simd: S, bucket: &Bucket, identity: Identity) -> Option<u64> {
+fn probe<S: Simd>(simd: S, bucket: &Bucket, identity: Identity) -> Probe {
     let mask = bucket.find(simd, identity);
-    (mask != 0).then(|| bucket.value(mask.trailing_zeros() as usize % SLOTS))
+    // An empty mask has 32 zeroes: slot 0, whose value is then not used.
+    let value = bucket.value(mask.trailing_zeros() as usize % SLOTS);
+    Probe {
+        is_hit: mask != 0,
+        value,
+    }
 }
 
 /// The value of a hash.
@@ -118,12 +146,16 @@ pub(super) fn find(directory: &Directory, hash: u64) -> Option<u64> {
 
 #[inline(always)]
 fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
-    let seen = view.version.see();
-    match Key::new(view, hash).probe(Scalar::new(), seen)? {
-        First::Hit(value) => Ok(Some(value)),
-        First::Miss => Ok(None),
-        First::Open => probe_second(Scalar::new(), view, seen, hash),
+    let mut key = Key::new(view, hash);
+    let first = key.probe(Scalar::new())?;
+    if first.is_hit {
+        return Ok(Some(first.value));
     }
+    if !key.may_be_away()? {
+        return Ok(None);
+    }
+    key.probe_second(Scalar::new(), key.second(view))
+        .map(Probe::found)
 }
 
 #[cold]
@@ -151,40 +183,19 @@ impl WithSimd for Batch<'_> {
 
     #[inline(always)]
     fn with<S: Simd>(self, simd: S) {
-        match self.directory.views().only() {
+        let views = self.directory.views();
+        match views.only() {
             Some(view) if self.directory.memory_bytes() <= CACHED_BYTES => {
-                self.run_cached(simd, view)
+                self.run::<S, false>(simd, |_| view);
             }
-            _ => self.run_ahead(simd),
+            _ => self.run::<S, true>(simd, |hash| views.of(hash)),
         }
     }
 }
 
-impl Batch<'_> {
-    /// Key by key, in a table of one segment.
+impl<'b> Batch<'b> {
     #[inline(always)]
-    fn run_cached<S: Simd>(self, simd: S, view: View<'_>) {
-        let answers = self.values.iter_mut().zip(self.found.iter_mut());
-        for (&key, (value, found)) in self.keys.iter().zip(answers) {
-            let hash = self.permutation.hash(key);
-            let seen = view.version.see();
-            let hit = match Key::new(view, hash).probe(simd, seen) {
-                Ok(First::Hit(value)) => Some(value),
-                Ok(First::Miss) => None,
-                Ok(First::Open) => probe_second(simd, view, seen, hash)
-                    .unwrap_or_else(|Moved| find_again(view, hash)),
-                Err(Moved) => find_again(view, hash),
-            };
-            *found = hit.is_some();
-            if let Some(hit) = hit {
-                *value = hit;
-            }
-        }
-    }
-
-    /// In a rolling window.
-    #[inline(always)]
-    fn run_ahead<S: Simd>(self, simd: S) {
+    fn run<S: Simd, const AHEAD: bool>(self, simd: S, view: impl Fn(u64) -> View<'b>) {
         let Batch {
             permutation,
             keys,
@@ -192,97 +203,105 @@ impl Batch<'_> {
             found,
             ..
         } = self;
-        let views = self.directory.views();
-        let Some(&first) = keys.first() else {
-            return;
-        };
-        let hash_of = |at: usize| permutation.hash(keys[at]);
-        let fetch = |key| {
+        let key_of = |key| {
             let hash = permutation.hash(key);
-            let key = Key::new(views.of(hash), hash);
+            Key::new(view(hash), hash)
+        };
+        let fetch = |key| {
+            let key = key_of(key);
             key.bucket.prefetch();
             key
         };
-        let mut window = [fetch(first); WINDOW];
-        for (place, &key) in window.iter_mut().zip(keys).skip(1) {
-            *place = fetch(key);
-        }
-        let mut open = OpenKeys::new(window[0].version.see());
-        let mut fetched = OpenKeys::new(window[0].version.see());
-        let settle = |open: &mut OpenKeys, values: &mut [u64], found: &mut [bool]| {
-            for (at, seen) in open.iter() {
-                let hash = hash_of(at);
-                let view = views.of(hash);
-                let hit = probe_second(simd, view, seen, hash)
-                    .unwrap_or_else(|Moved| find_again(view, hash));
-                if let Some(hit) = hit {
-                    (values[at], found[at]) = (hit, true);
-                }
-            }
-            open.len = 0;
+        let Some(&first) = keys.first() else {
+            return;
         };
-        for start in (0..keys.len()).step_by(WINDOW) {
-            let end = keys.len().min(start + WINDOW);
-            let answers = values[start..end].iter_mut().zip(&mut found[start..end]);
-            for ((place, at), (value, found)) in window.iter_mut().zip(start..).zip(answers) {
-                let key = *place;
-                if let Some(&next) = keys.get(at + WINDOW) {
-                    *place = fetch(next);
-                }
-                let seen = key.version.see();
-                *found = false;
-                match key.probe(simd, seen) {
-                    Ok(First::Hit(hit)) => (*value, *found) = (hit, true),
-                    Ok(First::Miss) => {}
-                    Ok(First::Open) => open.push(at, seen),
-                    Err(Moved) => {
-                        if let Some(hit) = find_again(views.of(key.hash), key.hash) {
-                            (*value, *found) = (hit, true);
-                        }
-                    }
-                }
+        // The keys of this block and those ahead of it.
+        let mut window = [key_of(first); WINDOW + BLOCK];
+        if AHEAD {
+            for (place, &key) in window.iter_mut().zip(&keys[..keys.len().min(WINDOW)]) {
+                *place = fetch(key);
             }
-            for (at, _) in open.iter() {
-                let hash = hash_of(at);
-                second_bucket(views.of(hash), hash).prefetch();
-            }
-            settle(&mut fetched, values, found);
-            std::mem::swap(&mut open, &mut fetched);
         }
-        settle(&mut fetched, values, found);
+        let mut open = OpenKeys {
+            keys: [(0, window[0]); BLOCK],
+            len: 0,
+        };
+        for start in (0..keys.len()).step_by(BLOCK) {
+            let end = keys.len().min(start + BLOCK);
+            let mut missed = 0u32;
+            for at in start..end {
+                if AHEAD {
+                    if let Some(&next) = keys.get(at + WINDOW) {
+                        window[(at + WINDOW) % (WINDOW + BLOCK)] = fetch(next);
+                    }
+                } else {
+                    window[at % (WINDOW + BLOCK)] = key_of(keys[at]);
+                }
+                let key = &mut window[at % (WINDOW + BLOCK)];
+                let probe = match key.probe(simd) {
+                    Ok(probe) => probe,
+                    Err(Moved) => find_again(view(key.hash), key.hash).into(),
+                };
+                found[at] = probe.is_hit;
+                values[at] = select_unpredictable(probe.is_hit, probe.value, values[at]);
+                missed |= u32::from(!probe.is_hit) << (at - start);
+            }
+            if AHEAD {
+                open.settle(simd, &view, values, found);
+            }
+            while missed != 0 {
+                let at = start + missed.trailing_zeros() as usize;
+                missed &= missed - 1;
+                let key = window[at % (WINDOW + BLOCK)];
+                // If it moved, it was looked for again; that will be told of it once more.
+                if key.may_be_away().unwrap_or(true) {
+                    if AHEAD {
+                        key.second(view(key.hash)).prefetch();
+                    }
+                    open.push(at, key);
+                }
+            }
+            if !AHEAD {
+                open.settle(simd, &view, values, found);
+            }
+        }
+        open.settle(simd, &view, values, found);
     }
 }
 
-/// The keys of a window that their home buckets did not settle: their places in the batch, and the
-/// versions of their segments from before.
-struct OpenKeys {
-    at: [u32; WINDOW],
-    seen: [Seen; WINDOW],
+/// The keys of a block that may be in their second buckets, and their places in the batch.
+struct OpenKeys<'a> {
+    keys: [(u32, Key<'a>); BLOCK],
     len: usize,
 }
 
-impl OpenKeys {
-    /// None; the places hold something that is not read.
+impl<'a> OpenKeys<'a> {
+    /// Adds one of a block's keys, of which there are not more than places.
     #[inline(always)]
-    fn new(seen: Seen) -> OpenKeys {
-        OpenKeys {
-            at: [0; WINDOW],
-            seen: [seen; WINDOW],
-            len: 0,
-        }
-    }
-
-    /// Adds one of the window's keys, of which there are not more than places.
-    #[inline(always)]
-    fn push(&mut self, at: usize, seen: Seen) {
-        self.at[self.len % WINDOW] = at as u32;
-        self.seen[self.len % WINDOW] = seen;
+    fn push(&mut self, at: usize, key: Key<'a>) {
+        self.keys[self.len % BLOCK] = (at as u32, key);
         self.len += 1;
     }
 
+    /// Looks for the keys in their second buckets, and forgets them.
     #[inline(always)]
-    fn iter(&self) -> impl Iterator<Item = (usize, Seen)> {
-        let keys = self.at.iter().zip(&self.seen).take(self.len);
-        keys.map(|(&at, &seen)| (at as usize, seen))
+    fn settle<S: Simd>(
+        &mut self,
+        simd: S,
+        view: &impl Fn(u64) -> View<'a>,
+        values: &mut [u64],
+        found: &mut [bool],
+    ) {
+        for &(at, key) in self.keys.iter().take(self.len) {
+            let view = view(key.hash);
+            let probe = match key.probe_second(simd, key.second(view)) {
+                Ok(probe) => probe,
+                Err(Moved) => find_again(view, key.hash).into(),
+            };
+            let at = at as usize;
+            found[at] |= probe.is_hit;
+            values[at] = select_unpredictable(probe.is_hit, probe.value, values[at]);
+        }
+        self.len = 0;
     }
 }

@@ -122,10 +122,7 @@ mod tests {
 
     #[test]
     fn second_buckets_and_counters_spread_evenly() {
-        let geometry = Geometry {
-            depth: 0,
-            len: 1000,
-        };
+        let geometry = Geometry { len: 1000 };
         let mut buckets = vec![0u32; 1000];
         let mut cells = std::collections::HashMap::new();
         for hash in (0..1_000_000u64).map(|n| n.wrapping_mul(0xd134_2543_de82_ef95)) {

@@ -19,6 +19,11 @@ pub(super) struct Version(AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen(u64);
 
+impl Seen {
+    /// What no counter is ever seen at.
+    pub(super) const NEVER: Seen = Seen(u64::MAX);
+}
+
 impl Version {
     /// Before reading a bucket. What was seen of a move under way is never valid later.
     #[inline(always)]
