@@ -47,35 +47,20 @@ pub(super) fn empty_segments(capacity: u64, pages: Pages) -> Result<Vec<Arc<Segm
     let depth = (0..32)
         .find(|&depth| len(depth) <= max_len(depth))
         .unwrap_or(32);
-    let segments = 0..1u64 << depth;
-    segments
-        .map(|number| {
-            let prefix = if depth == 0 {
-                0
-            } else {
-                number << (64 - depth)
-            };
-            Segment::new(prefix, depth, len(depth), pages).map(Arc::new)
-        })
-        .collect()
+    let numbers = 0..1u64 << depth;
+    let prefixes: Vec<u64> = numbers.map(|number| number.rotate_right(depth)).collect();
+    Segment::empty(&prefixes, depth, len(depth), pages)
 }
 
 /// Segments to take the place of a full one: `len` buckets in all.
 fn successors(old: &Segment, len: u64, pages: Pages) -> Result<Vec<Arc<Segment>>, Error> {
     let depth = old.depth;
-    let prefixes = if len <= max_len(depth) {
-        vec![(old.prefix, depth)]
+    if len <= max_len(depth) {
+        Segment::empty(&[old.prefix], depth, len, pages)
     } else {
-        vec![
-            (old.prefix, depth + 1),
-            (old.prefix | 1 << (63 - depth), depth + 1),
-        ]
-    };
-    let each = len.div_ceil(prefixes.len() as u64);
-    let segments = prefixes.iter();
-    segments
-        .map(|&(prefix, depth)| Ok(Arc::new(Segment::new(prefix, depth, each, pages)?)))
-        .collect()
+        let halves = [old.prefix, old.prefix | 1 << (63 - depth)];
+        Segment::empty(&halves, depth + 1, len.div_ceil(2), pages)
+    }
 }
 
 /// Copies all entries of some segments into new ones, which are equally deep and in the order of

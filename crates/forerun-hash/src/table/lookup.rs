@@ -21,16 +21,19 @@ use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
 
 /// Keys between the prefetch of a bucket and its use: more lines than memory works on at a time.
-const WINDOW: usize = 32;
+const WINDOW: usize = 64;
 
 /// Keys a block, which has a bit for each.
 const BLOCK: usize = 32;
+
+/// Places for the keys of a block and of the window ahead of it: a power of two, to go round.
+const RING: usize = (WINDOW + BLOCK).next_power_of_two();
 
 /// Tables up to this size are searched without fetching ahead: the caches next to a core hold them.
 const CACHED_BYTES: usize = 512 << 10;
 
 /// What was read was not of one moment: a writer moved entries meanwhile.
-struct Moved;
+pub(super) struct Moved;
 
 /// A key whose home bucket is known.
 #[derive(Clone, Copy)]
@@ -145,7 +148,7 @@ pub(super) fn find(directory: &Directory, hash: u64) -> Option<u64> {
 }
 
 #[inline(always)]
-fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
+pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
     let mut key = Key::new(view, hash);
     let first = key.probe(Scalar::new())?;
     if first.is_hit {
@@ -216,7 +219,7 @@ impl<'b> Batch<'b> {
             return;
         };
         // The keys of this block and those ahead of it.
-        let mut window = [key_of(first); WINDOW + BLOCK];
+        let mut window = [key_of(first); RING];
         if AHEAD {
             for (place, &key) in window.iter_mut().zip(&keys[..keys.len().min(WINDOW)]) {
                 *place = fetch(key);
@@ -232,12 +235,12 @@ impl<'b> Batch<'b> {
             for at in start..end {
                 if AHEAD {
                     if let Some(&next) = keys.get(at + WINDOW) {
-                        window[(at + WINDOW) % (WINDOW + BLOCK)] = fetch(next);
+                        window[(at + WINDOW) % RING] = fetch(next);
                     }
                 } else {
-                    window[at % (WINDOW + BLOCK)] = key_of(keys[at]);
+                    window[at % RING] = key_of(keys[at]);
                 }
-                let key = &mut window[at % (WINDOW + BLOCK)];
+                let key = &mut window[at % RING];
                 let probe = match key.probe(simd) {
                     Ok(probe) => probe,
                     Err(Moved) => find_again(view(key.hash), key.hash).into(),
@@ -252,7 +255,7 @@ impl<'b> Batch<'b> {
             while missed != 0 {
                 let at = start + missed.trailing_zeros() as usize;
                 missed &= missed - 1;
-                let key = window[at % (WINDOW + BLOCK)];
+                let key = window[at % RING];
                 // If it moved, it was looked for again; that will be told of it once more.
                 if key.may_be_away().unwrap_or(true) {
                     if AHEAD {

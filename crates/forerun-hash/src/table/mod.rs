@@ -445,38 +445,8 @@ impl fmt::Debug for Pinned<'_> {
     }
 }
 
-#[cfg(test)]
-mod shape_tests {
-    use super::*;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
-    #[test]
-    fn away() {
-        for load in [0.3, 0.5, 0.7, 0.8, 0.9, 0.95] {
-            let table = HashTable::with_capacity(1 << 20).unwrap();
-            let n = (table.slots() as f64 * load) as u64;
-            for key in 0..n {
-                table.insert(key, key).unwrap();
-            }
-            let guard = epoch::pin();
-            let (mut away, mut all, mut open) = (0, 0, 0);
-            for segment in table.directory(&guard).segments() {
-                for bucket in segment.buckets() {
-                    for slot in 0..4 {
-                        if let Some(e) = bucket.entry(slot) {
-                            all += 1;
-                            away += usize::from(e.side() == bucket::Side::Away);
-                        }
-                    }
-                    open += (0..8)
-                        .filter(|&c| bucket.may_be_away(bucket::Cell::new(c)))
-                        .count();
-                }
-            }
-            println!(
-                "load {load} away {:.3} miss-open {:.3}",
-                away as f64 / all as f64,
-                open as f64 / 8.0 / (table.slots() / 4) as f64
-            );
-        }
-    }
-}
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -19,6 +19,10 @@ use forerun_core::hashing::scale;
 /// The golden ratio's fraction: an odd number whose products spread consecutive remainders.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// What [`ODD`] times it is 1.
+#[cfg(all(test, not(loom)))]
+pub(super) const ODD_INVERSE: u64 = 0xf1de_83e1_9937_733d;
+
 /// The selector's first bit is bit 23 of a hash: a segment of 2^40 buckets would not need it to tell
 /// its buckets apart.
 const SELECTOR_SHIFT: u32 = 40;
@@ -42,7 +46,11 @@ pub(super) struct Geometry {
 
 impl Geometry {
     /// The fewest buckets from which a hash can be had back.
+    #[cfg(not(loom))]
     pub(super) const MIN_LEN: u64 = 1 << (64 - REMAINDER_BITS);
+    /// A model looks entries up and never asks for their hashes.
+    #[cfg(loom)]
+    pub(super) const MIN_LEN: u64 = 2;
 
     /// The home bucket of a hash.
     #[inline(always)]

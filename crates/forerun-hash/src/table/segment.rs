@@ -18,7 +18,7 @@ use super::sync::{AtomicU64, Ordering};
 use super::version::Version;
 use forerun_core::Pages;
 use forerun_core::arch::Scalar;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the lock guards beside the buckets.
 #[derive(Debug, Default)]
@@ -55,18 +55,30 @@ pub(super) struct Spot {
 }
 
 impl Segment {
-    /// An empty segment of `len` buckets, or the fewest there can be.
-    pub(super) fn new(prefix: u64, depth: u32, len: u64, pages: Pages) -> Result<Segment, Error> {
+    /// Empty segments of `len` buckets each, or the fewest there can be: one for each prefix.
+    ///
+    /// Their buckets are one mapping. Apart, lookups took a fifth longer, whatever the reason: the
+    /// same pages were huge in both.
+    pub(super) fn empty(
+        prefixes: &[u64],
+        depth: u32,
+        len: u64,
+        pages: Pages,
+    ) -> Result<Vec<Arc<Segment>>, Error> {
         let len = len.max(Geometry::MIN_LEN);
-        Ok(Segment {
-            version: Alone(Version::default()),
-            depth,
-            prefix,
-            geometry: Geometry { len },
-            buckets: buckets::Buckets::new(len, pages)?,
-            entries: AtomicU64::new(0),
-            state: Mutex::default(),
-        })
+        let buckets = buckets::Buckets::new(prefixes.len(), len, pages)?;
+        let segments = prefixes.iter().zip(buckets).map(|(&prefix, buckets)| {
+            Arc::new(Segment {
+                version: Alone(Version::default()),
+                depth,
+                prefix,
+                geometry: Geometry { len },
+                buckets,
+                entries: AtomicU64::new(0),
+                state: Mutex::default(),
+            })
+        });
+        Ok(segments.collect())
     }
 
     pub(super) fn version(&self) -> &Version {
@@ -276,33 +288,53 @@ mod buckets {
     use super::super::bucket::Bucket;
     use forerun_core::Pages;
 
-    /// Zeroed memory that is read and written as buckets.
+    /// Zeroed memory that is read and written as buckets: a part of a mapping.
     #[cfg(not(loom))]
     #[derive(Debug)]
     pub(in super::super) struct Buckets {
-        region: forerun_core::Region,
+        region: std::sync::Arc<forerun_core::Region>,
+        /// The first of them, counted in buckets.
+        first: usize,
         len: usize,
     }
 
     #[cfg(not(loom))]
     impl Buckets {
-        pub(in super::super) fn new(len: u64, pages: Pages) -> Result<Buckets, Error> {
-            let too_large = Error::TooLarge { buckets: len };
+        /// Several runs of `len` buckets, in one mapping.
+        pub(in super::super) fn new(
+            runs: usize,
+            len: u64,
+            pages: Pages,
+        ) -> Result<impl Iterator<Item = Buckets>, Error> {
+            let too_large = Error::TooLarge {
+                buckets: (runs as u64).saturating_mul(len),
+            };
             let len = usize::try_from(len).map_err(|_| too_large.clone())?;
-            let bytes = len.checked_mul(size_of::<Bucket>()).ok_or(too_large)?;
-            let region = forerun_core::Region::new(bytes, pages)?;
-            Ok(Buckets { region, len })
+            let bytes = len
+                .checked_mul(runs)
+                .and_then(|all| all.checked_mul(size_of::<Bucket>()));
+            let region = forerun_core::Region::new(bytes.ok_or(too_large)?, pages)?;
+            let region = std::sync::Arc::new(region);
+            Ok((0..runs).map(move |run| Buckets {
+                region: region.clone(),
+                first: run * len,
+                len,
+            }))
         }
 
         #[inline(always)]
         pub(in super::super) fn as_slice(&self) -> &[Bucket] {
             // SAFETY:
-            // - the region holds len * size_of::<Bucket>() bytes, lives as long as self, and is
-            //   aligned to a cache line at least, as a Bucket is;
+            // - the region holds all runs of len * size_of::<Bucket>() bytes each, this one from
+            //   bucket `first` on; it lives as long as self, and is aligned to a cache line at least,
+            //   as a Bucket is;
             // - it was zeroed, and zero bytes are a Bucket: eight atomic words;
             // - nothing else refers to these bytes but through such slices, and what is behind them
             //   is only ever accessed atomically.
-            unsafe { std::slice::from_raw_parts(self.region.as_ptr().cast(), self.len) }
+            unsafe {
+                let first = self.region.as_ptr().cast::<Bucket>().add(self.first);
+                std::slice::from_raw_parts(first, self.len)
+            }
         }
     }
 
@@ -313,8 +345,12 @@ mod buckets {
 
     #[cfg(loom)]
     impl Buckets {
-        pub(in super::super) fn new(len: u64, _: Pages) -> Result<Buckets, Error> {
-            Ok(Buckets((0..len).map(|_| Bucket::default()).collect()))
+        pub(in super::super) fn new(
+            runs: usize,
+            len: u64,
+            _: Pages,
+        ) -> Result<impl Iterator<Item = Buckets>, Error> {
+            Ok((0..runs).map(move |_| Buckets((0..len).map(|_| Bucket::default()).collect())))
         }
 
         pub(in super::super) fn as_slice(&self) -> &[Bucket] {
