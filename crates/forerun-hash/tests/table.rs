@@ -193,13 +193,9 @@ fn keys_of_any_pattern_fill_a_table_to_95_percent_before_it_grows() {
 
 #[test]
 fn a_table_of_several_segments_grows_and_shrinks_and_keeps_every_entry() {
-    // 600,000 slots are 9.6 MB; growth goes on past the size at which a segment is split.
+    // A segment is split beyond 16 MiB, which a million entries fill.
     let table = HashTable::new().unwrap();
-    let count = if cfg!(debug_assertions) {
-        1_300_000u64
-    } else {
-        3_000_000
-    };
+    let count = 1_200_000u64;
     let keys: Vec<u64> = (0..count)
         .map(|n| n.wrapping_mul(0xd134_2543_de82_ef95))
         .collect();
