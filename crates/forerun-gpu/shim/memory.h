@@ -14,6 +14,8 @@ template <typename T> void store(T* to, T value) {
     shim::Machine::current().point();
     *to = value;
 }
+template <typename T> T load_global(const T* from) { return load(from); }
+template <typename T> void store_global(T* to, T value) { store(to, value); }
 template <L2Fetch FETCH = L2Fetch::line_part, typename T> T load_once(const T* from) { return load(from); }
 template <typename T> void store_streaming(T* to, T value) { store(to, value); }
 

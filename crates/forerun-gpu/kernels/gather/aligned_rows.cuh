@@ -50,7 +50,7 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_aligned(const 
 #pragma unroll
             for (u32 k = 0; k < held_a_row; ++k) {
                 const u32 u = place_in_row<UNIT, ALIGN>(p.direction == gather ? rows[r].from : rows[r].to, first + k);
-                if (rows[r].action != Action::none && u < units) store(at<Unit<UNIT>>(rows[r].to) + u, held.unit[r][k]);
+                if (rows[r].action != Action::none && u < units) store_global(at<Unit<UNIT>>(rows[r].to) + u, held.unit[r][k]);
             }
         }
     }
@@ -59,18 +59,18 @@ template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_aligned(const 
 template <u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void aligned_rows(const GatherParams& p) {
     static_assert(ALIGN <= UNIT * warp_lanes, "a request of all lanes covers a line or more");
     const u64 n = pair_count(p);
-    const auto pair_of_lane = [&](const Walk& walk) {
+    const auto words_of_lane = [&](const Walk& walk) {
         const u64 i = walk.item * ROWS + lane_in_warp();
-        return walk.more() && lane_in_warp() < ROWS && i < n ? pair_at(p, walk.layer, i) : no_pair;
+        return walk.more() && lane_in_warp() < ROWS && i < n ? pair_words(p, walk.layer, i) : no_pair_words;
     };
 
     Walk walk(warp_in_grid(), (n + ROWS - 1) / ROWS, p.layers);
-    Pair pair = pair_of_lane(walk);
+    PairWords words = words_of_lane(walk);
     while (walk.more()) {
         const u32 layer = walk.layer;
-        const Pair mine = pair;
+        const Pair mine = pair_of(p, words);
         walk.advance(warps_in_grid());
-        pair = pair_of_lane(walk);
+        words = words_of_lane(walk);
 
         const Row resolved = row_of(p, layer, mine, true);  // lanes beyond ROWS hold no pair, and count nothing
         Row rows[ROWS];

@@ -105,7 +105,7 @@ template <bool RUNS> FORERUN_DEVICE void bulk_rows(const GatherParams& p) {
     if (lane == 0) ring.begin();
     for (; walk.more(); walk.advance(warps_in_grid())) {
         const u64 i = walk.item * warp_lanes + lane;
-        const Pair pair = i < n ? pair_at(p, walk.layer, i) : no_pair;
+        const Pair pair = i < n ? pair_at(p, walk.layer, i) : pair_of(p, no_pair_words);
         const Row row = row_of(p, walk.layer, pair, true);
         const u32 starts = RUNS ? run_starts(p, row) : all_lanes;
         const u32 copies = ballot(all_lanes, row.action == Action::copy);

@@ -17,7 +17,13 @@ struct Pair {
     i64 source, destination;
 };
 
-constexpr Pair no_pair = {-1, -1};
+// The pair's words as they were loaded. Nothing is done with them before `pair_of`, so that whoever holds them has not
+// waited for them yet.
+struct PairWords {
+    u32 source_low, source_high, destination_low, destination_high;  // of 4 bytes: the high ones are not there
+};
+
+constexpr PairWords no_pair_words = {~0u, ~0u, ~0u, ~0u};
 
 struct Row {
     u64 from, to;
@@ -25,7 +31,7 @@ struct Row {
 };
 
 FORERUN_DEVICE i64 signed_of(u64 base, u64 at_index, u32 bytes) {
-    return bytes == 4 ? i64(load(at<i32>(base) + at_index)) : load(at<i64>(base) + at_index);
+    return bytes == 4 ? i64(load_global(at<i32>(base) + at_index)) : load_global(at<i64>(base) + at_index);
 }
 
 // Pairs of a layer.
@@ -35,14 +41,29 @@ FORERUN_DEVICE u64 pair_count(const GatherParams& p) {
     return wanted < 0 ? 0 : u64(wanted) < p.count ? u64(wanted) : p.count;
 }
 
-FORERUN_DEVICE Pair pair_at(const GatherParams& p, u32 layer, u64 i) {
+FORERUN_DEVICE PairWords pair_words(const GatherParams& p, u32 layer, u64 i) {
     const u64 first = layer * p.index_layer_step;
-    return {signed_of(p.source_index, first + i * p.source_index_step, p.index_bytes),
-            signed_of(p.destination_index, first + i * p.destination_index_step, p.index_bytes)};
+    const auto* source = at<u32>(p.source_index + (first + i * p.source_index_step) * p.index_bytes);
+    const auto* destination = at<u32>(p.destination_index + (first + i * p.destination_index_step) * p.index_bytes);
+    PairWords words = {};
+    words.source_low = load_global(source);
+    words.destination_low = load_global(destination);
+    if (p.index_bytes == 8) {
+        words.source_high = load_global(source + 1);
+        words.destination_high = load_global(destination + 1);
+    }
+    return words;
 }
 
+FORERUN_DEVICE Pair pair_of(const GatherParams& p, PairWords words) {
+    if (p.index_bytes == 4) return {i64(i32(words.source_low)), i64(i32(words.destination_low))};
+    return {i64(u64(words.source_high) << 32 | words.source_low), i64(u64(words.destination_high) << 32 | words.destination_low)};
+}
+
+FORERUN_DEVICE Pair pair_at(const GatherParams& p, u32 layer, u64 i) { return pair_of(p, pair_words(p, layer, i)); }
+
 FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer) {
-    return table == 0 ? base + u64(i64(layer) * step_bytes) : load(at<u64>(table) + layer);
+    return table == 0 ? base + u64(i64(layer) * step_bytes) : load_global(at<u64>(table) + layer);
 }
 
 // What a pair asks for. `counts` is true for one of the lanes that ask for the same pair.
@@ -74,9 +95,9 @@ FORERUN_DEVICE void update_map(const GatherParams& p, u32 layer, Pair pair, Acti
     const i64 value = p.map_update == map_set ? device : -1;
     const u64 entry = layer * p.map_layer_step + u64(host);
     if (p.map_bytes == 4) {
-        store(at<i32>(p.map) + entry, i32(value));
+        store_global(at<i32>(p.map) + entry, i32(value));
     } else {
-        store(at<i64>(p.map) + entry, value);
+        store_global(at<i64>(p.map) + entry, value);
     }
 }
 

@@ -19,9 +19,9 @@ template <u32 UNIT> FORERUN_DEVICE void thread_a_row(const GatherParams& p) {
     const auto* from = at<Unit<UNIT>>(row.from);
     const u32 units = u32(p.row_bytes / UNIT);
     if (row.action == Action::copy) {
-        for (u32 u = 0; u < units; ++u) store(to + u, load(from + u));
+        for (u32 u = 0; u < units; ++u) store_global(to + u, load_global(from + u));
     } else {
-        for (u32 u = 0; u < units; ++u) store(to + u, Unit<UNIT>{});
+        for (u32 u = 0; u < units; ++u) store_global(to + u, Unit<UNIT>{});
     }
     update_map(p, layer, pair, row.action);
 }

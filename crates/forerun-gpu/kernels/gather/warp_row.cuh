@@ -15,13 +15,13 @@ constexpr u32 in_flight = 4;  // requests of V3 and V4: 2,048 bytes of a row at 
 
 template <u32 UNIT> FORERUN_DEVICE void zero_row(const GatherParams& p, const Row& row) {
     const u32 units = u32(p.row_bytes / UNIT);
-    for (u32 u = lane_in_warp(); u < units; u += warp_lanes) store(at<Unit<UNIT>>(row.to) + u, Unit<UNIT>{});
+    for (u32 u = lane_in_warp(); u < units; u += warp_lanes) store_global(at<Unit<UNIT>>(row.to) + u, Unit<UNIT>{});
 }
 
 template <u32 UNIT> FORERUN_DEVICE void copy_in_turn(const GatherParams& p, const Row& row) {
     const u32 units = u32(p.row_bytes / UNIT);
     for (u32 u = lane_in_warp(); u < units; u += warp_lanes) {
-        store(at<Unit<UNIT>>(row.to) + u, load(at<Unit<UNIT>>(row.from) + u));
+        store_global(at<Unit<UNIT>>(row.to) + u, load_global(at<Unit<UNIT>>(row.from) + u));
     }
 }
 
@@ -32,12 +32,12 @@ template <u32 UNIT> FORERUN_DEVICE void copy_loads_first(const GatherParams& p, 
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
             const u32 u = first + warp_lanes * k;
-            if (u < units) held[k] = load(at<Unit<UNIT>>(row.from) + u);
+            if (u < units) held[k] = load_global(at<Unit<UNIT>>(row.from) + u);
         }
 #pragma unroll
         for (u32 k = 0; k < in_flight; ++k) {
             const u32 u = first + warp_lanes * k;
-            if (u < units) store(at<Unit<UNIT>>(row.to) + u, held[k]);
+            if (u < units) store_global(at<Unit<UNIT>>(row.to) + u, held[k]);
         }
     }
 }

@@ -1,13 +1,13 @@
-// Loads and stores of 1, 2, 4, 8 and 16 bytes, plain and hinted, and the block's dynamic shared memory.
+// Loads and stores of 1, 2, 4, 8 and 16 bytes, and the block's dynamic shared memory.
 //
-//   load, store        what the language does
-//   load_once          ld.global.nc.L1::no_allocate: read through the non-coherent path, and leave no line in the first
-//                      cache. For memory that nobody writes while the kernel runs (a row that is read once). Host memory
-//                      may be read so too: what the host wrote before the launch is seen, what it writes during it is a
-//                      race with or without the hint.
-//   store_streaming    st.global.cs: likely not read again soon
+//   load, store                  what the language does, of any memory: the compiler may move them about
+//   load_global, store_global    of global memory, in the order in which they are written
+//   load_once                    the same, and leaves no line in the first cache (ld.global.L1::no_allocate)
+//   store_streaming              the same, likely not read again soon (st.global.cs)
 //
-// L2Fetch widens what a load brings into the second cache: a hint, of use where neighbours are read soon after.
+// load_once is not ld.global.nc: a read through that path may be put off until after later stores, and ptxas did so to
+// save registers, which undid "all loads, then all stores". L2Fetch widens what a load brings into the second cache: a
+// hint, of use where neighbours are read soon after.
 //
 // What a kernel stores to host memory is the host's to read once the kernel has ended and the host has waited for it
 // (event or stream); nothing here orders it earlier.
@@ -46,45 +46,67 @@ namespace forerun {
 template <typename T> FORERUN_DEVICE T load(const T* from) { return *from; }
 template <typename T> FORERUN_DEVICE void store(T* to, T value) { *to = value; }
 
-// One function a width and hint; the compiler has built-ins for only some of these.
-#define FORERUN_LOAD_ONCE(T, C, TYPE, CONSTRAINT, FETCH, HINT)                                                        \
-    template <> FORERUN_DEVICE T load_once<FETCH, T>(const T* from) {                                                 \
-        C value;                                                                                                      \
-        asm volatile("ld.global.nc.L1::no_allocate" HINT "." TYPE " %0, [%1];" : "=" CONSTRAINT(value) : "l"(from));  \
-        return T(value);                                                                                              \
+// Instructions by width. `volatile` and "memory" keep them where they stand among other memory accesses.
+#define FORERUN_LOAD(NAME, OP)                                                                                           \
+    FORERUN_DEVICE void NAME(const u8* from, u8& to) {                                                                   \
+        u16 wide;                                                                                                        \
+        asm volatile(OP ".u8 %0, [%1];" : "=h"(wide) : "l"(from) : "memory");                                            \
+        to = u8(wide);                                                                                                   \
+    }                                                                                                                    \
+    FORERUN_DEVICE void NAME(const u16* from, u16& to) { asm volatile(OP ".u16 %0, [%1];" : "=h"(to) : "l"(from) : "memory"); } \
+    FORERUN_DEVICE void NAME(const u32* from, u32& to) { asm volatile(OP ".u32 %0, [%1];" : "=r"(to) : "l"(from) : "memory"); } \
+    FORERUN_DEVICE void NAME(const u64* from, u64& to) { asm volatile(OP ".u64 %0, [%1];" : "=l"(to) : "l"(from) : "memory"); } \
+    FORERUN_DEVICE void NAME(const Bytes16* from, Bytes16& to) {                                                         \
+        asm volatile(OP ".v4.u32 {%0, %1, %2, %3}, [%4];"                                                                \
+                     : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)                                                    \
+                     : "l"(from)                                                                                         \
+                     : "memory");                                                                                        \
     }
-#define FORERUN_LOAD_ONCE_16(FETCH, HINT)                                                                             \
-    template <> FORERUN_DEVICE Bytes16 load_once<FETCH, Bytes16>(const Bytes16* from) {                               \
-        Bytes16 value;                                                                                                \
-        asm volatile("ld.global.nc.L1::no_allocate" HINT ".v4.u32 {%0, %1, %2, %3}, [%4];"                            \
-                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)                                     \
-                     : "l"(from));                                                                                    \
-        return value;                                                                                                 \
+#define FORERUN_STORE(NAME, OP)                                                                                          \
+    FORERUN_DEVICE void NAME(u8* to, u8 value) { asm volatile(OP ".u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory"); } \
+    FORERUN_DEVICE void NAME(u16* to, u16 value) { asm volatile(OP ".u16 [%0], %1;" ::"l"(to), "h"(value) : "memory"); } \
+    FORERUN_DEVICE void NAME(u32* to, u32 value) { asm volatile(OP ".u32 [%0], %1;" ::"l"(to), "r"(value) : "memory"); } \
+    FORERUN_DEVICE void NAME(u64* to, u64 value) { asm volatile(OP ".u64 [%0], %1;" ::"l"(to), "l"(value) : "memory"); } \
+    FORERUN_DEVICE void NAME(Bytes16* to, Bytes16 value) {                                                               \
+        asm volatile(OP ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) \
+                     : "memory");                                                                                        \
     }
-#define FORERUN_LOADS(FETCH, HINT)                    \
-    FORERUN_LOAD_ONCE(u8, u16, "u8", "h", FETCH, HINT)   \
-    FORERUN_LOAD_ONCE(u16, u16, "u16", "h", FETCH, HINT) \
-    FORERUN_LOAD_ONCE(u32, u32, "u32", "r", FETCH, HINT) \
-    FORERUN_LOAD_ONCE(u64, u64, "u64", "l", FETCH, HINT) \
-    FORERUN_LOAD_ONCE_16(FETCH, HINT)
 
-template <L2Fetch FETCH = L2Fetch::line_part, typename T> FORERUN_DEVICE T load_once(const T* from);
-FORERUN_LOADS(L2Fetch::line_part, "")
-FORERUN_LOADS(L2Fetch::bytes_64, ".L2::64B")
-FORERUN_LOADS(L2Fetch::bytes_128, ".L2::128B")
-FORERUN_LOADS(L2Fetch::bytes_256, ".L2::256B")
+namespace instruction {
 
-#undef FORERUN_LOADS
-#undef FORERUN_LOAD_ONCE_16
-#undef FORERUN_LOAD_ONCE
+FORERUN_LOAD(load, "ld.global")
+FORERUN_LOAD(load_once, "ld.global.L1::no_allocate")
+FORERUN_LOAD(load_once_64, "ld.global.L1::no_allocate.L2::64B")
+FORERUN_LOAD(load_once_128, "ld.global.L1::no_allocate.L2::128B")
+FORERUN_LOAD(load_once_256, "ld.global.L1::no_allocate.L2::256B")
+FORERUN_STORE(store, "st.global")
+FORERUN_STORE(store_streaming, "st.global.cs")
 
-FORERUN_DEVICE void store_streaming(u8* to, u8 value) { asm volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory"); }
-FORERUN_DEVICE void store_streaming(u16* to, u16 value) { asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(to), "h"(value) : "memory"); }
-FORERUN_DEVICE void store_streaming(u32* to, u32 value) { asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory"); }
-FORERUN_DEVICE void store_streaming(u64* to, u64 value) { asm volatile("st.global.cs.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory"); }
-FORERUN_DEVICE void store_streaming(Bytes16* to, Bytes16 value) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-                 : "memory");
+}  // namespace instruction
+
+#undef FORERUN_LOAD
+#undef FORERUN_STORE
+
+// Integers of any sign, and Bytes16.
+template <typename T> FORERUN_DEVICE T load_global(const T* from) {
+    Unit<sizeof(T)> value;
+    instruction::load(reinterpret_cast<const Unit<sizeof(T)>*>(from), value);
+    return T(value);
+}
+template <L2Fetch FETCH = L2Fetch::line_part, typename T> FORERUN_DEVICE T load_once(const T* from) {
+    Unit<sizeof(T)> value;
+    const auto* unit = reinterpret_cast<const Unit<sizeof(T)>*>(from);
+    if constexpr (FETCH == L2Fetch::line_part) instruction::load_once(unit, value);
+    if constexpr (FETCH == L2Fetch::bytes_64) instruction::load_once_64(unit, value);
+    if constexpr (FETCH == L2Fetch::bytes_128) instruction::load_once_128(unit, value);
+    if constexpr (FETCH == L2Fetch::bytes_256) instruction::load_once_256(unit, value);
+    return T(value);
+}
+template <typename T> FORERUN_DEVICE void store_global(T* to, T value) {
+    instruction::store(reinterpret_cast<Unit<sizeof(T)>*>(to), Unit<sizeof(T)>(value));
+}
+template <typename T> FORERUN_DEVICE void store_streaming(T* to, T value) {
+    instruction::store_streaming(reinterpret_cast<Unit<sizeof(T)>*>(to), Unit<sizeof(T)>(value));
 }
 
 // The launch says how much of it there is. Aligned to 128 bytes.
