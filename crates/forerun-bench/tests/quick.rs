@@ -137,6 +137,13 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
     for design in forerun_hash::designs::Design::ALL {
         assert!(designs.contains(design.name()), "{design}");
     }
+    assert!(designs.contains("table"));
+    let updated: BTreeSet<&str> = rows
+        .iter()
+        .filter(|row| row.updates > 0.0)
+        .map(|row| row.design.as_str())
+        .collect();
+    assert_eq!(updated, BTreeSet::from(["memc3", "table"]));
     for row in &rows {
         let common = &row.common;
         assert_eq!(common.bench, "hash");

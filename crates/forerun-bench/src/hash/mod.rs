@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells
-//!   keys.rs       keys, values, streams     contender.rs what is asked of a table        ours.rs    Forerun's designs
+//!   keys.rs       keys, values, streams     contender.rs what is asked of a table        ours.rs, table.rs  Forerun's
 //!   shelf.rs      tables in memory          turn.rs      one turn of a case   measure.rs rounds over a sweep, rows
 //!   row.rs        a result                  show.rs      tables               plot.rs    plots and the page
 //! ```
@@ -20,6 +20,7 @@ mod shelf;
 mod show;
 mod study;
 mod sweep;
+mod table;
 mod turn;
 
 pub use args::Args;
@@ -267,7 +268,7 @@ impl Visit for Measure<'_> {
 /// Calls `use_all` with the contenders for keys and values of 8 bytes, which are all there are.
 fn with_wide<T>(peers: &[Peer<'_>], use_all: impl FnOnce(&[Peer<'_>]) -> T) -> T {
     let designs = ours::designs();
-    let mut all: Vec<Peer<'_>> = Vec::new();
+    let mut all: Vec<Peer<'_>> = vec![&table::Production];
     all.extend(refs::<u64, u64>(&designs));
     all.extend(peers);
     use_all(&all)
