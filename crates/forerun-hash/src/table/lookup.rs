@@ -13,6 +13,7 @@
 //! bits. A table that the caches hold is searched by the same blocks without the window.
 
 use std::hint::select_unpredictable;
+use std::mem::MaybeUninit;
 
 use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
 use super::directory::{Directory, View};
@@ -215,18 +216,16 @@ impl<'b> Batch<'b> {
             key.bucket.prefetch();
             key
         };
-        let Some(&first) = keys.first() else {
-            return;
-        };
-        // The keys of this block and those ahead of it.
-        let mut window = [key_of(first); RING];
+        // The keys of this block and those ahead of it. Place `at % RING` holds key `at` from WINDOW
+        // steps before its own, or its own, to the end of its block.
+        let mut window = [const { MaybeUninit::<Key<'b>>::uninit() }; RING];
         if AHEAD {
-            for (place, &key) in window.iter_mut().zip(&keys[..keys.len().min(WINDOW)]) {
-                *place = fetch(key);
+            for (place, &key) in window.iter_mut().zip(keys).take(WINDOW) {
+                place.write(fetch(key));
             }
         }
         let mut open = OpenKeys {
-            keys: [(0, window[0]); BLOCK],
+            keys: [const { MaybeUninit::uninit() }; BLOCK],
             len: 0,
         };
         for start in (0..keys.len()).step_by(BLOCK) {
@@ -235,12 +234,13 @@ impl<'b> Batch<'b> {
             for at in start..end {
                 if AHEAD {
                     if let Some(&next) = keys.get(at + WINDOW) {
-                        window[(at + WINDOW) % RING] = fetch(next);
+                        window[(at + WINDOW) % RING].write(fetch(next));
                     }
                 } else {
-                    window[at % RING] = key_of(keys[at]);
+                    window[at % RING].write(key_of(keys[at]));
                 }
-                let key = &mut window[at % RING];
+                // SAFETY: written above, or WINDOW steps ago, or before the loop.
+                let key = unsafe { window[at % RING].assume_init_mut() };
                 let probe = match key.probe(simd) {
                     Ok(probe) => probe,
                     Err(Moved) => find_again(view(key.hash), key.hash).into(),
@@ -255,7 +255,8 @@ impl<'b> Batch<'b> {
             while missed != 0 {
                 let at = start + missed.trailing_zeros() as usize;
                 missed &= missed - 1;
-                let key = window[at % RING];
+                // SAFETY: a key of this block, whose place is not written again before the next one.
+                let key = unsafe { window[at % RING].assume_init() };
                 // If it moved, it was looked for again; that will be told of it once more.
                 if key.may_be_away().unwrap_or(true) {
                     if AHEAD {
@@ -274,7 +275,8 @@ impl<'b> Batch<'b> {
 
 /// The keys of a block that may be in their second buckets, and their places in the batch.
 struct OpenKeys<'a> {
-    keys: [(u32, Key<'a>); BLOCK],
+    /// The first `len` are written.
+    keys: [MaybeUninit<(u32, Key<'a>)>; BLOCK],
     len: usize,
 }
 
@@ -282,7 +284,7 @@ impl<'a> OpenKeys<'a> {
     /// Adds one of a block's keys, of which there are not more than places.
     #[inline(always)]
     fn push(&mut self, at: usize, key: Key<'a>) {
-        self.keys[self.len % BLOCK] = (at as u32, key);
+        self.keys[self.len].write((at as u32, key));
         self.len += 1;
     }
 
@@ -295,7 +297,9 @@ impl<'a> OpenKeys<'a> {
         values: &mut [u64],
         found: &mut [bool],
     ) {
-        for &(at, key) in self.keys.iter().take(self.len) {
+        for open in &self.keys[..self.len] {
+            // SAFETY: `push` wrote the first `len`.
+            let (at, key) = unsafe { open.assume_init() };
             let view = view(key.hash);
             let probe = match key.probe_second(simd, key.second(view)) {
                 Ok(probe) => probe,
