@@ -9,6 +9,7 @@
 //! dependent miss: the baseline is given that. The tags stay what they are there for: to spare a look at entries.
 
 use super::super::Word;
+#[cfg(not(loom))]
 use super::super::slab::Zeroed;
 use super::sync::{AtomicU32, AtomicWord, Ordering};
 
@@ -32,13 +33,21 @@ impl Tags {
         self.0.load(Ordering::Acquire).to_le_bytes()
     }
 
-    /// Writes one tag. The caller holds the table's lock.
-    pub(super) fn store(&self, slot: usize, tag: u8) {
-        // Relaxed: nobody else writes.
-        let mut tags = self.0.load(Ordering::Relaxed).to_le_bytes();
+    /// Gives a free slot a tag.
+    pub(super) fn set(&self, slot: usize, tag: u8) {
+        let mut tags = [0; SLOTS];
         tags[slot] = tag;
         // Release: who sees the tag sees the entry that was written before.
-        self.0.store(u32::from_le_bytes(tags), Ordering::Release);
+        self.0.fetch_or(u32::from_le_bytes(tags), Ordering::Release);
+    }
+
+    /// Frees a slot.
+    pub(super) fn clear(&self, slot: usize) {
+        let mut tags = [u8::MAX; SLOTS];
+        tags[slot] = 0;
+        // Release: who sees the slot free sees that its key is at work.
+        self.0
+            .fetch_and(u32::from_le_bytes(tags), Ordering::Release);
     }
 }
 

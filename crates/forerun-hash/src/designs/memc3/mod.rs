@@ -172,6 +172,21 @@ impl<K: Word, V: Word> MemC3<K, V> {
         Some(room)
     }
 
+    /// Writes an entry to a free slot.
+    fn fill(&self, slot: Slot, at: Where, key: K, value: V) {
+        let Slot { bucket, slot } = slot;
+        self.versions.write(at.stripe, || {
+            self.entries.get(bucket).store(slot, key, value);
+            self.tags.get(bucket).set(slot, at.tag);
+        });
+    }
+
+    /// Frees the slot of a key.
+    fn free(&self, slot: Slot, at: Where) {
+        let tags = self.tags.get(slot.bucket);
+        self.versions.write(at.stripe, || tags.clear(slot.slot));
+    }
+
     /// Moves an entry to a free slot of its other bucket. Readers of its key wait, or read again.
     fn move_entry(&self, from: Slot, to: Slot) {
         let entries = self.entries.get(from.bucket);
@@ -179,10 +194,10 @@ impl<K: Word, V: Word> MemC3<K, V> {
         let at = self.locate(key);
         self.versions.write(at.stripe, || {
             self.entries.get(to.bucket).store(to.slot, key, value);
-            self.tags.get(to.bucket).store(to.slot, at.tag);
+            self.tags.get(to.bucket).set(to.slot, at.tag);
             // Cleared at once, and under the key's version: later the slot is written as another key's, which readers of
             // this one are not told of.
-            self.tags.get(from.bucket).store(from.slot, 0);
+            self.tags.get(from.bucket).clear(from.slot);
         });
     }
 }
@@ -222,10 +237,7 @@ impl<K: Word, V: Word> SharedTable<K, V> for MemC3<K, V> {
                 slots: self.slots(),
             });
         };
-        self.versions.write(at.stripe, || {
-            self.entries.get(room.bucket).store(room.slot, key, value);
-            self.tags.get(room.bucket).store(room.slot, at.tag);
-        });
+        self.fill(room, at, key, value);
         writer.len += 1;
         Ok(None)
     }
@@ -234,8 +246,7 @@ impl<K: Word, V: Word> SharedTable<K, V> for MemC3<K, V> {
         let mut writer = self.lock();
         let at = self.locate(key);
         let (slot, value) = self.look(at, key)?;
-        self.versions
-            .write(at.stripe, || self.tags.get(slot.bucket).store(slot.slot, 0));
+        self.free(slot, at);
         writer.len -= 1;
         Some(value)
     }

@@ -71,13 +71,11 @@ impl Versions {
     /// Writes slots of a key. The caller holds the table's lock.
     pub(super) fn write<R>(&self, stripe: u32, write: impl FnOnce() -> R) -> R {
         let counter = self.of(stripe);
-        // Relaxed: only writers write it, and the lock orders them.
-        let version = counter.load(Ordering::Relaxed);
         // Relaxed: the slots' stores are releases, so this one cannot come after them.
-        counter.store(version.wrapping_add(1), Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
         let result = write();
         // Release: who reads this version sees the slots as they are now.
-        counter.store(version.wrapping_add(2), Ordering::Release);
+        counter.fetch_add(1, Ordering::Release);
         result
     }
 }
