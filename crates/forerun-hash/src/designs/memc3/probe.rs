@@ -1,6 +1,9 @@
-//! The lookup of one key of a batch: tags, entries where a tag is the key's, then the other bucket; and the version last.
+//! The lookup of one key of a batch: one bucket, then the other; the version last.
 //!
-//! The key's version is read before its first tags and again when the lookup ends. Where it changed, which is rare, the key
+//! A bucket's tags and entries are fetched together. To wait for the tags and fetch entries only where one matches would spare
+//! lines for keys that are missing, but have every key that is there wait twice.
+//!
+//! The key's version is read before its first bucket and again when the lookup ends. Where it changed, which is rare, the key
 //! is read again alone.
 
 use super::super::Word;
@@ -8,26 +11,11 @@ use super::super::lookup::{Probe, Step};
 use super::{MemC3, Where};
 use forerun_core::arch::Simd;
 
-/// What a lookup reads next.
-#[derive(Clone, Copy, Default)]
-enum Next {
-    /// The tags of the second bucket.
-    #[default]
-    Tags,
-    /// The entries of a bucket.
-    Entries,
-}
-
-/// Where a lookup goes next.
+/// A lookup between its two buckets.
 #[derive(Clone, Copy, Default)]
 pub(in super::super) struct Cursor {
     at: Where,
     version: u32,
-    /// The bucket to read.
-    bucket: u32,
-    next: Next,
-    /// Whether it is the second one.
-    is_second: bool,
 }
 
 impl<K: Word, V: Word> MemC3<K, V> {
@@ -48,46 +36,11 @@ impl<K: Word, V: Word> MemC3<K, V> {
         }
     }
 
-    /// Goes on.
+    /// Asks for the tags and the entries of a bucket.
     #[inline(always)]
-    fn go_on(next: Cursor) -> Step<V, Cursor> {
-        Step {
-            hit: false,
-            value: V::default(),
-            more: true,
-            next,
-        }
-    }
-
-    /// Reads the tags of the cursor's bucket.
-    #[inline(always)]
-    fn read_tags(&self, key: K, cursor: Cursor) -> Step<V, Cursor> {
-        let tags = self.tags.get(cursor.bucket).load();
-        let mut is_candidate = false;
-        for tag in tags {
-            is_candidate |= tag == cursor.at.tag;
-        }
-        if is_candidate {
-            return Self::go_on(Cursor {
-                next: Next::Entries,
-                ..cursor
-            });
-        }
-        self.after_bucket(key, cursor)
-    }
-
-    /// The key is not in the cursor's bucket.
-    #[inline(always)]
-    fn after_bucket(&self, key: K, cursor: Cursor) -> Step<V, Cursor> {
-        if cursor.is_second {
-            return self.end(key, cursor, None);
-        }
-        Self::go_on(Cursor {
-            bucket: self.other(cursor.bucket, cursor.at.tag),
-            next: Next::Tags,
-            is_second: true,
-            ..cursor
-        })
+    fn prefetch_bucket(&self, bucket: u32) {
+        self.tags.prefetch(bucket);
+        self.entries.prefetch(bucket);
     }
 }
 
@@ -104,50 +57,41 @@ impl<K: Word, V: Word> Probe<K, V> for MemC3<K, V> {
 
     #[inline(always)]
     fn prefetch(&self, place: Where) {
-        self.tags.prefetch(place.bucket);
+        self.prefetch_bucket(place.bucket);
     }
 
     #[inline(always)]
     fn first<S: Simd>(&self, _: S, key: K, at: Where) -> Step<V, Cursor> {
-        let cursor = Cursor {
-            at,
-            version: self.versions.read(at.stripe),
-            bucket: at.bucket,
-            next: Next::Tags,
-            is_second: false,
-        };
-        self.read_tags(key, cursor)
+        let version = self.versions.read(at.stripe);
+        let cursor = Cursor { at, version };
+        match self.look_in(at.bucket, at.tag, key) {
+            Some((_, value)) => self.end(key, cursor, Some(value)),
+            None => Step {
+                hit: false,
+                value: V::default(),
+                more: true,
+                next: cursor,
+            },
+        }
     }
 
     #[inline(always)]
     fn aim(&self, _: K, cursor: Cursor) -> Cursor {
-        match cursor.next {
-            Next::Tags => self.tags.prefetch(cursor.bucket),
-            Next::Entries => self.entries.prefetch(cursor.bucket),
-        }
+        self.prefetch_bucket(self.other(cursor.at.bucket, cursor.at.tag));
         cursor
     }
 
     #[inline(always)]
     fn further<S: Simd>(&self, _: S, key: K, cursor: Cursor) -> Step<V, Cursor> {
-        match cursor.next {
-            Next::Tags => self.read_tags(key, cursor),
-            Next::Entries => {
-                // The tags again: they are in the cache, and a cursor stays small.
-                match self.look_in(cursor.bucket, cursor.at.tag, key) {
-                    Some((_, value)) => self.end(key, cursor, Some(value)),
-                    None => self.after_bucket(key, cursor),
-                }
-            }
-        }
+        let bucket = self.other(cursor.at.bucket, cursor.at.tag);
+        let found = self.look_in(bucket, cursor.at.tag, key);
+        self.end(key, cursor, found.map(|(_, value)| value))
     }
 
     #[inline(always)]
     fn prefetch_whole(&self, _: K, place: Where) {
-        for bucket in [place.bucket, self.other(place.bucket, place.tag)] {
-            self.tags.prefetch(bucket);
-            self.entries.prefetch(bucket);
-        }
+        self.prefetch_bucket(place.bucket);
+        self.prefetch_bucket(self.other(place.bucket, place.tag));
     }
 
     #[inline(always)]
