@@ -32,7 +32,8 @@ fn max_len(depth: u32) -> u64 {
     match depth {
         0..6 => (16 << 20) / 64,
         6..12 => (128 << 20) / 64,
-        _ => u64::MAX,
+        // Beyond this a segment's buckets would share bits of the hash with its prefix.
+        _ => 1 << 24,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Where the entries of a hash belong, and how a place and a remainder give the hash back.
 //!
 //! ```text
-//!   hash   63      56                               24                       0
-//!         | top 8   |                                | selector -->            |
+//!   hash   63      56                  40                                    0
+//!         | top 8   |                   | selector -->                         |
 //!           scaled to 0..len: the home bucket
 //!                   | remainder: the low 56 bits, kept                         |
 //!
@@ -23,9 +23,9 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 #[cfg(all(test, not(loom)))]
 pub(super) const ODD_INVERSE: u64 = 0xf1de_83e1_9937_733d;
 
-/// The selector's first bit is bit 23 of a hash: a segment of 2^40 buckets would not need it to tell
-/// its buckets apart.
-const SELECTOR_SHIFT: u32 = 40;
+/// The selector's first bit is bit 39 of a hash: up to 2^24 buckets, 1 GiB, are told apart by the bits
+/// above it.
+const SELECTOR_SHIFT: u32 = 24;
 
 /// The bits of a hash that choose the segment, from the top on.
 #[inline(always)]
