@@ -15,7 +15,7 @@
 
 use super::sync::{AtomicU32, Ordering, pause};
 
-/// Counters of a table: the paper's 8,192 ("MemC3", section 3.4), which the first two levels of cache hold.
+/// Counters of a table: the paper's 8,192, which the first two levels of cache hold.
 #[cfg(not(loom))]
 const STRIPES: usize = 8192;
 /// Two, so that keys of one stripe and of different ones are tried.
