@@ -38,7 +38,10 @@ const FLAGS: &[&str] = &[
 ];
 /// What is linked into each program.
 const PROGRAMS: &[(&str, &[&str])] = &[
-    ("machine", &["tests/kernels/machine.cpp"]),
+    (
+        "machine",
+        &["tests/kernels/machine.cpp", "tests/kernels/vocabulary.cu"],
+    ),
     ("busy", &["kernels/busy.cu", "tests/kernels/busy.cpp"]),
     (
         "gather",

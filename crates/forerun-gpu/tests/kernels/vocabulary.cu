@@ -1,0 +1,82 @@
+// Every word of kernels/include, once: compiled for each device and for the host, so that both sides have them all and
+// the assembler takes each instruction. Nobody runs it.
+#include "include/async.cuh"
+#include "include/atomic.cuh"
+#include "include/bulk.cuh"
+#include "include/lane.cuh"
+#include "include/memory.cuh"
+
+namespace forerun {
+
+template <typename T> FORERUN_DEVICE void every_access(u64 address) {
+    T* const memory = at<T>(address);
+    store(memory + 1, load(memory));
+    store_global(memory + 2, load_global(memory));
+    store_streaming(memory + 3, load_once(memory));
+    store_global(memory + 4, load_once<L2Fetch::bytes_64>(memory));
+    store_global(memory + 5, load_once<L2Fetch::bytes_128>(memory));
+    store_global(memory + 6, load_once<L2Fetch::bytes_256>(memory));
+}
+
+template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
+    T* const memory = at<T>(address);
+    T sum = atomic_add(memory, T(1)) + atomic_min(memory, T(2)) + atomic_max(memory, T(3)) + atomic_and(memory, T(4));
+    sum += atomic_or(memory, T(5)) + atomic_exchange(memory, T(6)) + atomic_compare_exchange(memory, T(7), T(8));
+    store_relaxed(memory + 1, load_relaxed(memory) + sum);
+    store_release(memory + 2, load_acquire(memory) + sum);
+    fence();
+    fence_system();
+}
+
+template <typename T> FORERUN_DEVICE T every_shuffle(T value) {
+    const u32 mask = ballot(all_lanes, value != 0);
+    value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1) + shuffle_down(all_lanes, value, 2);
+    value += shuffle_xor(all_lanes, value, 4) + match(all_lanes, value);
+    return value + any(all_lanes, mask != 0) + all(all_lanes, mask == 0) + ones(mask) + (mask == 0 ? 0 : lowest(mask));
+}
+
+}  // namespace forerun
+
+FORERUN_KERNEL(64) every_word(forerun::u64 address) {
+    using namespace forerun;
+    FORERUN_SHARED(u32, shared);
+    every_access<u8>(address);
+    every_access<u16>(address);
+    every_access<u32>(address);
+    every_access<i32>(address);
+    every_access<u64>(address);
+    every_access<i64>(address);
+    every_access<Bytes16>(address);
+    every_atomic<u32>(address);
+    every_atomic<u64>(address);
+    store(at<u32>(address), every_shuffle(lane_in_warp()) + warp_in_block());
+    store(at<u64>(address), every_shuffle(thread_in_grid()) + warp_in_grid() + warps_in_grid());
+
+    u8* const stage = dynamic_shared();
+    copy_async<4>(stage, at<u8>(address));
+    copy_async<8>(stage + 8, at<u8>(address));
+    copy_async<16>(stage + 16, at<u8>(address));
+    copy_async_commit();
+    copy_async_wait<1>();
+    copy_async_wait<0>();
+    if (thread_in_block() == 0) shared = block_in_grid();
+    warp_sync(all_lanes);
+    block_sync();
+    store(at<u32>(address), shared);
+
+#if FORERUN_HOPPER
+    const Bytes16 wide = {1, 2, 3, 4};
+    store(at<Bytes16>(address), atomic_compare_exchange(at<Bytes16>(address), wide, wide));
+    auto* const barrier = reinterpret_cast<Barrier*>(stage + 64);
+    barrier_init(barrier, 2);
+    async_fence();
+    barrier_arrive(barrier);
+    barrier_expect(barrier, 16);
+    bulk_load(stage, at<u8>(address), 16, barrier);
+    barrier_wait(barrier, 0);
+    bulk_store(at<u8>(address), stage, 16);
+    bulk_commit();
+    bulk_wait_read<0>();
+    bulk_wait<0>();
+#endif
+}
