@@ -3,7 +3,10 @@
 //! ```text
 //!   db/          the store: open, write, read, snapshots, iterators      options.rs
 //!   memtable/    the newest writes, in memory, searched by the batch     batch.rs, values.rs
-//!   wal/         the log they are recovered from
+//!   run/         all else, in sorted files of pages                      versions.rs: what both hold
+//!   cache/       pages in memory                                         comparator.rs: in which order
+//!   tree/        which runs there are: manifest, levels, compaction
+//!   wal/         the log the memtable is recovered from
 //!   store_dir.rs what a store's directory holds
 //!   io/          every access to files                                   error.rs
 //! ```
@@ -13,6 +16,8 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod cache;
+mod comparator;
 mod db;
 mod error;
 pub mod io;
@@ -22,8 +27,12 @@ pub mod io;
 )]
 pub mod memtable;
 mod options;
+#[doc(hidden)]
+pub mod run;
 mod store_dir;
+mod tree;
 mod values;
+mod versions;
 #[doc(hidden)]
 pub mod wal;
 

@@ -2,7 +2,8 @@
 
 use super::check::{Checked, Visit};
 use super::list::SkipList;
-use super::node::{Kind, MAX_SEQUENCE, Node, Target};
+use super::node::{MAX_SEQUENCE, Node, Target};
+use crate::versions::Kind;
 use super::search::{NoTrail, start};
 
 /// A visible entry, where it lies in the memtable.

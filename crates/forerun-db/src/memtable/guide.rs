@@ -21,7 +21,7 @@
 
 use std::ptr::NonNull;
 
-use super::comparator::KeyOrder;
+use crate::comparator::KeyOrder;
 use super::list::SkipList;
 use super::node::{Header, Node, Target};
 

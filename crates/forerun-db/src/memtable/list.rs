@@ -18,11 +18,10 @@ use forerun_core::{Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
 use super::check::{Checked, Trusting};
-use super::comparator::KeyOrder;
+use crate::comparator::KeyOrder;
 use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
-use super::node::{
-    Draft, Header, Kind, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Stands, Target,
-};
+use super::node::{Draft, Header, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Stands, Target};
+use crate::versions::Kind;
 use super::search::{Descent, Step, Trail, start};
 use super::sync::{AtomicPtr, AtomicUsize, Ordering};
 

@@ -8,9 +8,10 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::check::{Paranoid, Trusting};
-use super::comparator::{Bytewise, KeyOrder};
+use crate::comparator::{Bytewise, KeyOrder};
 use super::list::SkipList;
-use super::node::{Draft, Kind, Node, Seal, Target};
+use super::node::{Draft, Node, Seal, Target};
+use crate::versions::Kind;
 use super::search::{Lookup, find_alone};
 
 /// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.

@@ -17,7 +17,6 @@
 mod arena;
 mod batch;
 mod check;
-mod comparator;
 mod cursor;
 mod guide;
 mod list;
@@ -39,7 +38,7 @@ use std::sync::Arc;
 use forerun_core::{Backing, Pages};
 
 pub use check::Checks;
-pub use comparator::{Bytewise, Comparator, ReverseBytewise};
+pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use cursor::Entry;
 pub use prepared::Prepared;
 pub use search::Lookup;
@@ -48,7 +47,7 @@ pub use strategy::{Strategy, UnknownStrategy};
 use self::arena::Full;
 use self::batch::Batch;
 use self::check::{Checked, Corrupt, Paranoid, Trusting};
-use self::comparator::KeyOrder;
+use crate::comparator::KeyOrder;
 use self::list::{NewListError, SkipList};
 use self::node::{Node, Seal};
 use crate::{Error, Op, Result, Values};

@@ -27,18 +27,12 @@ use forerun_core::CACHE_LINE_BYTES;
 use forerun_core::arch::prefetch_read;
 
 use super::arena::Arena;
-use super::comparator::KeyOrder;
+use crate::comparator::KeyOrder;
+use crate::versions::Kind;
 use super::sync::{AtomicPtr, AtomicU64, Ordering};
 
 /// The tallest tower: with half the nodes of each level on the next, enough for more nodes than memory holds.
 pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
-
-/// What a node records about its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Deletion,
-    Value,
-}
 
 /// One level of a tower: what follows, and a lower bound of its key's prefix.
 #[repr(C)]

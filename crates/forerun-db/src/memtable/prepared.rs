@@ -17,7 +17,8 @@ use forerun_core::{alone, interleave};
 
 use super::arena::Full;
 use super::list::SkipList;
-use super::node::{Draft, Kind, MAX_HEIGHT, Node, Seen};
+use super::node::{Draft, MAX_HEIGHT, Node, Seen};
+use crate::versions::Kind;
 use crate::Op;
 
 /// Insertions in flight together. Their states hold a search path each and are larger than a lookup's.

@@ -6,7 +6,8 @@ use forerun_core::{CACHE_LINE_BYTES, suspend};
 use super::check::{Checked, Visit};
 use super::guide::GUIDE_LEVEL;
 use super::list::SkipList;
-use super::node::{Kind, Node, REST_BYTES, Seen, Stands, Target};
+use super::node::{Node, REST_BYTES, Seen, Stands, Target};
+use crate::versions::Kind;
 
 /// What a memtable knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -76,13 +76,13 @@ fn first_bytes(key: &[u8]) -> u64 {
 /// A comparator as the memtable holds it: the default order is known at compile time, so that its
 /// comparisons are inlined into the search; any other is called.
 #[derive(Clone)]
-pub(super) enum KeyOrder {
+pub(crate) enum KeyOrder {
     Bytewise,
     Custom(Arc<dyn Comparator>),
 }
 
 impl KeyOrder {
-    pub(super) fn new(comparator: Arc<dyn Comparator>) -> Self {
+    pub(crate) fn new(comparator: Arc<dyn Comparator>) -> Self {
         if comparator.name() == Bytewise.name() {
             KeyOrder::Bytewise
         } else {
@@ -91,7 +91,7 @@ impl KeyOrder {
     }
 
     #[inline(always)]
-    pub(super) fn prefix(&self, key: &[u8]) -> u64 {
+    pub(crate) fn prefix(&self, key: &[u8]) -> u64 {
         match self {
             KeyOrder::Bytewise => first_bytes(key),
             KeyOrder::Custom(comparator) => comparator.prefix(key),
@@ -99,7 +99,7 @@ impl KeyOrder {
     }
 
     #[inline(always)]
-    pub(super) fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+    pub(crate) fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
         match self {
             KeyOrder::Bytewise => a.cmp(b),
             KeyOrder::Custom(comparator) => comparator.compare(a, b),
