@@ -40,7 +40,7 @@ pub use batch::{Op, Ops, WriteBatch};
 pub use db::{Db, Iter, Snapshot, Stats};
 pub use error::{Error, Result};
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
-pub use options::{Create, Durability, Options, Recovery, WalMode};
+pub use options::{Create, Durability, Options, Recovery, TreeOptions, WalMode};
 pub use values::Values;
 pub use wal::report::{BadRange, RecoveryReport};
 

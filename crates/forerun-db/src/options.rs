@@ -56,6 +56,42 @@ pub enum Create {
     MustBeNew,
 }
 
+/// The shape of the tree of runs, and how fast it may be rebuilt.
+///
+/// Level 0 holds memtables as they were flushed, in runs that overlap. A level below holds runs that do not, and
+/// may have `level_factor` times the bytes of the one above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeOptions {
+    /// Runs in level 0 at which they are merged into level 1. Default: 4.
+    pub level0_runs: usize,
+    /// Runs in level 0 at which writes are slowed down. Default: 12.
+    pub level0_slow_runs: usize,
+    /// Runs in level 0 at which writes wait until there are fewer. Default: 20.
+    pub level0_stop_runs: usize,
+    /// Bytes that level 1 may have. Default: 256 MiB.
+    pub level1_bytes: u64,
+    /// How many times the bytes of a level the next one may have. Default: 10.
+    pub level_factor: u32,
+    /// Bytes at which a compaction begins the next run. Default: 64 MiB.
+    pub run_bytes: u64,
+    /// The most bytes that flushes and compactions write in a second, together; `None` for no limit. Default: none.
+    pub write_rate_bytes: Option<u64>,
+}
+
+impl Default for TreeOptions {
+    fn default() -> TreeOptions {
+        TreeOptions {
+            level0_runs: 4,
+            level0_slow_runs: 12,
+            level0_stop_runs: 20,
+            level1_bytes: 256 << 20,
+            level_factor: 10,
+            run_bytes: 64 << 20,
+            write_rate_bytes: None,
+        }
+    }
+}
+
 /// How a store is opened. The default suits most.
 ///
 /// ```

@@ -47,7 +47,7 @@ impl Version<'_> {
 /// A cursor over all versions of something, in order; it stands at one of them or nowhere.
 ///
 /// After an error it stands nowhere.
-pub(crate) trait Versions {
+pub(crate) trait Versions: Send {
     /// Goes to the first version.
     fn seek_first(&mut self) -> Result<()>;
 
