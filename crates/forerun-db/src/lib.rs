@@ -30,7 +30,8 @@ mod options;
 #[doc(hidden)]
 pub mod run;
 mod store_dir;
-mod tree;
+#[doc(hidden)]
+pub mod tree;
 mod values;
 mod versions;
 #[doc(hidden)]

@@ -1,0 +1,44 @@
+//! Which runs there are, and how they become fewer.
+//!
+//! ```text
+//!   memtable ──flush──> level 0   [ newest ] [       ] [ oldest ]          overlapping
+//!                         │ compact
+//!                       level 5   [ a … f ][ g … m ][ p … z ]              ascending, disjoint
+//!                         │
+//!                       level 6   [ a … b ][ b … d ][ e … h ][ … ] …       ten times as much
+//!
+//!   levels.rs    the runs by level, immutable          manifest.rs  the file that names them
+//!   merge.rs     many cursors as one                   catalog.rs   both together: opened, changed durably
+//!   retain.rs    which versions are still of use       build.rs     versions become runs
+//!   pick.rs      what to compact next                  compact.rs   the work of it; limiter.rs: not too fast
+//!   verify.rs    every byte looked at                  repair.rs    a manifest from what is left
+//!   checkpoint.rs  a copy by hard links
+//! ```
+
+pub(crate) mod manifest;
+pub(crate) mod merge;
+pub(crate) mod retain;
+#[cfg(test)]
+pub(crate) mod testing;
+
+/// Reads `bytes` as a manifest, and returns how many runs it names; for fuzzing. What decodes encodes to the same
+/// bytes.
+#[doc(hidden)]
+pub fn fuzz_manifest(bytes: &[u8]) -> usize {
+    // The checksums are made right, so that what is behind them is reached.
+    let mut bytes = bytes.to_vec();
+    if let Some(end) = bytes.len().checked_sub(4).filter(|end| *end >= 20) {
+        let head = crc32c::crc32c(&bytes[..12]).to_le_bytes();
+        bytes[12..16].copy_from_slice(&head);
+        bytes[16..20].copy_from_slice(&((end - 20) as u32).to_le_bytes());
+        let body = crc32c::crc32c(&bytes[16..end]).to_le_bytes();
+        bytes[end..].copy_from_slice(&body);
+    }
+    match manifest::Manifest::decode(&bytes) {
+        Ok(manifest) => {
+            assert_eq!(manifest.encode(), bytes);
+            manifest.runs().count()
+        }
+        Err(_) => 0,
+    }
+}

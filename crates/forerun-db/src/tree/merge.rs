@@ -1,0 +1,377 @@
+//! Many cursors as one.
+//!
+//! ```text
+//!              winner ── the cursor whose version is next
+//!            ┌───┴───┐
+//!          loser   loser      each inner node keeps who lost there: to advance the winner, its new version plays
+//!         ┌──┴─┐  ┌──┴─┐      against the losers on its way up, one comparison a level
+//!         0    1  2    3      cursors
+//! ```
+//!
+//! Forward, every cursor but the winner stands at its first version behind the winner's; backward, at its last one
+//! before. A turn seeks all others to the winner's version, on its other side: it costs that, and need not assume that
+//! a cursor's contents stayed as they were (a memtable's grow). After an error the merge stands nowhere until it is
+//! positioned anew.
+
+use std::cmp::Ordering;
+
+use crate::Result;
+use crate::comparator::KeyOrder;
+use crate::versions::{Version, Versions};
+
+/// The versions of many cursors, in order.
+///
+/// No two cursors may hold versions of one key with the same sequence number, or both are given, the earlier cursor's
+/// first.
+pub(crate) struct Merge<'a> {
+    order: KeyOrder,
+    sources: Vec<Source<'a>>,
+    /// `tree[0]` is the winner, `tree[1..]` who lost at each inner node. The node above node `n` is `n / 2`, and
+    /// cursor `i` is node `sources.len() + i`.
+    tree: Vec<usize>,
+    direction: Direction,
+    /// Whether there is a winner that stands somewhere.
+    stands: bool,
+    /// Where a turn happens.
+    pivot: Vec<u8>,
+}
+
+struct Source<'a> {
+    cursor: Box<dyn Versions + 'a>,
+    /// What decides most comparisons without a call: [`KeyOrder::prefix`] of the key it stands at; `None` if it stands
+    /// nowhere.
+    prefix: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+impl<'a> Merge<'a> {
+    /// Merges cursors that are in this order. It stands nowhere.
+    pub(crate) fn new(order: KeyOrder, cursors: Vec<Box<dyn Versions + 'a>>) -> Merge<'a> {
+        let tree = vec![0; cursors.len()];
+        let sources = cursors
+            .into_iter()
+            .map(|cursor| Source {
+                cursor,
+                prefix: None,
+            })
+            .collect();
+        Merge {
+            order,
+            sources,
+            tree,
+            direction: Direction::Forward,
+            stands: false,
+            pivot: Vec::new(),
+        }
+    }
+
+    /// Moves every cursor by `place` and finds the winner.
+    fn place(
+        &mut self,
+        direction: Direction,
+        place: impl Fn(&mut (dyn Versions + 'a)) -> Result<()>,
+    ) -> Result<()> {
+        self.stands = false;
+        self.direction = direction;
+        for source in &mut self.sources {
+            place(&mut *source.cursor)?;
+            source.note(&self.order);
+        }
+        self.play_all();
+        Ok(())
+    }
+
+    /// Goes one version on in `direction`.
+    fn advance(&mut self, direction: Direction) -> Result<()> {
+        if !std::mem::replace(&mut self.stands, false) {
+            return Ok(());
+        }
+        let winner = self.tree[0];
+        if self.direction != direction {
+            self.turn(winner, direction)?;
+        }
+        let source = &mut self.sources[winner];
+        match direction {
+            Direction::Forward => source.cursor.next()?,
+            Direction::Backward => source.cursor.prev()?,
+        }
+        source.note(&self.order);
+        if self.direction == direction {
+            self.play(winner);
+        } else {
+            self.direction = direction;
+            self.play_all();
+        }
+        Ok(())
+    }
+
+    /// Puts all cursors but the winner on the other side of the winner's version.
+    fn turn(&mut self, winner: usize, direction: Direction) -> Result<()> {
+        let Some(version) = self.sources[winner].cursor.at() else {
+            return Ok(());
+        };
+        let sequence = version.sequence;
+        self.pivot.clear();
+        self.pivot.extend_from_slice(version.key);
+        for (i, source) in self.sources.iter_mut().enumerate() {
+            if i != winner {
+                match direction {
+                    Direction::Forward => source.cursor.seek(&self.pivot, sequence)?,
+                    Direction::Backward => source.cursor.seek_before(&self.pivot, sequence)?,
+                }
+                source.note(&self.order);
+            }
+        }
+        Ok(())
+    }
+
+    /// Plays every match.
+    fn play_all(&mut self) {
+        let count = self.sources.len();
+        if count == 0 {
+            return;
+        }
+        // Winners of the inner nodes move up; what is kept are the losers.
+        let mut winners = vec![0; 2 * count];
+        for (i, winner) in winners[count..].iter_mut().enumerate() {
+            *winner = i;
+        }
+        for node in (1..count).rev() {
+            let (a, b) = (winners[2 * node], winners[2 * node + 1]);
+            let (winner, loser) = if self.beats(a, b) { (a, b) } else { (b, a) };
+            winners[node] = winner;
+            self.tree[node] = loser;
+        }
+        self.tree[0] = winners[1];
+        self.stands = self.sources[self.tree[0]].prefix.is_some();
+    }
+
+    /// Plays the matches of one cursor, which was the winner and has moved.
+    fn play(&mut self, mut player: usize) {
+        let mut node = (self.sources.len() + player) / 2;
+        while node > 0 {
+            if self.beats(self.tree[node], player) {
+                std::mem::swap(&mut self.tree[node], &mut player);
+            }
+            node /= 2;
+        }
+        self.tree[0] = player;
+        self.stands = self.sources[player].prefix.is_some();
+    }
+
+    /// Whether cursor `a` is to be given before cursor `b`. One that stands nowhere is given last.
+    fn beats(&self, a: usize, b: usize) -> bool {
+        let (Some(a_prefix), Some(b_prefix)) = (self.sources[a].prefix, self.sources[b].prefix)
+        else {
+            return self.sources[a].prefix.is_some();
+        };
+        let order = a_prefix
+            .cmp(&b_prefix)
+            .then_with(|| {
+                match (self.sources[a].cursor.at(), self.sources[b].cursor.at()) {
+                    (Some(a), Some(b)) => a.compare(&self.order, &b),
+                    // Not so: both have a prefix.
+                    _ => Ordering::Equal,
+                }
+            })
+            .then(a.cmp(&b));
+        match self.direction {
+            Direction::Forward => order == Ordering::Less,
+            Direction::Backward => order == Ordering::Greater,
+        }
+    }
+}
+
+impl Source<'_> {
+    fn note(&mut self, order: &KeyOrder) {
+        self.prefix = self.cursor.at().map(|version| order.prefix(version.key));
+    }
+}
+
+impl Versions for Merge<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        self.place(Direction::Forward, |cursor| cursor.seek_first())
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.place(Direction::Backward, |cursor| cursor.seek_last())
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        self.place(Direction::Forward, |cursor| cursor.seek(key, sequence))
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        self.place(Direction::Backward, |cursor| {
+            cursor.seek_before(key, sequence)
+        })
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.advance(Direction::Forward)
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.advance(Direction::Backward)
+    }
+
+    fn at(&self) -> Option<Version<'_>> {
+        match self.stands {
+            true => self.sources[self.tree[0]].cursor.at(),
+            false => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ReverseBytewise;
+    use crate::tree::testing::{Held, Sorted, held};
+    use crate::versions::MAX_SEQUENCE;
+
+    #[derive(Clone, Debug)]
+    enum Move {
+        First,
+        Last,
+        Seek(u8, u64),
+        SeekBefore(u8, u64),
+        Next,
+        Prev,
+    }
+
+    fn moves() -> impl Strategy<Value = Vec<Move>> {
+        let sequence = || prop_oneof![Just(0), Just(MAX_SEQUENCE), 0_u64..60];
+        let one = prop_oneof![
+            1 => Just(Move::First),
+            1 => Just(Move::Last),
+            1 => (0_u8..10, sequence()).prop_map(|(key, sequence)| Move::Seek(key, sequence)),
+            1 => (0_u8..10, sequence()).prop_map(|(key, sequence)| Move::SeekBefore(key, sequence)),
+            6 => Just(Move::Next),
+            6 => Just(Move::Prev),
+        ];
+        prop::collection::vec(one, 1..80)
+    }
+
+    fn walk(cursor: &mut dyn Versions, step: &Move) -> Result<()> {
+        match *step {
+            Move::First => cursor.seek_first(),
+            Move::Last => cursor.seek_last(),
+            Move::Seek(key, sequence) => cursor.seek(&[key; 9], sequence),
+            Move::SeekBefore(key, sequence) => cursor.seek_before(&[key; 9], sequence),
+            Move::Next => cursor.next(),
+            Move::Prev => cursor.prev(),
+        }
+    }
+
+    proptest! {
+        /// Keys of nine bytes tie in their prefix and need the call; others do not.
+        #[test]
+        fn a_merge_walks_like_one_sorted_list(
+            keys in prop::collection::vec((0_u8..8, 0_usize..5, any::<bool>()), 0..50),
+            sources in 0_usize..6,
+            moves in moves(),
+            reverse in any::<bool>(),
+        ) {
+            let order = if reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
+            let mut parts: Vec<Vec<Held>> = vec![Vec::new(); sources];
+            let mut all = Vec::new();
+            for (i, (key, source, long)) in keys.into_iter().enumerate() {
+                if let Some(part) = parts.get_mut(source) {
+                    let key = if long { vec![key; 9] } else { vec![key] };
+                    let version = held(&key, i as u64 + 1, Some(format!("{i}").as_bytes()));
+                    part.push(version.clone());
+                    all.push(version);
+                }
+            }
+            let cursors = parts.into_iter().map(|part| Box::new(Sorted::new(order.clone(), part)) as Box<dyn Versions>).collect();
+            let mut merge = Merge::new(order.clone(), cursors);
+            let mut plain = Sorted::new(order, all);
+            for step in &moves {
+                walk(&mut merge, step).unwrap();
+                walk(&mut plain, step).unwrap();
+                prop_assert_eq!(merge.at(), plain.at(), "after {:?}", step);
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_cursor_leaves_the_merge_nowhere_until_it_is_positioned_anew() {
+        let part = |from: u64| {
+            let versions = (0..4)
+                .map(|i| held(&[i as u8], from + i, Some(b"v")))
+                .collect();
+            Sorted::new(KeyOrder::Bytewise, versions)
+        };
+        for broken_at in 0..12 {
+            let mut bad = part(10);
+            bad.fail_call(broken_at);
+            let mut merge = Merge::new(
+                KeyOrder::Bytewise,
+                vec![Box::new(part(1)), Box::new(bad), Box::new(part(20))],
+            );
+            let mut failed = merge.seek_first().is_err();
+            for step in 0..10 {
+                if failed {
+                    break;
+                }
+                failed = if step % 4 < 3 {
+                    merge.next()
+                } else {
+                    merge.prev()
+                }
+                .is_err();
+            }
+            if failed {
+                assert!(merge.at().is_none());
+                merge.next().unwrap();
+                assert!(merge.at().is_none());
+                merge.seek(&[1], MAX_SEQUENCE).unwrap();
+                assert_eq!(merge.at().map(|version| version.sequence), Some(21));
+            } else {
+                assert!(broken_at > 4, "call {broken_at} was never made");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cursor_that_grows_meanwhile_does_not_turn_the_order_around() {
+        let (mut early, mut late) = (Vec::new(), Vec::new());
+        for i in 0..10_u8 {
+            if i % 2 == 0 { &mut early } else { &mut late }.push(held(
+                &[i],
+                1 + u64::from(i),
+                Some(b"v"),
+            ));
+        }
+        let shared = Sorted::new(KeyOrder::Bytewise, late);
+        let handle = shared.handle();
+        let cursors: Vec<Box<dyn Versions>> = vec![
+            Box::new(Sorted::new(KeyOrder::Bytewise, early)),
+            Box::new(shared),
+        ];
+        let mut merge = Merge::new(KeyOrder::Bytewise, cursors);
+        merge.seek(&[4], MAX_SEQUENCE).unwrap();
+        merge.prev().unwrap();
+        merge.next().unwrap();
+        handle.insert(held(&[4, 1], 100, Some(b"new")));
+        handle.insert(held(&[3, 1], 101, Some(b"new")));
+        let mut keys = Vec::new();
+        merge.prev().unwrap();
+        while let Some(version) = merge.at() {
+            keys.push(version.key.to_vec());
+            merge.next().unwrap();
+        }
+        assert!(keys.is_sorted(), "{keys:?}");
+        assert!(keys.contains(&vec![4, 1]));
+    }
+}

@@ -1,0 +1,180 @@
+//! Which versions are still of use when runs are written.
+//!
+//! ```text
+//!   key k       @90 v   @70 v   @60 ✕   @40 v   @30 v           snapshots 65 and 35
+//!   seen by     latest    -       65      -       35
+//!               keep    drop    keep    drop    keep
+//! ```
+//!
+//! A version is of use if a reader may see it: the newest of its key, and the newest that each live snapshot sees. A
+//! deletion says nothing to a reader below which there is nothing to hide. Then it goes too, and with it the last of
+//! the key.
+
+use std::cmp::Ordering;
+
+use crate::comparator::KeyOrder;
+use crate::versions::{Kind, Version};
+
+/// Decides, of versions given in order, which are kept.
+#[derive(Debug)]
+pub(crate) struct Retain {
+    order: KeyOrder,
+    /// Sequence numbers of the live snapshots, ascending.
+    snapshots: Vec<u64>,
+    /// The key of the last version, and how many snapshots are too old to see it; `None` before the first version.
+    last: Option<usize>,
+    key: Vec<u8>,
+    /// Versions that were not kept, and the deletions among them.
+    dropped: u64,
+    dropped_deletions: u64,
+}
+
+impl Retain {
+    /// Keeps what the newest reader sees and the readers as of `snapshots`, which come in any order.
+    pub(crate) fn new(order: KeyOrder, mut snapshots: Vec<u64>) -> Retain {
+        snapshots.sort_unstable();
+        snapshots.dedup();
+        Retain {
+            order,
+            snapshots,
+            last: None,
+            key: Vec::new(),
+            dropped: 0,
+            dropped_deletions: 0,
+        }
+    }
+
+    /// Whether a version is kept. Versions come in order. `below` tells whether anything older of this key may be
+    /// where these versions do not come from; it is asked about some deletions only.
+    pub(crate) fn keeps(
+        &mut self,
+        version: &Version<'_>,
+        below: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        let blind = self
+            .snapshots
+            .partition_point(|snapshot| *snapshot < version.sequence);
+        let newer_blind = match self.last {
+            Some(blind) if self.order.compare(&self.key, version.key) == Ordering::Equal => {
+                Some(blind)
+            }
+            _ => {
+                self.key.clear();
+                self.key.extend_from_slice(version.key);
+                None
+            }
+        };
+        self.last = Some(blind);
+        // Those that see this version and not the newer one stand between the two in the list; the newest version is
+        // seen by whoever comes without a snapshot.
+        let is_seen = newer_blind.is_none_or(|newer_blind| blind < newer_blind);
+        let is_deletion = version.kind == Kind::Deletion;
+        // With an older snapshot there may be an older version yet to come, kept for it, which this one must hide.
+        let hides_nothing = is_deletion && blind == 0 && is_seen && !below(version.key);
+        let keep = is_seen && !hides_nothing;
+        if !keep {
+            self.dropped += 1;
+            self.dropped_deletions += u64::from(is_deletion);
+        }
+        keep
+    }
+
+    /// Whether a version is of the key that the last one was of.
+    pub(crate) fn is_of_last_key(&self, key: &[u8]) -> bool {
+        self.last.is_some() && self.order.compare(&self.key, key) == Ordering::Equal
+    }
+
+    /// How many versions were not kept, and how many of them were deletions.
+    pub(crate) fn dropped(&self) -> (u64, u64) {
+        (self.dropped, self.dropped_deletions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tree::testing::{Held, Sorted, all_of, held};
+
+    /// What a reader as of `sequence` sees of `key`.
+    fn read<'a>(
+        versions: impl Iterator<Item = &'a Held>,
+        key: u8,
+        sequence: u64,
+    ) -> Option<Vec<u8>> {
+        versions
+            .filter(|version| version.key == [key] && version.sequence <= sequence)
+            .max_by_key(|version| version.sequence)
+            .and_then(|version| version.value.clone())
+    }
+
+    proptest! {
+        #[test]
+        fn every_reader_sees_the_same_and_nothing_else_is_left(
+            writes in prop::collection::vec((0_u8..4, any::<bool>(), any::<bool>()), 0..40),
+            snapshots in prop::collection::btree_set(0_u64..42, 0..4),
+        ) {
+            // Half of the versions come by, those below are older than all of the same key that do.
+            let (mut here, mut below) = (Vec::new(), Vec::new());
+            for (i, (key, is_value, goes_below)) in writes.into_iter().enumerate() {
+                let value = format!("{i}");
+                let version = held(&[key], i as u64 + 1, is_value.then_some(value.as_bytes()));
+                let is_oldest = here.iter().all(|other: &Held| other.key != version.key);
+                if goes_below && is_oldest { &mut below } else { &mut here }.push(version);
+            }
+            let below_keys: BTreeSet<u8> = below.iter().map(|version| version.key[0]).collect();
+            let sorted = all_of(&mut Sorted::new(KeyOrder::Bytewise, here.clone())).unwrap();
+            let mut retain = Retain::new(KeyOrder::Bytewise, snapshots.iter().rev().copied().collect());
+            let kept: Vec<Held> = sorted
+                .iter()
+                .filter(|held| retain.keeps(&held.version(), |key| below_keys.contains(&key[0])))
+                .cloned()
+                .collect();
+            let (dropped, dropped_deletions) = retain.dropped();
+            prop_assert_eq!(dropped as usize, sorted.len() - kept.len());
+            prop_assert!(dropped_deletions <= dropped);
+
+            let readers: Vec<u64> = snapshots.iter().copied().chain([u64::MAX]).collect();
+            for key in 0..4 {
+                for reader in &readers {
+                    prop_assert_eq!(
+                        read(kept.iter().chain(&below), key, *reader),
+                        read(here.iter().chain(&below), key, *reader),
+                        "key {} as of {}", key, reader
+                    );
+                }
+            }
+            // Each kept version is one that some reader meets.
+            for version in &kept {
+                let met = readers.iter().any(|reader| {
+                    kept.iter().filter(|other| other.key == version.key && other.sequence <= *reader).max_by_key(|other| other.sequence)
+                        == Some(version)
+                });
+                prop_assert!(met, "{:?}", version);
+                let is_oldest_reader = snapshots.iter().all(|snapshot| *snapshot >= version.sequence);
+                if version.value.is_none() && is_oldest_reader {
+                    prop_assert!(below_keys.contains(&version.key[0]), "{:?} hides nothing", version);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_deletion_stays_while_a_snapshot_sees_what_it_hides() {
+        let versions = [held(b"k", 60, None), held(b"k", 40, Some(b"old"))];
+        let kept = |snapshots: Vec<u64>| {
+            let mut retain = Retain::new(KeyOrder::Bytewise, snapshots);
+            versions
+                .iter()
+                .map(|held| retain.keeps(&held.version(), |_| false))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kept(vec![50]), [true, true]);
+        assert_eq!(kept(vec![60]), [false, false]);
+        assert_eq!(kept(vec![39]), [true, false]);
+        assert_eq!(kept(vec![]), [false, false]);
+    }
+}
