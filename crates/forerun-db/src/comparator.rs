@@ -22,6 +22,14 @@ pub trait Comparator: Send + Sync + 'static {
         let _ = key;
         0
     }
+
+    /// Whether keys that compare equal have the same bytes.
+    ///
+    /// Only then can the filters of runs, which know keys by a hash of their bytes, tell that one is not there. The
+    /// default says no, and costs only speed.
+    fn equal_means_identical(&self) -> bool {
+        false
+    }
 }
 
 /// Keys in the order of their bytes, as unsigned numbers; a proper prefix comes first. The default.
@@ -40,6 +48,10 @@ impl Comparator for Bytewise {
     fn prefix(&self, key: &[u8]) -> u64 {
         first_bytes(key)
     }
+
+    fn equal_means_identical(&self) -> bool {
+        true
+    }
 }
 
 /// The reverse of [`Bytewise`].
@@ -57,6 +69,10 @@ impl Comparator for ReverseBytewise {
 
     fn prefix(&self, key: &[u8]) -> u64 {
         !first_bytes(key)
+    }
+
+    fn equal_means_identical(&self) -> bool {
+        true
     }
 }
 

@@ -136,6 +136,18 @@ pub enum Error {
         /// The failure.
         cause: Arc<Error>,
     },
+    /// Versions were given to a run that is not in the order of the one before.
+    #[error("key {} is out of order", Key(.key))]
+    OutOfOrder {
+        /// The key that was given.
+        key: Vec<u8>,
+    },
+    /// A run was to be finished that nothing was added to.
+    #[error("{} would be a run without a version", .path.display())]
+    EmptyRun {
+        /// The run's file.
+        path: PathBuf,
+    },
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,

@@ -1,0 +1,355 @@
+//! What a run says of itself, and the ends of its file: header and footer.
+//!
+//! ```text
+//!   header   │ magic │ version │ 0 │ salt │ checksum │                                              32 bytes
+//!   footer   │ magic │ version │ pages │ root: offset, stored, raw │ filter │ meta │ salt │ checksum │ 64 bytes
+//! ```
+//!
+//! Whatever is written here comes back as it was: [`RunMeta`], [`Footer`].
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+
+use super::stored::{PageLocation, checksum};
+use crate::{MAX_KEY_BYTES, Result};
+
+/// Bytes before the first page.
+pub(super) const HEADER_BYTES: usize = 32;
+
+/// Bytes at the end of the file.
+pub(super) const FOOTER_BYTES: usize = 64;
+
+const VERSION: u32 = 1;
+const HEADER_MAGIC: [u8; 8] = *b"FORE-RUN";
+const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
+
+/// What a run says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunMeta {
+    /// Versions, deletions among them.
+    pub(crate) entries: u64,
+    /// Versions that are deletions.
+    pub(crate) deletions: u64,
+    /// Bytes of all keys and values, as they were given.
+    pub(crate) raw_bytes: u64,
+    /// The smallest sequence number.
+    pub(crate) smallest_sequence: u64,
+    /// The largest one.
+    pub(crate) largest_sequence: u64,
+    /// When it was made, in seconds since 1970.
+    pub(crate) created_unix: u64,
+    /// Pages with versions.
+    pub(crate) leaf_pages: u32,
+    /// Pages above them.
+    pub(crate) internal_pages: u32,
+    /// The most bytes of a page, but for pages of one row and internal ones of two.
+    pub(crate) page_bytes: u32,
+    /// The first key.
+    pub(crate) smallest: Vec<u8>,
+    /// The last key.
+    pub(crate) largest: Vec<u8>,
+    /// The name of the comparator that the keys are ordered by.
+    pub(crate) comparator: String,
+    /// Deletions of ranges of keys.
+    pub(crate) range_tombstones: Vec<RangeTombstone>,
+    /// Bytes of the file; not written in it.
+    pub(crate) file_bytes: u64,
+    /// The checksum of the footer, which depends on all else in the file; not written in the meta.
+    pub(crate) checksum: u64,
+}
+
+/// The deletion of all keys from `start` up to, not including, `end`, as of `sequence`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RangeTombstone {
+    pub(crate) start: Vec<u8>,
+    pub(crate) end: Vec<u8>,
+    pub(crate) sequence: u64,
+}
+
+impl RunMeta {
+    /// All pages.
+    pub(crate) fn pages(&self) -> u32 {
+        self.leaf_pages.saturating_add(self.internal_pages)
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for number in [
+            self.entries,
+            self.deletions,
+            self.raw_bytes,
+            self.smallest_sequence,
+            self.largest_sequence,
+            self.created_unix,
+        ] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [self.leaf_pages, self.internal_pages, self.page_bytes] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        let mut string = |string: &[u8]| {
+            bytes.extend_from_slice(&(string.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(string);
+        };
+        string(&self.smallest);
+        string(&self.largest);
+        string(self.comparator.as_bytes());
+        bytes.extend_from_slice(&(self.range_tombstones.len() as u32).to_le_bytes());
+        for tombstone in &self.range_tombstones {
+            for bound in [&tombstone.start, &tombstone.end] {
+                bytes.extend_from_slice(&(bound.len() as u32).to_le_bytes());
+                bytes.extend_from_slice(bound);
+            }
+            bytes.extend_from_slice(&tombstone.sequence.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what [`encode`](Self::encode) gives, or tells what is wrong with it.
+    pub(super) fn decode(bytes: &[u8]) -> Result<RunMeta, &'static str> {
+        let mut rest = Fields(bytes);
+        let mut meta = RunMeta {
+            entries: rest.u64()?,
+            deletions: rest.u64()?,
+            raw_bytes: rest.u64()?,
+            smallest_sequence: rest.u64()?,
+            largest_sequence: rest.u64()?,
+            created_unix: rest.u64()?,
+            leaf_pages: rest.u32()?,
+            internal_pages: rest.u32()?,
+            page_bytes: rest.u32()?,
+            smallest: rest.key()?,
+            largest: rest.key()?,
+            comparator: rest.text()?,
+            ..RunMeta::default()
+        };
+        for _ in 0..rest.u32()? {
+            meta.range_tombstones.push(RangeTombstone {
+                start: rest.key()?,
+                end: rest.key()?,
+                sequence: rest.u64()?,
+            });
+        }
+        match rest.0.is_empty() && meta.deletions <= meta.entries && meta.leaf_pages > 0 {
+            true => Ok(meta),
+            false => Err("the run's description contradicts itself"),
+        }
+    }
+}
+
+/// Bytes that are read from the front.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], &'static str> {
+        let (bytes, rest) = self
+            .0
+            .split_at_checked(len)
+            .ok_or("the run's description is cut short")?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        Ok(self
+            .bytes(4)?
+            .first_chunk()
+            .map_or(0, |b| u32::from_le_bytes(*b)))
+    }
+
+    fn u64(&mut self) -> Result<u64, &'static str> {
+        Ok(self
+            .bytes(8)?
+            .first_chunk()
+            .map_or(0, |b| u64::from_le_bytes(*b)))
+    }
+
+    fn key(&mut self) -> Result<Vec<u8>, &'static str> {
+        match self.u32()? as usize {
+            len if len <= MAX_KEY_BYTES => Ok(self.bytes(len)?.to_vec()),
+            _ => Err("a key in the run's description is too long"),
+        }
+    }
+
+    fn text(&mut self) -> Result<String, &'static str> {
+        let len = self.u32()? as usize;
+        let text = std::str::from_utf8(self.bytes(len)?);
+        text.map(str::to_owned)
+            .map_err(|_| "the comparator's name is not UTF-8")
+    }
+}
+
+/// A salt for a new run.
+pub(super) fn new_salt(path: &Path) -> u64 {
+    // The standard library's hash keys are random a process and differ by instance: nobody outside can guess the salt,
+    // and that is all it is for.
+    RandomState::new().hash_one(path)
+}
+
+pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..8].copy_from_slice(&HEADER_MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[16..24].copy_from_slice(&salt.to_le_bytes());
+    let sum = checksum(0, 0, &bytes[..24]);
+    bytes[24..].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// Checks a header, which must be that of a run with this salt.
+pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
+    if bytes[..8] != HEADER_MAGIC {
+        return Err("this is no run");
+    }
+    match *bytes == encode_header(salt) {
+        true => Ok(()),
+        false => Err("the run's header is not the one that was written"),
+    }
+}
+
+/// The end of a run's file, where reading it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub(super) pages: u32,
+    pub(super) root: PageLocation,
+    /// Where the filter begins: behind the root.
+    pub(super) filter_offset: u64,
+    /// Where the meta begins: behind the filter.
+    pub(super) meta_offset: u64,
+    pub(super) salt: u64,
+}
+
+impl Footer {
+    /// The bytes of a footer that stands at `offset`, and its checksum.
+    pub(super) fn encode(&self, offset: u64) -> ([u8; FOOTER_BYTES], u64) {
+        let mut bytes = [0; FOOTER_BYTES];
+        bytes[..8].copy_from_slice(&FOOTER_MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.pages.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.root.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.root.stored_len.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.root.raw_len.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.filter_offset.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.meta_offset.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.salt.to_le_bytes());
+        let sum = checksum(self.salt, offset, &bytes[..56]);
+        bytes[56..].copy_from_slice(&sum.to_le_bytes());
+        (bytes, sum)
+    }
+
+    /// Reads the footer that stands at `offset`, with its checksum, or tells what is wrong with it.
+    pub(super) fn decode(
+        bytes: &[u8; FOOTER_BYTES],
+        offset: u64,
+    ) -> Result<(Footer, u64), &'static str> {
+        let mut fields = Fields(&bytes[8..]);
+        let version = fields.u32()?;
+        let footer = Footer {
+            pages: fields.u32()?,
+            root: PageLocation {
+                offset: fields.u64()?,
+                stored_len: fields.u32()?,
+                raw_len: fields.u32()?,
+            },
+            filter_offset: fields.u64()?,
+            meta_offset: fields.u64()?,
+            salt: fields.u64()?,
+        };
+        let sum = fields.u64()?;
+        if bytes[..8] != FOOTER_MAGIC {
+            return Err("the file does not end as a run does");
+        }
+        if checksum(footer.salt, offset, &bytes[..56]) != sum {
+            return Err("the checksum of the footer does not match");
+        }
+        if version != VERSION {
+            return Err("the run is of a later format");
+        }
+        let sound = footer.root.is_sound()
+            && footer.pages > 0
+            && footer.root.offset >= HEADER_BYTES as u64
+            && footer.root.end() == footer.filter_offset
+            && footer.filter_offset <= footer.meta_offset
+            && footer.meta_offset <= offset;
+        match sound {
+            true => Ok((footer, sum)),
+            false => Err("the footer contradicts itself"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta() -> RunMeta {
+        RunMeta {
+            entries: 10,
+            deletions: 3,
+            raw_bytes: 1234,
+            smallest_sequence: 5,
+            largest_sequence: 99,
+            created_unix: 1_700_000_000,
+            leaf_pages: 2,
+            internal_pages: 1,
+            page_bytes: 16384,
+            smallest: b"".to_vec(),
+            largest: b"zebra".to_vec(),
+            comparator: "forerun.bytewise".into(),
+            range_tombstones: vec![RangeTombstone {
+                start: b"a".to_vec(),
+                end: b"b".to_vec(),
+                sequence: 7,
+            }],
+            ..RunMeta::default()
+        }
+    }
+
+    #[test]
+    fn a_meta_reads_back_and_a_piece_of_it_does_not() {
+        let bytes = meta().encode();
+        assert_eq!(RunMeta::decode(&bytes), Ok(meta()));
+        for len in 0..bytes.len() {
+            assert!(RunMeta::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(RunMeta::decode(&[bytes.as_slice(), &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_takes_no_memory() {
+        let mut bytes = meta().encode();
+        bytes[60..64].fill(0xff);
+        assert!(RunMeta::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn header_and_footer_read_back_and_any_changed_bit_is_seen() {
+        let salt = new_salt(Path::new("run"));
+        let good = encode_header(salt);
+        assert_eq!(check_header(&good, salt), Ok(()));
+        let footer = Footer {
+            pages: 3,
+            root: PageLocation {
+                offset: 32,
+                stored_len: 800,
+                raw_len: 900,
+            },
+            filter_offset: 832,
+            meta_offset: 900,
+            salt,
+        };
+        let (bytes, sum) = footer.encode(1000);
+        assert_eq!(Footer::decode(&bytes, 1000), Ok((footer, sum)));
+        assert!(Footer::decode(&bytes, 1001).is_err());
+        for bit in 0..good.len() * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(check_header(&bad, salt).is_err(), "bit {bit}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Footer::decode(&bad, 1000).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! A page: rows in key order, laid out so that a search reads few cache lines.
+//!
+//! ```text
+//!   line 0   │ kind, rows, … │ prefix's first 16 bytes │ fence │ fence │ … │      a fence a group: the head of its last row
+//!   …        │ fence │ …                                                  │
+//!   group 0  │ head │ head │ … 16                                         │      a head: the key's first 4 bytes behind the
+//!            │ row entry │ row entry │ … 16                               │      prefix, as an integer
+//!   group 1  …
+//!            │ prefix │ record │ record │ …                               │
+//!
+//!   leaf record       │ tag │ value_len │ [suffix_len] │ suffix │ value │
+//!   internal record   │ tag │ child's location │ [suffix_len] │ suffix │
+//! ```
+//!
+//! `docs/format.md` has it byte by byte. A search reads line 0, the line of one group's heads with the one of its row
+//! entries behind it, and the record: three misses that wait for each other, not one or two for each halving of the rows.
+//!
+//! [`Page::check`] (`page_check.rs`) validates a page once, when it comes from disk. Whoever reads it afterwards trusts it in that it asks no
+//! questions, and not further: this is safe code, and wrong bytes give wrong rows, not a panic or memory of others.
+
+use std::ops::Range;
+
+use forerun_core::arch::prefetch_read;
+
+use super::stored::PageLocation;
+use crate::comparator::KeyOrder;
+use crate::versions::Kind;
+
+/// Rows of a group: as many heads as fill a cache line.
+pub(super) const GROUP_ROWS: usize = 16;
+
+/// The line that the layout is made for, on every machine.
+pub(super) const LINE_BYTES: usize = 64;
+
+/// Bytes of a group: its heads and its row entries.
+pub(super) const GROUP_BYTES: usize = 2 * LINE_BYTES;
+
+/// Bytes before the fences.
+pub(super) const HEADER_BYTES: usize = 32;
+
+/// Bytes of the prefix that stand in the header.
+pub(super) const PREFIX_HEAD_BYTES: usize = 16;
+
+/// The longest prefix.
+pub(super) const MAX_PREFIX_BYTES: usize = u16::MAX as usize;
+
+/// Bits of a row entry that hold the record's offset.
+pub(super) const OFFSET_BITS: u32 = 20;
+
+/// The suffix length in a row entry that means: this long or longer, see the record.
+pub(super) const LONG_SUFFIX: usize = (1 << (32 - OFFSET_BITS)) - 1;
+
+/// Bytes of a record before the suffix and its length.
+pub(super) const LEAF_RECORD_BYTES: usize = 12;
+pub(super) const INTERNAL_RECORD_BYTES: usize = 24;
+
+/// The lower byte of a tag.
+pub(super) const DELETION: u8 = 0;
+pub(super) const VALUE: u8 = 1;
+pub(super) const SEPARATOR: u8 = 255;
+
+/// The tag of a version.
+pub(super) fn version_tag(sequence: u64, kind: Kind) -> u64 {
+    let kind = match kind {
+        Kind::Deletion => DELETION,
+        Kind::Value => VALUE,
+    };
+    sequence << 8 | u64::from(kind)
+}
+
+/// The tag of a separator.
+pub(super) fn separator_tag(sequence: u64) -> u64 {
+    sequence << 8 | u64::from(SEPARATOR)
+}
+
+/// The sequence number in a tag.
+#[inline(always)]
+pub(super) fn sequence_of(tag: u64) -> u64 {
+    tag >> 8
+}
+
+/// Where the groups of a page of so many rows begin: at the end of the line of the last fence.
+pub(super) const fn groups_start(rows: usize) -> usize {
+    (HEADER_BYTES + 4 * rows.div_ceil(GROUP_ROWS)).next_multiple_of(LINE_BYTES)
+}
+
+/// What a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    /// Its rows are versions.
+    Leaf,
+    /// Its rows are pages.
+    Internal,
+}
+
+impl PageKind {
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            PageKind::Leaf => 1,
+            PageKind::Internal => 2,
+        }
+    }
+
+    /// Bytes of a record before the suffix and its length.
+    #[inline(always)]
+    pub(super) fn record_bytes(self) -> usize {
+        match self {
+            PageKind::Leaf => LEAF_RECORD_BYTES,
+            PageKind::Internal => INTERNAL_RECORD_BYTES,
+        }
+    }
+}
+
+/// A page in memory, checked before.
+#[derive(Clone, Copy)]
+pub(crate) struct Page<'a> {
+    pub(super) line: &'a [u8; LINE_BYTES],
+    pub(super) bytes: &'a [u8],
+}
+
+/// What is read where there is no page: one without rows.
+static NO_PAGE: [u8; LINE_BYTES] = [0; LINE_BYTES];
+
+impl<'a> Page<'a> {
+    /// Bytes of the smallest page.
+    pub(crate) const MIN_BYTES: usize = LINE_BYTES + GROUP_BYTES;
+
+    /// The page in `bytes`, which have been [checked](Self::check).
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        match bytes.first_chunk() {
+            Some(line) => Page { line, bytes },
+            None => Page {
+                line: &NO_PAGE,
+                bytes: &NO_PAGE,
+            },
+        }
+    }
+
+    /// Asks for the line that a search reads first.
+    #[inline(always)]
+    pub(crate) fn prefetch_start(bytes: &[u8]) {
+        prefetch_read(bytes.as_ptr());
+    }
+
+    /// All of its bytes.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> PageKind {
+        match self.line[0] == PageKind::Internal.byte() {
+            true => PageKind::Internal,
+            false => PageKind::Leaf,
+        }
+    }
+
+    /// At least 1, in a page that was checked.
+    #[inline(always)]
+    pub(crate) fn rows(&self) -> usize {
+        self.line_u32(4) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn groups(&self) -> usize {
+        self.rows().div_ceil(GROUP_ROWS)
+    }
+
+    /// What all keys of the page begin with.
+    #[inline(always)]
+    pub(crate) fn prefix(&self) -> &'a [u8] {
+        let end = self.records_start();
+        self.slice(end.wrapping_sub(self.prefix_len())..end)
+    }
+
+    #[inline(always)]
+    pub(super) fn prefix_len(&self) -> usize {
+        usize::from(u16::from_le_bytes([self.line[2], self.line[3]]))
+    }
+
+    /// The first bytes of the prefix, without another line; behind its end there are zeros.
+    #[inline(always)]
+    pub(super) fn prefix_head(&self) -> &'a [u8; PREFIX_HEAD_BYTES] {
+        let (_, head) = self.line[..HEADER_BYTES]
+            .split_last_chunk()
+            .expect("the header has more bytes");
+        head
+    }
+
+    /// The fences: whole blocks of eight, of which the last are `u32::MAX` where there are no groups for them.
+    #[inline(always)]
+    pub(super) fn fences(&self) -> &'a [[u8; 32]] {
+        let end = groups_start(self.rows());
+        self.slice(HEADER_BYTES..end).as_chunks().0
+    }
+
+    /// The heads of a group.
+    #[inline(always)]
+    pub(super) fn heads(&self, group: usize) -> &'a [u8; LINE_BYTES] {
+        self.line_at(groups_start(self.rows()) + group * GROUP_BYTES)
+    }
+
+    /// The head of a row.
+    #[inline(always)]
+    pub(super) fn head(&self, row: usize) -> u32 {
+        let heads = self.heads(row / GROUP_ROWS);
+        u32_in(heads, row % GROUP_ROWS * 4)
+    }
+
+    /// Asks for the two lines of a group.
+    #[inline(always)]
+    pub(super) fn prefetch_group(&self, group: usize) {
+        let at = groups_start(self.rows()) + group * GROUP_BYTES;
+        prefetch_read(self.bytes.as_ptr().wrapping_add(at));
+        prefetch_read(self.bytes.as_ptr().wrapping_add(at + LINE_BYTES));
+    }
+
+    /// Asks for the line that holds a row's entry.
+    #[inline(always)]
+    pub(super) fn prefetch_entry(&self, row: usize) {
+        prefetch_read(self.bytes.as_ptr().wrapping_add(self.entry_at(row)));
+    }
+
+    /// Asks for the part of the prefix that is not in the header.
+    #[inline(always)]
+    pub(super) fn prefetch_prefix(&self) {
+        let at = self.records_start() - self.prefix_len() + PREFIX_HEAD_BYTES;
+        prefetch_read(self.bytes.as_ptr().wrapping_add(at));
+    }
+
+    /// Where a row's record and the suffix in it are.
+    #[inline(always)]
+    pub(super) fn record(&self, row: usize) -> Record {
+        let entry = match self.bytes.get(self.entry_at(row)..) {
+            Some(rest) => rest
+                .first_chunk()
+                .map_or(0, |word| u32::from_le_bytes(*word)),
+            None => 0,
+        };
+        let at = self.records_start() + (entry & ((1 << OFFSET_BITS) - 1)) as usize;
+        let suffix = at + self.kind().record_bytes();
+        let suffix_len = (entry >> OFFSET_BITS) as usize;
+        if suffix_len == LONG_SUFFIX {
+            return self.long_record(at, suffix);
+        }
+        Record {
+            at,
+            suffix,
+            suffix_len,
+        }
+    }
+
+    #[cold]
+    fn long_record(&self, at: usize, len_at: usize) -> Record {
+        Record {
+            at,
+            suffix: len_at + 4,
+            suffix_len: self.u32_at(len_at) as usize,
+        }
+    }
+
+    /// Asks for the lines of a record that a comparison reads.
+    #[inline(always)]
+    pub(super) fn prefetch_key(&self, record: &Record) {
+        /// Most comparisons end within so many bytes of the suffix.
+        const LOOKED_AT_BYTES: usize = 16;
+        let last = record.suffix + record.suffix_len.min(LOOKED_AT_BYTES);
+        prefetch_read(self.bytes.as_ptr().wrapping_add(record.at));
+        prefetch_read(self.bytes.as_ptr().wrapping_add(last));
+    }
+
+    /// Asks for what an answer from this row reads: the record with the beginning of its value.
+    #[inline(always)]
+    pub(crate) fn prefetch_record(&self, row: usize) {
+        /// Lines of a record that are asked for; the hardware follows a longer one by itself.
+        const MOST_BYTES: usize = 4 * LINE_BYTES;
+        let record = self.record(row);
+        // The next record begins where this one ends. Its entry is in the same line, but for the last of a group.
+        let end = match row + 1 < self.rows() {
+            true => self.record(row + 1).at,
+            false => self.bytes.len(),
+        };
+        let end = end.min(record.at + MOST_BYTES);
+        let mut at = record.at;
+        while at < end {
+            prefetch_read(self.bytes.as_ptr().wrapping_add(at));
+            at = (at + LINE_BYTES) & !(LINE_BYTES - 1);
+        }
+    }
+
+    /// What the row's key has behind the page's prefix.
+    #[inline(always)]
+    pub(crate) fn suffix(&self, row: usize) -> &'a [u8] {
+        let record = self.record(row);
+        self.slice(record.suffix..record.suffix + record.suffix_len)
+    }
+
+    /// Puts the row's key into `key`, instead of what is there.
+    pub(crate) fn key_into(&self, row: usize, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(self.prefix());
+        key.extend_from_slice(self.suffix(row));
+    }
+
+    /// Whether a row's key is this one.
+    #[inline(always)]
+    pub(crate) fn key_is(&self, order: &KeyOrder, row: usize, key: &[u8]) -> bool {
+        match order {
+            KeyOrder::Bytewise => {
+                let (prefix, suffix) = (self.prefix(), self.suffix(row));
+                prefix.len() + suffix.len() == key.len()
+                    && key.starts_with(prefix)
+                    && key.ends_with(suffix)
+            }
+            KeyOrder::Custom(comparator) => comparator.compare(self.suffix(row), key).is_eq(),
+        }
+    }
+
+    /// The sequence number of a row's version, or of its separator.
+    #[inline(always)]
+    pub(crate) fn sequence(&self, row: usize) -> u64 {
+        self.record_sequence(&self.record(row))
+    }
+
+    #[inline(always)]
+    pub(super) fn record_sequence(&self, record: &Record) -> u64 {
+        sequence_of(self.tag(record))
+    }
+
+    #[inline(always)]
+    pub(super) fn tag(&self, record: &Record) -> u64 {
+        u64::from(self.u32_at(record.at)) | u64::from(self.u32_at(record.at + 4)) << 32
+    }
+
+    /// What a leaf's row says of its key.
+    #[inline(always)]
+    pub(crate) fn version_kind(&self, row: usize) -> Kind {
+        match self.tag(&self.record(row)) as u8 == VALUE {
+            true => Kind::Value,
+            false => Kind::Deletion,
+        }
+    }
+
+    /// The value in a leaf's row; empty for a deletion.
+    #[inline(always)]
+    pub(crate) fn value(&self, row: usize) -> &'a [u8] {
+        let record = self.record(row);
+        let start = record.suffix + record.suffix_len;
+        self.slice(start..start + self.u32_at(record.at + 8) as usize)
+    }
+
+    /// The number of the page that an internal page's row leads to, without reading the row.
+    #[inline(always)]
+    pub(crate) fn child_number(&self, row: usize) -> u32 {
+        self.line_u32(8).wrapping_add(row as u32)
+    }
+
+    /// The page that an internal page's row leads to: its number, and where it is stored.
+    #[inline]
+    pub(crate) fn child(&self, row: usize) -> (u32, PageLocation) {
+        let at = self.record(row).at;
+        let location = PageLocation {
+            offset: u64::from(self.u32_at(at + 8)) | u64::from(self.u32_at(at + 12)) << 32,
+            stored_len: self.u32_at(at + 16),
+            raw_len: self.u32_at(at + 20),
+        };
+        (self.child_number(row), location)
+    }
+
+    #[inline(always)]
+    pub(super) fn slice(&self, range: Range<usize>) -> &'a [u8] {
+        self.bytes.get(range).unwrap_or(&[])
+    }
+
+    #[inline(always)]
+    pub(super) fn records_start(&self) -> usize {
+        self.line_u32(12) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn entry_at(&self, row: usize) -> usize {
+        let group = groups_start(self.rows()) + row / GROUP_ROWS * GROUP_BYTES;
+        group + LINE_BYTES + row % GROUP_ROWS * 4
+    }
+
+    #[inline(always)]
+    fn line_at(&self, at: usize) -> &'a [u8; LINE_BYTES] {
+        let rest = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
+        rest.unwrap_or(&NO_PAGE)
+    }
+
+    #[inline(always)]
+    pub(super) fn line_u32(&self, at: usize) -> u32 {
+        u32_in(self.line, at)
+    }
+
+    #[inline(always)]
+    pub(super) fn u32_at(&self, at: usize) -> u32 {
+        let rest = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
+        rest.map_or(0, |word| u32::from_le_bytes(*word))
+    }
+}
+
+/// Where a row's record is in its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Its first byte.
+    pub(super) at: usize,
+    /// The suffix's first byte.
+    pub(super) suffix: usize,
+    pub(super) suffix_len: usize,
+}
+
+#[inline(always)]
+fn u32_in(line: &[u8; LINE_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([line[at], line[at + 1], line[at + 2], line[at + 3]])
+}

@@ -1,0 +1,227 @@
+//! A page in the making: rows are gathered until the page is full, then laid out.
+//!
+//! ```text
+//!   staged   key │ value │ key │ value │ …      whole keys: what they share is known only when the last has come
+//!   rows     tag, where its key is, how long key and value are, …
+//! ```
+
+use super::page::*;
+use super::search::{head_of, shared_len};
+use super::stored::PageLocation;
+use crate::comparator::KeyOrder;
+
+/// What a row says of its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    /// A leaf's: its value.
+    Value(&'a [u8]),
+    /// An internal page's: where the child is.
+    Child(PageLocation),
+}
+
+impl Payload<'_> {
+    fn value_len(&self) -> usize {
+        match self {
+            Payload::Value(value) => value.len(),
+            Payload::Child(_) => 0,
+        }
+    }
+}
+
+struct Row {
+    tag: u64,
+    key_at: usize,
+    key_len: usize,
+    value_len: usize,
+    child: PageLocation,
+}
+
+/// Gathers rows, in order, and makes pages of them.
+pub(super) struct PageBuilder {
+    kind: PageKind,
+    order: KeyOrder,
+    limit_bytes: usize,
+    staged: Vec<u8>,
+    rows: Vec<Row>,
+    size: Size,
+}
+
+/// What a page's length depends on.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    rows: usize,
+    /// Rows that have a key: all but an internal page's first.
+    keys: usize,
+    /// What all keys share.
+    prefix_len: usize,
+    key_bytes: usize,
+    value_bytes: usize,
+    /// Keys that are so long that their record may have to tell.
+    long_keys: usize,
+}
+
+impl Size {
+    /// Bytes of the page; a few more where a key is long, but its suffix is not.
+    fn page_bytes(&self, kind: PageKind) -> usize {
+        groups_start(self.rows)
+            + self.rows.div_ceil(GROUP_ROWS) * GROUP_BYTES
+            + self.prefix_len
+            + self.rows * kind.record_bytes()
+            + self.long_keys * 4
+            + (self.key_bytes - self.keys * self.prefix_len)
+            + self.value_bytes
+    }
+}
+
+impl PageBuilder {
+    /// A builder of pages of at most so many bytes.
+    pub(super) fn new(kind: PageKind, order: KeyOrder, limit_bytes: usize) -> Self {
+        PageBuilder {
+            kind,
+            order,
+            limit_bytes,
+            staged: Vec::new(),
+            rows: Vec::new(),
+            size: Size::default(),
+        }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether the page has room for one more row. A leaf always takes one row, and an internal page two: else there
+    /// could be levels above levels of pages with one child each.
+    pub(super) fn fits(&self, key: &[u8], payload: &Payload<'_>) -> bool {
+        let least = match self.kind {
+            PageKind::Leaf => 1,
+            PageKind::Internal => 2,
+        };
+        let size = self.size_with(key, payload);
+        self.rows.len() < least || size.page_bytes(self.kind) <= self.limit_bytes
+    }
+
+    /// Adds a row behind those that are there. The key of an internal page's first row is not kept.
+    pub(super) fn add(&mut self, key: &[u8], tag: u64, payload: Payload<'_>) {
+        self.size = self.size_with(key, &payload);
+        let key = if self.is_keyless() { &[] } else { key };
+        let row = Row {
+            tag,
+            key_at: self.staged.len(),
+            key_len: key.len(),
+            value_len: payload.value_len(),
+            child: match payload {
+                Payload::Value(_) => PageLocation::default(),
+                Payload::Child(location) => location,
+            },
+        };
+        self.staged.extend_from_slice(key);
+        if let Payload::Value(value) = payload {
+            self.staged.extend_from_slice(value);
+        }
+        self.rows.push(row);
+    }
+
+    /// Lays the page out in `page`, instead of what is there, and begins the next one.
+    pub(super) fn finish(&mut self, first_child: u32, page: &mut Vec<u8>) {
+        debug_assert!(!self.rows.is_empty());
+        let rows = self.rows.len();
+        let prefix_len = self.size.prefix_len;
+        let groups = rows.div_ceil(GROUP_ROWS);
+        let heads_start = groups_start(rows);
+        let prefix_start = heads_start + groups * GROUP_BYTES;
+        let records_start = prefix_start + prefix_len;
+
+        page.clear();
+        page.resize(prefix_start, 0);
+        // The last key: an internal page's first has none.
+        let last = &self.rows[rows - 1];
+        page.extend_from_slice(&self.staged[last.key_at..][..prefix_len]);
+
+        page[0] = self.kind.byte();
+        page[2..4].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+        page[4..8].copy_from_slice(&(rows as u32).to_le_bytes());
+        page[8..12].copy_from_slice(&first_child.to_le_bytes());
+        page[12..16].copy_from_slice(&(records_start as u32).to_le_bytes());
+        let shown = prefix_len.min(PREFIX_HEAD_BYTES);
+        page.copy_within(prefix_start..prefix_start + shown, 16);
+        page[HEADER_BYTES..heads_start].fill(0xff);
+
+        for (row, staged) in self.rows.iter().enumerate() {
+            let keyless = self.kind == PageKind::Internal && row == 0;
+            let prefix_len = if keyless { 0 } else { prefix_len };
+            let suffix = &self.staged[staged.key_at..][prefix_len..staged.key_len];
+            let head = if keyless {
+                0
+            } else {
+                head_of(&self.order, suffix)
+            };
+            let (group, place) = (row / GROUP_ROWS, row % GROUP_ROWS);
+            let head_at = heads_start + group * GROUP_BYTES + place * 4;
+            let entry = (page.len() - records_start) as u32
+                | (suffix.len().min(LONG_SUFFIX) as u32) << OFFSET_BITS;
+            page[head_at..][..4].copy_from_slice(&head.to_le_bytes());
+            page[head_at + LINE_BYTES..][..4].copy_from_slice(&entry.to_le_bytes());
+            // The last row of a group has the last word.
+            page[HEADER_BYTES + group * 4..][..4].copy_from_slice(&head.to_le_bytes());
+
+            page.extend_from_slice(&staged.tag.to_le_bytes());
+            match self.kind {
+                PageKind::Leaf => {
+                    page.extend_from_slice(&(staged.value_len as u32).to_le_bytes());
+                }
+                PageKind::Internal => {
+                    page.extend_from_slice(&staged.child.offset.to_le_bytes());
+                    page.extend_from_slice(&staged.child.stored_len.to_le_bytes());
+                    page.extend_from_slice(&staged.child.raw_len.to_le_bytes());
+                }
+            }
+            if suffix.len() >= LONG_SUFFIX {
+                page.extend_from_slice(&(suffix.len() as u32).to_le_bytes());
+            }
+            let value_end = staged.key_at + staged.key_len + staged.value_len;
+            page.extend_from_slice(&self.staged[staged.key_at + prefix_len..value_end]);
+        }
+        let padding = rows % GROUP_ROWS;
+        if padding != 0 {
+            let last = heads_start + (groups - 1) * GROUP_BYTES;
+            page[last + padding * 4..last + LINE_BYTES].fill(0xff);
+        }
+        self.begin();
+    }
+
+    /// Empties the builder. What a single large row has taken is given back.
+    fn begin(&mut self) {
+        self.rows.clear();
+        self.staged.clear();
+        self.staged.shrink_to(4 * self.limit_bytes);
+        self.size = Size::default();
+    }
+
+    /// Whether the row that comes next is one without a key.
+    fn is_keyless(&self) -> bool {
+        self.kind == PageKind::Internal && self.rows.is_empty()
+    }
+
+    /// The size with one more row.
+    fn size_with(&self, key: &[u8], payload: &Payload<'_>) -> Size {
+        let mut size = self.size;
+        size.rows += 1;
+        size.value_bytes += payload.value_len();
+        if self.is_keyless() {
+            return size;
+        }
+        size.prefix_len = match (&self.order, self.rows.last()) {
+            (KeyOrder::Custom(_), _) => 0,
+            (KeyOrder::Bytewise, Some(last)) if size.keys > 0 => {
+                let shared = &self.staged[last.key_at..][..size.prefix_len];
+                shared_len(shared, key)
+            }
+            (KeyOrder::Bytewise, _) => key.len().min(MAX_PREFIX_BYTES),
+        };
+        size.keys += 1;
+        size.key_bytes += key.len();
+        size.long_keys += usize::from(key.len() >= LONG_SUFFIX);
+        size
+    }
+}

@@ -1,0 +1,152 @@
+//! Validation of a page: of its structure when it comes from disk, of its order by those who verify a store.
+
+use super::page::*;
+use super::search::head_of;
+use crate::comparator::KeyOrder;
+use crate::versions::MAX_SEQUENCE;
+
+impl Page<'_> {
+    /// Checks the structure of a page: that each part is where the header says, that there are as many rows, that each
+    /// record is where its entry says and ends where the next begins, and that heads and fences agree and ascend.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn check(bytes: &[u8]) -> Result<(), &'static str> {
+        if bytes.len() < Page::MIN_BYTES {
+            return Err("the page is too short");
+        }
+        let page = Page::new(bytes);
+        if !matches!(page.line[0], 1 | 2) || page.line[1] != 0 {
+            return Err("the page is of an unknown kind");
+        }
+        let rows = page.rows();
+        // No product below overflows: there are at most 2^32 rows.
+        let groups_end = groups_start(rows) + page.groups() * GROUP_BYTES;
+        if rows == 0 || groups_end + page.prefix_len() != page.records_start() {
+            return Err("the page's header contradicts itself");
+        }
+        if page.records_start() > bytes.len() {
+            return Err("the page is shorter than its header says");
+        }
+        let head = page.prefix().iter().copied().chain(std::iter::repeat(0));
+        if !head.take(PREFIX_HEAD_BYTES).eq(*page.prefix_head()) {
+            return Err("the page's prefix contradicts its header");
+        }
+        page.check_heads()?;
+        page.check_records()
+    }
+
+    fn check_heads(&self) -> Result<(), &'static str> {
+        let (rows, groups) = (self.rows(), self.groups());
+        let mut last = 0;
+        for row in 0..rows {
+            let head = self.head(row);
+            if head < last {
+                return Err("the page's heads descend");
+            }
+            last = head;
+        }
+        let padding = rows..groups * GROUP_ROWS;
+        let empty = |row: usize| self.head(row) == u32::MAX && self.u32_at(self.entry_at(row)) == 0;
+        if !padding.clone().all(empty) {
+            return Err("the page's last group is not padded");
+        }
+        let fences = self.fences().as_flattened().as_chunks::<4>().0.iter();
+        for (group, fence) in fences.enumerate() {
+            let expected = match group < groups {
+                true => self.head(((group + 1) * GROUP_ROWS).min(rows) - 1),
+                false => u32::MAX,
+            };
+            if u32::from_le_bytes(*fence) != expected {
+                return Err("the page's fences contradict its heads");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_records(&self) -> Result<(), &'static str> {
+        let kind = self.kind();
+        let first_child = self.line_u32(8);
+        if kind == PageKind::Leaf && first_child != 0 {
+            return Err("a leaf has children");
+        }
+        if first_child.checked_add(self.rows() as u32).is_none() {
+            return Err("the children's numbers are too large");
+        }
+        let mut at = self.records_start();
+        for row in 0..self.rows() {
+            let record = self.record(row);
+            if record.at != at {
+                return Err("a record is not where the one before it ends");
+            }
+            let long = record.suffix != at + kind.record_bytes();
+            if long && record.suffix_len < LONG_SUFFIX {
+                return Err("a short key is written as a long one");
+            }
+            let value_len = match kind {
+                PageKind::Leaf => self.check_version(&record)?,
+                PageKind::Internal => self.check_separator(row, &record)?,
+            };
+            at = record.suffix + record.suffix_len + value_len;
+            if at > self.bytes.len() {
+                return Err("a record reaches beyond the page");
+            }
+        }
+        match at == self.bytes.len() {
+            true => Ok(()),
+            false => Err("the page is longer than its records"),
+        }
+    }
+
+    /// Checks a leaf's record, and returns the length of the value.
+    fn check_version(&self, record: &Record) -> Result<usize, &'static str> {
+        let value_len = self.u32_at(record.at + 8) as usize;
+        match self.tag(record) as u8 {
+            VALUE => Ok(value_len),
+            DELETION if value_len == 0 => Ok(0),
+            DELETION => Err("a deletion has a value"),
+            _ => Err("a version is neither a value nor a deletion"),
+        }
+    }
+
+    /// Checks an internal page's record, which has nothing behind the suffix.
+    fn check_separator(&self, row: usize, record: &Record) -> Result<usize, &'static str> {
+        let tag = self.tag(record);
+        if tag as u8 != SEPARATOR {
+            return Err("a separator is not marked as one");
+        }
+        if row == 0 && (tag != separator_tag(MAX_SEQUENCE) || record.suffix_len != 0) {
+            return Err("the first child has a separator");
+        }
+        // In a record that is cut short this reads zeros, which are no location.
+        match self.child(row).1.is_sound() {
+            true => Ok(0),
+            false => Err("a child's location is impossible"),
+        }
+    }
+
+    /// Checks what [`check`](Self::check) takes as given, for it costs a comparison a row: that the rows ascend in the
+    /// order of keys, and that their heads are those of their keys.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn verify_order(&self, order: &KeyOrder) -> Result<(), &'static str> {
+        // An internal page's first row has no key.
+        let first = usize::from(self.kind() == PageKind::Internal);
+        for row in first..self.rows() {
+            if self.head(row) != head_of(order, self.suffix(row)) {
+                return Err("a head is not that of its key");
+            }
+            if row == first {
+                continue;
+            }
+            let (before, after) = (self.suffix(row - 1), self.suffix(row));
+            let keys = order.compare(before, after);
+            let ascending = keys.then(self.sequence(row).cmp(&self.sequence(row - 1)));
+            if !ascending.is_lt() {
+                return Err("the rows are out of order");
+            }
+        }
+        Ok(())
+    }
+}

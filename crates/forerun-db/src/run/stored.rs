@@ -1,0 +1,138 @@
+//! A page as it lies in the file: perhaps compressed, under a checksum that is bound to its place.
+//!
+//! ```text
+//!   ┌───────────────────────┬───────┬──────────┐
+//!   │ bytes, as they are or │ codec │ checksum │    checksum = xxh3(salt + offset, bytes ‖ codec)
+//!   │ compressed            │ 1     │ 8        │
+//!   └───────────────────────┴───────┴──────────┘
+//!   └──────────────── stored_len ──────────────┘
+//! ```
+
+use twox_hash::XxHash3_64;
+
+use super::Compression;
+use super::page::Page;
+
+/// Bytes behind what is stored: the codec and the checksum.
+pub(crate) const TRAILER_BYTES: usize = 9;
+
+const RAW: u8 = 0;
+const LZ4: u8 = 1;
+
+/// LZ4 makes of one byte at most so many.
+const LZ4_MOST: u64 = 255;
+
+/// Where a page is in its run's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageLocation {
+    /// Offset in the file.
+    pub(crate) offset: u64,
+    /// Bytes in the file, trailer included.
+    pub(crate) stored_len: u32,
+    /// Bytes of the page itself, in memory.
+    pub(crate) raw_len: u32,
+}
+
+impl PageLocation {
+    /// Offset of the first byte behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.stored_len))
+    }
+
+    /// Whether there can be such a page at all. A reader makes room for `raw_len` bytes before it has seen the page, so
+    /// that must be in proportion to what is stored.
+    pub(crate) fn is_sound(&self) -> bool {
+        let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
+        self.raw_len as usize >= Page::MIN_BYTES
+            && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MOST)
+            && self.offset.checked_add(self.stored_len.into()).is_some()
+    }
+}
+
+/// The checksum of something stored at `offset`.
+pub(crate) fn checksum(salt: u64, offset: u64, bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(salt.wrapping_add(offset), bytes)
+}
+
+/// Appends `bytes` to a file's bytes as what is stored at `offset`, and returns how many bytes that took.
+pub(crate) fn store(
+    salt: u64,
+    offset: u64,
+    bytes: &[u8],
+    compression: Compression,
+    file: &mut Vec<u8>,
+) -> usize {
+    let start = file.len();
+    let codec = match compression {
+        Compression::Lz4 if compress(bytes, file) => LZ4,
+        Compression::Lz4 | Compression::None => {
+            file.extend_from_slice(bytes);
+            RAW
+        }
+    };
+    file.push(codec);
+    let sum = checksum(salt, offset, &file[start..]);
+    file.extend_from_slice(&sum.to_le_bytes());
+    file.len() - start
+}
+
+/// Appends the compressed bytes, if that saves an eighth; else appends nothing.
+fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
+    let start = file.len();
+    file.resize(
+        start + lz4_flex::block::get_maximum_output_size(bytes.len()),
+        0,
+    );
+    let most = bytes.len() - bytes.len() / 8;
+    let packed = lz4_flex::block::compress_into(bytes, &mut file[start..])
+        .ok()
+        .filter(|packed| *packed <= most);
+    file.truncate(start + packed.unwrap_or(0));
+    packed.is_some()
+}
+
+/// Checks what is stored at `offset`, and returns its bytes, uncompressed ones, without the trailer.
+pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8], &'static str> {
+    match verified(salt, offset, stored)? {
+        (bytes, RAW) => Ok(bytes),
+        _ => Err("what must not be compressed is"),
+    }
+}
+
+/// Takes a page out of what is stored at its location into `into`, which has `raw_len` bytes: checks the checksum,
+/// decompresses, and checks the page's structure, so that a search may trust it from then on.
+///
+/// # Errors
+/// What is wrong with it; `into` holds something then that is no page.
+pub(crate) fn unstore(
+    salt: u64,
+    location: PageLocation,
+    stored: &[u8],
+    into: &mut [u8],
+) -> Result<(), &'static str> {
+    if stored.len() != location.stored_len as usize || into.len() != location.raw_len as usize {
+        return Err("the page has another length than the page above says");
+    }
+    match verified(salt, location.offset, stored)? {
+        (bytes, RAW) if bytes.len() == into.len() => into.copy_from_slice(bytes),
+        (bytes, LZ4) => match lz4_flex::block::decompress_into(bytes, into) {
+            Ok(len) if len == into.len() => {}
+            _ => return Err("the page does not decompress"),
+        },
+        (_, RAW) => return Err("the page has another length than the page above says"),
+        _ => return Err("the page is compressed in a way that is unknown"),
+    }
+    Page::check(into)
+}
+
+/// The bytes under a checksum that matches, and their codec.
+fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], u8), &'static str> {
+    let (summed, sum) = stored
+        .split_last_chunk::<8>()
+        .ok_or("the page is too short")?;
+    let (codec, bytes) = summed.split_last().ok_or("the page is too short")?;
+    if checksum(salt, offset, summed) != u64::from_le_bytes(*sum) {
+        return Err("the checksum does not match");
+    }
+    Ok((bytes, *codec))
+}

@@ -1,0 +1,388 @@
+//! Versions in order become a file.
+//!
+//! ```text
+//!   add ─> leaf in the making ──full──> stored ─┐
+//!                                               ├─> buffer ─> file        │ header │ leaf │ leaf │ internal │ … │ root │ filter │ meta │ footer │
+//!          internal page above ─full──> stored ─┘
+//! ```
+//!
+//! One leaf and the internal page above it are in the making at a time, and a small buffer waits to be written. Kept until
+//! the end are eight bytes a key, for the filter, and a separator for each internal page above the leaves.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::filter::{self, Filter};
+use super::meta::{Footer, RunMeta, encode_header, new_salt};
+use super::page::{PageKind, separator_tag, version_tag};
+use super::page_builder::{PageBuilder, Payload};
+use super::search::shared_len;
+use super::stored::{PageLocation, store};
+use super::{Compression, RunOptions};
+use crate::comparator::KeyOrder;
+use crate::io::{Io, IoFile, OpenMode, write_all_at};
+use crate::versions::{Kind, MAX_SEQUENCE, Version};
+use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
+
+/// Bytes that are gathered before they are written.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Writes a run. Dropped without [`finish`](Self::finish), it leaves a file that is no run.
+pub(crate) struct RunWriter {
+    out: Out,
+    options: RunOptions,
+    order: KeyOrder,
+    leaf: PageBuilder,
+    /// What separates the leaf in the making from the one before.
+    separator: Separator,
+    above: Level,
+    /// Finished pages of the level above the leaves.
+    parents: Vec<Child>,
+    /// A page that is laid out.
+    page: Vec<u8>,
+    /// Of each key, for the filter.
+    hashes: Vec<u64>,
+    /// The last version that was added.
+    last_key: Vec<u8>,
+    last_sequence: u64,
+    meta: RunMeta,
+}
+
+/// What stands between two pages of a level.
+#[derive(Clone, Debug)]
+struct Separator {
+    key: Vec<u8>,
+    tag: u64,
+}
+
+impl Separator {
+    /// Before everything.
+    fn first() -> Self {
+        Separator {
+            key: Vec::new(),
+            tag: separator_tag(MAX_SEQUENCE),
+        }
+    }
+}
+
+/// A finished page, for the level above.
+struct Child {
+    separator: Separator,
+    location: PageLocation,
+}
+
+/// An internal page in the making.
+struct Level {
+    builder: PageBuilder,
+    /// That of its first child.
+    separator: Separator,
+    /// Number of its first child.
+    first_child: u32,
+}
+
+impl Level {
+    fn new(order: &KeyOrder, options: &RunOptions, first_child: u32) -> Self {
+        let limit_bytes = options.page_limit_bytes();
+        Level {
+            builder: PageBuilder::new(PageKind::Internal, order.clone(), limit_bytes),
+            separator: Separator::first(),
+            first_child,
+        }
+    }
+
+    /// Adds a child. If the page is full, it is stored first, and handed over to the level above it.
+    fn add(&mut self, child: Child, out: &mut Out, page: &mut Vec<u8>) -> Result<Option<Child>> {
+        let payload = Payload::Child(child.location);
+        let full = !self.builder.fits(&child.separator.key, &payload);
+        let stored = match full {
+            true => Some(self.finish(out, page)?),
+            false => None,
+        };
+        self.builder
+            .add(&child.separator.key, child.separator.tag, payload);
+        if self.builder.rows() == 1 {
+            self.separator = child.separator;
+        }
+        Ok(stored)
+    }
+
+    /// Stores the page in the making, and begins the next one.
+    fn finish(&mut self, out: &mut Out, page: &mut Vec<u8>) -> Result<Child> {
+        let children = self.builder.rows() as u32;
+        self.builder.finish(self.first_child, page);
+        self.first_child += children;
+        let location = out.page(page)?;
+        let separator = std::mem::replace(&mut self.separator, Separator::first());
+        Ok(Child {
+            separator,
+            location,
+        })
+    }
+}
+
+/// The file, at its end.
+struct Out {
+    file: Box<dyn IoFile>,
+    path: PathBuf,
+    salt: u64,
+    compression: Compression,
+    /// What is not written yet.
+    buffer: Vec<u8>,
+    /// Offset of the buffer's first byte.
+    written: u64,
+    /// Where the last page was stored.
+    last_page: PageLocation,
+}
+
+impl Out {
+    fn offset(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Stores a page.
+    fn page(&mut self, page: &[u8]) -> Result<PageLocation> {
+        self.last_page = self.stored(page, self.compression)?;
+        debug_assert!(self.last_page.is_sound());
+        Ok(self.last_page)
+    }
+
+    fn stored(&mut self, bytes: &[u8], compression: Compression) -> Result<PageLocation> {
+        let offset = self.offset();
+        let stored_len = store(self.salt, offset, bytes, compression, &mut self.buffer);
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.write()?;
+        }
+        Ok(PageLocation {
+            offset,
+            stored_len: stored_len as u32,
+            raw_len: bytes.len() as u32,
+        })
+    }
+
+    fn write(&mut self) -> Result<()> {
+        write_all_at(&*self.file, &self.buffer, self.written)
+            .map_err(|error| Error::io("write", &self.path, error))?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        // What a single large value has taken is given back.
+        self.buffer.shrink_to(2 * BUFFER_BYTES);
+        Ok(())
+    }
+}
+
+impl RunWriter {
+    /// Creates the file, or empties it.
+    pub(crate) fn create(
+        io: &dyn Io,
+        path: &Path,
+        order: &KeyOrder,
+        comparator_name: &str,
+        options: RunOptions,
+    ) -> Result<Self> {
+        let file = io
+            .open(path, OpenMode::CreateEmpty)
+            .map_err(|error| Error::io("create", path, error))?;
+        let salt = new_salt(path);
+        let limit_bytes = options.page_limit_bytes();
+        let created = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(RunWriter {
+            out: Out {
+                file,
+                path: path.to_owned(),
+                salt,
+                compression: options.compression,
+                buffer: encode_header(salt).to_vec(),
+                written: 0,
+                last_page: PageLocation::default(),
+            },
+            options,
+            order: order.clone(),
+            leaf: PageBuilder::new(PageKind::Leaf, order.clone(), limit_bytes),
+            separator: Separator::first(),
+            above: Level::new(order, &options, 0),
+            parents: Vec::new(),
+            page: Vec::new(),
+            hashes: Vec::new(),
+            last_key: Vec::new(),
+            last_sequence: 0,
+            meta: RunMeta {
+                smallest_sequence: u64::MAX,
+                created_unix: created.map_or(0, |since| since.as_secs()),
+                page_bytes: limit_bytes as u32,
+                comparator: comparator_name.to_owned(),
+                ..RunMeta::default()
+            },
+        })
+    }
+
+    /// Adds a version, which must stand behind the last one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfOrder`] if it does not, and nothing has changed then; [`Error::KeyTooLong`], [`Error::ValueTooLong`];
+    /// [`Error::Io`].
+    pub(crate) fn add(&mut self, version: Version<'_>) -> Result<()> {
+        let Version {
+            key,
+            sequence,
+            kind,
+            value,
+        } = version;
+        check_lengths(key, value)?;
+        let value = if kind == Kind::Value { value } else { &[] };
+        let first = self.meta.entries == 0;
+        let keys = self.order.compare(&self.last_key, key);
+        if !first && !keys.then(sequence.cmp(&self.last_sequence)).is_lt()
+            || sequence > MAX_SEQUENCE
+        {
+            return Err(Error::OutOfOrder { key: key.to_vec() });
+        }
+        let payload = Payload::Value(value);
+        if !self.leaf.fits(key, &payload) {
+            self.finish_leaf()?;
+            self.separator = self.separator_before(key);
+        }
+        self.leaf.add(key, version_tag(sequence, kind), payload);
+        if (first || keys.is_lt())
+            && self.options.filter_bits_per_key > 0
+            && filter::fits(&self.order)
+        {
+            self.hashes.push(filter::hash(key));
+        }
+        let meta = &mut self.meta;
+        meta.entries += 1;
+        meta.deletions += u64::from(kind == Kind::Deletion);
+        meta.raw_bytes += (key.len() + value.len()) as u64;
+        meta.smallest_sequence = meta.smallest_sequence.min(sequence);
+        meta.largest_sequence = meta.largest_sequence.max(sequence);
+        if first {
+            meta.smallest = key.to_vec();
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.last_sequence = sequence;
+        Ok(())
+    }
+
+    /// Bytes of the file so far: of the pages that are finished.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.out.offset()
+    }
+
+    /// Versions so far.
+    pub(crate) fn entries(&self) -> u64 {
+        self.meta.entries
+    }
+
+    /// Writes what is left, and makes the file durable; its name in the directory is for the caller to sync.
+    ///
+    /// # Errors
+    /// [`Error::EmptyRun`] if there is no version in it; [`Error::Io`].
+    pub(crate) fn finish(mut self) -> Result<RunMeta> {
+        if self.meta.entries == 0 {
+            let path = self.out.path;
+            return Err(Error::EmptyRun { path });
+        }
+        self.finish_leaf()?;
+        let root = self.finish_levels()?;
+        let filter_offset = self.out.offset();
+        let mut filter = Vec::new();
+        Filter::build(&self.hashes, self.options.filter_bits_per_key).encode_into(&mut filter);
+        self.out.stored(&filter, Compression::None)?;
+
+        let mut meta = self.meta;
+        meta.largest = self.last_key;
+        let meta_offset = self.out.offset();
+        self.out.stored(&meta.encode(), Compression::None)?;
+        let footer = Footer {
+            pages: meta.pages(),
+            root,
+            filter_offset,
+            meta_offset,
+            salt: self.out.salt,
+        };
+        let (bytes, checksum) = footer.encode(self.out.offset());
+        self.out.buffer.extend_from_slice(&bytes);
+        self.out.write()?;
+        let synced = self.out.file.sync();
+        synced.map_err(|error| Error::io("sync", &self.out.path, error))?;
+        meta.file_bytes = self.out.offset();
+        meta.checksum = checksum;
+        Ok(meta)
+    }
+
+    fn finish_leaf(&mut self) -> Result<()> {
+        self.leaf.finish(0, &mut self.page);
+        let location = self.out.page(&self.page)?;
+        self.page.shrink_to(4 * self.options.page_limit_bytes());
+        self.meta.leaf_pages += 1;
+        let separator = std::mem::replace(&mut self.separator, Separator::first());
+        let leaf = Child {
+            separator,
+            location,
+        };
+        let stored = self.above.add(leaf, &mut self.out, &mut self.page)?;
+        self.parents.extend(stored);
+        Ok(())
+    }
+
+    /// What separates the last version from a next one with this key.
+    fn separator_before(&self, key: &[u8]) -> Separator {
+        if self.order.compare(&self.last_key, key).is_eq() {
+            // Two versions of one key: the next one's number is smaller, so this one's is not 0.
+            return Separator {
+                key: key.to_vec(),
+                tag: separator_tag(self.last_sequence.saturating_sub(1)),
+            };
+        }
+        let key = match &self.order {
+            KeyOrder::Bytewise => &key[..shared_len(&self.last_key, key) + 1],
+            KeyOrder::Custom(_) => key,
+        };
+        Separator {
+            key: key.to_vec(),
+            tag: separator_tag(MAX_SEQUENCE),
+        }
+    }
+
+    /// Stores the levels above the leaves, up to the root, which is the last page.
+    fn finish_levels(&mut self) -> Result<PageLocation> {
+        let (out, page) = (&mut self.out, &mut self.page);
+        if self.meta.leaf_pages == 1 {
+            return Ok(out.last_page);
+        }
+        self.parents.push(self.above.finish(out, page)?);
+        let mut level = std::mem::take(&mut self.parents);
+        let mut first = self.meta.leaf_pages;
+        loop {
+            let pages = level.len() as u32;
+            self.meta.internal_pages += pages;
+            if let [root] = level.as_slice() {
+                return Ok(root.location);
+            }
+            let mut above = Level::new(&self.order, &self.options, first);
+            let mut next = Vec::new();
+            for child in level {
+                next.extend(above.add(child, out, page)?);
+            }
+            next.push(above.finish(out, page)?);
+            first += pages;
+            level = next;
+        }
+    }
+}
+
+fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::KeyTooLong {
+            len_bytes: key.len(),
+            limit_bytes: MAX_KEY_BYTES,
+        });
+    }
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(Error::ValueTooLong {
+            len_bytes: value.len(),
+            limit_bytes: MAX_VALUE_BYTES,
+        });
+    }
+    Ok(())
+}
