@@ -13,7 +13,7 @@
 //! there is no log of changes to replay, and no state between two manifests.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::io::{Io, OpenMode, read_all};
 use crate::store_dir::write_whole;
@@ -306,19 +306,6 @@ fn put_u64(bytes: &mut Vec<u8>, value: u64) {
     bytes.extend_from_slice(&value.to_le_bytes());
 }
 
-/// The file of a run.
-pub(crate) fn run_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("run-{number:06}.run"))
-}
-
-/// The number in the name of a run's file, if it is one.
-pub(crate) fn run_number(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("run-")?.strip_suffix(".run")?;
-    let number = digits.parse().ok().filter(|number| *number > 0)?;
-    // Only the form that is written: one number has one name.
-    (format!("{number:06}") == digits).then_some(number)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -450,27 +437,6 @@ mod tests {
                     );
                 }
             }
-        }
-    }
-
-    #[test]
-    fn names_and_numbers_of_runs_match_one_to_one() {
-        for number in [1, 999_999, 1_000_000, u64::MAX] {
-            let path = run_path("/db".as_ref(), number);
-            assert_eq!(
-                run_number(path.file_name().unwrap().to_str().unwrap()),
-                Some(number)
-            );
-        }
-        for stranger in [
-            "run-1.run",
-            "run-000000.run",
-            "run-+00001.run",
-            "run-000001.run.new",
-            "wal-000001.log",
-            "run-99999999999999999999.run",
-        ] {
-            assert_eq!(run_number(stranger), None, "{stranger}");
         }
     }
 }

@@ -15,6 +15,7 @@
 //!   checkpoint.rs  a copy by hard links
 //! ```
 
+pub(crate) mod limiter;
 pub(crate) mod manifest;
 pub(crate) mod merge;
 pub(crate) mod retain;

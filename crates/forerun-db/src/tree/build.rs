@@ -1,0 +1,149 @@
+//! Versions become runs.
+//!
+//! ```text
+//!   versions ──> retain ──> RunWriter ──> run-000017.run │ run-000018.run │ …   cut where a run has its bytes,
+//!                │ dropped    │ limiter                                       and never inside a key
+//! ```
+//!
+//! What is returned is durable: bytes, and names. If it fails or is told to stop, what it wrote is removed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::cache::PageCache;
+use crate::comparator::KeyOrder;
+use crate::io::Io;
+use crate::run::{self, Run, RunOptions, RunWriter};
+use crate::tree::limiter::{self, RateLimiter};
+use crate::tree::retain::Retain;
+use crate::versions::Versions;
+use crate::{Error, Result};
+
+/// Bytes between two looks at the limiter and the stop flag.
+const PIECE_BYTES: u64 = 128 << 10;
+
+/// Where and how runs are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Build<'a> {
+    pub(crate) io: &'a dyn Io,
+    pub(crate) dir: &'a Path,
+    pub(crate) order: &'a KeyOrder,
+    /// Name of the order.
+    pub(crate) comparator: &'a str,
+    pub(crate) cache: &'a Arc<PageCache>,
+    pub(crate) options: RunOptions,
+    /// Bytes at which the next run is begun; `u64::MAX`: there is one run.
+    pub(crate) run_bytes: u64,
+    pub(crate) numbers: &'a RunNumbers,
+    pub(crate) limiter: &'a RateLimiter,
+    /// Set when the store is being closed.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// Numbers for new runs: each is given once.
+#[derive(Debug)]
+pub(crate) struct RunNumbers(AtomicU64);
+
+impl RunNumbers {
+    pub(crate) fn new(next: u64) -> RunNumbers {
+        RunNumbers(AtomicU64::new(next))
+    }
+
+    /// The next number.
+    pub(crate) fn take(&self) -> u64 {
+        // Only that numbers differ matters.
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number above all that were given to those whose work the caller has seen.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Writes the versions that are kept to new runs, and opens them. `below` tells whether anything older than these
+/// versions may be of a key; see [`Retain::keeps`]. If nothing is kept, there is no run.
+///
+/// # Errors
+/// What reading `versions` or writing gives; [`Error::Closed`] if it was told to stop. Nothing is left of it then.
+pub(crate) fn write_runs(
+    versions: &mut dyn Versions,
+    retain: &mut Retain,
+    below: impl FnMut(&[u8]) -> bool,
+    build: &Build<'_>,
+) -> Result<Vec<Arc<Run>>> {
+    let mut written = Vec::new();
+    let opened = write_files(versions, retain, below, build, &mut written).and_then(|()| {
+        if written.is_empty() {
+            return Ok(Vec::new());
+        }
+        let synced = build.io.sync_dir(build.dir);
+        synced.map_err(|error| Error::io("sync", build.dir, error))?;
+        let open = |(number, path): &(u64, PathBuf)| {
+            let order = build.order.clone();
+            Run::open(build.io, path, *number, order, build.cache).map(Arc::new)
+        };
+        written.iter().map(open).collect()
+    });
+    if opened.is_err() {
+        for (_, path) in &written {
+            // If that fails too, the next open removes it: no manifest names it.
+            let _ = build.io.remove(path);
+        }
+    }
+    opened
+}
+
+/// The files alone; `written` names each from before it is created.
+fn write_files(
+    versions: &mut dyn Versions,
+    retain: &mut Retain,
+    mut below: impl FnMut(&[u8]) -> bool,
+    build: &Build<'_>,
+    written: &mut Vec<(u64, PathBuf)>,
+) -> Result<()> {
+    let mut writer: Option<RunWriter> = None;
+    let mut paid_bytes = 0;
+    limiter::check(build.stop)?;
+    versions.seek_first()?;
+    while let Some(version) = versions.at() {
+        let is_full = |writer: &mut RunWriter| {
+            writer.written_bytes() >= build.run_bytes && !retain.is_of_last_key(version.key)
+        };
+        if let Some(full) = writer.take_if(is_full) {
+            full.finish()?;
+            paid_bytes = 0;
+        }
+        if retain.keeps(&version, &mut below) {
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                None => writer.insert(begin(build, written)?),
+            };
+            writer.add(version)?;
+            let due_bytes = writer.written_bytes() - paid_bytes;
+            if due_bytes >= PIECE_BYTES {
+                paid_bytes += due_bytes;
+                build.limiter.take(due_bytes, build.stop)?;
+            }
+        }
+        versions.next()?;
+    }
+    match writer {
+        Some(writer) => writer.finish().map(drop),
+        None => Ok(()),
+    }
+}
+
+fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
+    let number = build.numbers.take();
+    let path = run::path(build.dir, number);
+    written.push((number, path.clone()));
+    RunWriter::create(
+        build.io,
+        &path,
+        build.order,
+        build.comparator,
+        build.options,
+    )
+}

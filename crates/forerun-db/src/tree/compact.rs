@@ -1,0 +1,84 @@
+//! The work of a compaction: runs in, runs out, and the edit that puts the ones in place of the others.
+
+use std::sync::Arc;
+
+use crate::Result;
+use crate::run::Run;
+use crate::run::cursor::{LevelCursor, RunCursor};
+use crate::tree::build::{Build, write_runs};
+use crate::tree::levels::Edit;
+use crate::tree::merge::Merge;
+use crate::tree::pick::Compaction;
+use crate::tree::retain::Retain;
+use crate::versions::Versions;
+
+/// What a compaction did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Compacted {
+    /// To be installed.
+    pub(crate) edit: Edit,
+    /// Bytes of files read and written.
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    /// Versions that were left out, and the deletions among them.
+    pub(crate) dropped: u64,
+    pub(crate) dropped_deletions: u64,
+}
+
+/// Merges the runs of a compaction. `snapshots` are those that are alive, as of any moment since it was picked.
+///
+/// # Errors
+/// As [`write_runs`]: nothing is left of what was written, and the runs that went in are as they were.
+pub(crate) fn compact(
+    compaction: &Compaction,
+    snapshots: Vec<u64>,
+    build: &Build<'_>,
+) -> Result<Compacted> {
+    if compaction.is_move() {
+        let added = compaction
+            .upper
+            .iter()
+            .map(|run| (compaction.into, Arc::clone(run)));
+        return Ok(Compacted {
+            edit: Edit {
+                added: added.collect(),
+                removed: compaction.numbers().collect(),
+            },
+            ..Compacted::default()
+        });
+    }
+    let mut cursors: Vec<Box<dyn Versions + '_>> = Vec::new();
+    match compaction.from {
+        0 => cursors.extend(compaction.upper.iter().map(|run| run_cursor(run))),
+        _ => cursors.push(level_cursor(&compaction.upper)),
+    }
+    if !compaction.lower.is_empty() {
+        cursors.push(level_cursor(&compaction.lower));
+    }
+    let mut merge = Merge::new(build.order.clone(), cursors);
+    let mut retain = Retain::new(build.order.clone(), snapshots);
+    // All of a key that is older than what goes in lies deeper: whatever of level 0 stays behind has other keys or is
+    // newer.
+    let deeper = compaction.into + 1;
+    let below = |key: &[u8]| compaction.levels.may_hold_from(deeper, key);
+    let runs = write_runs(&mut merge, &mut retain, below, build)?;
+    let (dropped, dropped_deletions) = retain.dropped();
+    Ok(Compacted {
+        read_bytes: compaction.bytes(),
+        written_bytes: runs.iter().map(|run| run.meta().file_bytes).sum(),
+        edit: Edit {
+            added: runs.into_iter().map(|run| (compaction.into, run)).collect(),
+            removed: compaction.numbers().collect(),
+        },
+        dropped,
+        dropped_deletions,
+    })
+}
+
+fn run_cursor(run: &Run) -> Box<dyn Versions + '_> {
+    Box::new(RunCursor::new(run))
+}
+
+fn level_cursor(runs: &[Arc<Run>]) -> Box<dyn Versions + '_> {
+    Box::new(LevelCursor::new(runs))
+}

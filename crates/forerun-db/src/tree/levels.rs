@@ -1,0 +1,306 @@
+//! The runs of a keyspace by level, as of one moment. Never changed: an edit makes another.
+//!
+//! ```text
+//!   level 0   newest first, overlapping: each run whose range holds the key is a candidate
+//!   level n   ascending, disjoint:       binary search, by the integers beside the runs first
+//!
+//!   ends      [ prefix of the largest key, prefix …, prefix … ]    8 bytes a run, side by side
+//!   runs      [ Arc<Run>,                  Arc<Run>, Arc<Run> ]
+//! ```
+//!
+//! A reader holds the `Levels` it began with, and so every run in them.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::comparator::KeyOrder;
+use crate::run::Run;
+use crate::tree::manifest::{LEVELS, RunRecord};
+
+/// The runs of all levels.
+#[derive(Clone, Debug)]
+pub(crate) struct Levels {
+    order: KeyOrder,
+    levels: [Level; LEVELS],
+}
+
+/// The runs of one level.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Level {
+    runs: Vec<Arc<Run>>,
+    /// [`KeyOrder::prefix`] of the smallest and of the largest key of each run.
+    starts: Vec<u64>,
+    ends: Vec<u64>,
+    bytes: u64,
+}
+
+/// A change of the runs. Removing comes first, so a run may move to another level.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Edit {
+    /// Runs to add, and to which level.
+    pub(crate) added: Vec<(usize, Arc<Run>)>,
+    /// Numbers of the runs to remove.
+    pub(crate) removed: Vec<u64>,
+}
+
+impl Levels {
+    /// No runs.
+    pub(crate) fn new(order: KeyOrder) -> Levels {
+        Levels {
+            order,
+            levels: Default::default(),
+        }
+    }
+
+    /// These runs, each on its level. Level 0 is put in the order of age, the others in that of keys; whether they are
+    /// disjoint, [`overlap`](Self::overlap) tells.
+    pub(crate) fn with_runs(
+        order: KeyOrder,
+        runs: impl IntoIterator<Item = (usize, Arc<Run>)>,
+    ) -> Levels {
+        let mut by_level: [Vec<Arc<Run>>; LEVELS] = Default::default();
+        for (level, run) in runs {
+            debug_assert!(level < LEVELS);
+            by_level[level.min(LEVELS - 1)].push(run);
+        }
+        let mut number = 0;
+        let levels = by_level.map(|runs| {
+            number += 1;
+            Level::new(&order, number == 1, runs)
+        });
+        Levels { order, levels }
+    }
+
+    /// The levels after a change.
+    pub(crate) fn edit(&self, edit: &Edit) -> Levels {
+        let touched = |level: usize| {
+            edit.added.iter().any(|(to, _)| *to == level)
+                || self.levels[level]
+                    .runs
+                    .iter()
+                    .any(|run| edit.removed.contains(&run.number()))
+        };
+        let levels = std::array::from_fn(|level| {
+            if !touched(level) {
+                return self.levels[level].clone();
+            }
+            let kept = self.levels[level].runs.iter();
+            let kept = kept.filter(|run| !edit.removed.contains(&run.number()));
+            let added = edit.added.iter().filter(|(to, _)| *to == level);
+            let runs = kept.chain(added.map(|(_, run)| run)).cloned().collect();
+            Level::new(&self.order, level == 0, runs)
+        });
+        Levels {
+            order: self.order.clone(),
+            levels,
+        }
+    }
+
+    /// The runs that may hold `key`, by their range, newest first. Nothing is allocated.
+    #[inline]
+    pub(crate) fn candidates<'a>(&'a self, key: &'a [u8]) -> Candidates<'a> {
+        Candidates {
+            levels: self,
+            key,
+            prefix: self.order.prefix(key),
+            level: 0,
+            next: 0,
+        }
+    }
+
+    /// Whether a run on a level from `first` on may hold `key`, by its range.
+    pub(crate) fn may_hold_from(&self, first: usize, key: &[u8]) -> bool {
+        let prefix = self.order.prefix(key);
+        self.levels[first.min(LEVELS)..]
+            .iter()
+            .any(|level| level.holder(&self.order, key, prefix).is_some())
+    }
+
+    /// A level.
+    pub(crate) fn level(&self, level: usize) -> &Level {
+        &self.levels[level]
+    }
+
+    /// All runs with their levels: level 0 from the newest on, then the deeper levels by key.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, &Arc<Run>)> {
+        let levels = self.levels.iter().enumerate();
+        levels.flat_map(|(number, level)| level.runs.iter().map(move |run| (number, run)))
+    }
+
+    /// How many runs there are.
+    pub(crate) fn run_count(&self) -> usize {
+        self.levels.iter().map(|level| level.runs.len()).sum()
+    }
+
+    /// Bytes of the files of a level's runs.
+    pub(crate) fn bytes(&self, level: usize) -> u64 {
+        self.levels[level].bytes
+    }
+
+    /// The order of keys.
+    pub(crate) fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    /// What the manifest says of these runs.
+    pub(crate) fn records(&self) -> [Vec<RunRecord>; LEVELS] {
+        let record = |run: &Arc<Run>| record(run);
+        std::array::from_fn(|level| self.levels[level].runs.iter().map(record).collect())
+    }
+
+    /// Two runs of one level below the first whose ranges overlap, if there are any.
+    pub(crate) fn overlap(&self) -> Option<(usize, &Arc<Run>, &Arc<Run>)> {
+        self.levels
+            .iter()
+            .enumerate()
+            .skip(1)
+            .find_map(|(number, level)| {
+                level.runs.windows(2).find_map(|pair| {
+                    let overlaps = self
+                        .order
+                        .compare(largest(&pair[0]), smallest(&pair[1]))
+                        .is_ge();
+                    overlaps.then_some((number, &pair[0], &pair[1]))
+                })
+            })
+    }
+}
+
+impl Level {
+    fn new(order: &KeyOrder, is_first: bool, mut runs: Vec<Arc<Run>>) -> Level {
+        match is_first {
+            // Numbers are given in the order of age, and tell apart what ties.
+            true => runs.sort_by_key(|run| (run.meta().largest_sequence, run.number())),
+            false => runs.sort_by(|a, b| order.compare(smallest(a), smallest(b))),
+        }
+        if is_first {
+            runs.reverse();
+        }
+        Level {
+            starts: runs.iter().map(|run| order.prefix(smallest(run))).collect(),
+            ends: runs.iter().map(|run| order.prefix(largest(run))).collect(),
+            bytes: runs.iter().map(|run| run.meta().file_bytes).sum(),
+            runs,
+        }
+    }
+
+    /// The runs: of level 0 newest first, else ascending.
+    pub(crate) fn runs(&self) -> &[Arc<Run>] {
+        &self.runs
+    }
+
+    /// The first run of a disjoint level that does not end before `key`; their number if there is none.
+    #[inline]
+    pub(crate) fn first_not_before(&self, order: &KeyOrder, key: &[u8]) -> usize {
+        self.first_ending(order, key, order.prefix(key))
+    }
+
+    #[inline]
+    fn first_ending(&self, order: &KeyOrder, key: &[u8], prefix: u64) -> usize {
+        let from = self.ends.partition_point(|end| *end < prefix);
+        let tied = self.ends[from..].partition_point(|end| *end == prefix);
+        let ends_before = |run: &Arc<Run>| order.compare(largest(run), key) == Ordering::Less;
+        from + self.runs[from..from + tied].partition_point(ends_before)
+    }
+
+    /// The run of a disjoint level whose range holds `key`.
+    #[inline]
+    fn holder(&self, order: &KeyOrder, key: &[u8], prefix: u64) -> Option<&Run> {
+        let at = self.first_ending(order, key, prefix);
+        (at < self.runs.len() && self.starts_by(order, at, key, prefix)).then(|| &*self.runs[at])
+    }
+
+    /// Whether the run at a place starts at or before `key`.
+    #[inline]
+    fn starts_by(&self, order: &KeyOrder, at: usize, key: &[u8], prefix: u64) -> bool {
+        match self.starts[at].cmp(&prefix) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            Ordering::Equal => order.compare(smallest(&self.runs[at]), key).is_le(),
+        }
+    }
+
+    /// Whether the run at a place ends before `key`.
+    #[inline]
+    fn ends_before(&self, order: &KeyOrder, at: usize, key: &[u8], prefix: u64) -> bool {
+        match self.ends[at].cmp(&prefix) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            Ordering::Equal => order.compare(largest(&self.runs[at]), key).is_lt(),
+        }
+    }
+
+    /// The runs with a key from `from` to `to`, both included.
+    pub(crate) fn overlapping<'a>(
+        &'a self,
+        order: &'a KeyOrder,
+        from: &'a [u8],
+        to: &'a [u8],
+    ) -> impl Iterator<Item = &'a Arc<Run>> {
+        self.runs.iter().filter(move |run| {
+            order.compare(smallest(run), to).is_le() && order.compare(largest(run), from).is_ge()
+        })
+    }
+}
+
+/// The runs that may hold a key, newest first.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidates<'a> {
+    levels: &'a Levels,
+    key: &'a [u8],
+    prefix: u64,
+    level: usize,
+    /// The next run of level 0 to look at.
+    next: usize,
+}
+
+impl<'a> Iterator for Candidates<'a> {
+    type Item = &'a Run;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a Run> {
+        let order = &self.levels.order;
+        if self.level == 0 {
+            let level = &self.levels.levels[0];
+            while self.next < level.runs.len() {
+                let at = self.next;
+                self.next += 1;
+                if level.starts_by(order, at, self.key, self.prefix)
+                    && !level.ends_before(order, at, self.key, self.prefix)
+                {
+                    return Some(&level.runs[at]);
+                }
+            }
+            self.level = 1;
+        }
+        while self.level < LEVELS {
+            let level = &self.levels.levels[self.level];
+            self.level += 1;
+            if let Some(run) = level.holder(order, self.key, self.prefix) {
+                return Some(run);
+            }
+        }
+        None
+    }
+}
+
+/// What the manifest says of a run.
+pub(crate) fn record(run: &Run) -> RunRecord {
+    RunRecord {
+        number: run.number(),
+        bytes: run.meta().file_bytes,
+        checksum: run.meta().checksum,
+    }
+}
+
+/// The smallest key of a run.
+#[inline]
+pub(crate) fn smallest(run: &Run) -> &[u8] {
+    &run.meta().smallest
+}
+
+/// The largest key of a run.
+#[inline]
+pub(crate) fn largest(run: &Run) -> &[u8] {
+    &run.meta().largest
+}

@@ -1,0 +1,122 @@
+//! How fast flushes and compactions write, so that reads get their share of the disk.
+//!
+//! ```text
+//!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time takes off the rate
+//!        ╱ │ ╱ │ ╱ │      who finds more than a slice of debt sleeps until there is none left beyond it
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{Error, Result};
+
+/// The debt that may stand without a sleep, in time at the full rate.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// The longest sleep before the stop flag is looked at.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A limit of bytes a second, shared by all who write runs.
+#[derive(Debug)]
+pub(crate) struct RateLimiter {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    bytes_per_second: Option<u64>,
+    /// When everything written so far is paid for.
+    paid_at: Instant,
+}
+
+impl RateLimiter {
+    /// At most this many bytes a second; `None`: no limit.
+    pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
+        RateLimiter {
+            state: Mutex::new(State {
+                bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
+                paid_at: Instant::now(),
+            }),
+        }
+    }
+
+    /// Changes the limit; those who sleep notice it after their nap.
+    pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
+        let mut state = self.lock();
+        state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
+        state.paid_at = Instant::now();
+    }
+
+    /// Notes bytes that were written, and sleeps as long as the limit asks for.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] as soon as `stop` is set.
+    pub(crate) fn take(&self, bytes: u64, stop: &AtomicBool) -> Result<()> {
+        check(stop)?;
+        {
+            let mut state = self.lock();
+            let Some(rate) = state.bytes_per_second else {
+                return Ok(());
+            };
+            // Time that nobody used is not saved up, or an idle hour would buy a burst.
+            let start = state.paid_at.max(Instant::now());
+            state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        }
+        loop {
+            let paid_at = self.lock().paid_at;
+            let debt = paid_at.saturating_duration_since(Instant::now());
+            if debt <= SLICE {
+                return Ok(());
+            }
+            std::thread::sleep((debt - SLICE).min(NAP));
+            check(stop)?;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Fails if the store is being closed.
+pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
+    // Nothing is read on the strength of it: that it is seen soon is enough.
+    match stop.load(Ordering::Relaxed) {
+        true => Err(Error::Closed),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_takes_the_time_that_the_rate_gives_it() {
+        let limiter = RateLimiter::new(Some(1 << 20));
+        let stop = AtomicBool::new(false);
+        let start = Instant::now();
+        for _ in 0..8 {
+            limiter.take(32 << 10, &stop).unwrap();
+        }
+        let expected = Duration::from_millis(250) - SLICE;
+        assert!(start.elapsed() >= expected, "{:?}", start.elapsed());
+        limiter.set(None);
+        let start = Instant::now();
+        limiter.take(1 << 40, &stop).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_sleeper_wakes_when_it_is_to_stop() {
+        let limiter = Arc::new(RateLimiter::new(Some(1)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sleeper, flag) = (Arc::clone(&limiter), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || sleeper.take(1 << 30, &flag));
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(thread.join().unwrap(), Err(Error::Closed)));
+    }
+}
