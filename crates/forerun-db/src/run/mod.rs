@@ -19,10 +19,14 @@
 
 mod dump;
 mod filter;
+#[doc(hidden)]
+pub mod fuzz;
 mod meta;
 mod page;
 mod page_builder;
 mod page_check;
+#[cfg(test)]
+mod page_tests;
 mod row_search;
 mod search;
 mod stored;

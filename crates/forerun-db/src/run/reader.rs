@@ -1,0 +1,286 @@
+//! A file becomes an open run.
+//!
+//! ```text
+//!   footer ─> header, meta, filter, root      read and checked at once, kept as long as the run is open
+//!   pages below the root                      read when they are asked for, kept by the cache
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::filter::Filter;
+use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};
+use super::page::{LINE_BYTES, Page, PageKind};
+use super::stored::{PageLocation, plain_bytes, unstore};
+use crate::cache::{PageCache, PageSlots};
+use crate::comparator::{Bytewise, Comparator, KeyOrder};
+use crate::io::{Io, IoFile, OpenMode};
+use crate::{Error, Result};
+
+/// An open run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    number: u64,
+    path: PathBuf,
+    file: Box<dyn IoFile>,
+    order: KeyOrder,
+    meta: RunMeta,
+    salt: u64,
+    /// Behind the last page.
+    pages_end: u64,
+    filter: Filter,
+    root: LineAligned,
+    slots: PageSlots,
+}
+
+impl Run {
+    /// Opens the run in a file: reads and checks all of it but the pages below the root.
+    ///
+    /// # Errors
+    /// [`Error::CorruptFile`] if something in there is not what was written, [`Error::ComparatorMismatch`] if it is ordered
+    /// by another comparator, [`Error::NewerFormat`], [`Error::Io`].
+    pub(crate) fn open(
+        io: &dyn Io,
+        path: &Path,
+        number: u64,
+        order: KeyOrder,
+        cache: &Arc<PageCache>,
+    ) -> Result<Run> {
+        let opened = io.open(path, OpenMode::Read);
+        let file = opened.map_err(|error| Error::io("open", path, error))?;
+        let len = file.len().map_err(|error| Error::io("read", path, error))?;
+        let corrupt =
+            |offset: u64| move |reason: &'static str| Error::corrupt_file(path, offset, reason);
+        let footer_offset = len
+            .checked_sub(FOOTER_BYTES as u64)
+            .filter(|offset| *offset >= HEADER_BYTES as u64)
+            .ok_or_else(|| corrupt(len)("the file is too short to be a run"))?;
+        let (mut head, mut foot) = ([0; HEADER_BYTES], [0; FOOTER_BYTES]);
+        read_exact(&*file, path, footer_offset, &mut foot)?;
+        read_exact(&*file, path, 0, &mut head)?;
+        let (footer, checksum) =
+            Footer::decode(&foot, footer_offset).map_err(corrupt(footer_offset))?;
+        check_header(&head, footer.salt).map_err(corrupt(0))?;
+
+        let part = |from: u64, to: u64| -> Result<Vec<u8>> {
+            let len = usize::try_from(to - from).map_err(|_| corrupt(from)("it is too large"))?;
+            let mut bytes = zeros(len)?;
+            read_exact(&*file, path, from, &mut bytes)?;
+            Ok(bytes)
+        };
+        let (from, to) = (footer.meta_offset, footer_offset);
+        let bytes = part(from, to)?;
+        let meta = plain_bytes(footer.salt, from, &bytes).and_then(RunMeta::decode);
+        let mut meta = meta.map_err(corrupt(from))?;
+        meta.file_bytes = len;
+        meta.checksum = checksum;
+        if meta.pages() != footer.pages {
+            return Err(corrupt(from)(
+                "the run's description contradicts its footer",
+            ));
+        }
+        check_comparator(path, &meta.comparator, &order)?;
+
+        let (from, to) = (footer.filter_offset, footer.meta_offset);
+        let bytes = part(from, to)?;
+        let filter = plain_bytes(footer.salt, from, &bytes).and_then(Filter::decode);
+        let filter = filter.map_err(corrupt(from))?;
+        drop(bytes);
+
+        let stored = part(footer.root.offset, footer.root.end())?;
+        let mut root = LineAligned::zeros(footer.root.raw_len as usize)?;
+        unstore(footer.salt, footer.root, &stored, root.bytes_mut())
+            .and_then(|()| check_root(Page::new(root.bytes()), &meta))
+            .map_err(corrupt(footer.root.offset))?;
+
+        let slots = PageSlots::new(cache, meta.pages());
+        Ok(Run {
+            number,
+            path: path.to_owned(),
+            file,
+            order,
+            meta,
+            salt: footer.salt,
+            pages_end: footer.filter_offset,
+            filter,
+            root,
+            slots,
+        })
+    }
+
+    /// What the run says of itself.
+    pub(crate) fn meta(&self) -> &RunMeta {
+        &self.meta
+    }
+
+    /// The number in its name.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The order of its keys.
+    #[inline(always)]
+    pub(crate) fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    /// Whether a key with this hash may be in the run.
+    #[inline(always)]
+    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+        self.filter.may_contain(hash)
+    }
+
+    /// Asks for the line that [`may_contain`](Self::may_contain) reads.
+    #[inline(always)]
+    pub(crate) fn prefetch_filter(&self, hash: u64) {
+        self.filter.prefetch(hash);
+    }
+
+    /// Bytes of the filter, which is in memory as long as the run is open.
+    pub(crate) fn filter_bytes(&self) -> usize {
+        self.filter.bytes()
+    }
+
+    /// The page where every search begins.
+    #[inline(always)]
+    pub(crate) fn root(&self) -> Page<'_> {
+        Page::new(self.root.bytes())
+    }
+
+    /// The pages of the run that are in the cache. The root needs none.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> &PageSlots {
+        &self.slots
+    }
+
+    pub(crate) fn file(&self) -> &dyn IoFile {
+        &*self.file
+    }
+
+    pub(crate) fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// Reads a page into `page`, instead of what is there, without the cache; `stored` is room for what is in the file.
+    pub(crate) fn read_page(
+        &self,
+        location: PageLocation,
+        stored: &mut Vec<u8>,
+        page: &mut Vec<u8>,
+    ) -> Result<()> {
+        self.check_location(location)?;
+        resize(stored, location.stored_len as usize)?;
+        read_exact(&*self.file, &self.path, location.offset, stored)?;
+        resize(page, location.raw_len as usize)?;
+        unstore(self.salt, location, stored, page)
+            .map_err(|reason| self.corrupt(location.offset, reason))
+    }
+
+    /// Whether a page can be there, as the page above says.
+    ///
+    /// # Errors
+    /// [`Error::CorruptFile`] if not.
+    #[inline]
+    pub(crate) fn check_location(&self, location: PageLocation) -> Result<()> {
+        match location.offset >= HEADER_BYTES as u64 && location.end() <= self.pages_end {
+            true => Ok(()),
+            false => Err(self.corrupt(location.offset, "there is no page here")),
+        }
+    }
+
+    /// Names what is wrong in the file.
+    #[cold]
+    pub(crate) fn corrupt(&self, offset: u64, reason: &'static str) -> Error {
+        Error::corrupt_file(&self.path, offset, reason)
+    }
+}
+
+/// Checks that a root is one: a leaf that is all there is, or the page above the others.
+fn check_root(root: Page<'_>, meta: &RunMeta) -> Result<(), &'static str> {
+    let last_child = root.child_number(root.rows() - 1);
+    let sound = match root.kind() {
+        PageKind::Leaf => meta.pages() == 1,
+        PageKind::Internal => last_child.checked_add(2) == Some(meta.pages()),
+    };
+    match sound {
+        true => Ok(()),
+        false => Err("the root is not above the other pages"),
+    }
+}
+
+fn check_comparator(path: &Path, stored: &str, order: &KeyOrder) -> Result<()> {
+    let given = match order {
+        KeyOrder::Bytewise => Bytewise.name(),
+        KeyOrder::Custom(comparator) => comparator.name(),
+    };
+    match stored == given {
+        true => Ok(()),
+        false => Err(Error::ComparatorMismatch {
+            path: path.to_owned(),
+            stored: stored.to_owned(),
+            given: given.to_owned(),
+        }),
+    }
+}
+
+/// Fills `buffer` from the file.
+fn read_exact(file: &dyn IoFile, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let at = offset + filled as u64;
+        match file.read_at(&mut buffer[filled..], at) {
+            Ok(0) => return Err(Error::corrupt_file(path, at, "the file ends here")),
+            Ok(got) => filled += got,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::io("read", path, error)),
+        }
+    }
+    Ok(())
+}
+
+fn zeros(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    resize(&mut bytes, len)?;
+    Ok(bytes)
+}
+
+fn resize(bytes: &mut Vec<u8>, len: usize) -> Result<()> {
+    let more = len.saturating_sub(bytes.len());
+    let reserved = bytes.try_reserve(more);
+    reserved.map_err(|error| Error::OutOfMemory {
+        needed_bytes: more,
+        reason: error.to_string(),
+    })?;
+    bytes.resize(len, 0);
+    Ok(())
+}
+
+/// Bytes that begin with a cache line.
+#[derive(Debug)]
+struct LineAligned {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl LineAligned {
+    fn zeros(len: usize) -> Result<Self> {
+        let bytes = zeros(len + LINE_BYTES - 1)?;
+        // The bytes stay where they are: nothing is added to them.
+        let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES - 1);
+        Ok(LineAligned { bytes, start, len })
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
