@@ -173,6 +173,23 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Gives the memory behind a range of bytes back to the system, as far as it is whole pages: they cost nothing until
+    /// they are touched again. The range's bytes are zeros or what they were. Where the system has no such call, nothing
+    /// happens.
+    ///
+    /// # Safety
+    /// The range must lie in the region, and nothing may refer to its bytes.
+    pub unsafe fn release(&self, offset: usize, len_bytes: usize) {
+        debug_assert!(offset + len_bytes <= self.len_bytes);
+        if self.backing != Backing::Heap {
+            // SAFETY: the range lies in a mapping of ours, by the caller's word, who also vouches that nobody has its
+            // bytes.
+            unsafe { map::release(self.base.as_ptr().add(offset), len_bytes) };
+        }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         match self.backing {
@@ -318,6 +335,32 @@ mod map {
         let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
     }
 
+    /// Gives back the memory of the whole pages in a range, which stays mapped.
+    ///
+    /// # Safety
+    /// The range was mapped by this module, and nothing refers to its bytes.
+    pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) {
+        #[cfg(target_os = "linux")]
+        {
+            let before_bytes = start.align_offset(rustix::param::page_size());
+            let inner_bytes = len_bytes.saturating_sub(before_bytes);
+            let inner_bytes = inner_bytes - inner_bytes % rustix::param::page_size();
+            if inner_bytes > 0 {
+                // SAFETY: what is advised are whole pages inside the range, which the caller vouches for; private
+                // anonymous memory reads as zeros afterwards. A refusal leaves it as it is.
+                let _ = unsafe {
+                    rustix::mm::madvise(
+                        start.add(before_bytes).cast(),
+                        inner_bytes,
+                        Advice::LinuxDontNeed,
+                    )
+                };
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len_bytes);
+    }
+
     fn page_multiple(len_bytes: usize) -> usize {
         len_bytes.next_multiple_of(rustix::param::page_size())
     }
@@ -337,6 +380,10 @@ mod map {
     /// # Safety
     /// None is needed: there is no mapping to give back.
     pub(super) unsafe fn unmap(_base: NonNull<u8>, _len_bytes: usize) {}
+
+    /// # Safety
+    /// None is needed: there is no mapping whose memory could be given back.
+    pub(super) unsafe fn release(_start: *mut u8, _len_bytes: usize) {}
 }
 
 #[cfg(test)]
@@ -404,6 +451,30 @@ mod tests {
             // SAFETY: the last byte lies inside the region, and nothing else uses it.
             let last = unsafe { region.as_ptr().add(region.len() - 1).read() };
             assert_eq!(last, 0);
+        }
+    }
+
+    #[test]
+    fn released_pages_are_zeros_or_what_they_were_and_the_rest_stays() {
+        for pages in [Pages::Small, Pages::Huge] {
+            let region = Region::new(2 * HUGE_PAGE_BYTES, pages).unwrap();
+            // SAFETY: the whole region is ours, and no reference to its bytes is alive.
+            unsafe {
+                region.as_ptr().write_bytes(7, region.len());
+                region.release(100, 3 * MIN_ALIGN_BYTES);
+                region.release(0, 5);
+            }
+            let after = 100 + 3 * MIN_ALIGN_BYTES;
+            assert!(bytes(&region)[..100].iter().all(|&byte| byte == 7));
+            assert!(bytes(&region)[after..].iter().all(|&byte| byte == 7));
+            assert!(
+                bytes(&region)[100..after]
+                    .iter()
+                    .all(|&byte| byte == 0 || byte == 7)
+            );
+            if cfg!(target_os = "linux") && region.backing() != Backing::Heap {
+                assert_eq!(bytes(&region)[2 * MIN_ALIGN_BYTES - 1], 0);
+            }
         }
     }
 

@@ -11,13 +11,20 @@
 
 pub mod fault;
 mod os;
+mod pool;
+pub(crate) mod reads;
+#[cfg(target_os = "linux")]
+mod uring;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 pub use os::OsIo;
+pub use reads::{ReadBackend, UnknownReadBackend};
 
 /// How [`Io::open`] treats a file that is there, and one that is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +92,12 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     /// Locks the file against every other opening of it, until this one is dropped. `false`:
     /// another one holds the lock.
     fn try_lock(&self) -> io::Result<bool>;
+
+    /// The operating system's file behind this one, if reads may go to it past [`IoFile::read_at`]: by other threads, or
+    /// by the kernel, several together. It stays open for them when this one is dropped.
+    fn shared(&self) -> Option<&Arc<File>> {
+        None
+    }
 }
 
 /// Writes all of `bytes` at `offset`.

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Io, IoFile, OpenMode};
 
@@ -22,7 +23,7 @@ impl Io for OsIo {
             OpenMode::Create => options.write(true).create(true).truncate(false),
             OpenMode::CreateEmpty => options.write(true).create(true).truncate(true),
         };
-        Ok(Box::new(OsFile(options.open(path)?)))
+        Ok(Box::new(OsFile(Arc::new(options.open(path)?))))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
@@ -57,15 +58,15 @@ impl Io for OsIo {
 }
 
 #[derive(Debug)]
-struct OsFile(File);
+struct OsFile(Arc<File>);
 
 impl IoFile for OsFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        FileExt::read_at(&self.0, buffer, offset)
+        FileExt::read_at(&*self.0, buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        FileExt::write_at(&self.0, bytes, offset)
+        FileExt::write_at(&*self.0, bytes, offset)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -88,6 +89,10 @@ impl IoFile for OsFile {
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+
+    fn shared(&self) -> Option<&Arc<File>> {
+        Some(&self.0)
     }
 }
 

@@ -1,0 +1,52 @@
+//! Counters of the cache, each updated once a batch.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Sets of counters. Threads are spread over them, so that they seldom share a cache line.
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    shards: [Shard; SHARDS],
+}
+
+/// Two lines apart, because processors fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Counters {
+    /// Counts pages that were wanted and there, and those that were not.
+    pub(super) fn count(&self, hits: u64, misses: u64) {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
+        let mut mine = MINE.get();
+        if mine == usize::MAX {
+            mine = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            MINE.set(mine);
+        }
+        let shard = &self.shards[mine];
+        // Relaxed, here and below: a count orders nothing.
+        if hits > 0 {
+            shard.hits.fetch_add(hits, Ordering::Relaxed);
+        }
+        if misses > 0 {
+            shard.misses.fetch_add(misses, Ordering::Relaxed);
+        }
+    }
+
+    /// Hits and misses.
+    pub(super) fn sums(&self) -> (u64, u64) {
+        let sum = |counter: fn(&Shard) -> &AtomicU64| {
+            self.shards
+                .iter()
+                .map(|shard| counter(shard).load(Ordering::Relaxed))
+                .sum()
+        };
+        (sum(|shard| &shard.hits), sum(|shard| &shard.misses))
+    }
+}

@@ -1,0 +1,369 @@
+//! What lookups wait for when a page is not in memory: the reads of a batch.
+//!
+//! ```text
+//!   lookup ── page(source, number) ──> request ──┐ queued        one request a page, whoever asks
+//!   lookup ── page(source, number) ──────^       │
+//!                                                v
+//!   turn:      the round's reads begin together ─ reading ─ verify, publish ─ ended ──> every lookup that waits
+//! ```
+//!
+//! A lookup gets its page from the request itself, so that it need not be in the cache a moment later. What fails is
+//! told to the lookups that wait for that page and to nobody else.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin as PinMut;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use forerun_core::{Driver, Wait};
+
+use super::frames::Pin;
+use super::slots::Published;
+use super::{PageCache, PageSlots};
+use crate::io::IoFile;
+use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
+use crate::{Error, Result};
+
+/// Where a page lies in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset: u64,
+    pub(crate) stored_len: u32,
+    /// Its length in memory.
+    pub(crate) raw_len: u32,
+}
+
+/// What pages are read from: a run.
+pub(crate) trait PageSource: Sync {
+    fn file(&self) -> &dyn IoFile;
+
+    /// For messages.
+    fn path(&self) -> &Path;
+
+    fn slots(&self) -> &PageSlots;
+
+    /// Makes a page of what was stored: checked, decompressed, its structure checked too. `into` has the page's length.
+    fn unstore(
+        &self,
+        extent: Extent,
+        stored: &mut [u8],
+        into: &mut [u8],
+    ) -> Result<(), &'static str>;
+}
+
+/// Reads longer than this are believed only if the file is as long.
+const UNCHECKED_BYTES: u32 = 1 << 20;
+
+/// The longest page: the longest value and key, and room for what a page has besides.
+const MOST_PAGE_BYTES: usize = crate::MAX_VALUE_BYTES + 2 * crate::MAX_KEY_BYTES + 4096;
+
+/// Pages lent to a batch from which on it comes to an end: no new lookups begin.
+const CROWDED_FROM: usize = 32;
+
+/// The reads of one batch.
+pub(crate) struct Reads<'g> {
+    cache: &'g PageCache,
+    pin: &'g Pin,
+    backend: ReadBackend,
+    parked: Cell<usize>,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    crowd: Cell<usize>,
+    state: RefCell<State<'g>>,
+}
+
+struct State<'g> {
+    requests: Vec<Request<'g>>,
+    free: Vec<u32>,
+    queued: Vec<u32>,
+    reads: Option<BatchedReads<'g>>,
+    done: Vec<Done>,
+    buffers: Vec<Vec<u8>>,
+    /// Pages that are not in the cache and that this batch has all the same.
+    lent: Vec<(&'g PageSlots, u32, &'g [u8])>,
+}
+
+struct Request<'g> {
+    source: &'g dyn PageSource,
+    page_no: u32,
+    extent: Extent,
+    /// Lookups that have not taken the outcome. None: the request is free.
+    waiters: u32,
+    /// `None` while it is under way.
+    outcome: Option<Result<&'g [u8]>>,
+}
+
+impl<'g> Reads<'g> {
+    pub(crate) fn new(cache: &'g Arc<PageCache>, pin: &'g Pin, backend: ReadBackend) -> Self {
+        Reads {
+            cache,
+            pin,
+            backend,
+            parked: Cell::new(0),
+            hits: Cell::new(0),
+            misses: Cell::new(0),
+            crowd: Cell::new(0),
+            state: RefCell::new(State {
+                requests: Vec::new(),
+                free: Vec::new(),
+                queued: Vec::new(),
+                reads: None,
+                done: Vec::new(),
+                buffers: Vec::new(),
+                lent: Vec::new(),
+            }),
+        }
+    }
+
+    /// A page that is in the cache.
+    #[inline(always)]
+    pub(crate) fn resident(
+        &self,
+        slots: &'g PageSlots,
+        page_no: u32,
+        raw_len: u32,
+    ) -> Option<&'g [u8]> {
+        let bytes = slots.get(page_no, raw_len as usize, self.pin)?;
+        self.hits.set(self.hits.get() + 1);
+        Some(bytes)
+    }
+
+    /// A page that was not: a future that is pending until it is read.
+    pub(crate) fn page(
+        &self,
+        source: &'g dyn PageSource,
+        page_no: u32,
+        extent: Extent,
+    ) -> Awaited<'_, 'g> {
+        self.misses.set(self.misses.get() + 1);
+        Awaited {
+            reads: self,
+            request: Some(self.request(source, page_no, extent)),
+        }
+    }
+
+    /// Whether so many pages were lent that the batch had better come to an end.
+    pub(crate) fn crowded(&self) -> bool {
+        self.crowd.get() >= CROWDED_FROM
+    }
+
+    /// The request for a page, its waiter counted.
+    fn request(&self, source: &'g dyn PageSource, page_no: u32, extent: Extent) -> u32 {
+        let slots = source.slots();
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
+        let open = state.requests.iter_mut().enumerate().find(|(_, request)| {
+            request.waiters > 0
+                && request.extent == extent
+                && is_it(request.source.slots(), request.page_no)
+        });
+        if let Some((at, request)) = open {
+            request.waiters += 1;
+            if request.outcome.is_none() {
+                self.parked.set(self.parked.get() + 1);
+            }
+            return at as u32;
+        }
+        let lent = state
+            .lent
+            .iter()
+            .find(|(other, no, _)| is_it(other, *no))
+            .map(|&(.., bytes)| Ok(&bytes[..bytes.len().min(extent.raw_len as usize)]));
+        let request = Request {
+            source,
+            page_no,
+            extent,
+            waiters: 1,
+            outcome: lent.or_else(|| check(source, page_no, extent).err().map(Err)),
+        };
+        let wait = request.outcome.is_none();
+        let at = match state.free.pop() {
+            Some(at) => {
+                state.requests[at as usize] = request;
+                at
+            }
+            None => {
+                state.requests.push(request);
+                state.requests.len() as u32 - 1
+            }
+        };
+        if wait {
+            state.queued.push(at);
+            self.parked.set(self.parked.get() + 1);
+        }
+        at
+    }
+
+    /// Takes in the end of a read.
+    fn complete(&self, state: &mut State<'g>, mut done: Done) {
+        let at = done.token as usize;
+        let request = &state.requests[at];
+        let (source, page_no, extent) = (request.source, request.page_no, request.extent);
+        if request.waiters == 0 {
+            // Every lookup that waited for it was dropped.
+            state.free.push(done.token);
+        } else {
+            let outcome = match done.result {
+                Err(error) => Err(Error::io("read", source.path(), error)),
+                Ok(()) => self.take_in(source, page_no, extent, &mut done.buffer),
+            };
+            let outcome = outcome.map(|published| match published {
+                Published::Cached(bytes) => bytes,
+                Published::Lent(bytes) => {
+                    self.crowd.set(self.crowd.get() + 1);
+                    state.lent.push((source.slots(), page_no, bytes));
+                    bytes
+                }
+            });
+            let request = &mut state.requests[at];
+            request.outcome = Some(outcome);
+            self.parked
+                .set(self.parked.get() - request.waiters as usize);
+        }
+        state.buffers.push(done.buffer);
+    }
+
+    /// Verifies a page and puts it into the cache.
+    fn take_in(
+        &self,
+        source: &'g dyn PageSource,
+        page_no: u32,
+        extent: Extent,
+        stored: &mut [u8],
+    ) -> Result<Published<'g>> {
+        let raw_len = extent.raw_len as usize;
+        let mut page = self
+            .cache
+            .place(raw_len, self.pin)
+            .ok_or_else(|| Error::OutOfMemory {
+                needed_bytes: raw_len,
+                reason: "for a page of a run".to_owned(),
+            })?;
+        source
+            .unstore(extent, stored, page.bytes_mut(raw_len))
+            .map_err(|reason| Error::corrupt_file(source.path(), extent.offset, reason))?;
+        Ok(source.slots().publish(page_no, raw_len, page, self.pin))
+    }
+}
+
+/// Refuses what no run has, before memory is taken for it.
+fn check(source: &dyn PageSource, page_no: u32, extent: Extent) -> Result<()> {
+    let bad = |reason: &str| Err(Error::corrupt_file(source.path(), extent.offset, reason));
+    if page_no as usize >= source.slots().len() {
+        return bad("a page refers to a page number that the run does not have");
+    }
+    if extent.raw_len as usize > MOST_PAGE_BYTES || extent.stored_len as usize > MOST_PAGE_BYTES {
+        return bad("a page refers to one that is too long");
+    }
+    if extent.stored_len > UNCHECKED_BYTES {
+        let len = source
+            .file()
+            .len()
+            .map_err(|error| Error::io("measure", source.path(), error))?;
+        let end = extent.offset.checked_add(u64::from(extent.stored_len));
+        if end.is_none_or(|end| end > len) {
+            return bad("a page refers to one behind the end of the file");
+        }
+    }
+    Ok(())
+}
+
+impl Driver for Reads<'_> {
+    fn parked(&self) -> usize {
+        self.parked.get()
+    }
+
+    fn turn(&self, wait: Wait) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let reads = state
+            .reads
+            .get_or_insert_with(|| BatchedReads::new(self.backend));
+        for at in state.queued.drain(..) {
+            let request = &state.requests[at as usize];
+            let mut buffer = state.buffers.pop().unwrap_or_default();
+            buffer.resize(request.extent.stored_len as usize, 0);
+            reads.push(Read {
+                file: request.source.file(),
+                offset: request.extent.offset,
+                buffer,
+                token: at,
+            });
+        }
+        let mut done = std::mem::take(&mut state.done);
+        let parked = self.parked.get();
+        loop {
+            state
+                .reads
+                .get_or_insert_with(|| BatchedReads::new(self.backend))
+                .turn(wait, &mut done);
+            let idle = done.is_empty();
+            for done in done.drain(..) {
+                self.complete(state, done);
+            }
+            // A read that nobody waits for any more lets nobody go on.
+            if wait == Wait::Never || self.parked.get() < parked || idle {
+                break;
+            }
+        }
+        state.done = done;
+    }
+}
+
+impl Drop for Reads<'_> {
+    fn drop(&mut self) {
+        self.cache
+            .counters
+            .count(self.hits.get(), self.misses.get());
+    }
+}
+
+/// A page that is being read.
+#[must_use = "the page is worth waiting for"]
+pub(crate) struct Awaited<'r, 'g> {
+    reads: &'r Reads<'g>,
+    /// There until the outcome is taken.
+    request: Option<u32>,
+}
+
+impl<'g> Future for Awaited<'_, 'g> {
+    type Output = Result<&'g [u8]>;
+
+    fn poll(mut self: PinMut<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(at) = self.request else {
+            return Poll::Pending;
+        };
+        let mut state = self.reads.state.borrow_mut();
+        let request = &mut state.requests[at as usize];
+        let Some(outcome) = request.outcome.clone() else {
+            return Poll::Pending;
+        };
+        request.waiters -= 1;
+        if request.waiters == 0 {
+            state.free.push(at);
+        }
+        drop(state);
+        self.request = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for Awaited<'_, '_> {
+    fn drop(&mut self) {
+        // Dropped before its time: by a panic elsewhere.
+        let Some(at) = self.request else {
+            return;
+        };
+        let mut state = self.reads.state.borrow_mut();
+        let request = &mut state.requests[at as usize];
+        request.waiters -= 1;
+        if request.outcome.is_none() {
+            self.reads.parked.set(self.reads.parked.get() - 1);
+        } else if request.waiters == 0 {
+            state.free.push(at);
+        }
+    }
+}

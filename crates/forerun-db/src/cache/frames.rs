@@ -1,0 +1,343 @@
+//! The memory of cached pages.
+//!
+//! ```text
+//!   region    │ frame 0    │·│ frame 1    │·│ frame 2    │·│ …      a page and a line each
+//!   large     │ ─> heap │ null │ ─> heap │ …                        pages that fill no frame
+//! ```
+//!
+//! Frames lie in one region of huge pages. Each is a line longer than a page: pages begin with what every search of
+//! them reads, and at a distance of 16 KiB those lines would share eight sets of the second-level cache.
+//!
+//! A page larger than a frame lies on the heap, and has an entry in a table instead.
+//!
+//! # What makes it sound
+//!
+//! A frame is in one of three states, and each is a type or a place:
+//!
+//! - *blank*: there is one [`Blank`] for it. Who has that, and nobody else, may write the frame. It is not `Clone`.
+//! - *published*: the blank was given up for a [`FrameNo`], which a slot names. Nobody writes the frame. Readers read
+//!   it while they are pinned.
+//! - *waiting*: no slot names it any more. When every reader that was pinned then has gone, [`Frames::reclaim`] makes
+//!   its blank again.
+
+#![allow(
+    unsafe_code,
+    reason = "frames are shared between one writer and then many readers, as the module's head says"
+)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned};
+use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
+
+/// What keeps a reader's pages in place: none that it may have seen is overwritten before the pin is dropped.
+///
+/// It is of the process-wide epoch, which a [`Guard`] need not be.
+pub(crate) struct Pin(Guard);
+
+/// Pins the current thread. Pins nest, and are to be held for a batch, not for long.
+#[inline]
+pub(crate) fn pin() -> Pin {
+    Pin(epoch::pin())
+}
+
+impl Pin {
+    /// Runs something once every thread that is pinned now has been without a pin.
+    pub(super) fn defer(&self, then: impl FnOnce() + Send + 'static) {
+        self.0.defer(then);
+    }
+
+    /// Hands on what was deferred, and runs what may be run. Not to be called under a lock that something deferred takes.
+    pub(super) fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pin")
+    }
+}
+
+/// Which frame, or entry of the table of large pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrameNo(u32);
+
+impl FrameNo {
+    const LARGE: u32 = 1 << 31;
+
+    pub(super) fn is_large(self) -> bool {
+        self.0 & Self::LARGE != 0
+    }
+
+    /// Its place among those of its kind.
+    pub(super) fn index(self) -> usize {
+        (self.0 & !Self::LARGE) as usize
+    }
+
+    /// As a slot holds it.
+    #[inline(always)]
+    pub(super) fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// From a slot.
+    #[inline(always)]
+    pub(super) fn from_bits(bits: u32) -> Self {
+        FrameNo(bits)
+    }
+}
+
+/// The right to write a frame, or to fill an entry of the table.
+#[derive(Debug)]
+pub(super) struct Blank(FrameNo);
+
+impl Blank {
+    pub(super) fn is_large(&self) -> bool {
+        self.0.is_large()
+    }
+}
+
+/// Where blanks that were never used come from.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    next: u32,
+    end: u32,
+}
+
+impl Iterator for Fresh {
+    type Item = Blank;
+
+    fn next(&mut self) -> Option<Blank> {
+        let no = FrameNo(self.next);
+        (self.next < self.end).then(|| {
+            self.next += 1;
+            Blank(no)
+        })
+    }
+}
+
+/// A page on the heap, at the beginning of a line.
+pub(super) struct HeapPage {
+    bytes: Box<[u8]>,
+    start: usize,
+    len: usize,
+    /// Counts its bytes while it lives.
+    counted: Option<Arc<AtomicUsize>>,
+}
+
+impl HeapPage {
+    /// Zeros. `None`: there is no such memory.
+    pub(super) fn new(len: usize) -> Option<HeapPage> {
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(len.checked_add(CACHE_LINE_BYTES)?)
+            .ok()?;
+        bytes.resize(len + CACHE_LINE_BYTES, 0);
+        let bytes = bytes.into_boxed_slice();
+        let start = bytes
+            .as_ptr()
+            .align_offset(CACHE_LINE_BYTES)
+            .min(CACHE_LINE_BYTES);
+        Some(HeapPage {
+            bytes,
+            start,
+            len,
+            counted: None,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+
+    /// Lends the page to this pin: it lives as long as it is not published, and its bytes are counted until it is freed.
+    pub(super) fn lend<'g>(mut self, counter: &Arc<AtomicUsize>, pin: &'g Pin) -> &'g [u8] {
+        // Relaxed: a count orders nothing.
+        counter.fetch_add(self.len, Ordering::Relaxed);
+        self.counted = Some(Arc::clone(counter));
+        let shared = Owned::new(self).into_shared(&pin.0);
+        // SAFETY: the pointer is not null, and comes from an `Owned` just now. It is freed once, and not before `pin`,
+        // which is pinned now, has been dropped; the reference ends with the borrow of `pin`. No other thread knows it.
+        unsafe {
+            pin.0.defer_destroy(shared);
+            shared.deref().bytes()
+        }
+    }
+}
+
+impl Drop for HeapPage {
+    fn drop(&mut self) {
+        if let Some(counted) = &self.counted {
+            counted.fetch_sub(self.len, Ordering::Relaxed);
+        }
+    }
+}
+
+/// All frames.
+pub(super) struct Frames {
+    region: Region,
+    /// From a frame to the next.
+    stride_bytes: usize,
+    page_bytes: usize,
+    large: Box<[Atomic<HeapPage>]>,
+}
+
+impl Frames {
+    /// `count` frames for pages of up to `page_bytes`, and a table for `large` larger ones, with all blanks of both.
+    pub(super) fn new(
+        count: usize,
+        page_bytes: usize,
+        large: usize,
+        pages: Pages,
+    ) -> Result<(Frames, Fresh, Fresh), RegionError> {
+        let page_bytes = page_bytes.next_multiple_of(CACHE_LINE_BYTES);
+        let stride_bytes = page_bytes + CACHE_LINE_BYTES;
+        let most = FrameNo::LARGE - 1;
+        let count = count.min(most as usize);
+        let large = large.min(most as usize);
+        let len_bytes = count
+            .checked_mul(stride_bytes)
+            .ok_or(RegionError::TooLarge {
+                len_bytes: usize::MAX,
+            })?;
+        let frames = Frames {
+            region: Region::new(len_bytes, pages)?,
+            stride_bytes,
+            page_bytes,
+            large: (0..large).map(|_| Atomic::null()).collect(),
+        };
+        let fresh = Fresh {
+            next: 0,
+            end: count as u32,
+        };
+        let fresh_large = Fresh {
+            next: FrameNo::LARGE,
+            end: FrameNo::LARGE + large as u32,
+        };
+        Ok((frames, fresh, fresh_large))
+    }
+
+    /// The longest page that a frame takes.
+    pub(super) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// The memory that a frame takes.
+    pub(super) fn stride_bytes(&self) -> usize {
+        self.stride_bytes
+    }
+
+    #[inline(always)]
+    fn start(&self, no: FrameNo) -> *mut u8 {
+        debug_assert!((no.index() + 1) * self.stride_bytes <= self.region.len());
+        self.region
+            .as_ptr()
+            .wrapping_add(no.index() * self.stride_bytes)
+    }
+
+    /// The bytes of a blank frame, for its only owner. `blank` must be one of these frames', and not a large one.
+    pub(super) fn blank_bytes<'b>(&'b self, blank: &'b mut Blank) -> &'b mut [u8] {
+        assert!(!blank.is_large(), "an entry of the table has no bytes");
+        let start = self.start(blank.0);
+        // SAFETY: the frame lies in the region, which lives as long as `self`. Its blank is borrowed mutably, and there
+        // is one: no other reference into the frame exists, and none can be made meanwhile. Bytes of a region are
+        // never uninitialised.
+        unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
+    }
+
+    /// Gives a frame up for being written: it may be named by a slot from now on.
+    pub(super) fn publish(blank: Blank) -> FrameNo {
+        blank.0
+    }
+
+    /// Puts a large page into the table.
+    pub(super) fn publish_large(&self, blank: Blank, page: HeapPage) -> FrameNo {
+        // Release: who finds the page through a slot, which is stored with Release after this, sees it whole; this
+        // store need not be, but costs nothing.
+        self.large[blank.0.index()].store(Owned::new(page), Ordering::Release);
+        blank.0
+    }
+
+    /// The first `len` bytes of a published page, or what there is of them.
+    ///
+    /// # Safety
+    /// `no` must have been loaded with Acquire, while `pin` was held, from a slot that names one of these frames.
+    #[inline(always)]
+    pub(super) unsafe fn bytes<'g>(&'g self, no: FrameNo, len: usize, pin: &'g Pin) -> &'g [u8] {
+        if no.is_large() {
+            let page = self.large[no.index()].load(Ordering::Acquire, &pin.0);
+            // SAFETY: the entry was set before the slot that named it. Whoever unlinks it from there waits for this pin
+            // before the page is freed.
+            return match unsafe { page.as_ref() } {
+                Some(page) => &page.bytes()[..len.min(page.len)],
+                None => &[],
+            };
+        }
+        // SAFETY: the frame lies in the region, which lives for 'g. It was published when the slot was loaded, and is
+        // not written again before this pin is dropped, which is not before 'g has ended. The load has made the
+        // writer's bytes visible. Bytes of a region are never uninitialised.
+        unsafe { std::slice::from_raw_parts(self.start(no), len.min(self.page_bytes)) }
+    }
+
+    /// Makes a frame blank again. A large page is freed.
+    ///
+    /// # Safety
+    /// `no` must have been published, and every slot that named it must name it no more. Either no reader can have a
+    /// reference to its bytes, or every pin that was held when it was unlinked must have been dropped. It is reclaimed
+    /// once for each time it was published.
+    pub(super) unsafe fn reclaim(&self, no: FrameNo) -> Blank {
+        if no.is_large() {
+            // SAFETY: by the contract nobody else reads or writes this entry now.
+            let page = unsafe {
+                self.large[no.index()].swap(
+                    epoch::Shared::null(),
+                    Ordering::AcqRel,
+                    epoch::unprotected(),
+                )
+            };
+            // SAFETY: as above; the page was made by `Owned::new` and is taken out of its only place.
+            drop(unsafe { page.try_into_owned() });
+        }
+        Blank(no)
+    }
+
+    /// Gives the memory of a blank frame back to the system. It comes back, as zeros, when it is written.
+    pub(super) fn release(&self, blank: &mut Blank) {
+        if !blank.is_large() {
+            // SAFETY: the frame lies in the region, and its blank is borrowed mutably: nothing refers to its bytes.
+            unsafe {
+                self.region
+                    .release(blank.0.index() * self.stride_bytes, self.stride_bytes)
+            };
+        }
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        for entry in &mut self.large {
+            // SAFETY: nobody else has the frames any more, so nobody has their pages.
+            drop(unsafe { std::mem::take(entry).try_into_owned() });
+        }
+    }
+}
+
+impl fmt::Debug for Frames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frames")
+            .field("region", &self.region)
+            .field("stride_bytes", &self.stride_bytes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,261 @@
+//! Which page goes when room is needed: S3-FIFO (Yang, Zhang, Qiu, Yue and Vigfusson, SOSP 2023).
+//!
+//! ```text
+//!   new ──> small, a tenth ──┬─ used twice or more ──> main ──┬─ used ──> main again, a use less
+//!                            └─ else: out, remembered         └─ else: out
+//!   remembered and wanted again ──────────────────────> main
+//! ```
+//!
+//! A scan's pages pass through the small queue and leave the main one alone. What is remembered of a page that went is
+//! the number of its eviction, and it stands in the page's own word: a page that comes back before as many others have
+//! gone as the main queue holds goes there at once.
+//!
+//! The queues are lists through the frames' nodes, so that a run that is dropped takes its pages out of the middle.
+
+use std::sync::Arc;
+
+use super::frames::FrameNo;
+use super::words::{Stands, Words};
+
+/// One in so many bytes is for pages on probation.
+const SMALL_SHARE: usize = 10;
+
+/// Uses, besides the one that brought it in, that take a page from the small queue to the main one.
+const USES_TO_STAY: u64 = 2;
+
+/// Pages that are looked at for a victim, before the next one is taken whatever its uses: the lock is held meanwhile.
+const MOST_LOOKS: usize = 64;
+
+/// No frame.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum In {
+    Small,
+    Main,
+}
+
+/// A page that is resident.
+#[derive(Debug)]
+struct Resident {
+    words: Arc<Words>,
+    page_no: u32,
+    bytes: usize,
+    queue: In,
+    /// Neighbours in the queue: the one that came before, and the one that came after.
+    older: u32,
+    newer: u32,
+}
+
+#[derive(Debug)]
+struct Queue {
+    oldest: u32,
+    newest: u32,
+    bytes: usize,
+    len: usize,
+}
+
+impl Queue {
+    const EMPTY: Queue = Queue {
+        oldest: NONE,
+        newest: NONE,
+        bytes: 0,
+        len: 0,
+    };
+}
+
+/// The queues.
+#[derive(Debug)]
+pub(super) struct Policy {
+    /// By frame, then by entry of the table of large pages.
+    nodes: [Vec<Option<Resident>>; 2],
+    small: Queue,
+    main: Queue,
+    /// Evictions so far.
+    evictions: u64,
+}
+
+/// What was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Victim {
+    pub(super) frame: FrameNo,
+    pub(super) bytes: usize,
+}
+
+impl Policy {
+    pub(super) fn new() -> Self {
+        Policy {
+            nodes: [Vec::new(), Vec::new()],
+            small: Queue::EMPTY,
+            main: Queue::EMPTY,
+            evictions: 0,
+        }
+    }
+
+    /// Bytes of resident pages.
+    pub(super) fn bytes(&self) -> usize {
+        self.small.bytes + self.main.bytes
+    }
+
+    /// Pages evicted so far.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Takes in a page that is about to become resident: its word still says how it went, if it ever did.
+    pub(super) fn insert(
+        &mut self,
+        frame: FrameNo,
+        words: &Arc<Words>,
+        page_no: u32,
+        bytes: usize,
+    ) {
+        let queue = match words.stands(page_no) {
+            Stands::Absent(eviction)
+                if eviction > 0 && self.evictions - eviction <= self.main.len as u64 =>
+            {
+                In::Main
+            }
+            _ => In::Small,
+        };
+        let nodes = &mut self.nodes[usize::from(frame.is_large())];
+        if nodes.len() <= frame.index() {
+            nodes.resize_with(frame.index() + 1, || None);
+        }
+        nodes[frame.index()] = Some(Resident {
+            words: Arc::clone(words),
+            page_no,
+            bytes,
+            queue,
+            older: NONE,
+            newer: NONE,
+        });
+        self.push(frame, queue);
+    }
+
+    /// Takes a page out that its run gives back. Whether it was in.
+    pub(super) fn remove(&mut self, frame: FrameNo) -> Option<Victim> {
+        self.node(frame)?;
+        self.unlink(frame);
+        let resident = self.nodes[usize::from(frame.is_large())][frame.index()].take()?;
+        Some(Victim {
+            frame,
+            bytes: resident.bytes,
+        })
+    }
+
+    /// Makes a page absent, and takes it out. `None`: there is none.
+    pub(super) fn evict(&mut self) -> Option<Victim> {
+        let mut looks = 0;
+        loop {
+            let small_first = self.small.bytes * SMALL_SHARE > self.bytes();
+            let queue = match (self.small.oldest, self.main.oldest) {
+                (NONE, NONE) => return None,
+                (_, NONE) => In::Small,
+                (NONE, _) => In::Main,
+                _ if small_first => In::Small,
+                _ => In::Main,
+            };
+            let frame = FrameNo::from_bits(self.queue(queue).oldest);
+            let resident = self.node(frame)?;
+            let (words, page_no) = (Arc::clone(&resident.words), resident.page_no);
+            let Stands::Resident { uses, .. } = words.stands(page_no) else {
+                debug_assert!(false, "a page in a queue is resident");
+                return self.remove(frame);
+            };
+            looks += 1;
+            let patient = looks <= MOST_LOOKS;
+            match queue {
+                In::Small if uses >= USES_TO_STAY && patient => {
+                    words.forget_uses(page_no, frame, uses, 0);
+                    self.requeue(frame, In::Main);
+                }
+                In::Main if uses > 0 && patient => {
+                    words.forget_uses(page_no, frame, uses, uses - 1);
+                    self.requeue(frame, In::Main);
+                }
+                _ => {
+                    let remembered = match queue {
+                        In::Small => self.evictions + 1,
+                        In::Main => 0,
+                    };
+                    // It fails if the page was used just now: then it is looked at again.
+                    if words.unlink(page_no, frame, uses, remembered) {
+                        self.evictions += 1;
+                        return self.remove(frame);
+                    }
+                }
+            }
+        }
+    }
+
+    fn queue(&mut self, queue: In) -> &mut Queue {
+        match queue {
+            In::Small => &mut self.small,
+            In::Main => &mut self.main,
+        }
+    }
+
+    fn node(&mut self, frame: FrameNo) -> Option<&mut Resident> {
+        self.nodes[usize::from(frame.is_large())]
+            .get_mut(frame.index())?
+            .as_mut()
+    }
+
+    fn neighbour(&mut self, bits: u32) -> Option<&mut Resident> {
+        if bits == NONE {
+            return None;
+        }
+        self.node(FrameNo::from_bits(bits))
+    }
+
+    fn requeue(&mut self, frame: FrameNo, queue: In) {
+        self.unlink(frame);
+        self.push(frame, queue);
+    }
+
+    /// Puts a node, which is in no queue, at the end of one.
+    fn push(&mut self, frame: FrameNo, queue: In) {
+        let newest = self.queue(queue).newest;
+        let Some(node) = self.node(frame) else {
+            return;
+        };
+        node.queue = queue;
+        node.older = newest;
+        node.newer = NONE;
+        let bytes = node.bytes;
+        if let Some(newest) = self.neighbour(newest) {
+            newest.newer = frame.to_bits();
+        }
+        let queue = self.queue(queue);
+        queue.newest = frame.to_bits();
+        if queue.oldest == NONE {
+            queue.oldest = frame.to_bits();
+        }
+        queue.bytes += bytes;
+        queue.len += 1;
+    }
+
+    /// Takes a node out of its queue.
+    fn unlink(&mut self, frame: FrameNo) {
+        let Some(node) = self.node(frame) else {
+            return;
+        };
+        let (older, newer, bytes, queue) = (node.older, node.newer, node.bytes, node.queue);
+        if let Some(older) = self.neighbour(older) {
+            older.newer = newer;
+        }
+        if let Some(newer) = self.neighbour(newer) {
+            newer.older = older;
+        }
+        let queue = self.queue(queue);
+        if queue.oldest == frame.to_bits() {
+            queue.oldest = newer;
+        }
+        if queue.newest == frame.to_bits() {
+            queue.newest = older;
+        }
+        queue.bytes -= bytes;
+        queue.len -= 1;
+    }
+}

@@ -1,0 +1,171 @@
+//! The pages of one run in the cache, reached by their numbers.
+
+#![allow(
+    unsafe_code,
+    reason = "what a word names is read: each place says why it is there"
+)]
+
+use std::sync::Arc;
+
+use forerun_core::arch::prefetch_read;
+
+use super::frames::{Frames, Pin};
+use super::policy::Victim;
+use super::words::{Stands, Words};
+use super::{Charge, Filled, PageCache, State};
+
+/// One word for each page of a run: a child page is found without a search.
+#[derive(Debug)]
+pub(crate) struct PageSlots {
+    words: Arc<Words>,
+    cache: Arc<PageCache>,
+    /// Of the words' own memory.
+    _charge: Charge,
+}
+
+impl PageSlots {
+    /// Slots for `count` pages, none of them in the cache.
+    pub(crate) fn new(cache: &Arc<PageCache>, count: usize) -> Self {
+        PageSlots {
+            words: Arc::new(Words::new(count)),
+            cache: Arc::clone(cache),
+            _charge: cache.charge(count * size_of::<u64>()),
+        }
+    }
+
+    /// How many pages there are.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    pub(crate) fn cache(&self) -> &Arc<PageCache> {
+        &self.cache
+    }
+
+    /// Asks for the line of a page's slot. Any number is allowed.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, page_no: u32) {
+        prefetch_read(self.words.address(page_no));
+    }
+
+    /// A page of `len` bytes, if it is in the cache.
+    ///
+    /// It stays there, for this reader, until the pin is dropped. The borrow of the slots keeps them, and with them the
+    /// run, from being dropped meanwhile.
+    #[inline(always)]
+    pub(crate) fn get<'g>(&'g self, page_no: u32, len: usize, pin: &'g Pin) -> Option<&'g [u8]> {
+        let frame = self.words.find(page_no)?;
+        // SAFETY: the frame was loaded with Acquire just now, while `pin` was held. Only frames of `cache` are ever
+        // published in these words.
+        Some(unsafe { self.cache.frames.bytes(frame, len, pin) })
+    }
+
+    /// Puts a page into the cache, or drops it if another thread was faster; and gives it to the reader.
+    ///
+    /// A page for which there was no frame, or is no room, is lent to this reader only.
+    pub(super) fn publish<'g>(
+        &'g self,
+        page_no: u32,
+        len: usize,
+        page: Filled<'_>,
+        pin: &'g Pin,
+    ) -> Published<'g> {
+        let cache = &*self.cache;
+        let mut state = cache.lock();
+        if let Some(bytes) = self.get(page_no, len, pin) {
+            // It cannot go while the lock is held, nor afterwards for this pin.
+            drop(state);
+            return Published::Cached(bytes);
+        }
+        let (frame, bytes) = match page {
+            Filled::Frame(frame) => {
+                let frame = Frames::publish(frame.into_blank());
+                (frame, cache.frames.stride_bytes())
+            }
+            Filled::Heap(page) => match cache.admit(&mut state, &page) {
+                Some(blank) => {
+                    let bytes = page.len();
+                    (cache.frames.publish_large(blank, page), bytes)
+                }
+                None => {
+                    drop(state);
+                    cache.evict_ahead(pin);
+                    return Published::Lent(page.lend(&cache.lent_bytes, pin));
+                }
+            },
+        };
+        state.policy.insert(frame, &self.words, page_no, bytes);
+        self.words.publish(page_no, frame);
+        drop(state);
+        // SAFETY: the word was stored by this thread while `pin` was held: it is as if it had been loaded.
+        Published::Cached(unsafe { cache.frames.bytes(frame, len, pin) })
+    }
+}
+
+/// What became of a page that was read.
+pub(super) enum Published<'g> {
+    /// It is in the cache, by this reader's doing or another's.
+    Cached(&'g [u8]),
+    /// It is this reader's until the pin is dropped.
+    Lent(&'g [u8]),
+}
+
+impl PageCache {
+    /// Frees what was evicted, when every reader that may have seen it has gone.
+    pub(super) fn free_later(&self, evicted: Vec<Victim>, pin: &Pin) {
+        let cache = self.this.clone();
+        pin.defer(move || {
+            // Without the cache there is nothing to free.
+            if let Some(cache) = cache.upgrade() {
+                let mut state = cache.lock();
+                for victim in evicted {
+                    state.waiting_bytes -= victim.bytes;
+                    // SAFETY: the policy has taken the frame's name out of its word before this was deferred, and every
+                    // pin that was held then has been dropped. A victim is reclaimed here only, once.
+                    let blank = unsafe { cache.frames.reclaim(victim.frame) };
+                    cache.put_back(&mut state, blank, victim.bytes);
+                }
+            }
+        });
+        // Else it would lie in this thread's bag until some dozens more have come.
+        pin.flush();
+    }
+}
+
+impl Drop for PageSlots {
+    fn drop(&mut self) {
+        /// Pages whose words are looked at under one lock.
+        const AT_ONCE: usize = 1024;
+        let pages = 0..self.words.len() as u32;
+        let mut from = pages.start;
+        while from < pages.end {
+            let to = pages.end.min(from + AT_ONCE as u32);
+            let mut state = self.cache.lock();
+            for page_no in from..to {
+                // SAFETY: readers' references into these pages borrow the slots, which are borrowed mutably here: there
+                // are none.
+                unsafe { give_back(&self.cache, &self.words, &mut state, page_no) };
+            }
+            from = to;
+        }
+    }
+}
+
+/// Takes a page out of the cache, its frame free at once.
+///
+/// # Safety
+/// No reader may have a reference to the page's bytes.
+unsafe fn give_back(cache: &PageCache, words: &Words, state: &mut State, page_no: u32) {
+    while let Stands::Resident { frame, uses } = words.stands(page_no) {
+        if !words.unlink(page_no, frame, uses, 0) {
+            continue;
+        }
+        if let Some(victim) = state.policy.remove(frame) {
+            // SAFETY: the word named the frame, and does so no more; no reader has its bytes, by the caller's word. It
+            // was published once, and is reclaimed once: an eviction, under the same lock, would have taken it out of
+            // the policy.
+            let blank = unsafe { cache.frames.reclaim(frame) };
+            cache.put_back(state, blank, victim.bytes);
+        }
+    }
+}

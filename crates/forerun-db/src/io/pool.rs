@@ -1,0 +1,169 @@
+//! Reads by a pool of threads: what is used where io_uring is refused.
+//!
+//! ```text
+//!   batch A ─┐            ┌─ thread ─┐        ┌─> mailbox of A
+//!            ├─ one queue ┼─ thread ─┼─ pread ┤
+//!   batch B ─┘            └─ …       ┘        └─> mailbox of B
+//! ```
+//!
+//! The pool is one for the process. Its threads are started when reads wait and none is idle, up to a bound, and end
+//! when there was nothing to do for a while. A thread waits for the disk most of the time, so their number is that
+//! of the reads to have under way, not that of the processors.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use forerun_core::Wait;
+
+use super::reads::{Done, Engine, Progress};
+
+/// The most threads, and so the most reads under way at a time.
+const MOST_THREADS: usize = 32;
+
+/// How long a thread stays without work.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The stack of a thread: it calls `pread` and little else.
+const STACK_BYTES: usize = 128 << 10;
+
+static POOL: Pool = Pool {
+    state: Mutex::new(State {
+        jobs: VecDeque::new(),
+        idle: 0,
+        threads: 0,
+    }),
+    work: Condvar::new(),
+};
+
+struct Pool {
+    state: Mutex<State>,
+    /// Signalled when jobs come.
+    work: Condvar,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    /// Threads that wait for work.
+    idle: usize,
+    threads: usize,
+}
+
+/// A read, and where it goes when it has ended.
+struct Job {
+    read: Progress,
+    back: Arc<Mailbox>,
+}
+
+/// What has ended of one batch.
+#[derive(Default)]
+struct Mailbox {
+    done: Mutex<Vec<Done>>,
+    arrived: Condvar,
+}
+
+/// A lock that a panic cannot spoil: nothing under these locks is left half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// Queues jobs and sees to it that somebody does them.
+    fn begin(&'static self, jobs: impl Iterator<Item = Job>) {
+        let mut state = lock(&self.state);
+        state.jobs.extend(jobs);
+        let wanted = state.jobs.len();
+        for _ in 0..wanted.min(state.idle) {
+            self.work.notify_one();
+        }
+        for _ in state.idle..wanted {
+            if state.threads == MOST_THREADS || !self.start_thread() {
+                break;
+            }
+            state.threads += 1;
+        }
+        if state.threads == 0 {
+            // The system gives no thread: this one does the work.
+            let jobs = std::mem::take(&mut state.jobs);
+            drop(state);
+            jobs.into_iter().for_each(Job::run);
+        }
+    }
+
+    fn start_thread(&'static self) -> bool {
+        thread::Builder::new()
+            .name("forerun-read".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(|| self.serve())
+            .is_ok()
+    }
+
+    /// What a thread does.
+    fn serve(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job.run();
+                state = lock(&self.state);
+                continue;
+            }
+            state.idle += 1;
+            let (next, timeout) = self
+                .work
+                .wait_timeout(state, IDLE)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            state.idle -= 1;
+            if timeout.timed_out() && state.jobs.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+impl Job {
+    fn run(self) {
+        let done = self.read.finish();
+        lock(&self.back.done).push(done);
+        self.back.arrived.notify_one();
+    }
+}
+
+/// The reads of one batch by the pool. Dropped with reads under way it leaves them to the pool, which owns their
+/// buffers and files.
+#[derive(Default)]
+pub(super) struct PoolReads {
+    mailbox: Arc<Mailbox>,
+    in_flight: usize,
+}
+
+impl Engine for PoolReads {
+    fn turn(&mut self, reads: &mut Vec<Progress>, wait: Wait, done: &mut Vec<Done>) {
+        if !reads.is_empty() {
+            self.in_flight += reads.len();
+            POOL.begin(reads.drain(..).map(|read| Job {
+                read,
+                back: Arc::clone(&self.mailbox),
+            }));
+        }
+        let mut arrived = lock(&self.mailbox.done);
+        if wait == Wait::ForOne && self.in_flight > 0 {
+            while arrived.is_empty() {
+                arrived = self
+                    .mailbox
+                    .arrived
+                    .wait(arrived)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        self.in_flight -= arrived.len();
+        done.append(&mut arrived);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+}

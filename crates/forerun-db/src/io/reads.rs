@@ -1,0 +1,316 @@
+//! Reads of a whole batch: begun together, taken as they complete.
+//!
+//! ```text
+//!   push ─ push ─ push ─┐                        ┌─> Done, Done            the others go on
+//!                       └ turn: begin all, reap ─┤
+//!                                                └─> (ForOne) sleep until one is there
+//! ```
+//!
+//! Three backends do it: io_uring, where the kernel allows it; a pool of threads that call `pread`; and the
+//! caller itself, one read after the other, for files that are nobody else's to read, such as those of
+//! [`FaultIo`](super::fault::FaultIo). What they share stands here: a read is whole or an error. An interrupted
+//! one and one that gave fewer bytes go on where they stopped; the end of the file is an error.
+//!
+//! A buffer belongs to the queue from `push` until it comes back with its [`Done`], and so does the file: a queue
+//! may be dropped, or forgotten, at any time.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use forerun_core::Wait;
+
+use super::IoFile;
+use super::pool::PoolReads;
+#[cfg(target_os = "linux")]
+use super::uring::Ring;
+
+/// How the pages that a batch misses are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ReadBackend {
+    /// By io_uring where the kernel allows it, else by the pool; a read that would be alone, by a plain call.
+    #[default]
+    Auto,
+    /// By io_uring; where the kernel refuses it, by the pool.
+    Uring,
+    /// By a pool of threads.
+    Pool,
+    /// One after the other, by the thread that looks up.
+    Sync,
+}
+
+impl ReadBackend {
+    /// Every backend, for tests and measurements.
+    pub const ALL: [ReadBackend; 4] = [
+        ReadBackend::Auto,
+        ReadBackend::Uring,
+        ReadBackend::Pool,
+        ReadBackend::Sync,
+    ];
+
+    /// The backend's name, as [`FromStr`] reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadBackend::Auto => "auto",
+            ReadBackend::Uring => "uring",
+            ReadBackend::Pool => "pool",
+            ReadBackend::Sync => "sync",
+        }
+    }
+}
+
+impl fmt::Display for ReadBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no read backend's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no read backend is called {0:?}: there are {list}", list = ReadBackend::ALL.map(ReadBackend::name).join(", "))]
+pub struct UnknownReadBackend(pub String);
+
+impl FromStr for ReadBackend {
+    type Err = UnknownReadBackend;
+
+    fn from_str(name: &str) -> Result<Self, UnknownReadBackend> {
+        ReadBackend::ALL
+            .into_iter()
+            .find(|backend| backend.name() == name)
+            .ok_or_else(|| UnknownReadBackend(name.to_owned()))
+    }
+}
+
+/// A read to be done: the whole of `buffer`, from `offset` of a file on.
+pub(crate) struct Read<F> {
+    pub(crate) file: F,
+    pub(crate) offset: u64,
+    pub(crate) buffer: Vec<u8>,
+    /// Comes back with the read.
+    pub(crate) token: u32,
+}
+
+/// A read that has ended. The buffer is full if `result` is good, and holds anything if it is not.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) token: u32,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) result: io::Result<()>,
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) file: Arc<File>,
+    offset: u64,
+    pub(super) buffer: Vec<u8>,
+    filled: usize,
+    token: u32,
+}
+
+impl Progress {
+    fn new(read: Read<Arc<File>>) -> Self {
+        Progress {
+            file: read.file,
+            offset: read.offset,
+            buffer: read.buffer,
+            filled: 0,
+            token: read.token,
+        }
+    }
+
+    /// Where the rest is to be read from, and where to.
+    #[inline]
+    pub(super) fn rest(&mut self) -> (u64, &mut [u8]) {
+        (
+            self.offset + self.filled as u64,
+            &mut self.buffer[self.filled..],
+        )
+    }
+
+    /// Takes in what a call gave for the rest. `None`: there is more to read.
+    pub(super) fn advance(&mut self, result: io::Result<usize>) -> Option<io::Result<()>> {
+        match advance(&mut self.filled, self.buffer.len(), result) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    pub(super) fn done(self, result: io::Result<()>) -> Done {
+        Done {
+            token: self.token,
+            buffer: self.buffer,
+            result,
+        }
+    }
+
+    /// The read from its beginning, into a buffer that was put in the place of the one before.
+    #[cfg(target_os = "linux")]
+    pub(super) fn restart(self) -> Progress {
+        Progress { filled: 0, ..self }
+    }
+
+    /// Reads the rest by plain calls.
+    pub(super) fn finish(mut self) -> Done {
+        loop {
+            let file = Arc::clone(&self.file);
+            let (offset, rest) = self.rest();
+            let result = file.read_at(rest, offset);
+            if let Some(result) = self.advance(result) {
+                return self.done(result);
+            }
+        }
+    }
+}
+
+/// What a call that read made of `filled`; whether all of `len` is there.
+fn advance(filled: &mut usize, len: usize, result: io::Result<usize>) -> io::Result<bool> {
+    match result {
+        Ok(0) if *filled < len => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("the file ends {} bytes too early", len - *filled),
+        )),
+        Ok(got) => {
+            *filled = len.min(*filled + got);
+            Ok(*filled == len)
+        }
+        // The kernel may say of an io_uring read that it is to be tried again.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+            ) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Fills `buffer` from `offset` of a file on, at once.
+///
+/// # Errors
+/// That of the call that failed; `UnexpectedEof` if the file ends before.
+pub(crate) fn read_exact_at(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let result = file.read_at(&mut buffer[filled..], offset + filled as u64);
+        advance(&mut filled, buffer.len(), result)?;
+    }
+    Ok(())
+}
+
+/// What reads files that other threads, or the kernel, may read too.
+pub(super) trait Engine {
+    /// Begins all of `reads`, and appends what has completed to `done`. With [`Wait::ForOne`] at least one read
+    /// has, if any was under way.
+    fn turn(&mut self, reads: &mut Vec<Progress>, wait: Wait, done: &mut Vec<Done>);
+
+    /// Reads that were begun and not handed back.
+    fn in_flight(&self) -> usize;
+}
+
+/// The reads of one batch, over the files that live for `'f`.
+pub(crate) struct BatchedReads<'f> {
+    backend: ReadBackend,
+    /// Chosen at the first read that it could take.
+    engine: Option<Box<dyn Engine>>,
+    /// Pushed and not begun, for the engine.
+    shared: Vec<Progress>,
+    /// Pushed and not begun, for this thread.
+    own: Vec<Read<&'f dyn IoFile>>,
+}
+
+impl<'f> BatchedReads<'f> {
+    pub(crate) fn new(backend: ReadBackend) -> Self {
+        BatchedReads {
+            backend,
+            engine: None,
+            shared: Vec::new(),
+            own: Vec::new(),
+        }
+    }
+
+    /// Takes a read, which the next turn begins.
+    pub(crate) fn push(&mut self, read: Read<&'f dyn IoFile>) {
+        match read.file.shared() {
+            Some(file) if self.backend != ReadBackend::Sync => {
+                self.shared.push(Progress::new(Read {
+                    file: Arc::clone(file),
+                    offset: read.offset,
+                    buffer: read.buffer,
+                    token: read.token,
+                }));
+            }
+            _ => self.own.push(read),
+        }
+    }
+
+    /// Begins what was pushed, and appends what has completed to `done`. With [`Wait::ForOne`] at least one read
+    /// has, if any was pushed or is under way.
+    pub(crate) fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) {
+        let before = done.len();
+        if self.alone(wait) {
+            done.extend(self.shared.pop().map(Progress::finish));
+        } else if !self.shared.is_empty() {
+            let engine = self.engine.get_or_insert_with(|| engine(self.backend));
+            // The kernel and the pool read on while this thread does its own.
+            let now = if self.own.is_empty() {
+                wait
+            } else {
+                Wait::Never
+            };
+            engine.turn(&mut self.shared, now, done);
+        } else if let Some(engine) = &mut self.engine
+            && self.own.is_empty()
+            && engine.in_flight() > 0
+        {
+            engine.turn(&mut self.shared, wait, done);
+        }
+        for mut read in self.own.drain(..) {
+            let result = read_exact_at(read.file, &mut read.buffer, read.offset);
+            done.push(Done {
+                token: read.token,
+                buffer: read.buffer,
+                result,
+            });
+        }
+        debug_assert!(
+            wait == Wait::Never || done.len() > before || self.in_flight() == 0,
+            "a turn that may sleep completes something"
+        );
+    }
+
+    fn in_flight(&self) -> usize {
+        self.engine.as_ref().map_or(0, |engine| engine.in_flight())
+    }
+
+    /// Whether the only read there is may as well be done by a call: nothing else can be done meanwhile.
+    fn alone(&self, wait: Wait) -> bool {
+        self.backend == ReadBackend::Auto
+            && wait == Wait::ForOne
+            && self.shared.len() == 1
+            && self.own.is_empty()
+            && self.in_flight() == 0
+    }
+}
+
+/// The engine of a backend, or what it falls back to.
+fn engine(backend: ReadBackend) -> Box<dyn Engine> {
+    #[cfg(target_os = "linux")]
+    if matches!(backend, ReadBackend::Auto | ReadBackend::Uring)
+        && let Some(ring) = Ring::take()
+    {
+        return Box::new(ring);
+    }
+    let _ = backend;
+    Box::new(PoolReads::default())
+}
+
+#[cfg(test)]
+#[path = "reads_tests.rs"]
+mod tests;

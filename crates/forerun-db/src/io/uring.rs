@@ -1,0 +1,272 @@
+//! Reads by io_uring: one system call begins the reads of a round, and takes what has completed.
+//!
+//! ```text
+//!   waiting ──> flying[slot], owns buffer and file ──> submission queue ──> kernel
+//!                 │ ^                                                         │
+//!       done <────┘ └── rest of a short read <──────── completion queue <─────┘
+//! ```
+//!
+//! A ring is kept with its thread between batches, because making one costs as much as a read. It is taken out while a
+//! batch uses it; a batch inside a batch makes another.
+//!
+//! # What makes it sound
+//!
+//! The kernel writes into a buffer from the moment its entry is submitted until its completion is reaped. All that
+//! time the buffer and the file lie in `flying`: nothing reads, moves or frees the buffer's bytes. Dropping a ring
+//! waits until nothing flies; where even that fails, the buffers are leaked.
+
+#![allow(
+    unsafe_code,
+    reason = "the kernel writes into buffers: each place says why they are there for it"
+)]
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forerun_core::Wait;
+use io_uring::{IoUring, opcode, types};
+
+use super::reads::{Done, Engine, Progress};
+
+/// Entries of a ring: the most reads of a batch that are under way at once.
+const ENTRIES: u32 = 128;
+
+/// Reads as long as the kernel takes at once; more comes back short in any case.
+const MOST_READ_BYTES: usize = 1 << 30;
+
+thread_local! {
+    /// The ring of this thread, while no batch uses it.
+    static KEPT: RefCell<Option<Inner>> = const { RefCell::new(None) };
+}
+
+/// Set once the kernel has refused a ring, so that it is not asked for each batch.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// A ring, taken from its thread; it goes back there when it is dropped.
+pub(super) struct Ring {
+    /// There until dropped.
+    inner: Option<Inner>,
+}
+
+struct Inner {
+    ring: IoUring,
+    /// By slot: the reads whose entries are with the kernel, or about to be.
+    flying: Vec<Option<Progress>>,
+    /// Slots without a read.
+    free: Vec<u32>,
+    /// Reads that have not found a slot, and rests of short reads.
+    waiting: VecDeque<Progress>,
+    /// The kernel has refused a call that cannot be refused: the ring is not used again.
+    broken: bool,
+}
+
+impl Ring {
+    /// This thread's ring. `None` where the kernel has none for us.
+    pub(super) fn take() -> Option<Ring> {
+        // A thread on its end may have no thread-local value any more.
+        let kept = KEPT.try_with(|kept| kept.borrow_mut().take()).ok()?;
+        let inner = match kept {
+            Some(inner) => inner,
+            // Relaxed: nothing but the flag itself is told.
+            None if REFUSED.load(Ordering::Relaxed) => return None,
+            None => match Inner::new() {
+                Ok(inner) => inner,
+                Err(_) => {
+                    REFUSED.store(true, Ordering::Relaxed);
+                    return None;
+                }
+            },
+        };
+        Some(Ring { inner: Some(inner) })
+    }
+
+    /// Makes the kernel seem to refuse rings, or no longer so. Gives what was before.
+    #[cfg(test)]
+    pub(super) fn refuse(refused: bool) -> bool {
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().take());
+        REFUSED.swap(refused, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else {
+            return;
+        };
+        inner.settle();
+        if !inner.broken {
+            let _ = KEPT.try_with(|kept| *kept.borrow_mut() = Some(inner));
+        }
+    }
+}
+
+impl Engine for Ring {
+    fn turn(&mut self, reads: &mut Vec<Progress>, wait: Wait, done: &mut Vec<Done>) {
+        let Some(inner) = &mut self.inner else {
+            return;
+        };
+        inner.waiting.extend(reads.drain(..));
+        inner.turn(wait, done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.as_ref().map_or(0, Inner::in_flight)
+    }
+}
+
+impl Inner {
+    fn new() -> io::Result<Inner> {
+        // A ring that one thread submits to, and whose completions are worked off by that thread when it asks for
+        // them: no interrupts of the search in between. Older kernels have only the plain one.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(ENTRIES)
+            .or_else(|_| IoUring::new(ENTRIES))?;
+        Ok(Inner {
+            ring,
+            flying: (0..ENTRIES).map(|_| None).collect(),
+            free: (0..ENTRIES).rev().collect(),
+            waiting: VecDeque::new(),
+            broken: false,
+        })
+    }
+
+    fn flying(&self) -> usize {
+        self.flying.len() - self.free.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flying() + self.waiting.len()
+    }
+
+    fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) {
+        let before = done.len();
+        loop {
+            let began = self.enqueue();
+            let sleep = wait == Wait::ForOne && done.len() == before && self.in_flight() > 0;
+            // Completions that wait to be worked off take a call to be seen.
+            if began || sleep || self.ring.submission().taskrun() {
+                self.enter(usize::from(sleep));
+            }
+            self.reap(done);
+            if self.broken {
+                return self.finish_by_calls(done);
+            }
+            let enough = wait == Wait::Never || done.len() > before || self.in_flight() == 0;
+            // Rests of short reads are begun at once.
+            let more = !self.waiting.is_empty() && !self.free.is_empty();
+            if enough && !more {
+                return;
+            }
+        }
+    }
+
+    /// Puts waiting reads into the submission queue. Whether there was one.
+    fn enqueue(&mut self) -> bool {
+        let mut began = false;
+        while !self.waiting.is_empty()
+            && let Some(slot) = self.free.pop()
+            && let Some(read) = self.waiting.pop_front()
+        {
+            let read = self.flying[slot as usize].insert(read);
+            let fd = types::Fd(read.file.as_raw_fd());
+            let (offset, rest) = read.rest();
+            let len = rest.len().min(MOST_READ_BYTES) as u32;
+            let entry = opcode::Read::new(fd, rest.as_mut_ptr(), len)
+                .offset(offset)
+                .build()
+                .user_data(u64::from(slot));
+            // SAFETY: the buffer's bytes and the open file behind `fd` lie in `flying[slot]` until `reap` has seen this
+            // slot's completion, or for ever; until then nothing else uses the buffer. (Moving the `Vec` that owns
+            // the bytes does not move them.)
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            // There are as many slots as entries, and each turn submits all: there is room.
+            debug_assert!(pushed.is_ok());
+            if pushed.is_err() {
+                self.waiting.extend(self.flying[slot as usize].take());
+                self.free.push(slot);
+                break;
+            }
+            began = true;
+        }
+        began
+    }
+
+    /// Submits what is queued, and sleeps until `want` completions are there.
+    fn enter(&mut self, want: usize) {
+        loop {
+            match self.ring.submit_and_wait(want) {
+                Ok(_) => return,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    // The kernel is short of something that completions give back.
+                    io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => {
+                        if !self.ring.completion().is_empty() {
+                            return;
+                        }
+                        std::thread::yield_now();
+                    }
+                    _ => {
+                        self.broken = true;
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Takes what has completed.
+    fn reap(&mut self, done: &mut Vec<Done>) {
+        for entry in self.ring.completion() {
+            let slot = entry.user_data() as usize;
+            let Some(mut read) = self.flying.get_mut(slot).and_then(Option::take) else {
+                debug_assert!(false, "a completion without a read");
+                continue;
+            };
+            self.free.push(slot as u32);
+            let result = usize::try_from(entry.result())
+                .map_err(|_| io::Error::from_raw_os_error(-entry.result()));
+            match read.advance(result) {
+                Some(result) => done.push(read.done(result)),
+                None => self.waiting.push_back(read),
+            }
+        }
+    }
+
+    /// Ends every read after the ring has failed: by plain calls, into other buffers, since the kernel may still write
+    /// into those it was given.
+    fn finish_by_calls(&mut self, done: &mut Vec<Done>) {
+        for (slot, flying) in self.flying.iter_mut().enumerate() {
+            if let Some(mut read) = flying.take() {
+                let buffer = vec![0; read.buffer.len()];
+                std::mem::forget(std::mem::replace(&mut read.buffer, buffer));
+                done.push(read.restart().finish());
+                self.free.push(slot as u32);
+            }
+        }
+        done.extend(self.waiting.drain(..).map(Progress::finish));
+    }
+
+    /// Waits until nothing is under way.
+    fn settle(&mut self) {
+        self.waiting.clear();
+        let mut done = Vec::new();
+        while self.flying() > 0 && !self.broken {
+            // What comes back short is not read on.
+            self.enter(1);
+            self.reap(&mut done);
+            self.waiting.clear();
+        }
+        if self.broken {
+            for read in self.flying.iter_mut().filter_map(Option::take) {
+                // The kernel may still write into the buffer, so it is never freed.
+                std::mem::forget(read.buffer);
+            }
+        }
+    }
+}
