@@ -38,6 +38,7 @@ mod versions;
 pub mod wal;
 
 pub use batch::{Op, Ops, WriteBatch};
+pub use cache::CacheStats;
 pub use db::{Db, Iter, Snapshot, Stats};
 pub use error::{Error, Result};
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};

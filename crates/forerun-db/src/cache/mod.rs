@@ -69,17 +69,34 @@ pub(crate) struct CacheOptions {
 
 /// What the cache did and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CacheStats {
+#[non_exhaustive]
+pub struct CacheStats {
     /// Pages that were wanted and there.
-    pub(crate) hits: u64,
+    pub hits: u64,
     /// Pages that were read from files.
-    pub(crate) misses: u64,
+    pub misses: u64,
     /// Pages that made room for others.
-    pub(crate) evictions: u64,
+    pub evictions: u64,
     /// Memory of pages, of frames kept for them, and of all that is charged.
-    pub(crate) used_bytes: usize,
+    pub used_bytes: usize,
     /// The budget.
-    pub(crate) capacity_bytes: usize,
+    pub capacity_bytes: usize,
+}
+
+impl fmt::Display for CacheStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CacheStats {
+            hits,
+            misses,
+            evictions,
+            used_bytes,
+            capacity_bytes,
+        } = self;
+        write!(
+            f,
+            "{used_bytes} of {capacity_bytes} bytes; pages: {hits} hits, {misses} misses, {evictions} evictions"
+        )
+    }
 }
 
 /// The cache. It is shared by the runs of a store, or of several.
