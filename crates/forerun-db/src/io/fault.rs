@@ -95,6 +95,11 @@ impl FaultIo {
         self.lock().capacity_bytes = capacity_bytes;
     }
 
+    /// Whether files may have several names, as they may at first.
+    pub fn set_links(&self, has_links: bool) {
+        self.lock().has_links = has_links;
+    }
+
     /// The file system after the power was lost and came back. This one stays without.
     ///
     /// `seed` chooses what of the unsynced changes was kept. Seeds 0 and 1 are the extremes:
@@ -240,6 +245,25 @@ impl Io for FaultIo {
         }
         disk.change_name(NameChange::Unlink {
             path: path.to_owned(),
+        });
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut disk = self.enter("link", from)?;
+        let Some(&node @ Node::File(_)) = disk.names.get(from) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        if !disk.has_links {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if disk.names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        disk.check_parent(to)?;
+        disk.change_name(NameChange::Link {
+            path: to.to_owned(),
+            node,
         });
         Ok(())
     }

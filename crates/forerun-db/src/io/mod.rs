@@ -56,6 +56,13 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Gives a file a second name, which must be free. `Unsupported`, `CrossesDevices` or `PermissionDenied`: it cannot
+    /// have one there, and a copy may do; see [`link_or_copy`].
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _ = (from, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
@@ -112,6 +119,52 @@ pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io:
             Ok(taken) => {
                 bytes = bytes.get(taken..).ok_or(io::ErrorKind::InvalidData)?;
                 offset += taken as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Gives a file that does not change a second name, or where it cannot have one, a copy under that name, whose bytes
+/// are durable. The name is not: see [`Io::sync_dir`].
+///
+/// # Errors
+/// That of the call that failed. A part of a copy may be there.
+pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
+    match io.link(from, to) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported
+                    | io::ErrorKind::CrossesDevices
+                    | io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::TooManyLinks
+            ) => {}
+        linked => return linked,
+    }
+    let source = io.open(from, OpenMode::Read)?;
+    let len = source.len()?;
+    let copy = io.open(to, OpenMode::CreateEmpty)?;
+    copy_bytes(&*source, &*copy, len)?;
+    copy.sync()
+}
+
+/// Copies the first `len` bytes of a file to the start of another one.
+///
+/// # Errors
+/// That of the call that failed; `UnexpectedEof` if there are fewer.
+pub fn copy_bytes(from: &dyn IoFile, to: &dyn IoFile, len: u64) -> io::Result<()> {
+    let mut buffer = vec![0; len.min(256 << 10) as usize];
+    let mut offset = 0;
+    while offset < len {
+        let wanted = (len - offset).min(buffer.len() as u64) as usize;
+        match from.read_at(&mut buffer[..wanted], offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => {
+                write_all_at(to, &buffer[..got], offset)?;
+                offset += got as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

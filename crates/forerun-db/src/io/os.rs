@@ -44,6 +44,10 @@ impl Io for OsIo {
         std::fs::remove_file(path)
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
     }
@@ -99,7 +103,7 @@ impl IoFile for OsFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::{read_all, write_all_at};
+    use crate::io::{link_or_copy, read_all, write_all_at};
 
     #[test]
     fn a_file_is_written_read_cut_and_locked() {
@@ -128,6 +132,20 @@ mod tests {
                 .is_empty()
                 .unwrap()
         );
+    }
+
+    #[test]
+    fn a_second_name_is_of_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
+        let file = OsIo.open(&a, OpenMode::Create).unwrap();
+        write_all_at(&*file, b"hello", 0).unwrap();
+        link_or_copy(&OsIo, &a, &b).unwrap();
+        OsIo.remove(&a).unwrap();
+        let read = OsIo.open(&b, OpenMode::Read).unwrap();
+        assert_eq!(read_all(&*read).unwrap(), b"hello");
+        let taken = link_or_copy(&OsIo, &b, &b).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};
@@ -31,6 +31,8 @@ pub(crate) struct Run {
     filter: Filter,
     root: LineAligned,
     slots: PageSlots,
+    /// Set when no manifest names the run any more: its file goes with it.
+    obsolete_in: OnceLock<Arc<dyn Io>>,
 }
 
 impl Run {
@@ -105,6 +107,7 @@ impl Run {
             filter,
             root,
             slots,
+            obsolete_in: OnceLock::new(),
         })
     }
 
@@ -192,10 +195,27 @@ impl Run {
         }
     }
 
+    /// Removes the file when the last one who holds the run lets go of it. For a run that no manifest names, durably.
+    pub(crate) fn remove_when_dropped(&self, io: &Arc<dyn Io>) {
+        // Once is enough.
+        let _ = self.obsolete_in.set(Arc::clone(io));
+    }
+
     /// Names what is wrong in the file.
     #[cold]
     pub(crate) fn corrupt(&self, offset: u64, reason: &'static str) -> Error {
         Error::corrupt_file(&self.path, offset, reason)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(io) = self.obsolete_in.get()
+            && let Err(error) = io.remove(&self.path)
+        {
+            // The next opening of the store removes it.
+            tracing::warn!(path = %self.path.display(), %error, "a run that is of no use any more cannot be removed");
+        }
     }
 }
 

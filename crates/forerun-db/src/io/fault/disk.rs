@@ -161,7 +161,7 @@ enum Survival {
     Any,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub(super) inodes: Vec<Inode>,
     /// As seen.
@@ -174,6 +174,26 @@ pub(super) struct Disk {
     pub(super) capacity_bytes: Option<u64>,
     pub(super) powered_off: bool,
     pub(super) boots: u64,
+    /// Whether a file may have several names.
+    pub(super) has_links: bool,
+}
+
+impl Default for Disk {
+    fn default() -> Disk {
+        Disk {
+            inodes: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            unsynced_names: Vec::new(),
+            calls: 0,
+            faults: BTreeMap::new(),
+            hit: None,
+            capacity_bytes: None,
+            powered_off: false,
+            boots: 0,
+            has_links: true,
+        }
+    }
 }
 
 impl Disk {
@@ -238,7 +258,15 @@ impl Disk {
         let Some(capacity) = self.capacity_bytes else {
             return u64::MAX;
         };
-        let used: u64 = self.names.values().map(|node| self.len_of(*node)).sum();
+        // A file of two names takes its room once.
+        let mut files: Vec<usize> = Vec::new();
+        files.extend(self.names.values().filter_map(|node| match node {
+            Node::File(inode) => Some(*inode),
+            Node::Dir => None,
+        }));
+        files.sort_unstable();
+        files.dedup();
+        let used: u64 = files.iter().map(|file| self.inodes[*file].bytes.len() as u64).sum();
         let free = capacity.saturating_sub(used);
         free.saturating_add((self.inodes[inode].bytes.len() as u64).saturating_sub(offset))
     }
@@ -246,13 +274,6 @@ impl Disk {
     /// How long a file may get.
     pub(super) fn len_limit_bytes(&self, inode: usize) -> u64 {
         self.room_bytes(inode, 0)
-    }
-
-    fn len_of(&self, node: Node) -> u64 {
-        match node {
-            Node::File(inode) => self.inodes[inode].bytes.len() as u64,
-            Node::Dir => 0,
-        }
     }
 
     pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) {
@@ -299,6 +320,7 @@ impl Disk {
             names,
             boots,
             capacity_bytes: self.capacity_bytes,
+            has_links: self.has_links,
             ..Disk::default()
         }
     }
