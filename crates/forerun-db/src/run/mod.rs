@@ -27,6 +27,7 @@ mod page_builder;
 mod page_check;
 #[cfg(test)]
 mod page_tests;
+mod reader;
 mod row_search;
 mod search;
 mod stored;
@@ -34,6 +35,7 @@ mod writer;
 
 pub(crate) use meta::{RangeTombstone, RunMeta};
 pub(crate) use page::{Page, PageKind};
+pub(crate) use reader::Run;
 pub use row_search::{RowSearch, UnknownRowSearch};
 pub(crate) use stored::{PageLocation, unstore};
 pub(crate) use writer::RunWriter;

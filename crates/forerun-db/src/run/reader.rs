@@ -95,7 +95,7 @@ impl Run {
             .and_then(|()| check_root(Page::new(root.bytes()), &meta))
             .map_err(corrupt(footer.root.offset))?;
 
-        let slots = PageSlots::new(cache, meta.pages());
+        let slots = PageSlots::new(cache, meta.pages() as usize);
         Ok(Run {
             number,
             path: path.to_owned(),

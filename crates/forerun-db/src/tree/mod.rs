@@ -15,9 +15,13 @@
 //!   checkpoint.rs  a copy by hard links
 //! ```
 
+pub(crate) mod build;
+pub(crate) mod catalog;
+pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod manifest;
 pub(crate) mod merge;
+pub(crate) mod pick;
 pub(crate) mod retain;
 #[cfg(test)]
 pub(crate) mod testing;

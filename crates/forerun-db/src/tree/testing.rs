@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use forerun_core::Pages;
+
+use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, Version, Versions};
 use crate::{Error, Result};
@@ -176,4 +179,14 @@ impl Versions for Sorted {
     fn at(&self) -> Option<Version<'_>> {
         self.at.map(Held::version)
     }
+}
+
+/// A small cache.
+pub(crate) fn cache() -> Arc<PageCache> {
+    let options = CacheOptions {
+        capacity_bytes: 1 << 20,
+        page_bytes: 16 << 10,
+        pages: Pages::Small,
+    };
+    PageCache::new(options).unwrap()
 }
