@@ -27,7 +27,7 @@ use lock::Lock;
 /// The newest version of the format, which is the one that is written.
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"FORERUN\0";
-const FORMAT: &str = "FORMAT";
+pub(crate) const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 const LOCK: &str = "LOCK";
 
@@ -247,7 +247,7 @@ fn create_dirs(io: &dyn Io, path: &Path) -> Result<()> {
 }
 
 /// The directory that a path is in.
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,

@@ -5,6 +5,7 @@
 //!   pages below the root                      read when they are asked for, kept by the cache
 //! ```
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -30,6 +31,7 @@ pub(crate) struct Run {
     pages_end: u64,
     filter: Filter,
     root: LineAligned,
+    root_location: PageLocation,
     slots: PageSlots,
     /// Set when no manifest names the run any more: its file goes with it.
     obsolete_in: OnceLock<Arc<dyn Io>>,
@@ -106,6 +108,7 @@ impl Run {
             pages_end: footer.filter_offset,
             filter,
             root,
+            root_location: footer.root,
             slots,
             obsolete_in: OnceLock::new(),
         })
@@ -152,6 +155,16 @@ impl Run {
     #[inline(always)]
     pub(crate) fn root(&self) -> Page<'_> {
         Page::new(self.root.bytes())
+    }
+
+    /// Where the root is stored: the last page.
+    pub(crate) fn root_location(&self) -> PageLocation {
+        self.root_location
+    }
+
+    /// From the first page to behind the last one, in the file.
+    pub(crate) fn pages_range(&self) -> Range<u64> {
+        HEADER_BYTES as u64..self.pages_end
     }
 
     /// The pages of the run that are in the cache. The root needs none.

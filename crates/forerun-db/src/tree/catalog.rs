@@ -17,6 +17,7 @@ use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
+use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Manifest, RunRecord};
 use crate::{Error, Result};
@@ -145,6 +146,23 @@ impl Catalog {
         self.manifest = manifest;
         self.levels = Arc::clone(&levels);
         Ok(levels)
+    }
+
+    /// Copies the store as it is now to a directory that is not there yet, or empty. As long as this is borrowed,
+    /// nothing that it needs goes away but by the caller: segments of the log from
+    /// [`first_segment`](Logged::first_segment) on must stay.
+    ///
+    /// # Errors
+    /// As [`checkpoint`].
+    pub(crate) fn checkpoint(&self, into: &Path, log: &LogEnd) -> Result<()> {
+        checkpoint(
+            &*self.io,
+            &self.dir,
+            into,
+            &self.manifest,
+            &self.levels,
+            log,
+        )
     }
 }
 

@@ -17,6 +17,7 @@
 
 pub(crate) mod build;
 pub(crate) mod catalog;
+pub(crate) mod checkpoint;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod manifest;
@@ -25,6 +26,7 @@ pub(crate) mod pick;
 pub(crate) mod retain;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod verify;
 
 /// Reads `bytes` as a manifest, and returns how many runs it names; for fuzzing. What decodes encodes to the same
 /// bytes.

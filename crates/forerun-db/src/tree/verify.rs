@@ -1,0 +1,351 @@
+//! Every byte of the runs is looked at.
+//!
+//! ```text
+//!   manifest ──> levels: disjoint, in order           a damaged run is named, and the others are looked at all the same
+//!   file     ──> header, footer, meta, filter, root
+//!   pages    ──> root, depth first, as they are stored:
+//!                each once, at the end of the one before, between its separators, its rows in order
+//!   versions ──> counted, hashed against the filter, measured, and compared with what the meta says
+//! ```
+
+use std::cmp::Ordering;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::cache::PageCache;
+use crate::comparator::KeyOrder;
+use crate::io::Io;
+use crate::run::{Page, PageKind, PageLocation, Run, RunMeta, SearchKey};
+use crate::tree::catalog::open_run;
+use crate::tree::levels::{Levels, record};
+use crate::tree::limiter;
+use crate::tree::manifest::RunRecord;
+use crate::versions::{Kind, MAX_SEQUENCE};
+use crate::{Error, Result};
+
+/// What looking at every byte of a store's runs found.
+#[derive(Clone, Debug, Default)]
+pub struct Verified {
+    /// Runs that were looked at.
+    pub runs: u64,
+    /// Pages in them that were read.
+    pub pages: u64,
+    /// Versions of keys in these.
+    pub entries: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// What is wrong: the first thing of each run, and what runs are to each other.
+    pub problems: Vec<Error>,
+}
+
+/// Looks at the runs of open levels, as their files are now.
+///
+/// # Errors
+/// [`Error::Closed`] if it was told to stop. What is wrong with the runs is no error of this call.
+pub(crate) fn verify_levels(
+    io: &dyn Io,
+    dir: &Path,
+    levels: &Levels,
+    cache: &Arc<PageCache>,
+    stop: &AtomicBool,
+) -> Result<Verified> {
+    let mut verified = Verified::default();
+    for (_, run) in levels.runs() {
+        limiter::check(stop)?;
+        verify_file(
+            io,
+            dir,
+            &record(run),
+            levels.order(),
+            cache,
+            stop,
+            &mut verified,
+        )?;
+    }
+    verified.note_overlap(dir, levels);
+    Ok(verified)
+}
+
+/// Looks at the file of a run. Returns the run if all of it is as it should be.
+pub(crate) fn verify_file(
+    io: &dyn Io,
+    dir: &Path,
+    named: &RunRecord,
+    order: &KeyOrder,
+    cache: &Arc<PageCache>,
+    stop: &AtomicBool,
+    verified: &mut Verified,
+) -> Result<Option<Arc<Run>>> {
+    verified.runs += 1;
+    let checked = open_run(io, dir, named, order, cache).and_then(|run| {
+        verified.bytes += run.meta().file_bytes;
+        Walk::new(&run, stop, verified).run()?;
+        Ok(run)
+    });
+    match checked {
+        Ok(run) => Ok(Some(run)),
+        Err(Error::Closed) => Err(Error::Closed),
+        Err(error) => {
+            verified.problems.push(error);
+            Ok(None)
+        }
+    }
+}
+
+impl Verified {
+    /// Notes runs of one level that overlap.
+    pub(crate) fn note_overlap(&mut self, dir: &Path, levels: &Levels) {
+        if let Some((level, a, b)) = levels.overlap() {
+            let reason = format!(
+                "run {} of level {level} overlaps with run {}",
+                b.number(),
+                a.number()
+            );
+            self.problems.push(Error::corrupt_file(
+                &crate::run::path(dir, b.number()),
+                0,
+                reason,
+            ));
+        }
+    }
+}
+
+/// Internal pages have two children, but for the last one of a level: 2^32 pages are not higher than this.
+const DEPTH_LIMIT: usize = 40;
+
+/// A walk over all pages of a run.
+struct Walk<'a> {
+    run: &'a Run,
+    stop: &'a AtomicBool,
+    verified: &'a mut Verified,
+    /// What was seen of each page: nothing yet, or that it was read.
+    seen: Vec<bool>,
+    /// How many pages are above the one that is looked at.
+    depth: usize,
+    /// Where pages are stored, in the order of the walk.
+    places: Vec<PageLocation>,
+    /// What the versions add up to.
+    sum: RunMeta,
+    last: Option<(Vec<u8>, u64)>,
+    stored: Vec<u8>,
+    key: Vec<u8>,
+}
+
+/// The place of a separator: a key and a sequence number.
+type Bound<'a> = (&'a [u8], u64);
+
+impl<'a> Walk<'a> {
+    fn new(run: &'a Run, stop: &'a AtomicBool, verified: &'a mut Verified) -> Walk<'a> {
+        Walk {
+            run,
+            stop,
+            verified,
+            seen: vec![false; run.meta().pages() as usize],
+            depth: 0,
+            places: Vec::new(),
+            sum: RunMeta {
+                smallest_sequence: MAX_SEQUENCE,
+                ..RunMeta::default()
+            },
+            last: None,
+            stored: Vec::new(),
+            key: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<()> {
+        let root_number = self.run.meta().pages() - 1;
+        self.page(
+            root_number,
+            self.run.root_location(),
+            (b"", MAX_SEQUENCE),
+            None,
+        )?;
+        if self.seen.contains(&false) {
+            return Err(self.bad(
+                self.run.root_location(),
+                "there are pages that no page leads to",
+            ));
+        }
+        // Depth first, leaves come in the order of the file, and internal pages behind what is below them; so sorted
+        // by offset they must follow each other.
+        self.places.sort_by_key(|place| place.offset);
+        let range = self.run.pages_range();
+        let mut end = range.start;
+        for place in &self.places {
+            if end != place.offset {
+                return Err(self.bad(*place, "it does not follow the page before"));
+            }
+            end = place.end();
+        }
+        if end != range.end {
+            return Err(self
+                .run
+                .corrupt(end, "there are bytes behind the last page"));
+        }
+        self.compare_meta()
+    }
+
+    /// Looks at a page that is to hold what stands from `from` on and before `to`.
+    fn page(
+        &mut self,
+        number: u32,
+        place: PageLocation,
+        from: Bound<'_>,
+        to: Option<Bound<'_>>,
+    ) -> Result<()> {
+        limiter::check(self.stop)?;
+        match self.seen.get_mut(number as usize) {
+            Some(seen) if !*seen => *seen = true,
+            _ => {
+                return Err(self.bad(
+                    place,
+                    "a page with its number is elsewhere, or there is none",
+                ));
+            }
+        }
+        let mut bytes = Vec::new();
+        self.run.read_page(place, &mut self.stored, &mut bytes)?;
+        self.places.push(place);
+        self.verified.pages += 1;
+        let page = Page::new(&bytes);
+        let is_leaf = number < self.run.meta().leaf_pages;
+        match (page.kind(), is_leaf) {
+            (PageKind::Leaf, true) => self.leaf(page, place, from, to),
+            (PageKind::Internal, false) => self.internal(page, number, place, from, to),
+            _ => Err(self.bad(place, "it is not of the kind that its number says")),
+        }
+    }
+
+    fn internal(
+        &mut self,
+        page: Page<'_>,
+        number: u32,
+        place: PageLocation,
+        from: Bound<'_>,
+        to: Option<Bound<'_>>,
+    ) -> Result<()> {
+        let (mut key, mut next_key) = (from.0.to_vec(), Vec::new());
+        let mut sequence = from.1;
+        self.depth += 1;
+        if self.depth > DEPTH_LIMIT {
+            return Err(self.bad(place, "it is too deep below the root"));
+        }
+        for row in 0..page.rows() {
+            let (child, child_place) = page.child(row);
+            if child >= number {
+                return Err(self.bad(place, "a child's number is not below its own"));
+            }
+            let next = match row + 1 < page.rows() {
+                true => {
+                    page.key_into(row + 1, &mut next_key);
+                    Some((&next_key[..], page.sequence(row + 1)))
+                }
+                false => to,
+            };
+            if next.is_some_and(|next| self.order((&key, sequence), next).is_ge()) {
+                return Err(self.bad(place, "its separators are out of order"));
+            }
+            self.page(child, child_place, (&key, sequence), next)?;
+            if row + 1 < page.rows() {
+                sequence = page.sequence(row + 1);
+                std::mem::swap(&mut key, &mut next_key);
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn leaf(
+        &mut self,
+        page: Page<'_>,
+        place: PageLocation,
+        from: Bound<'_>,
+        to: Option<Bound<'_>>,
+    ) -> Result<()> {
+        for row in 0..page.rows() {
+            let mut key = std::mem::take(&mut self.key);
+            page.key_into(row, &mut key);
+            let sequence = page.sequence(row);
+            let at = (&key[..], sequence);
+            if self
+                .last
+                .as_ref()
+                .is_some_and(|last| self.order((&last.0, last.1), at).is_ge())
+            {
+                return Err(self.bad(place, "a version is out of order"));
+            }
+            if self.order(at, from).is_lt() || to.is_some_and(|to| self.order(at, to).is_ge()) {
+                return Err(self.bad(place, "a version is not where the separators say"));
+            }
+            if !self.run.may_contain(SearchKey::new(&key, sequence).hash) {
+                return Err(self.bad(place, "the filter does not know one of its keys"));
+            }
+            self.sum.entries += 1;
+            self.sum.deletions += u64::from(page.version_kind(row) == Kind::Deletion);
+            self.sum.raw_bytes += (key.len() + page.value(row).len()) as u64;
+            self.sum.smallest_sequence = self.sum.smallest_sequence.min(sequence);
+            self.sum.largest_sequence = self.sum.largest_sequence.max(sequence);
+            if self.sum.entries == 1 {
+                self.sum.smallest.clone_from(&key);
+            }
+            let last = self.last.get_or_insert_default();
+            // The last key's room is the next one's.
+            self.key = std::mem::replace(&mut last.0, key);
+            last.1 = sequence;
+        }
+        self.verified.entries += page.rows() as u64;
+        Ok(())
+    }
+
+    fn compare_meta(&mut self) -> Result<()> {
+        let meta = self.run.meta();
+        if let Some((key, _)) = self.last.take() {
+            self.sum.largest = key;
+        }
+        let sum = &self.sum;
+        let differs = [
+            (sum.entries == meta.entries, "how many versions there are"),
+            (
+                sum.deletions == meta.deletions,
+                "how many deletions there are",
+            ),
+            (
+                sum.raw_bytes == meta.raw_bytes,
+                "how many bytes the keys and values have",
+            ),
+            (sum.smallest == meta.smallest, "the smallest key"),
+            (sum.largest == meta.largest, "the largest key"),
+            (
+                sum.smallest_sequence == meta.smallest_sequence,
+                "the smallest sequence number",
+            ),
+            (
+                sum.largest_sequence == meta.largest_sequence,
+                "the largest sequence number",
+            ),
+        ]
+        .into_iter()
+        .find(|(is_same, _)| !is_same);
+        match differs {
+            Some((_, what)) => {
+                let reason = format!("the run's description is wrong about {what}");
+                Err(Error::corrupt_file(
+                    self.run.path(),
+                    meta.file_bytes,
+                    reason,
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn order(&self, a: Bound<'_>, b: Bound<'_>) -> Ordering {
+        self.run.order().compare(a.0, b.0).then(b.1.cmp(&a.1))
+    }
+
+    fn bad(&self, place: PageLocation, reason: &'static str) -> Error {
+        self.run.corrupt(place.offset, reason)
+    }
+}
