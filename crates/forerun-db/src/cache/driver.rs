@@ -24,16 +24,8 @@ use super::slots::Published;
 use super::{PageCache, PageSlots};
 use crate::io::IoFile;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
+use crate::run::PageLocation;
 use crate::{Error, Result};
-
-/// Where a page lies in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) offset: u64,
-    pub(crate) stored_len: u32,
-    /// Its length in memory.
-    pub(crate) raw_len: u32,
-}
 
 /// What pages are read from: a run.
 pub(crate) trait PageSource: Sync {
@@ -44,20 +36,17 @@ pub(crate) trait PageSource: Sync {
 
     fn slots(&self) -> &PageSlots;
 
+    /// Refuses a place where no page can be, before memory is taken for it.
+    fn check_location(&self, location: PageLocation) -> Result<()>;
+
     /// Makes a page of what was stored: checked, decompressed, its structure checked too. `into` has the page's length.
     fn unstore(
         &self,
-        extent: Extent,
-        stored: &mut [u8],
+        location: PageLocation,
+        stored: &[u8],
         into: &mut [u8],
     ) -> Result<(), &'static str>;
 }
-
-/// Reads longer than this are believed only if the file is as long.
-const UNCHECKED_BYTES: u32 = 1 << 20;
-
-/// The longest page: the longest value and key, and room for what a page has besides.
-const MOST_PAGE_BYTES: usize = crate::MAX_VALUE_BYTES + 2 * crate::MAX_KEY_BYTES + 4096;
 
 /// Pages lent to a batch from which on it comes to an end: no new lookups begin.
 const CROWDED_FROM: usize = 32;
@@ -88,7 +77,7 @@ struct State<'g> {
 struct Request<'g> {
     source: &'g dyn PageSource,
     page_no: u32,
-    extent: Extent,
+    location: PageLocation,
     /// Lookups that have not taken the outcome. None: the request is free.
     waiters: u32,
     /// `None` while it is under way.
@@ -117,15 +106,10 @@ impl<'g> Reads<'g> {
         }
     }
 
-    /// A page that is in the cache.
+    /// A page that is in the cache, with whatever its frame holds behind it: its length need not be known.
     #[inline(always)]
-    pub(crate) fn resident(
-        &self,
-        slots: &'g PageSlots,
-        page_no: u32,
-        raw_len: u32,
-    ) -> Option<&'g [u8]> {
-        let bytes = slots.get(page_no, raw_len as usize, self.pin)?;
+    pub(crate) fn resident(&self, slots: &'g PageSlots, page_no: u32) -> Option<&'g [u8]> {
+        let bytes = slots.get(page_no, usize::MAX, self.pin)?;
         self.hits.set(self.hits.get() + 1);
         Some(bytes)
     }
@@ -135,12 +119,12 @@ impl<'g> Reads<'g> {
         &self,
         source: &'g dyn PageSource,
         page_no: u32,
-        extent: Extent,
+        location: PageLocation,
     ) -> Awaited<'_, 'g> {
         self.misses.set(self.misses.get() + 1);
         Awaited {
             reads: self,
-            request: Some(self.request(source, page_no, extent)),
+            request: Some(self.request(source, page_no, location)),
         }
     }
 
@@ -150,14 +134,14 @@ impl<'g> Reads<'g> {
     }
 
     /// The request for a page, its waiter counted.
-    fn request(&self, source: &'g dyn PageSource, page_no: u32, extent: Extent) -> u32 {
+    fn request(&self, source: &'g dyn PageSource, page_no: u32, location: PageLocation) -> u32 {
         let slots = source.slots();
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
         let open = state.requests.iter_mut().enumerate().find(|(_, request)| {
             request.waiters > 0
-                && request.extent == extent
+                && request.location == location
                 && is_it(request.source.slots(), request.page_no)
         });
         if let Some((at, request)) = open {
@@ -171,13 +155,13 @@ impl<'g> Reads<'g> {
             .lent
             .iter()
             .find(|(other, no, _)| is_it(other, *no))
-            .map(|&(.., bytes)| Ok(&bytes[..bytes.len().min(extent.raw_len as usize)]));
+            .map(|&(.., bytes)| Ok(&bytes[..bytes.len().min(location.raw_len as usize)]));
         let request = Request {
             source,
             page_no,
-            extent,
+            location,
             waiters: 1,
-            outcome: lent.or_else(|| check(source, page_no, extent).err().map(Err)),
+            outcome: lent.or_else(|| check(source, page_no, location).err().map(Err)),
         };
         let wait = request.outcome.is_none();
         let at = match state.free.pop() {
@@ -201,14 +185,14 @@ impl<'g> Reads<'g> {
     fn complete(&self, state: &mut State<'g>, mut done: Done) {
         let at = done.token as usize;
         let request = &state.requests[at];
-        let (source, page_no, extent) = (request.source, request.page_no, request.extent);
+        let (source, page_no, location) = (request.source, request.page_no, request.location);
         if request.waiters == 0 {
             // Every lookup that waited for it was dropped.
             state.free.push(done.token);
         } else {
             let outcome = match done.result {
                 Err(error) => Err(Error::io("read", source.path(), error)),
-                Ok(()) => self.take_in(source, page_no, extent, &mut done.buffer),
+                Ok(()) => self.take_in(source, page_no, location, &done.buffer),
             };
             let outcome = outcome.map(|published| match published {
                 Published::Cached(bytes) => bytes,
@@ -231,10 +215,10 @@ impl<'g> Reads<'g> {
         &self,
         source: &'g dyn PageSource,
         page_no: u32,
-        extent: Extent,
-        stored: &mut [u8],
+        location: PageLocation,
+        stored: &[u8],
     ) -> Result<Published<'g>> {
-        let raw_len = extent.raw_len as usize;
+        let raw_len = location.raw_len as usize;
         let mut page = self
             .cache
             .place(raw_len, self.pin)
@@ -243,32 +227,19 @@ impl<'g> Reads<'g> {
                 reason: "for a page of a run".to_owned(),
             })?;
         source
-            .unstore(extent, stored, page.bytes_mut(raw_len))
-            .map_err(|reason| Error::corrupt_file(source.path(), extent.offset, reason))?;
+            .unstore(location, stored, page.bytes_mut(raw_len))
+            .map_err(|reason| Error::corrupt_file(source.path(), location.offset, reason))?;
         Ok(source.slots().publish(page_no, raw_len, page, self.pin))
     }
 }
 
-/// Refuses what no run has, before memory is taken for it.
-fn check(source: &dyn PageSource, page_no: u32, extent: Extent) -> Result<()> {
-    let bad = |reason: &str| Err(Error::corrupt_file(source.path(), extent.offset, reason));
+/// Refuses what the run does not have.
+fn check(source: &dyn PageSource, page_no: u32, location: PageLocation) -> Result<()> {
     if page_no as usize >= source.slots().len() {
-        return bad("a page refers to a page number that the run does not have");
+        let reason = "a page leads to one that the run does not have";
+        return Err(Error::corrupt_file(source.path(), location.offset, reason));
     }
-    if extent.raw_len as usize > MOST_PAGE_BYTES || extent.stored_len as usize > MOST_PAGE_BYTES {
-        return bad("a page refers to one that is too long");
-    }
-    if extent.stored_len > UNCHECKED_BYTES {
-        let len = source
-            .file()
-            .len()
-            .map_err(|error| Error::io("measure", source.path(), error))?;
-        let end = extent.offset.checked_add(u64::from(extent.stored_len));
-        if end.is_none_or(|end| end > len) {
-            return bad("a page refers to one behind the end of the file");
-        }
-    }
-    Ok(())
+    source.check_location(location)
 }
 
 impl Driver for Reads<'_> {
@@ -285,10 +256,10 @@ impl Driver for Reads<'_> {
         for at in state.queued.drain(..) {
             let request = &state.requests[at as usize];
             let mut buffer = state.buffers.pop().unwrap_or_default();
-            buffer.resize(request.extent.stored_len as usize, 0);
+            buffer.resize(request.location.stored_len as usize, 0);
             reads.push(Read {
                 file: request.source.file(),
-                offset: request.extent.offset,
+                offset: request.location.offset,
                 buffer,
                 token: at,
             });

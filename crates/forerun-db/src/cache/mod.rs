@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forerun_core::{CACHE_LINE_BYTES, Pages};
 
-pub(crate) use frames::{Pin, pin};
+pub(crate) use frames::{Pin, pin, reclaim};
 pub(crate) use slots::PageSlots;
 
 use crate::{Error, Result};
@@ -242,6 +242,11 @@ impl PageCache {
             cache: Arc::clone(self),
             bytes,
         }
+    }
+
+    /// Counts pages that were wanted and there, and those that were not.
+    pub(crate) fn count(&self, hits: u64, misses: u64) {
+        self.counters.count(hits, misses);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -25,7 +25,8 @@ pub(crate) struct PageSlots {
 
 impl PageSlots {
     /// Slots for `count` pages, none of them in the cache.
-    pub(crate) fn new(cache: &Arc<PageCache>, count: usize) -> Self {
+    pub(crate) fn new(cache: &Arc<PageCache>, count: u32) -> Self {
+        let count = count as usize;
         PageSlots {
             words: Arc::new(Words::new(count)),
             cache: Arc::clone(cache),

@@ -1,0 +1,551 @@
+//! Cursors over all versions of a run, and of the disjoint runs of a level.
+//!
+//! ```text
+//!   root, row ─> internal page, row ─> … ─> leaf, row          each page in a buffer of the cursor's own
+//!                                             │ end of the leaf
+//!   next leaf: up to the first page that has a row more, down its first children
+//!
+//!   cache     pages that are there are copied; the first few leaves are read into it
+//!   file      later leaves: several with one read, past the cache    │ leaf │ leaf │ leaf │ …
+//! ```
+//!
+//! A cursor holds no pin between calls, so it may be kept for long. A short scan leaves what it read in the cache, a long
+//! one does not.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forerun_core::alone_with;
+
+use super::RowSearch;
+use super::page::{Page, PageKind};
+use super::reader::Run;
+use super::search;
+use super::stored::{PageLocation, unstore};
+use crate::Result;
+use crate::cache::driver::Reads;
+use crate::cache;
+use crate::comparator::KeyOrder;
+use crate::io::ReadBackend;
+use crate::io::reads::read_exact_at;
+use crate::versions::{Version, Versions};
+
+/// Leaves that a cursor reads into the cache before it goes past it.
+const LEAVES_INTO_CACHE: u32 = 8;
+
+/// Bytes of the first and of the largest read of several leaves.
+const AHEAD_FROM_BYTES: u64 = 32 << 10;
+const AHEAD_UP_TO_BYTES: u64 = 256 << 10;
+
+/// A page in a cursor's buffer.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: Vec<u8>,
+    /// `None`: the buffer holds no page.
+    number: Option<u32>,
+}
+
+impl Held {
+    fn page(&self) -> Page<'_> {
+        Page::new(&self.bytes)
+    }
+}
+
+/// An internal page, and the row the cursor went down by.
+#[derive(Debug, Default)]
+struct Above {
+    /// The root's stays empty.
+    held: Held,
+    row: usize,
+}
+
+/// Where a descent goes.
+#[derive(Clone, Copy)]
+enum To<'k> {
+    First,
+    Last,
+    Key(&'k [u8], u64),
+}
+
+impl To<'_> {
+    fn row(self, page: Page<'_>, order: &KeyOrder) -> usize {
+        match self {
+            To::First => 0,
+            To::Last => page.rows().saturating_sub(1),
+            To::Key(key, sequence) => search::child(page, order, key, sequence, RowSearch::Heads),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Forward,
+    Backward,
+}
+
+/// A part of the file that holds leaves to come.
+#[derive(Debug, Default)]
+struct Ahead {
+    bytes: Vec<u8>,
+    offset: u64,
+    /// Bytes of the next read.
+    window: u64,
+}
+
+impl Ahead {
+    fn find(&self, location: PageLocation) -> Option<&[u8]> {
+        let start = usize::try_from(location.offset.checked_sub(self.offset)?).ok()?;
+        self.bytes
+            .get(start..start.checked_add(location.stored_len as usize)?)
+    }
+}
+
+/// A cursor over a run.
+#[derive(Debug)]
+pub(crate) struct RunCursor<'r> {
+    run: &'r Run,
+    /// From the root down to the page above the leaf; empty if the root is the leaf.
+    path: Vec<Above>,
+    leaf: Held,
+    /// The row it stands at, if it stands anywhere.
+    row: Option<usize>,
+    /// The key there, and how many bytes of it are the leaf's prefix.
+    key: Vec<u8>,
+    prefix_len: Option<usize>,
+    /// Leaves that may still be read into the cache.
+    into_cache: u32,
+    ahead: Ahead,
+}
+
+impl<'r> RunCursor<'r> {
+    /// A cursor that stands nowhere.
+    pub(crate) fn new(run: &'r Run) -> Self {
+        RunCursor {
+            run,
+            path: Vec::new(),
+            leaf: Held::default(),
+            row: None,
+            key: Vec::new(),
+            prefix_len: None,
+            into_cache: LEAVES_INTO_CACHE,
+            ahead: Ahead::default(),
+        }
+    }
+
+    /// A cursor that leaves the cache as it is: for reading the whole run, once.
+    pub(crate) fn past_cache(run: &'r Run) -> Self {
+        RunCursor {
+            into_cache: 0,
+            ..RunCursor::new(run)
+        }
+    }
+
+    /// The page on the path at `level`; the root at 0.
+    fn above(&self, level: usize) -> Page<'_> {
+        match level {
+            0 => self.run.root(),
+            _ => self.path[level].held.page(),
+        }
+    }
+
+    /// Goes down from the root to a leaf.
+    fn descend(&mut self, to: To<'_>) -> Result<()> {
+        self.ahead.window = AHEAD_FROM_BYTES;
+        if self.run.root().kind() == PageKind::Leaf {
+            if self.leaf.number.is_none() {
+                self.leaf.bytes.extend_from_slice(self.run.root().bytes());
+                self.leaf.number = Some(0);
+                self.prefix_len = None;
+            }
+            return Ok(());
+        }
+        if self.path.is_empty() {
+            self.path.push(Above::default());
+        }
+        self.path[0].row = to.row(self.run.root(), self.run.order());
+        self.go_down(0, to, Way::Forward)
+    }
+
+    /// Goes down from the row of the page at `level`.
+    fn go_down(&mut self, mut level: usize, to: To<'_>, way: Way) -> Result<()> {
+        loop {
+            let page = self.above(level);
+            let row = self.path[level].row;
+            let (number, location) = page.child(row);
+            // Leaves have the first numbers, and a child has a smaller one than its parent.
+            let above = self.path[level].held.number.unwrap_or(u32::MAX);
+            if number >= above {
+                let reason = "a page leads to one that is not below it";
+                return Err(self.run.corrupt(location.offset, reason));
+            }
+            if number < self.run.meta().leaf_pages {
+                return self.load_leaf(level, way);
+            }
+            level += 1;
+            if self.path.len() == level {
+                self.path.push(Above::default());
+            }
+            let mut held = std::mem::take(&mut self.path[level].held);
+            let loaded = load(self.run, number, location, &mut held);
+            self.path[level].held = held;
+            loaded?;
+            let page = self.path[level].held.page();
+            if page.kind() != PageKind::Internal {
+                let reason = "a leaf stands where an internal page should";
+                return Err(self.run.corrupt(location.offset, reason));
+            }
+            let row = to.row(page, self.run.order());
+            self.path[level].row = row;
+        }
+    }
+
+    /// Loads the leaf below the row of the page at `level`, which becomes the last one of the path.
+    fn load_leaf(&mut self, level: usize, way: Way) -> Result<()> {
+        self.path.truncate(level + 1);
+        let page = self.above(level);
+        let row = self.path[level].row;
+        let (number, location) = page.child(row);
+        if self.leaf.number == Some(number) {
+            return Ok(());
+        }
+        self.prefix_len = None;
+        let cached = copy_cached(self.run, number, location, &mut self.leaf);
+        if !cached && self.into_cache > 0 {
+            self.into_cache -= 1;
+            load(self.run, number, location, &mut self.leaf)?;
+        } else if !cached {
+            let siblings = (page.child(0).1, page.child(page.rows() - 1).1);
+            self.load_ahead(number, location, siblings, way)?;
+        }
+        if self.leaf.page().kind() != PageKind::Leaf {
+            self.leaf.number = None;
+            let reason = "an internal page stands where a leaf should";
+            return Err(self.run.corrupt(location.offset, reason));
+        }
+        Ok(())
+    }
+
+    /// Loads a leaf past the cache, from what was read ahead, or with what lies before or behind it.
+    fn load_ahead(
+        &mut self,
+        number: u32,
+        location: PageLocation,
+        (first, last): (PageLocation, PageLocation),
+        way: Way,
+    ) -> Result<()> {
+        self.run.check_location(location)?;
+        self.leaf.number = None;
+        if self.ahead.find(location).is_none() {
+            let window = self.ahead.window.max(u64::from(location.stored_len));
+            self.ahead.window = (self.ahead.window * 2).clamp(AHEAD_FROM_BYTES, AHEAD_UP_TO_BYTES);
+            let range = match way {
+                Way::Forward => {
+                    location.offset..last.end().clamp(location.end(), location.offset + window)
+                }
+                Way::Backward => {
+                    let from = location.end().saturating_sub(window);
+                    first.offset.clamp(from.min(location.offset), location.offset)..location.end()
+                }
+            };
+            self.read_ahead(range);
+        }
+        let run = self.run;
+        match self.ahead.find(location) {
+            Some(stored) => {
+                self.leaf.bytes.resize(location.raw_len as usize, 0);
+                unstore(run.salt(), location, stored, &mut self.leaf.bytes)
+                    .map_err(|reason| run.corrupt(location.offset, reason))?;
+            }
+            // It could not be read with the others: what fails may be another's.
+            None => {
+                let stored = &mut self.ahead.bytes;
+                run.read_page(location, stored, &mut self.leaf.bytes)?;
+                self.ahead.offset = location.offset;
+            }
+        }
+        self.leaf.number = Some(number);
+        Ok(())
+    }
+
+    /// Reads a part of the file; if that fails, nothing is read.
+    fn read_ahead(&mut self, range: Range<u64>) {
+        let ahead = &mut self.ahead;
+        ahead.offset = range.start;
+        ahead.bytes.clear();
+        let len = (range.end - range.start) as usize;
+        if ahead.bytes.try_reserve(len).is_err() {
+            return;
+        }
+        ahead.bytes.resize(len, 0);
+        if read_exact_at(self.run.file(), &mut ahead.bytes, range.start).is_err() {
+            ahead.bytes.clear();
+        }
+    }
+
+    /// Goes to the neighbouring leaf. Whether there is one.
+    fn turn_leaf(&mut self, way: Way) -> Result<bool> {
+        let mut level = self.path.len();
+        while level > 0 {
+            level -= 1;
+            let rows = self.above(level).rows();
+            let row = &mut self.path[level].row;
+            let next = match way {
+                Way::Forward => Some(*row + 1).filter(|next| *next < rows),
+                Way::Backward => row.checked_sub(1),
+            };
+            if let Some(next) = next {
+                *row = next;
+                let to = match way {
+                    Way::Forward => To::First,
+                    Way::Backward => To::Last,
+                };
+                self.go_down(level, to, way)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Stands at a row of the leaf.
+    fn stand(&mut self, row: usize) {
+        let page = Page::new(&self.leaf.bytes);
+        match self.prefix_len {
+            Some(len) => self.key.truncate(len),
+            None => {
+                self.key.clear();
+                self.key.extend_from_slice(page.prefix());
+                self.prefix_len = Some(self.key.len());
+            }
+        }
+        self.key.extend_from_slice(page.suffix(row));
+        self.row = Some(row);
+    }
+
+    fn first_behind(&mut self, row: usize) -> Result<()> {
+        if row < self.leaf.page().rows() {
+            self.stand(row);
+        } else if self.turn_leaf(Way::Forward)? {
+            self.stand(0);
+        }
+        Ok(())
+    }
+
+    fn last_before(&mut self, row: usize) -> Result<()> {
+        if let Some(row) = row.checked_sub(1) {
+            self.stand(row);
+        } else if self.turn_leaf(Way::Backward)? {
+            self.stand(self.leaf.page().rows().saturating_sub(1));
+        }
+        Ok(())
+    }
+
+    fn lower_bound(&self, key: &[u8], sequence: u64) -> usize {
+        let order = self.run.order();
+        search::lower_bound(self.leaf.page(), order, key, sequence, RowSearch::Heads)
+    }
+}
+
+impl Versions for RunCursor<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        self.row = None;
+        self.descend(To::First)?;
+        self.stand(0);
+        Ok(())
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.row = None;
+        self.descend(To::Last)?;
+        self.stand(self.leaf.page().rows().saturating_sub(1));
+        Ok(())
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        self.row = None;
+        self.descend(To::Key(key, sequence))?;
+        let row = self.lower_bound(key, sequence);
+        self.first_behind(row)
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        self.row = None;
+        self.descend(To::Key(key, sequence))?;
+        let row = self.lower_bound(key, sequence);
+        self.last_before(row)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        match self.row.take() {
+            Some(row) => self.first_behind(row + 1),
+            None => Ok(()),
+        }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        match self.row.take() {
+            Some(row) => self.last_before(row),
+            None => Ok(()),
+        }
+    }
+
+    fn at(&self) -> Option<Version<'_>> {
+        let row = self.row?;
+        let page = self.leaf.page();
+        Some(Version {
+            key: &self.key,
+            sequence: page.sequence(row),
+            kind: page.version_kind(row),
+            value: page.value(row),
+        })
+    }
+}
+
+/// Copies a page from the cache, if it is there.
+fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> bool {
+    let pin = cache::pin();
+    let Some(bytes) = run.slots().get(number, location.raw_len as usize, &pin) else {
+        return false;
+    };
+    run.slots().cache().count(1, 0);
+    held.bytes.clear();
+    held.bytes.extend_from_slice(bytes);
+    held.number = Some(number);
+    true
+}
+
+/// Loads a page through the cache, unless the buffer holds it already.
+fn load(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> Result<()> {
+    if held.number == Some(number) || copy_cached(run, number, location, held) {
+        return Ok(());
+    }
+    held.number = None;
+    let pin = cache::pin();
+    let reads = Reads::new(run.slots().cache(), &pin, ReadBackend::Sync);
+    let bytes = alone_with(&reads, reads.page(run, number, location))?;
+    held.bytes.clear();
+    held.bytes.extend_from_slice(bytes);
+    held.number = Some(number);
+    Ok(())
+}
+
+/// A cursor over the runs of a level, which are ascending and have no key in common.
+#[derive(Debug)]
+pub(crate) struct LevelCursor<'r> {
+    runs: &'r [Arc<Run>],
+    /// The cursor over one of them, and which.
+    cursor: Option<(usize, RunCursor<'r>)>,
+    open: fn(&'r Run) -> RunCursor<'r>,
+}
+
+impl<'r> LevelCursor<'r> {
+    /// A cursor that stands nowhere.
+    pub(crate) fn new(runs: &'r [Arc<Run>]) -> Self {
+        LevelCursor {
+            runs,
+            cursor: None,
+            open: RunCursor::new,
+        }
+    }
+
+    /// A cursor that leaves the cache as it is.
+    pub(crate) fn past_cache(runs: &'r [Arc<Run>]) -> Self {
+        LevelCursor {
+            open: RunCursor::past_cache,
+            ..LevelCursor::new(runs)
+        }
+    }
+
+    /// The cursor over the run at a place, if there is a run.
+    fn at_run(&mut self, at: usize) -> Option<&mut RunCursor<'r>> {
+        let runs = self.runs;
+        let run = runs.get(at)?;
+        if self.cursor.as_ref().is_none_or(|(open, _)| *open != at) {
+            self.cursor = Some((at, (self.open)(run)));
+        }
+        self.cursor.as_mut().map(|(_, cursor)| cursor)
+    }
+
+    /// The first run that does not end before `key`; their number if there is none.
+    fn first_not_before(&self, key: &[u8]) -> usize {
+        let ends_before =
+            |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
+        self.runs.partition_point(ends_before)
+    }
+
+    /// Goes on to the first version of the next run, if the cursor has come to the end of its own.
+    fn go_on(&mut self, at: usize) -> Result<()> {
+        match self.at() {
+            Some(_) => Ok(()),
+            None => self.at_run(at + 1).map_or(Ok(()), Versions::seek_first),
+        }
+    }
+
+    fn go_back(&mut self, at: usize) -> Result<()> {
+        match (self.at(), at.checked_sub(1)) {
+            (None, Some(before)) => self.at_run(before).map_or(Ok(()), Versions::seek_last),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Versions for LevelCursor<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        self.at_run(0).map_or(Ok(()), Versions::seek_first)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        let last = self.runs.len().wrapping_sub(1);
+        self.at_run(last).map_or(Ok(()), Versions::seek_last)
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        let at = self.first_not_before(key);
+        let Some(cursor) = self.at_run(at) else {
+            self.cursor = None;
+            return Ok(());
+        };
+        cursor.seek(key, sequence)?;
+        self.go_on(at)
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        let at = self.first_not_before(key);
+        let Some(cursor) = self.at_run(at) else {
+            return self.seek_last();
+        };
+        cursor.seek_before(key, sequence)?;
+        self.go_back(at)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        if cursor.at().is_none() {
+            return Ok(());
+        }
+        let at = *at;
+        cursor.next()?;
+        self.go_on(at)
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        if cursor.at().is_none() {
+            return Ok(());
+        }
+        let at = *at;
+        cursor.prev()?;
+        self.go_back(at)
+    }
+
+    fn at(&self) -> Option<Version<'_>> {
+        self.cursor.as_ref()?.1.at()
+    }
+}
+
+#[cfg(test)]
+#[path = "cursor_tests.rs"]
+mod tests;

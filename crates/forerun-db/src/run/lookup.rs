@@ -1,0 +1,330 @@
+//! One key, or a batch of keys, in the runs that may hold it.
+//!
+//! ```text
+//!   stage 1   candidates of all keys, newest first; their filters' lines are asked for, and tested some keys later
+//!   stage 2   a coroutine a key, W in flight, from its newest run to its oldest until one knows the key:
+//!
+//!             root ─┬─> slot's word ─> first line(s) ─> group's two lines ─> (record) ─┬─> … ─> leaf's record ─> answer
+//!                   │        └─ not resident: the driver reads it                      │
+//!                   └──────────────────────── each arrow: ask, let the others run ─────┘
+//! ```
+//!
+//! `get` runs the same coroutine alone.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use forerun_core::arch::prefetch_read;
+use forerun_core::{alone_with, interleave_with, suspend};
+
+use super::page::{LINE_BYTES, Page, PageKind};
+use super::reader::Run;
+use super::search::{self, Step};
+use super::stored::{PageLocation, unstore};
+use super::{RowSearch, SearchKey};
+use crate::Result;
+use crate::cache::driver::{PageSource, Reads};
+use crate::cache::{self, PageCache, PageSlots};
+use crate::io::{IoFile, ReadBackend};
+use crate::tree::levels::Levels;
+use crate::versions::Kind;
+
+/// Lookups in flight.
+const IN_FLIGHT: usize = 32;
+
+/// Keys that are looked up under one pin: what is evicted meanwhile waits for its end.
+const CHUNK_KEYS: usize = 256;
+
+/// Keys between asking for a filter's line and testing it.
+const FILTERS_AHEAD: usize = 16;
+
+/// What the runs know of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found<'g> {
+    /// The newest visible value.
+    Value(&'g [u8]),
+    /// The newest visible version is a deletion.
+    Deleted,
+    /// No version of the key is visible.
+    Missing,
+}
+
+/// What lookups in runs go through.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadContext {
+    pub(crate) cache: Arc<PageCache>,
+    pub(crate) backend: ReadBackend,
+    pub(crate) search: RowSearch,
+}
+
+impl PageSource for Run {
+    fn file(&self) -> &dyn IoFile {
+        Run::file(self)
+    }
+
+    fn path(&self) -> &Path {
+        Run::path(self)
+    }
+
+    fn slots(&self) -> &PageSlots {
+        Run::slots(self)
+    }
+
+    fn check_location(&self, location: PageLocation) -> Result<()> {
+        Run::check_location(self, location)
+    }
+
+    fn unstore(
+        &self,
+        location: PageLocation,
+        stored: &[u8],
+        into: &mut [u8],
+    ) -> Result<(), &'static str> {
+        unstore(self.salt(), location, stored, into)
+    }
+}
+
+/// Asks for the lines that a search of a page reads first: the header's, and of an internal page, which has more rows, the
+/// next one with more fences.
+#[inline(always)]
+fn prefetch_start(bytes: &[u8], leaf: bool) {
+    prefetch_read(bytes.as_ptr());
+    if !leaf {
+        prefetch_read(bytes.as_ptr().wrapping_add(LINE_BYTES));
+    }
+}
+
+/// Looks a key up in one run.
+#[inline(always)]
+fn find<'r, 'g>(
+    run: &'g Run,
+    key: SearchKey<'r>,
+    search: RowSearch,
+    reads: &'r Reads<'g>,
+) -> impl Future<Output = Result<Found<'g>>> + use<'r, 'g> {
+    async move {
+        // The root and what lies directly below it is used by every lookup, and so is near.
+        let mut near = true;
+        let mut bytes = run.root().bytes();
+        let mut page_no = u32::MAX;
+        // Down to a leaf: a child's number is smaller than its parent's, so this ends whatever the pages say.
+        while Page::new(bytes).kind() == PageKind::Internal {
+            let row = if search == RowSearch::Heads {
+                let step = search::group_of(Page::new(bytes), run.order(), key.key);
+                let rows = match step {
+                    Step::Row(rows) => rows,
+                    Step::Group(group) => {
+                        if !near {
+                            Page::new(bytes).prefetch_group(group.index);
+                            suspend().await;
+                        }
+                        let page = Page::new(bytes);
+                        let tied = search::tied(page, key.key, group);
+                        if !near && !tied.is_empty() {
+                            page.prefetch_key(&page.record(tied.start));
+                            suspend().await;
+                        }
+                        let page = Page::new(bytes);
+                        search::among(page, run.order(), key.key, key.sequence, tied)
+                    }
+                };
+                rows.saturating_sub(1)
+            } else {
+                let page = Page::new(bytes);
+                search::child(page, run.order(), key.key, key.sequence, search)
+            };
+            let child_no = Page::new(bytes).child_number(row);
+            if child_no >= page_no {
+                let reason = "a page leads to one that is not below it";
+                let (_, location) = Page::new(bytes).child(row);
+                return Err(run.corrupt(location.offset, reason));
+            }
+            if !near {
+                run.slots().prefetch(child_no);
+                suspend().await;
+            }
+            near = false;
+            page_no = child_no;
+            bytes = match reads.resident(run.slots(), child_no) {
+                Some(child) => {
+                    prefetch_start(child, child_no < run.meta().leaf_pages);
+                    suspend().await;
+                    child
+                }
+                None => {
+                    let (_, location) = Page::new(bytes).child(row);
+                    reads.page(run, child_no, location).await?
+                }
+            };
+        }
+        let row = if search == RowSearch::Heads {
+            let Step::Group(group) = search::group_of(Page::new(bytes), run.order(), key.key)
+            else {
+                return Ok(Found::Missing);
+            };
+            Page::new(bytes).prefetch_group(group.index);
+            suspend().await;
+            let tied = search::tied(Page::new(bytes), key.key, group);
+            if tied.is_empty() {
+                return Ok(Found::Missing);
+            }
+            Page::new(bytes).prefetch_record(tied.start);
+            suspend().await;
+            let page = Page::new(bytes);
+            search::find_among(page, run.order(), key.key, key.sequence, tied)
+        } else {
+            let page = Page::new(bytes);
+            search::find(page, run.order(), key.key, key.sequence, search)
+        };
+        let page = Page::new(bytes);
+        Ok(match row {
+            None => Found::Missing,
+            Some(row) => match page.version_kind(row) {
+                Kind::Value => Found::Value(page.value(row)),
+                Kind::Deletion => Found::Deleted,
+            },
+        })
+    }
+}
+
+/// Looks a key up in runs, from the newest on, until one knows it.
+#[inline(always)]
+fn find_in<'r, 'g>(
+    runs: &'r [&'g Run],
+    key: SearchKey<'r>,
+    search: RowSearch,
+    reads: &'r Reads<'g>,
+) -> impl Future<Output = Result<Found<'g>>> + use<'r, 'g> {
+    async move {
+        for run in runs {
+            match find(run, key, search, reads).await? {
+                Found::Missing => {}
+                found => return Ok(found),
+            }
+        }
+        Ok(Found::Missing)
+    }
+}
+
+/// Looks keys up, and hands what is known of each to `sink` with its position, in any order.
+pub(crate) fn multi_get(
+    tree: &Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+    mut sink: impl FnMut(usize, Result<Found<'_>>),
+) {
+    let mut first = 0;
+    while first < keys.len() {
+        let chunk = &keys[first..keys.len().min(first + CHUNK_KEYS)];
+        first += look_up_chunk(tree, chunk, context, |position, found| {
+            sink(first + position, found);
+        });
+    }
+}
+
+/// The runs that may hold each key of a chunk.
+struct Candidates<'g> {
+    runs: Vec<&'g Run>,
+    /// Where each key's runs end.
+    ends: Vec<u32>,
+}
+
+impl<'g> Candidates<'g> {
+    fn new(tree: &'g Levels, keys: &'g [SearchKey<'_>]) -> Self {
+        let mut of = Candidates {
+            runs: Vec::with_capacity(2 * keys.len()),
+            ends: Vec::with_capacity(keys.len()),
+        };
+        // By range first, and some keys later by filter: those that stay move to the front.
+        let mut by_range: [u32; FILTERS_AHEAD] = [0; FILTERS_AHEAD];
+        let mut all: Vec<&'g Run> = Vec::with_capacity(FILTERS_AHEAD * 4);
+        for group in keys.chunks(FILTERS_AHEAD) {
+            all.clear();
+            for (key, end) in group.iter().zip(&mut by_range) {
+                for run in tree.candidates(key.key) {
+                    run.prefetch_filter(key.hash);
+                    all.push(run);
+                }
+                *end = all.len() as u32;
+            }
+            let mut from = 0;
+            for (key, end) in group.iter().zip(by_range) {
+                let candidates = all[from..end as usize].iter();
+                of.runs
+                    .extend(candidates.filter(|run| run.may_contain(key.hash)));
+                of.ends.push(of.runs.len() as u32);
+                from = end as usize;
+            }
+        }
+        of
+    }
+
+    fn of(&self, position: usize) -> &[&'g Run] {
+        let from = match position {
+            0 => 0,
+            _ => self.ends[position - 1],
+        };
+        &self.runs[from as usize..self.ends[position] as usize]
+    }
+}
+
+/// Looks up the keys of a chunk, and returns how many: fewer than all where the cache is so small that what they read
+/// fills it.
+fn look_up_chunk(
+    tree: &Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+    sink: impl FnMut(usize, Result<Found<'_>>),
+) -> usize {
+    let candidates = Candidates::new(tree, keys);
+    let pin = cache::pin();
+    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let mut begun = 0;
+    let lookups = std::iter::from_fn(|| {
+        let key = *keys.get(begun)?;
+        if begun > 0 && reads.crowded() {
+            return None;
+        }
+        let runs = candidates.of(begun);
+        begun += 1;
+        Some(find_in(runs, key, context.search, &reads))
+    });
+    interleave_with::<IN_FLIGHT, _, _>(&reads, lookups, sink);
+    let crowded = reads.crowded();
+    drop(reads);
+    drop(pin);
+    if crowded {
+        cache::reclaim();
+    }
+    begun
+}
+
+/// Looks one key up, and hands what is known of it to `take`.
+pub(crate) fn get<T>(
+    tree: &Levels,
+    key: SearchKey<'_>,
+    context: &ReadContext,
+    take: impl FnOnce(Found<'_>) -> T,
+) -> Result<T> {
+    let candidates = tree.candidates(key.key);
+    for run in candidates.clone() {
+        run.prefetch_filter(key.hash);
+    }
+    let pin = cache::pin();
+    let reads = Reads::new(&context.cache, &pin, context.backend);
+    for run in candidates {
+        if !run.may_contain(key.hash) {
+            continue;
+        }
+        match alone_with(&reads, find(run, key, context.search, &reads))? {
+            Found::Missing => {}
+            found => return Ok(take(found)),
+        }
+    }
+    Ok(take(Found::Missing))
+}
+
+#[cfg(test)]
+#[path = "lookup_tests.rs"]
+mod tests;
