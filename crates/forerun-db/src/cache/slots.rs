@@ -25,8 +25,7 @@ pub(crate) struct PageSlots {
 
 impl PageSlots {
     /// Slots for `count` pages, none of them in the cache.
-    pub(crate) fn new(cache: &Arc<PageCache>, count: u32) -> Self {
-        let count = count as usize;
+    pub(crate) fn new(cache: &Arc<PageCache>, count: usize) -> Self {
         PageSlots {
             words: Arc::new(Words::new(count)),
             cache: Arc::clone(cache),

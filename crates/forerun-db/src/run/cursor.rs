@@ -23,8 +23,8 @@ use super::reader::Run;
 use super::search;
 use super::stored::{PageLocation, unstore};
 use crate::Result;
-use crate::cache::driver::Reads;
 use crate::cache;
+use crate::cache::driver::Reads;
 use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
 use crate::io::reads::read_exact_at;
@@ -208,13 +208,13 @@ impl<'r> RunCursor<'r> {
         if self.leaf.number == Some(number) {
             return Ok(());
         }
+        let siblings = (page.child(0).1, page.child(page.rows() - 1).1);
         self.prefix_len = None;
         let cached = copy_cached(self.run, number, location, &mut self.leaf);
         if !cached && self.into_cache > 0 {
             self.into_cache -= 1;
             load(self.run, number, location, &mut self.leaf)?;
         } else if !cached {
-            let siblings = (page.child(0).1, page.child(page.rows() - 1).1);
             self.load_ahead(number, location, siblings, way)?;
         }
         if self.leaf.page().kind() != PageKind::Leaf {
@@ -244,7 +244,10 @@ impl<'r> RunCursor<'r> {
                 }
                 Way::Backward => {
                     let from = location.end().saturating_sub(window);
-                    first.offset.clamp(from.min(location.offset), location.offset)..location.end()
+                    first
+                        .offset
+                        .clamp(from.min(location.offset), location.offset)
+                        ..location.end()
                 }
             };
             self.read_ahead(range);
@@ -467,8 +470,7 @@ impl<'r> LevelCursor<'r> {
 
     /// The first run that does not end before `key`; their number if there is none.
     fn first_not_before(&self, key: &[u8]) -> usize {
-        let ends_before =
-            |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
+        let ends_before = |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
         self.runs.partition_point(ends_before)
     }
 

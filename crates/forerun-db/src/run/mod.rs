@@ -13,14 +13,18 @@
 //!   writer.rs        versions in order -> a file
 //!   reader.rs        a file -> an open run
 //!   dump.rs          a page, for people
+//!   lookup.rs        keys, one or many, in the runs that may hold them
+//!   cursor.rs        all versions of a run or a level, in order
 //! ```
 //!
 //! `docs/format.md` defines the bytes.
 
+pub(crate) mod cursor;
 mod dump;
 mod filter;
 #[doc(hidden)]
 pub mod fuzz;
+pub(crate) mod lookup;
 mod meta;
 mod page;
 mod page_builder;

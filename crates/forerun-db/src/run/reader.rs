@@ -13,7 +13,7 @@ use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::stored::{PageLocation, plain_bytes, unstore};
-use crate::cache::{PageCache, PageSlots};
+use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
@@ -33,6 +33,8 @@ pub(crate) struct Run {
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
+    /// For the filter and the root, which are in memory as long as the run is open.
+    _charge: Charge,
     /// Set when no manifest names the run any more: its file goes with it.
     obsolete_in: OnceLock<Arc<dyn Io>>,
 }
@@ -98,6 +100,7 @@ impl Run {
             .map_err(corrupt(footer.root.offset))?;
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
+        let charge = cache.charge(filter.bytes() + footer.root.raw_len as usize);
         Ok(Run {
             number,
             path: path.to_owned(),
@@ -110,6 +113,7 @@ impl Run {
             root,
             root_location: footer.root,
             slots,
+            _charge: charge,
             obsolete_in: OnceLock::new(),
         })
     }
