@@ -22,9 +22,15 @@ pub struct StoreArgs {
 /// How a store is opened.
 #[derive(Debug, clap::Args)]
 pub struct StoreOptions {
-    /// The most memory its data may take, such as 512MiB or 4GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4GiB", help_heading = "Store options")]
+    /// The most memory that writes may take on their way to disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB", help_heading = "Store options")]
     pub memory_limit: usize,
+    /// Size at which a memtable is full and goes to disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB", help_heading = "Store options")]
+    pub memtable: usize,
+    /// The most memory that pages of the store may take, such as 512MiB or 4GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB", help_heading = "Store options")]
+    pub cache: usize,
     /// Verify order and checksum of every entry that a lookup passes
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
@@ -85,6 +91,8 @@ impl StoreOptions {
         let options = Options {
             create,
             memory_limit_bytes: self.memory_limit,
+            memtable_bytes: self.memtable,
+            cache_bytes: self.cache,
             checks: if self.paranoid {
                 Checks::Paranoid
             } else {

@@ -39,10 +39,12 @@ pub mod wal;
 
 pub use batch::{Op, Ops, WriteBatch};
 pub use cache::CacheStats;
-pub use db::{Db, Iter, Snapshot, Stats};
+pub use db::{BackPressure, Db, Iter, LevelStats, Snapshot, Stats, TreeWork};
 pub use error::{Error, Result};
+pub use io::ReadBackend;
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
-pub use options::{Create, Durability, Options, Recovery, TreeOptions, WalMode};
+pub use options::{Background, Create, Durability, Options, Recovery, TreeOptions, WalMode};
+pub use run::{Compression, RowSearch, RunOptions};
 pub use values::Values;
 pub use wal::report::{BadRange, RecoveryReport};
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use forerun_core::Pages;
 
+use crate::io::ReadBackend;
 use crate::memtable::{Bytewise, Checks, Comparator};
+use crate::run::{RowSearch, RunOptions};
 
 /// What has happened to a write when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +94,17 @@ impl Default for TreeOptions {
     }
 }
 
+/// Who flushes full memtables and compacts runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// Two threads of the store's own, one for each.
+    #[default]
+    Threads,
+    /// The thread whose write fills a memtable, before that write returns. Everything then happens in an order that
+    /// depends on the calls alone.
+    Caller,
+}
+
 /// How a store is opened. The default suits most.
 ///
 /// ```
@@ -104,11 +117,27 @@ impl Default for TreeOptions {
 pub struct Options {
     /// The order of keys. A store keeps the one it was created with. Default: [`Bytewise`].
     pub comparator: Arc<dyn Comparator>,
-    /// The most memory that entries may take, in bytes; a write beyond it is an error. Address
-    /// space of this size is taken at once, memory as it is used. Default: 1 GiB.
+    /// The most memory that all memtables together may take, in bytes. Where the next one does not fit, writes wait
+    /// until one is in runs; a batch that does not fit alone is an error. Default: 1 GiB.
     pub memory_limit_bytes: usize,
-    /// Pages that the memory for entries is asked in. Default: huge ones.
+    /// Size in bytes at which a memtable is full: its entries go to a run, and a new one takes the writes. At most
+    /// half of `memory_limit_bytes` is used of it. Address space of this size is taken at once, memory as it is used.
+    /// Default: 64 MiB.
+    pub memtable_bytes: usize,
+    /// The most memory that pages of runs, and their filters, may take, in bytes. Default: 256 MiB.
+    pub cache_bytes: usize,
+    /// Pages that the memory for entries and for the cache is asked in. Default: huge ones.
     pub pages: Pages,
+    /// How runs are written.
+    pub run: RunOptions,
+    /// How a page is searched. Default: by heads, which wins everywhere.
+    pub row_search: RowSearch,
+    /// How pages are read from the disk. Default: by io_uring, or by a pool of threads where that is refused.
+    pub reads: ReadBackend,
+    /// The shape of the tree of runs.
+    pub tree: TreeOptions,
+    /// Who flushes memtables and compacts runs. Default: threads of the store's own.
+    pub background: Background,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,
     /// Whether every entry that a lookup walks over is verified. Default: off.
@@ -129,7 +158,14 @@ impl Default for Options {
         Options {
             comparator: Arc::new(Bytewise),
             memory_limit_bytes: 1 << 30,
+            memtable_bytes: 64 << 20,
+            cache_bytes: 256 << 20,
             pages: Pages::Huge,
+            run: RunOptions::default(),
+            row_search: RowSearch::default(),
+            reads: ReadBackend::default(),
+            tree: TreeOptions::default(),
+            background: Background::default(),
             durability: Durability::default(),
             checks: Checks::Off,
             recovery: Recovery::default(),
@@ -145,7 +181,14 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("comparator", &self.comparator.name())
             .field("memory_limit_bytes", &self.memory_limit_bytes)
+            .field("memtable_bytes", &self.memtable_bytes)
+            .field("cache_bytes", &self.cache_bytes)
             .field("pages", &self.pages)
+            .field("run", &self.run)
+            .field("row_search", &self.row_search)
+            .field("reads", &self.reads)
+            .field("tree", &self.tree)
+            .field("background", &self.background)
             .field("durability", &self.durability)
             .field("checks", &self.checks)
             .field("recovery", &self.recovery)

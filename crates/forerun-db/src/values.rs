@@ -32,6 +32,8 @@ pub struct Values {
     bytes: Vec<u8>,
     slots: Vec<Slot>,
     found: usize,
+    /// Positions that are looked for in one place after another; kept for its memory.
+    missing: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,7 +88,9 @@ impl Values {
 
     /// The bytes of memory held, used or not.
     pub fn capacity_bytes(&self) -> usize {
-        self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>()
+        self.bytes.capacity()
+            + self.slots.capacity() * size_of::<Slot>()
+            + self.missing.capacity() * size_of::<u32>()
     }
 
     /// Makes room for `len` answers; until set, an answer is "missing".
@@ -95,6 +99,18 @@ impl Values {
         self.slots.clear();
         self.slots.resize(len, Slot::Missing);
         self.found = 0;
+    }
+
+    /// Lends memory for positions; it is empty.
+    pub(crate) fn take_missing(&mut self) -> Vec<u32> {
+        let mut missing = std::mem::take(&mut self.missing);
+        missing.clear();
+        missing
+    }
+
+    /// Takes the memory back.
+    pub(crate) fn keep_missing(&mut self, missing: Vec<u32>) {
+        self.missing = missing;
     }
 
     /// Sets the answer at `position`, once.

@@ -8,12 +8,17 @@
 //!
 //! A read as of a snapshot takes, of each key, the first version that is not newer than the snapshot.
 
+mod visible;
+
 use std::cmp::Ordering;
 
 use crate::Result;
 use crate::comparator::KeyOrder;
 
-/// One more than the largest sequence number; stands before all versions of a key.
+pub use visible::Entry;
+pub(crate) use visible::Visible;
+
+/// The largest sequence number; stands before all versions of a key.
 pub(crate) const MAX_SEQUENCE: u64 = (1 << 56) - 1;
 
 /// What a version says of its key.

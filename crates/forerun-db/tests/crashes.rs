@@ -1,45 +1,59 @@
 //! The power is lost, or the process dies, at every call to the file system, while the store is
-//! created, written, closed, opened and recovered. What was acknowledged as synced is there, whole.
+//! created, written, flushed, compacted, closed, opened and recovered. What was acknowledged as synced is there,
+//! whole.
 
 mod common;
 
 use std::sync::Arc;
 
-use common::{Outcome, Script, batch, is_there, open, small_options};
+use common::{Outcome, Script, batch, is_there, open, small_options, tiny_options};
 use forerun_db::io::fault::{Fault, FaultIo};
-use forerun_db::{Db, Durability};
+use forerun_db::{Db, Durability, Options};
 
 /// Runs the script until the power is lost at a call; `None` if the script has fewer calls.
-fn run_until(call: u64) -> Option<(FaultIo, Script, String)> {
+fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> {
     let io = FaultIo::new();
     io.fail_call(call, Fault::PowerLoss);
     let mut script = Script::new();
-    drop(script.run(&io, &small_options()));
+    drop(script.run(&io, options));
     let hit = io.hit()?;
     Some((io, script, format!("power lost at call {call} ({hit})")))
 }
 
+/// A store that keeps all in its log, and one that flushes and compacts all the time; and how many calls the script
+/// makes at least.
+fn stores() -> [(Options, u64); 2] {
+    [(small_options(), 70), (tiny_options(), 250)]
+}
+
 #[test]
 fn a_process_that_dies_at_any_call_loses_nothing_acknowledged() {
-    let mut calls = 0;
-    while let Some((io, script, case)) = run_until(calls) {
-        let db = open(&io.kill(), &small_options())
-            .unwrap_or_else(|error| panic!("{case}, killed: {error}"));
-        script.check(&db, Outcome::Buffered, &case);
-        calls += 1;
+    for (options, least_calls) in stores() {
+        let mut calls = 0;
+        while let Some((io, script, case)) = run_until(calls, &options) {
+            let db = open(&io.kill(), &options)
+                .unwrap_or_else(|error| panic!("{case}, killed: {error}"));
+            script.check(&db, Outcome::Buffered, &case);
+            calls += 1;
+        }
+        assert!(calls > least_calls, "the sweep made {calls} calls");
     }
-    assert!(calls > 70, "the sweep made {calls} calls");
 }
 
 #[test]
 fn a_power_loss_at_any_call_loses_nothing_synced() {
+    for (options, _) in stores() {
+        lose_power_at_every_call(&options);
+    }
+}
+
+fn lose_power_at_every_call(options: &Options) {
     let (mut tails, mut losses, mut call) = (0, 0, 0);
-    while let Some((io, script, case)) = run_until(call) {
+    while let Some((io, script, case)) = run_until(call, options) {
         for seed in 0..12 {
             let case = format!("{case}, seed {seed}");
             let after = io.crash(seed);
-            let db =
-                open(&after, &small_options()).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let db = open(&after, options).unwrap_or_else(|error| panic!("{case}: {error}"));
             script.check(&db, Outcome::Synced, &case);
             tails += usize::from(db.recovery().dropped_tail.is_some());
             losses += usize::from(
@@ -53,8 +67,8 @@ fn a_power_loss_at_any_call_loses_nothing_synced() {
                 .collect();
             db.put_with(b"more", b"value", Durability::Synced).unwrap();
             db.close().unwrap();
-            let db = open(&after, &small_options())
-                .unwrap_or_else(|error| panic!("{case}, reopened: {error}"));
+            let db =
+                open(&after, options).unwrap_or_else(|error| panic!("{case}, reopened: {error}"));
             assert!(
                 db.recovery().clean_close && db.recovery().dropped_tail.is_none(),
                 "{case}: {}",
@@ -87,17 +101,24 @@ fn a_power_loss_at_any_call_loses_nothing_synced() {
 
 #[test]
 fn a_power_loss_during_recovery_loses_nothing_either() {
+    // The second store makes more calls, and each recovery of it too: every seventeenth state is enough to meet all.
+    for ((options, _), step) in stores().iter().zip([3, 17]) {
+        lose_power_during_recovery(options, step);
+    }
+}
+
+fn lose_power_during_recovery(options: &Options, step: u64) {
     let mut call = 0;
     let mut nested_crashes = 0;
-    while let Some((io, script, case)) = run_until(call) {
+    while let Some((io, script, case)) = run_until(call, options) {
         // A few of the first crash states, and every call of the recovery and of the write after
         // it.
         for seed in [1, 5 + call] {
             let crashed = io.crash(seed);
             // What the first crash took may be missing in the middle, once more is written.
             let mut script = script.clone();
-            let db = open(&crashed.kill(), &small_options())
-                .unwrap_or_else(|error| panic!("{case}: {error}"));
+            let db =
+                open(&crashed.kill(), options).unwrap_or_else(|error| panic!("{case}: {error}"));
             for (i, outcome) in script.outcomes.iter_mut().enumerate() {
                 if *outcome == Outcome::Buffered && !is_there(&db, i, &case) {
                     *outcome = Outcome::Failed;
@@ -108,7 +129,7 @@ fn a_power_loss_during_recovery_loses_nothing_either() {
                 let again = crashed.kill();
                 again.fail_call(inner_call, Fault::PowerLoss);
                 let mut inner = script.clone();
-                if let Ok(db) = open(&again, &small_options()) {
+                if let Ok(db) = open(&again, options) {
                     let i = inner.outcomes.len();
                     inner
                         .outcomes
@@ -123,17 +144,17 @@ fn a_power_loss_during_recovery_loses_nothing_either() {
                 );
                 for inner_seed in [0, 1, 7 + inner_call] {
                     let case = format!("{case}, seed {inner_seed}");
-                    let db = open(&again.crash(inner_seed), &small_options())
+                    let db = open(&again.crash(inner_seed), options)
                         .unwrap_or_else(|error| panic!("{case}: {error}"));
                     inner.check(&db, Outcome::Synced, &case);
                 }
-                let db = open(&again.kill(), &small_options())
+                let db = open(&again.kill(), options)
                     .unwrap_or_else(|error| panic!("{case}, killed: {error}"));
                 inner.check(&db, Outcome::Synced, &case);
                 nested_crashes += 1;
             }
         }
-        call += 3;
+        call += step;
     }
     assert!(
         nested_crashes > 500,
@@ -145,11 +166,16 @@ fn a_power_loss_during_recovery_loses_nothing_either() {
 fn a_power_loss_soon_after_a_process_died_loses_nothing_synced() {
     // What the process left with the operating system is not on the disk yet when the next one
     // writes behind it.
+    for (options, _) in stores() {
+        lose_power_soon_after_a_kill(&options);
+    }
+}
+
+fn lose_power_soon_after_a_kill(options: &Options) {
     let mut call = 0;
-    while let Some((io, mut script, case)) = run_until(call) {
+    while let Some((io, mut script, case)) = run_until(call, options) {
         let io = io.kill();
-        let db =
-            open(&io, &small_options()).unwrap_or_else(|error| panic!("{case}, killed: {error}"));
+        let db = open(&io, options).unwrap_or_else(|error| panic!("{case}, killed: {error}"));
         script.check(&db, Outcome::Buffered, &case);
         let last_durability = if call % 2 == 0 {
             Durability::Synced
@@ -160,8 +186,8 @@ fn a_power_loss_soon_after_a_process_died_loses_nothing_synced() {
         script.append(&db, last_durability);
         for seed in 0..12 {
             let case = format!("{case}, killed, written, power lost with seed {seed}");
-            let db = open(&io.crash(seed), &small_options())
-                .unwrap_or_else(|error| panic!("{case}: {error}"));
+            let db =
+                open(&io.crash(seed), options).unwrap_or_else(|error| panic!("{case}: {error}"));
             script.check(&db, Outcome::Synced, &case);
         }
         call += 1;

@@ -455,8 +455,8 @@ fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
     let mut last = None;
     let mut entries = 0;
     while let Some(entry) = cursor.next().unwrap() {
-        assert!(last < Some(entry.key));
-        last = Some(entry.key);
+        assert!(last.as_deref() < Some(entry.key));
+        last = Some(entry.key.to_vec());
         entries += 1;
     }
     assert_eq!(entries, KEYS);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use common::{open, small_options};
+use common::{open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Bytewise, Comparator, Db, Durability, Iter, Options, ReverseBytewise, Snapshot,
@@ -28,6 +28,10 @@ enum Step {
     Range(Bound<Key>, Bound<Key>, Vec<bool>),
     Prefix(Key, Vec<bool>),
     Snapshot,
+    /// Lets go of a snapshot.
+    Forget(usize),
+    Flush,
+    Compact,
     Close,
     Kill,
 }
@@ -66,6 +70,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (bound(), bound(), ends()).prop_map(|(start, end, ends)| Step::Range(start, end, ends)),
         3 => (key(), ends()).prop_map(|(key, ends)| Step::Prefix(key, ends)),
         1 => Just(Step::Snapshot),
+        1 => any::<usize>().prop_map(Step::Forget),
+        1 => Just(Step::Flush),
+        1 => Just(Step::Compact),
         1 => Just(Step::Close),
         1 => Just(Step::Kill),
     ]
@@ -121,7 +128,7 @@ fn is_inside(
 
 /// Takes entries from the ends as told, lending and owning in turn, and compares each with the
 /// reference.
-fn check_iter(mut iter: Iter<'_>, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
+fn check_iter(mut iter: Iter, wanted: Vec<(Key, Vec<u8>)>, ends: &[bool]) {
     let mut wanted = wanted.into_iter();
     for (i, from_back) in ends.iter().enumerate() {
         let (found, wanted) = match (from_back, i % 3 == 0) {
@@ -239,6 +246,13 @@ fn run(steps: &[Step], options: &Options) {
                 snapshot: db.snapshot(),
                 model: model.clone(),
             }),
+            Step::Forget(which) => {
+                if !snapshots.is_empty() {
+                    snapshots.swap_remove(which % snapshots.len());
+                }
+            }
+            Step::Flush => db.flush().unwrap(),
+            Step::Compact => db.compact().unwrap(),
             Step::Close => {
                 db.close().unwrap();
                 db = open(&io, options).unwrap();
@@ -267,8 +281,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_does_as_a_map_does(steps in prop::collection::vec(step(), 1..60), reverse in any::<bool>()) {
+    fn the_store_does_as_a_map_does(
+        steps in prop::collection::vec(step(), 1..60),
+        reverse in any::<bool>(),
+        tiny in any::<bool>(),
+    ) {
         let comparator: Arc<dyn Comparator> = if reverse { Arc::new(ReverseBytewise) } else { Arc::new(Bytewise) };
-        run(&steps, &Options { comparator, ..small_options() });
+        let options = if tiny { tiny_options() } else { small_options() };
+        run(&steps, &Options { comparator, ..options });
     }
 }

@@ -51,15 +51,19 @@
 //! # What is on disk
 //! Every write goes to the log first: handed to the operating system ([`Durability::Buffered`]) or on stable storage
 //! ([`Durability::Synced`]). Opening reads it back; what a crash cut short is dropped and told by [`Db::recovery`].
-//! In this release all entries are held in memory besides, within [`Options::memory_limit_bytes`].
+//! The newest writes are in memory as well. A full memtable becomes a run, a sorted file of pages, and runs are merged
+//! into larger ones behind the scenes; pages are read when they are asked for and kept within [`Options::cache_bytes`].
+//! So a store may be many times larger than memory, and a batch waits for the disk once, not once a key.
 
 #![forbid(unsafe_code)]
 
 pub use forerun_core::arch::{Isa, isa};
 pub use forerun_db::{
-    BadRange, Bytewise, Checks, Comparator, Create, Db, Durability, Entry, Error, Iter,
-    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, Ops, Options, Recovery, RecoveryReport,
-    Result, ReverseBytewise, Snapshot, Stats, Strategy, Values, WalMode, WriteBatch,
+    BackPressure, Background, BadRange, Bytewise, CacheStats, Checks, Comparator, Compression,
+    Create, Db, Durability, Entry, Error, Iter, LevelStats, MAX_BATCH_BYTES, MAX_KEY_BYTES,
+    MAX_VALUE_BYTES, Op, Ops, Options, ReadBackend, Recovery, RecoveryReport, Result,
+    ReverseBytewise, RowSearch, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork,
+    Values, WalMode, WriteBatch,
 };
 
 /// What most programs use: `use forerun::prelude::*;`.

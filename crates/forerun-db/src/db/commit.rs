@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::wal::record;
-use crate::wal::writer::{Failure, LogWriter};
+use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
 
 /// Turns of waiting for a leader without sleeping: a write takes a microsecond, a wake-up several.
@@ -29,6 +29,7 @@ const KEPT_BUFFER_BYTES: usize = 1 << 20;
 /// The queue before the log.
 #[derive(Debug)]
 pub(super) struct Commit {
+    segments: Arc<Segments>,
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Whether a leader is writing. A hint for those who wait; the lock has the truth.
@@ -75,6 +76,7 @@ enum Turn<'a> {
 
 impl Commit {
     pub(super) fn new(log: LogWriter) -> Commit {
+        let segments = log.segments();
         let queue = Queue {
             pending: Group::default(),
             log: Some(Box::new(log)),
@@ -85,6 +87,7 @@ impl Commit {
             counts: LogCounts::default(),
         };
         Commit {
+            segments,
             queue: Mutex::new(queue),
             wake: Condvar::new(),
             is_busy: AtomicBool::new(false),
@@ -213,6 +216,11 @@ impl Commit {
             }
             queue = self.sleep(queue);
         }
+    }
+
+    /// The log's segments.
+    pub(super) fn segments(&self) -> &Segments {
+        &self.segments
     }
 
     pub(super) fn counts(&self) -> LogCounts {

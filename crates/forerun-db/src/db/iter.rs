@@ -6,15 +6,23 @@
 //!           next ──>                  <── next_back
 //! ```
 //!
-//! Each end has a cursor of its own. A step moves the cursor, sees whether the entry lies inside
-//! the bounds, and moves its own bound in to just behind that entry. So the ends meet and never
-//! cross, however their steps are mixed.
+//! Each end has a cursor of its own: a merge of all that the state holds, memtables and runs, of which it shows what
+//! the snapshot sees. A step moves the cursor and sees whether the entry lies inside the other end's bound: the range's,
+//! or the entry that the other end gave last. So the ends meet and never cross, however their steps are mixed.
+//!
+//! An iterator keeps the state it began with. What is flushed or compacted meanwhile changes nothing for it; what it
+//! keeps is given back with it.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use crate::memtable::{Comparator, Cursor, Entry, MemTable};
+use self_cell::self_cell;
+
+use super::state::State;
+use crate::comparator::KeyOrder;
+use crate::tree::merge::Merge;
+use crate::versions::{Entry, Visible};
 use crate::{Error, Result};
 
 /// An iterator over the entries of a range, as one snapshot sees them.
@@ -38,47 +46,59 @@ use crate::{Error, Result};
 /// assert!(iter.next_entry()?.is_none());
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
-pub struct Iter<'a> {
-    comparator: &'a dyn Comparator,
-    front: End<'a>,
-    back: End<'a>,
-    start: Bound<Cow<'a, [u8]>>,
-    end: Bound<Cow<'a, [u8]>>,
+pub struct Iter {
+    order: KeyOrder,
+    ends: Ends,
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    /// The keys of the entries that the front and the back gave last, once they gave one.
+    front: Option<Vec<u8>>,
+    back: Option<Vec<u8>>,
     error: Option<Error>,
     is_done: bool,
 }
 
-/// One end's cursor; it stands nowhere before its first step.
-struct End<'a> {
-    cursor: Cursor<'a>,
-    is_placed: bool,
+/// The cursors of both ends.
+struct Cursors<'a> {
+    front: Visible<Merge<'a>>,
+    back: Visible<Merge<'a>>,
 }
 
-impl<'a> Iter<'a> {
+self_cell! {
+    /// Cursors, with the state they run over.
+    struct Ends {
+        owner: Arc<State>,
+        #[covariant]
+        dependent: Cursors,
+    }
+}
+
+impl Iter {
     pub(super) fn new(
-        table: &'a MemTable,
-        comparator: &'a dyn Comparator,
+        state: Arc<State>,
+        order: &KeyOrder,
         snapshot: u64,
-        start: Bound<Cow<'a, [u8]>>,
-        end: Bound<Cow<'a, [u8]>>,
-    ) -> Iter<'a> {
-        let cursor = || End {
-            cursor: table.cursor(snapshot),
-            is_placed: false,
-        };
+        range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> Iter {
+        let ends = Ends::new(state, |state| {
+            let end = || Visible::new(state.versions(order), order.clone(), snapshot);
+            Cursors {
+                front: end(),
+                back: end(),
+            }
+        });
         Iter {
-            comparator,
-            front: cursor(),
-            back: cursor(),
-            start,
-            end,
+            order: order.clone(),
+            ends,
+            range,
+            front: None,
+            back: None,
             error: None,
             is_done: false,
         }
     }
 
     /// The same iterator, which gives this error and ends.
-    pub(super) fn failing(self, error: Error) -> Iter<'a> {
+    pub(super) fn failing(self, error: Error) -> Iter {
         Iter {
             error: Some(error),
             ..self
@@ -88,10 +108,34 @@ impl<'a> Iter<'a> {
     /// The next entry from the front, lent until the next call.
     ///
     /// # Errors
-    /// [`Error::CorruptEntry`], with paranoid checks only; [`Error::PrefixOrder`] from a prefix
-    /// scan.
+    /// [`Error::Io`] and [`Error::CorruptFile`] from runs; [`Error::CorruptEntry`], with paranoid checks only;
+    /// [`Error::PrefixOrder`] from a prefix scan.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
-        self.forward()
+        if self.is_over()? {
+            return Ok(None);
+        }
+        let (start, is_begun) = (&self.range.0, self.front.is_some());
+        let moved = self.ends.with_dependent_mut(|_, ends| {
+            let front = &mut ends.front;
+            let entry = match start {
+                _ if is_begun => front.next(),
+                Bound::Unbounded => front.seek_first(),
+                Bound::Included(key) => front.seek(key),
+                Bound::Excluded(key) => front.seek_after(key),
+            };
+            entry.map(drop)
+        });
+        self.note(moved)?;
+        let entry = self.ends.borrow_dependent().front.entry();
+        let entry = entry.filter(|entry| match (&self.back, &self.range.1) {
+            (Some(back), _) => self.order.compare(entry.key, back) == Ordering::Less,
+            (None, Bound::Unbounded) => true,
+            (None, Bound::Included(end)) => self.order.compare(entry.key, end) != Ordering::Greater,
+            (None, Bound::Excluded(end)) => self.order.compare(entry.key, end) == Ordering::Less,
+        });
+        self.is_done = entry.is_none();
+        keep(&mut self.front, &entry);
+        Ok(entry)
     }
 
     /// The next entry from the back, lent until the next call.
@@ -99,58 +143,34 @@ impl<'a> Iter<'a> {
     /// # Errors
     /// As [`next_entry`](Self::next_entry).
     pub fn next_entry_back(&mut self) -> Result<Option<Entry<'_>>> {
-        self.backward()
-    }
-
-    fn forward(&mut self) -> Result<Option<Entry<'a>>> {
         if self.is_over()? {
             return Ok(None);
         }
-        let cursor = &mut self.front.cursor;
-        let moved = match &self.start {
-            _ if self.front.is_placed => cursor.next(),
-            Bound::Unbounded => cursor.seek_first(),
-            Bound::Included(key) => cursor.seek(key),
-            Bound::Excluded(key) => cursor.seek_after(key),
-        };
-        self.front.is_placed = true;
-        let entry = self.settle(moved, |iter, key| match &iter.end {
-            Bound::Unbounded => true,
-            Bound::Included(end) => iter.comparator.compare(key, end) != Ordering::Greater,
-            Bound::Excluded(end) => iter.comparator.compare(key, end) == Ordering::Less,
-        })?;
-        if let Some(entry) = entry {
-            self.start = Bound::Excluded(Cow::Borrowed(entry.key));
-        }
-        Ok(entry)
-    }
-
-    fn backward(&mut self) -> Result<Option<Entry<'a>>> {
-        if self.is_over()? {
-            return Ok(None);
-        }
-        let cursor = &mut self.back.cursor;
-        let moved = match &self.end {
-            _ if self.back.is_placed => cursor.prev(),
-            Bound::Unbounded => cursor.seek_last(),
-            Bound::Included(key) => match cursor.seek(key) {
-                Ok(Some(entry)) if self.comparator.compare(entry.key, key) == Ordering::Equal => {
-                    Ok(Some(entry))
-                }
-                Ok(_) => cursor.seek_before(key),
-                Err(error) => Err(error),
-            },
-            Bound::Excluded(key) => cursor.seek_before(key),
-        };
-        self.back.is_placed = true;
-        let entry = self.settle(moved, |iter, key| match &iter.start {
-            Bound::Unbounded => true,
-            Bound::Included(start) => iter.comparator.compare(key, start) != Ordering::Less,
-            Bound::Excluded(start) => iter.comparator.compare(key, start) == Ordering::Greater,
-        })?;
-        if let Some(entry) = entry {
-            self.end = Bound::Excluded(Cow::Borrowed(entry.key));
-        }
+        let (end, is_begun) = (&self.range.1, self.back.is_some());
+        let moved = self.ends.with_dependent_mut(|_, ends| {
+            let back = &mut ends.back;
+            let entry = match end {
+                _ if is_begun => back.prev(),
+                Bound::Unbounded => back.seek_last(),
+                Bound::Included(key) => back.seek_back(key),
+                Bound::Excluded(key) => back.seek_before(key),
+            };
+            entry.map(drop)
+        });
+        self.note(moved)?;
+        let entry = self.ends.borrow_dependent().back.entry();
+        let entry = entry.filter(|entry| match (&self.front, &self.range.0) {
+            (Some(front), _) => self.order.compare(entry.key, front) == Ordering::Greater,
+            (None, Bound::Unbounded) => true,
+            (None, Bound::Included(start)) => {
+                self.order.compare(entry.key, start) != Ordering::Less
+            }
+            (None, Bound::Excluded(start)) => {
+                self.order.compare(entry.key, start) == Ordering::Greater
+            }
+        });
+        self.is_done = entry.is_none();
+        keep(&mut self.back, &entry);
         Ok(entry)
     }
 
@@ -162,46 +182,42 @@ impl<'a> Iter<'a> {
         Ok(self.is_done)
     }
 
-    /// Takes the entry a cursor moved to if it lies inside the other end's bound, and ends the
-    /// iteration if not.
-    fn settle(
-        &mut self,
-        moved: Result<Option<Entry<'a>>>,
-        is_inside: impl Fn(&Self, &[u8]) -> bool,
-    ) -> Result<Option<Entry<'a>>> {
-        let entry = match moved {
-            Ok(entry) => entry.filter(|entry| is_inside(self, entry.key)),
-            Err(error) => {
-                self.is_done = true;
-                return Err(error);
-            }
-        };
-        self.is_done = entry.is_none();
-        Ok(entry)
+    /// Ends the iteration if a move failed.
+    fn note(&mut self, moved: Result<()>) -> Result<()> {
+        self.is_done |= moved.is_err();
+        moved
     }
 }
 
-impl Iterator for Iter<'_> {
+/// Keeps an entry's key, in the memory of the one before.
+fn keep(last: &mut Option<Vec<u8>>, entry: &Option<Entry<'_>>) {
+    if let Some(entry) = entry {
+        let key = last.get_or_insert_default();
+        key.clear();
+        key.extend_from_slice(entry.key);
+    }
+}
+
+impl Iterator for Iter {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        owned(self.forward())
+        owned(self.next_entry())
     }
 }
 
-impl DoubleEndedIterator for Iter<'_> {
+impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Self::Item> {
-        owned(self.backward())
+        owned(self.next_entry_back())
     }
 }
 
-impl std::iter::FusedIterator for Iter<'_> {}
+impl std::iter::FusedIterator for Iter {}
 
-impl std::fmt::Debug for Iter<'_> {
+impl std::fmt::Debug for Iter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Iter")
-            .field("start", &self.start)
-            .field("end", &self.end)
+            .field("range", &self.range)
             .field("is_done", &self.is_done)
             .finish_non_exhaustive()
     }

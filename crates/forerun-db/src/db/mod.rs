@@ -5,35 +5,57 @@
 //!                          memory reserved     sequence numbers                     in order
 //!
 //!   get, multi_get, iter, range, prefix ──> view.rs, as of the newest visible sequence number, or of a snapshot's
+//!                                           state.rs: the memtables and runs of one moment
+//!
+//!   a full memtable ──> flush.rs ──> a run in level 0 ──> compact.rs ──> runs below
+//!                       background.rs, work.rs: who does it, and who waits for whom
 //! ```
 
+mod background;
 mod commit;
+mod compact;
+mod flush;
 mod iter;
 mod open;
 mod snapshot;
+mod snapshots;
+mod state;
 mod stats;
 mod view;
 mod visible;
+mod work;
 mod write;
 
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use arc_swap::ArcSwap;
+
+use crate::cache::PageCache;
+use crate::comparator::KeyOrder;
 use crate::io::{Io, OsIo};
-use crate::memtable::{Comparator, MemTable, Strategy};
+use crate::memtable::Strategy;
+use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
+use crate::tree::limiter::RateLimiter;
 use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
 
+use background::Workers;
 use commit::Commit;
+use compact::Tree;
+use snapshots::Snapshots;
+use state::{State, Table};
 use stats::Counters;
 use view::View;
 use visible::Visible;
+use work::Work;
 use write::Writer;
 
 pub use iter::Iter;
 pub use snapshot::Snapshot;
-pub use stats::Stats;
+pub use stats::{BackPressure, LevelStats, Stats, TreeWork};
 
 /// An ordered, durable store of byte strings under byte strings.
 ///
@@ -67,19 +89,39 @@ pub use stats::Stats;
 /// ```
 #[derive(Clone)]
 pub struct Db {
-    inner: Arc<Inner>,
+    open: Arc<Open>,
 }
 
-/// What the handles share.
+/// An open store: closed when the last handle or snapshot goes.
+struct Open {
+    inner: Arc<Inner>,
+    workers: Mutex<Workers>,
+}
+
+/// What handles, snapshots and the store's own threads share.
 struct Inner {
+    io: Arc<dyn Io>,
     path: PathBuf,
-    memtable: MemTable,
-    comparator: Arc<dyn Comparator>,
-    durability: Durability,
+    options: Options,
+    order: KeyOrder,
+    cache: Arc<PageCache>,
+    reading: ReadContext,
+    limiter: RateLimiter,
+    tree: Tree,
+    state: ArcSwap<State>,
+    /// The memtable that takes writes. A write holds the lock for reading; to replace the table is to wait for those.
+    active: RwLock<Arc<Table>>,
     writer: Writer,
     visible: Visible,
+    snapshots: Snapshots,
     counters: Counters,
     recovery: RecoveryReport,
+    work: Work,
+    /// Held by whoever flushes, so that memtables become runs in order.
+    flushing: Mutex<()>,
+    /// Whether writes are slowed down, and for how many bytes no pause has been made yet.
+    is_slow: AtomicBool,
+    slow_debt_bytes: AtomicU64,
     /// The lock; given back when the store is closed.
     dir: Mutex<Option<StoreDir>>,
 }
@@ -106,9 +148,10 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn open_with_io(io: Arc<dyn Io>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let inner = open::open(io, path.as_ref(), options)?;
+        let inner = Arc::new(open::open(io, path.as_ref(), options)?);
+        let workers = Mutex::new(Workers::start(&inner)?);
         Ok(Db {
-            inner: Arc::new(inner),
+            open: Arc::new(Open { inner, workers }),
         })
     }
 
@@ -118,7 +161,7 @@ impl Db {
     /// As [`write`](Self::write), and [`Error::KeyTooLong`](crate::Error::KeyTooLong),
     /// [`Error::ValueTooLong`](crate::Error::ValueTooLong).
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_with(key, value, self.inner.durability)
+        self.put_with(key, value, self.open.inner.options.durability)
     }
 
     /// Removes `key`, which need not be there, as durably as [`Options::durability`] says.
@@ -126,7 +169,7 @@ impl Db {
     /// # Errors
     /// As [`put`](Self::put).
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.delete_with(key, self.inner.durability)
+        self.delete_with(key, self.open.inner.options.durability)
     }
 
     /// [`put`](Self::put) with a durability of its own.
@@ -134,7 +177,8 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        self.inner
+        self.open
+            .inner
             .write_one(crate::Op::Put { key, value }, durability)
     }
 
@@ -143,7 +187,9 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        self.inner.write_one(crate::Op::Delete { key }, durability)
+        self.open
+            .inner
+            .write_one(crate::Op::Delete { key }, durability)
     }
 
     /// Applies a batch: readers see all of it or nothing, and so does recovery. Returns the
@@ -159,12 +205,13 @@ impl Db {
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
     /// - [`Error::Closed`](crate::Error::Closed).
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
-        self.inner.write(batch, durability)
+        self.open.inner.write(batch, durability)
     }
 
     /// The value of `key`.
     ///
     /// # Errors
+    /// [`Error::Io`](crate::Error::Io) and [`Error::CorruptFile`](crate::Error::CorruptFile) from a run;
     /// [`Error::CorruptEntry`](crate::Error::CorruptEntry), with paranoid checks only.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.view().get(key)
@@ -196,17 +243,17 @@ impl Db {
 
     /// The store as it is now, for reading later.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(Arc::clone(&self.inner), self.inner.visible.last())
+        Snapshot::new(Arc::clone(&self.open))
     }
 
     /// All entries, as of now.
-    pub fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> Iter {
         self.view().iter(Bound::Unbounded, Bound::Unbounded)
     }
 
     /// The entries whose keys lie in `range`, in the store's order, as of now. A range that ends
     /// before it starts is empty.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter<'_> {
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
         self.view().range(range)
     }
 
@@ -215,7 +262,7 @@ impl Db {
     /// This needs an order that keeps such keys together: [`Bytewise`](crate::memtable::Bytewise)
     /// or [`ReverseBytewise`](crate::memtable::ReverseBytewise). With another comparator the
     /// iterator gives [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
-    pub fn prefix(&self, prefix: &[u8]) -> Iter<'_> {
+    pub fn prefix(&self, prefix: &[u8]) -> Iter {
         self.view().prefix(prefix)
     }
 
@@ -224,22 +271,22 @@ impl Db {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn flush_wal(&self) -> Result<()> {
-        self.inner.flush_wal()
+        self.open.inner.flush_wal()
     }
 
     /// What the store holds, and did since it was opened.
     pub fn stats(&self) -> Stats {
-        self.inner.stats()
+        self.open.inner.stats()
     }
 
     /// What opening found in the log.
     pub fn recovery(&self) -> &RecoveryReport {
-        &self.inner.recovery
+        &self.open.inner.recovery
     }
 
     /// The store's directory.
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        &self.open.inner.path
     }
 
     /// Makes the log durable, marks its end, and gives the lock back. Other handles and snapshots
@@ -250,22 +297,69 @@ impl Db {
     /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The lock is
     /// given back all the same.
     pub fn close(self) -> Result<()> {
-        self.inner.close()
+        self.open.close()
+    }
+
+    /// Puts all that was written before into runs, durably, also without a log, and returns when that is done.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io): nothing is lost; the entries stay in memory and in the log.
+    /// [`Error::Closed`](crate::Error::Closed).
+    pub fn flush(&self) -> Result<()> {
+        self.open.inner.flush_all()
+    }
+
+    /// Flushes, and merges all runs into the last level, leaving out what was overwritten or deleted and no snapshot
+    /// sees. The store does by itself what it needs; this gives back the rest of the space, for much reading and writing.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush), and [`Error::CorruptFile`](crate::Error::CorruptFile).
+    pub fn compact(&self) -> Result<()> {
+        self.open.inner.compact_all()
     }
 
     fn view(&self) -> View<'_> {
-        View {
-            inner: &self.inner,
-            sequence: self.inner.visible.last(),
-        }
+        View::now(&self.open.inner)
     }
 }
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Db")
-            .field("path", &self.inner.path)
-            .field("memtable", &self.inner.memtable)
+            .field("path", &self.open.inner.path)
+            .field("options", &self.open.inner.options)
             .finish_non_exhaustive()
+    }
+}
+
+impl Open {
+    fn close(&self) -> Result<()> {
+        let inner = &self.inner;
+        // First no more writes, so that nobody waits for the workers; then the workers; then the lock, since until
+        // here the files are ours.
+        let closed = inner.writer.close();
+        inner.work.stop();
+        self.workers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .join();
+        *inner.dir.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        closed
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let dir = self
+            .inner
+            .dir
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_open = dir.is_some();
+        drop(dir);
+        if is_open && let Err(error) = self.close() {
+            let path = self.inner.path.display();
+            tracing::warn!(%path, %error, "the store was dropped and could not be closed cleanly");
+        }
     }
 }

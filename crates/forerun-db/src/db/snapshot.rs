@@ -3,14 +3,14 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use super::Inner;
+use super::Open;
 use super::iter::Iter;
 use super::view::View;
 use crate::memtable::Strategy;
 use crate::{Result, Values};
 
 /// The store as it was when [`Db::snapshot`](crate::Db::snapshot) was called, whatever is written
-/// since.
+/// since. As long as it lives, what it sees is kept, on disk too.
 ///
 /// ```
 /// use forerun_db::{Db, Options};
@@ -24,15 +24,15 @@ use crate::{Result, Values};
 /// assert_eq!(before.get(b"key")?.as_deref(), Some(&b"old"[..]));
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
-#[derive(Clone)]
 pub struct Snapshot {
-    inner: Arc<Inner>,
+    open: Arc<Open>,
     sequence: u64,
 }
 
 impl Snapshot {
-    pub(super) fn new(inner: Arc<Inner>, sequence: u64) -> Snapshot {
-        Snapshot { inner, sequence }
+    pub(super) fn new(open: Arc<Open>) -> Snapshot {
+        let sequence = open.inner.snapshots.add(|| open.inner.visible.last());
+        Snapshot { open, sequence }
     }
 
     /// Sequence number of the last operation it sees.
@@ -71,25 +71,38 @@ impl Snapshot {
     }
 
     /// As [`Db::iter`](crate::Db::iter), at this moment.
-    pub fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> Iter {
         self.view().iter(Bound::Unbounded, Bound::Unbounded)
     }
 
     /// As [`Db::range`](crate::Db::range), at this moment.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter<'_> {
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
         self.view().range(range)
     }
 
     /// As [`Db::prefix`](crate::Db::prefix), at this moment.
-    pub fn prefix(&self, prefix: &[u8]) -> Iter<'_> {
+    pub fn prefix(&self, prefix: &[u8]) -> Iter {
         self.view().prefix(prefix)
     }
 
     fn view(&self) -> View<'_> {
-        View {
-            inner: &self.inner,
+        View::as_of(&self.open.inner, self.sequence)
+    }
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        self.open.inner.snapshots.add_again(self.sequence);
+        Snapshot {
+            open: Arc::clone(&self.open),
             sequence: self.sequence,
         }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.open.inner.snapshots.remove(self.sequence);
     }
 }
 

@@ -3,8 +3,13 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use super::Inner;
+use super::write::Writer;
+use crate::cache::CacheStats;
 use crate::memtable::MemTableStats;
+use crate::tree::levels::Levels;
 
 /// Sets of counters. Threads are spread over them, so that they seldom share a cache line.
 const SHARDS: usize = 16;
@@ -22,6 +27,9 @@ struct Shard {
     lookup_batches: AtomicU64,
     lookup_keys: AtomicU64,
     write_batches: AtomicU64,
+    stalls: AtomicU64,
+    stalled_us: AtomicU64,
+    slowed_us: AtomicU64,
 }
 
 impl Counters {
@@ -36,6 +44,30 @@ impl Counters {
     /// Counts a batch of writes.
     pub(super) fn count_write(&self) {
         self.shard().write_batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a write that had to wait.
+    pub(super) fn count_stall(&self, waited: Duration) {
+        let shard = self.shard();
+        shard.stalls.fetch_add(1, Ordering::Relaxed);
+        let waited_us = waited.as_micros() as u64;
+        shard.stalled_us.fetch_add(waited_us, Ordering::Relaxed);
+    }
+
+    /// Counts a pause that slowed writes down.
+    pub(super) fn count_slowed(&self, pause: Duration) {
+        let pause_us = pause.as_micros() as u64;
+        self.shard()
+            .slowed_us
+            .fetch_add(pause_us, Ordering::Relaxed);
+    }
+
+    pub(super) fn back_pressure(&self) -> BackPressure {
+        BackPressure {
+            stalls: self.sum(|shard| &shard.stalls),
+            stalled_us: self.sum(|shard| &shard.stalled_us),
+            slowed_us: self.sum(|shard| &shard.slowed_us),
+        }
     }
 
     fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
@@ -69,12 +101,74 @@ impl Counters {
     }
 }
 
+/// What flushes and compactions did since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TreeWork {
+    /// Memtables that became runs.
+    pub flushes: u64,
+    /// Bytes of the runs they became.
+    pub flushed_bytes: u64,
+    /// Compactions, those that only moved a run to another level included.
+    pub compactions: u64,
+    /// Bytes of the runs they read.
+    pub compaction_read_bytes: u64,
+    /// Bytes of the runs they wrote.
+    pub compaction_written_bytes: u64,
+}
+
+impl TreeWork {
+    /// Bytes written to runs for each byte flushed: the write amplification of the tree, without the log.
+    pub fn write_amplification(&self) -> f64 {
+        let written = self.flushed_bytes + self.compaction_written_bytes;
+        written as f64 / self.flushed_bytes.max(1) as f64
+    }
+}
+
+/// A level of the tree of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LevelStats {
+    /// Its runs.
+    pub runs: usize,
+    /// Entries in them, deletions and older versions included.
+    pub entries: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+}
+
+/// How long writes were held up because flushes and compactions did not keep up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackPressure {
+    /// Writes that had to wait.
+    pub stalls: u64,
+    /// Their waits together, in microseconds.
+    pub stalled_us: u64,
+    /// Pauses that slowed writes down, in microseconds.
+    pub slowed_us: u64,
+}
+
 /// What a store holds and did since it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Entries in memory, deletions and older versions included, and the memory they take.
+    /// Entries in the memtable that takes writes, deletions and older versions included, and the memory they take.
     pub memtable: MemTableStats,
+    /// Memtables, full ones on their way to a run included.
+    pub memtables: usize,
+    /// Memory in use by all of them, in bytes.
+    pub memtables_used_bytes: usize,
+    /// The levels of the tree of runs, down to the last one that holds a run.
+    pub levels: Vec<LevelStats>,
+    /// Pages in memory.
+    pub cache: CacheStats,
+    /// What flushes and compactions did.
+    pub tree: TreeWork,
+    /// How writes were held up.
+    pub back_pressure: BackPressure,
+    /// Why the last flush or compaction failed, until one succeeds.
+    pub background_failure: Option<String>,
     /// Sequence number of the newest visible operation: the number of operations ever applied.
     pub last_sequence: u64,
     /// Batches written; a `put` is a batch of one.
@@ -93,6 +187,48 @@ pub struct Stats {
     pub poisoned: Option<String>,
 }
 
+impl Inner {
+    pub(super) fn stats(&self) -> Stats {
+        let (log, poisoned) = match &self.writer {
+            Writer::Logged(commit) => (commit.counts(), commit.poison()),
+            Writer::Unlogged { .. } => Default::default(),
+        };
+        let state = self.state.load();
+        let tables = || state.tables.iter().map(|table| table.memtable.stats());
+        Stats {
+            memtable: state.newest().memtable.stats(),
+            memtables: state.tables.len(),
+            memtables_used_bytes: tables().map(|stats| stats.used_bytes).sum(),
+            levels: level_stats(&state.levels),
+            cache: self.cache.stats(),
+            tree: self.tree_work(),
+            back_pressure: self.counters.back_pressure(),
+            background_failure: self.work.failure().map(|failure| failure.to_string()),
+            last_sequence: self.visible.last(),
+            write_batches: log.batches + self.counters.write_batches(),
+            log_groups: log.groups,
+            log_written_bytes: log.written_bytes,
+            log_syncs: log.syncs,
+            lookup_batches: self.counters.lookup_batches(),
+            lookup_keys: self.counters.lookup_keys(),
+            poisoned: poisoned.map(|cause| cause.to_string()),
+        }
+    }
+}
+
+fn level_stats(levels: &Levels) -> Vec<LevelStats> {
+    let mut stats = Vec::new();
+    for (level, run) in levels.runs() {
+        if stats.len() <= level {
+            stats.resize(level + 1, LevelStats::default());
+        }
+        stats[level].runs += 1;
+        stats[level].entries += run.meta().entries;
+        stats[level].bytes += run.meta().file_bytes;
+    }
+    stats
+}
+
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemTableStats {
@@ -107,6 +243,20 @@ impl fmt::Display for Stats {
             f,
             "memtable   {entries} entries in {used_bytes} of {limit_bytes} bytes ({percent:.1}%), {height} levels"
         )?;
+        for (level, stats) in self.levels.iter().enumerate() {
+            let LevelStats {
+                runs,
+                entries,
+                bytes,
+            } = stats;
+            writeln!(
+                f,
+                "level {level}    {entries} entries in {runs} runs of {bytes} bytes"
+            )?;
+        }
+        if !self.levels.is_empty() {
+            writeln!(f, "cache      {}", self.cache)?;
+        }
         writeln!(f, "sequence   {}", self.last_sequence)?;
         writeln!(
             f,
@@ -118,6 +268,37 @@ impl fmt::Display for Stats {
             "lookups    {} keys in {} batches",
             self.lookup_keys, self.lookup_batches
         )?;
+        if self.tree != TreeWork::default() {
+            let TreeWork {
+                flushes,
+                flushed_bytes,
+                compactions,
+                compaction_written_bytes,
+                ..
+            } = self.tree;
+            write!(
+                f,
+                "\ntree       {flushes} flushes wrote {flushed_bytes} bytes, {compactions} compactions \
+                 {compaction_written_bytes} ({:.1} bytes written for each flushed)",
+                self.tree.write_amplification()
+            )?;
+        }
+        if self.back_pressure != BackPressure::default() {
+            let BackPressure {
+                stalls,
+                stalled_us,
+                slowed_us,
+            } = self.back_pressure;
+            write!(
+                f,
+                "\npressure   {stalls} writes waited {} ms; others were slowed down by {} ms",
+                stalled_us / 1000,
+                slowed_us / 1000
+            )?;
+        }
+        if let Some(cause) = &self.background_failure {
+            write!(f, "\nfailing    {cause}")?;
+        }
         if let Some(cause) = &self.poisoned {
             write!(f, "\npoisoned   {cause}")?;
         }

@@ -1,53 +1,183 @@
 //! Reading as of one sequence number: what the store itself and its snapshots share.
+//!
+//! ```text
+//!   keys ──> memtable that takes writes ──not there──> full ones, newest first ──not there──> runs
+//!            all at once, interleaved                                                         all at once: memory and disk
+//! ```
 
-use std::borrow::Cow;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use arc_swap::Guard;
 
 use super::Inner;
 use super::iter::Iter;
+use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
+use crate::run::SearchKey;
+use crate::run::lookup::{self, Found};
 use crate::{Error, Result, Values};
 
-/// The store as of a sequence number.
-#[derive(Clone, Copy)]
+/// Keys that are looked for in runs together. More in flight hide nothing more, and what they need lies on the stack.
+const RUN_BATCH: usize = 256;
+
+/// The store as of a moment.
 pub(super) struct View<'a> {
-    pub(super) inner: &'a Inner,
-    pub(super) sequence: u64,
+    inner: &'a Inner,
+    state: Guard<Arc<State>>,
+    sequence: u64,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn get(self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.inner.counters.count_lookups(1);
-        match self.inner.memtable.get(key, self.sequence)? {
-            Lookup::Value(value) => Ok(Some(value.to_vec())),
-            Lookup::Missing | Lookup::Deleted => Ok(None),
+    /// The store as it is now.
+    pub(super) fn now(inner: &'a Inner) -> View<'a> {
+        // The state first: were the number older than the state, a compaction between the two might have dropped
+        // versions that it needs. A number that is newer than the state is cut to what the state holds all of.
+        let state = inner.state.load();
+        let sequence = state.cut(inner.visible.last());
+        View {
+            inner,
+            state,
+            sequence,
         }
     }
 
+    /// The store as a live snapshot of this number sees it.
+    pub(super) fn as_of(inner: &'a Inner, sequence: u64) -> View<'a> {
+        // A state that is loaded after the snapshot was made has all that was visible then.
+        let state = inner.state.load();
+        View {
+            inner,
+            state,
+            sequence,
+        }
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.inner.counters.count_lookups(1);
+        for table in &self.state.tables {
+            match table.memtable.get(key, self.sequence)? {
+                Lookup::Value(value) => return Ok(Some(value.to_vec())),
+                Lookup::Deleted => return Ok(None),
+                Lookup::Missing => {}
+            }
+        }
+        if self.state.levels.run_count() == 0 {
+            return Ok(None);
+        }
+        let key = SearchKey::new(key, self.sequence);
+        lookup::get(
+            &self.state.levels,
+            key,
+            &self.inner.reading,
+            |found| match found {
+                Found::Value(value) => Some(value.to_vec()),
+                Found::Deleted | Found::Missing => None,
+            },
+        )
+    }
+
     pub(super) fn multi_get<K: AsRef<[u8]>>(
-        self,
+        &self,
         keys: &[K],
         strategy: Strategy,
         values: &mut Values,
     ) {
         self.inner.counters.count_lookups(keys.len());
-        self.inner
-            .memtable
-            .multi_get_values(keys, self.sequence, strategy, values);
+        values.reset(keys.len());
+        let mut missing = values.take_missing();
+        let (newest, older) = match self.state.tables.split_first() {
+            Some((newest, older)) => (&newest.memtable, older),
+            None => return,
+        };
+        newest.multi_get(
+            keys,
+            self.sequence,
+            strategy,
+            |position, lookup| match lookup {
+                Ok(Lookup::Value(value)) => values.set_found(position, value),
+                Ok(Lookup::Deleted) => {}
+                Ok(Lookup::Missing) => missing.push(position as u32),
+                Err(error) => values.set_failed(position, error),
+            },
+        );
+        for batch in missing.chunks_mut(RUN_BATCH) {
+            self.look_below(keys, batch, older, strategy, values);
+        }
+        values.keep_missing(missing);
     }
 
-    pub(super) fn range<K: AsRef<[u8]>>(self, range: impl RangeBounds<K>) -> Iter<'a> {
-        let owned = |bound: Bound<&K>| bound.map(|key| Cow::Owned(key.as_ref().to_vec()));
+    /// Looks for keys that the newest memtable does not hold, at most [`RUN_BATCH`] of them.
+    fn look_below<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        positions: &mut [u32],
+        older: &[Arc<super::state::Table>],
+        strategy: Strategy,
+        values: &mut Values,
+    ) {
+        let mut left = positions.len();
+        for table in older {
+            // Of those that are not there, the positions move to the front, where they are looked for next.
+            let mut batch: [&[u8]; RUN_BATCH] = [&[]; RUN_BATCH];
+            for (key, position) in batch.iter_mut().zip(&positions[..left]) {
+                *key = keys[*position as usize].as_ref();
+            }
+            let mut is_missing = [false; RUN_BATCH];
+            let memtable = &table.memtable;
+            memtable.multi_get(&batch[..left], self.sequence, strategy, |i, lookup| {
+                let position = positions[i] as usize;
+                match lookup {
+                    Ok(Lookup::Value(value)) => values.set_found(position, value),
+                    Ok(Lookup::Deleted) => {}
+                    Ok(Lookup::Missing) => is_missing[i] = true,
+                    Err(error) => values.set_failed(position, error),
+                }
+            });
+            let mut kept = 0;
+            for i in 0..left {
+                if is_missing[i] {
+                    positions[kept] = positions[i];
+                    kept += 1;
+                }
+            }
+            left = kept;
+        }
+        if left == 0 || self.state.levels.run_count() == 0 {
+            return;
+        }
+        let none = SearchKey {
+            key: &[],
+            sequence: self.sequence,
+            hash: 0,
+        };
+        let mut batch = [none; RUN_BATCH];
+        for (key, position) in batch.iter_mut().zip(&positions[..left]) {
+            *key = SearchKey::new(keys[*position as usize].as_ref(), self.sequence);
+        }
+        let reading = &self.inner.reading;
+        lookup::multi_get(&self.state.levels, &batch[..left], reading, |i, found| {
+            let position = positions[i] as usize;
+            match found {
+                Ok(Found::Value(value)) => values.set_found(position, value),
+                Ok(Found::Deleted | Found::Missing) => {}
+                Err(error) => values.set_failed(position, error),
+            }
+        });
+    }
+
+    pub(super) fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         self.iter(owned(range.start_bound()), owned(range.end_bound()))
     }
 
-    pub(super) fn prefix(self, prefix: &[u8]) -> Iter<'a> {
-        let with_prefix = Bound::Included(Cow::Owned(prefix.to_vec()));
+    pub(super) fn prefix(&self, prefix: &[u8]) -> Iter {
+        let with_prefix = Bound::Included(prefix.to_vec());
         let behind = match successor(prefix) {
-            Some(key) => Bound::Excluded(Cow::Owned(key)),
+            Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
-        let name = self.inner.comparator.name();
+        let name = self.inner.options.comparator.name();
         if name == Bytewise.name() {
             self.iter(with_prefix, behind)
         } else if name == ReverseBytewise.name() {
@@ -59,14 +189,10 @@ impl<'a> View<'a> {
         }
     }
 
-    pub(super) fn iter(self, start: Bound<Cow<'a, [u8]>>, end: Bound<Cow<'a, [u8]>>) -> Iter<'a> {
-        Iter::new(
-            &self.inner.memtable,
-            &*self.inner.comparator,
-            self.sequence,
-            start,
-            end,
-        )
+    pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
+        let inner = self.inner;
+        let state = Arc::clone(&self.state);
+        Iter::new(state, &inner.order, self.sequence, (start, end))
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! Memory first: entries are drafted in the memtable before anything is logged, so that a write
 //! that does not fit leaves nothing in the log. Then the log, which gives sequence numbers; then
-//! the entries are linked under them; then they become visible.
+//! the entries are linked under them; then they become visible. A memtable that is full makes way for another first.
 
 use std::cell::RefCell;
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
-use super::stats::Stats;
 use super::{Commit, Inner};
+use crate::memtable::Prepared;
 use crate::{Durability, Error, Op, Result, WriteBatch};
 
 /// Capacity that a thread keeps for encoding single writes.
@@ -86,7 +87,28 @@ impl Inner {
         durability: Durability,
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
-        let prepared = self.memtable.prepare(ops)?;
+        self.slow_down(encoded.len());
+        loop {
+            // Held until the write is visible: a memtable is frozen when no write to it is under way.
+            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            let needed_bytes = match active.memtable.prepare(ops.clone()) {
+                Ok(prepared) => return self.log_and_publish(prepared, count, encoded, durability),
+                Err(Error::MemoryLimit { needed_bytes, .. }) => needed_bytes,
+                Err(error) => return Err(error),
+            };
+            let full = Arc::clone(&active);
+            drop(active);
+            self.make_room(&full, needed_bytes)?;
+        }
+    }
+
+    fn log_and_publish(
+        &self,
+        prepared: Prepared<'_>,
+        count: usize,
+        encoded: &[u8],
+        durability: Durability,
+    ) -> Result<u64> {
         let first_sequence = match &self.writer {
             // A batch has fewer bytes than fit 32 bits, and an operation has at least two.
             Writer::Logged(commit) => {
@@ -125,24 +147,6 @@ impl Inner {
                 Err(Error::Closed)
             }
             Writer::Unlogged { .. } => Ok(()),
-        }
-    }
-
-    pub(super) fn stats(&self) -> Stats {
-        let (log, poisoned) = match &self.writer {
-            Writer::Logged(commit) => (commit.counts(), commit.poison()),
-            Writer::Unlogged { .. } => Default::default(),
-        };
-        Stats {
-            memtable: self.memtable.stats(),
-            last_sequence: self.visible.last(),
-            write_batches: log.batches + self.counters.write_batches(),
-            log_groups: log.groups,
-            log_written_bytes: log.written_bytes,
-            log_syncs: log.syncs,
-            lookup_batches: self.counters.lookup_batches(),
-            lookup_keys: self.counters.lookup_keys(),
-            poisoned: poisoned.map(|cause| cause.to_string()),
         }
     }
 }

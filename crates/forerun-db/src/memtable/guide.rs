@@ -21,9 +21,9 @@
 
 use std::ptr::NonNull;
 
-use crate::comparator::KeyOrder;
 use super::list::SkipList;
 use super::node::{Header, Node, Target};
+use crate::comparator::KeyOrder;
 
 /// The level whose nodes the guide holds: one in 16 of all.
 pub(super) const GUIDE_LEVEL: usize = 4;

@@ -18,12 +18,12 @@ use forerun_core::{Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
 use super::check::{Checked, Trusting};
-use crate::comparator::KeyOrder;
 use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
-use super::node::{Draft, Header, MAX_HEIGHT, MAX_SEQUENCE, Node, Seal, Seen, Stands, Target};
-use crate::versions::Kind;
+use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
 use super::search::{Descent, Step, Trail, start};
 use super::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::comparator::KeyOrder;
+use crate::versions::{Kind, MAX_SEQUENCE};
 
 pub(super) struct SkipList {
     arena: Arena,

@@ -8,11 +8,11 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::check::{Paranoid, Trusting};
-use crate::comparator::{Bytewise, KeyOrder};
 use super::list::SkipList;
 use super::node::{Draft, Node, Seal, Target};
-use crate::versions::Kind;
 use super::search::{Lookup, find_alone};
+use crate::comparator::{Bytewise, KeyOrder};
+use crate::versions::Kind;
 
 /// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.
 fn model(body: impl Fn() + Send + Sync + 'static) {

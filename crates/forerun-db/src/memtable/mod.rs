@@ -37,9 +37,9 @@ use std::sync::Arc;
 
 use forerun_core::{Backing, Pages};
 
-pub use check::Checks;
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
-pub use cursor::Entry;
+pub use crate::versions::Entry;
+pub use check::Checks;
 pub use prepared::Prepared;
 pub use search::Lookup;
 pub use strategy::{Strategy, UnknownStrategy};
@@ -47,9 +47,10 @@ pub use strategy::{Strategy, UnknownStrategy};
 use self::arena::Full;
 use self::batch::Batch;
 use self::check::{Checked, Corrupt, Paranoid, Trusting};
-use crate::comparator::KeyOrder;
 use self::list::{NewListError, SkipList};
 use self::node::{Node, Seal};
+use crate::comparator::KeyOrder;
+use crate::versions::{Version, Versions, Visible};
 use crate::{Error, Op, Result, Values};
 
 /// What a memtable is made with.
@@ -215,9 +216,14 @@ impl MemTable {
 
     /// A cursor over the entries that `snapshot` sees.
     pub fn cursor(&self, snapshot: u64) -> Cursor<'_> {
-        Cursor {
+        let order = self.list.order().clone();
+        Cursor(Visible::new(self.versions(), order, snapshot))
+    }
+
+    /// A cursor over all versions.
+    pub(crate) fn versions(&self) -> TableVersions<'_> {
+        TableVersions {
             table: self,
-            snapshot,
             at: None,
         }
     }
@@ -264,80 +270,109 @@ fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
     }
 }
 
-/// A position among the visible entries of a snapshot. It needs no lock and sees none of the writes that come
-/// after its snapshot.
-#[derive(Clone)]
-pub struct Cursor<'a> {
-    table: &'a MemTable,
-    snapshot: u64,
-    at: Option<Node<'a>>,
-}
+/// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes that come after
+/// its snapshot. It lends the entry it stands at.
+///
+/// All moves can fail with [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
+pub struct Cursor<'a>(Visible<TableVersions<'a>>);
 
-impl<'a> Cursor<'a> {
+impl Cursor<'_> {
     /// Goes to the first entry.
-    ///
-    /// # Errors
-    /// This and the other moves: [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
-    pub fn seek_first(&mut self) -> Result<Option<Entry<'a>>> {
-        let (list, snapshot) = (&self.table.list, self.snapshot);
-        self.go(with_checks!(self.table, V => cursor::first::<V>(list, snapshot)))
+    pub fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
+        self.0.seek_first()
     }
 
     /// Goes to the last entry.
-    pub fn seek_last(&mut self) -> Result<Option<Entry<'a>>> {
-        let (list, snapshot) = (&self.table.list, self.snapshot);
-        self.go(with_checks!(self.table, V => cursor::last::<V>(list, snapshot)))
+    pub fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
+        self.0.seek_last()
     }
 
     /// Goes to the first entry whose key is `key` or behind it.
-    pub fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'a>>> {
-        self.seek_from(key, cursor::From::At)
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.0.seek(key)
     }
 
     /// Goes to the first entry whose key is behind `key`.
-    pub fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'a>>> {
-        self.seek_from(key, cursor::From::Behind)
+    pub fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.0.seek_after(key)
     }
 
     /// Goes to the last entry whose key is before `key`.
-    pub fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'a>>> {
-        let (list, snapshot) = (&self.table.list, self.snapshot);
-        self.go(with_checks!(self.table, V => cursor::last_before::<V>(list, key, snapshot)))
+    pub fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.0.seek_before(key)
     }
 
     /// Goes to the next entry; to the first, if the cursor stands nowhere.
     #[expect(
         clippy::should_implement_trait,
-        reason = "a cursor moves both ways; iterators are built on it"
+        reason = "a cursor moves both ways and lends its entry"
     )]
-    pub fn next(&mut self) -> Result<Option<Entry<'a>>> {
-        let (list, snapshot) = (&self.table.list, self.snapshot);
-        match self.at {
-            Some(node) => {
-                self.go(with_checks!(self.table, V => cursor::following::<V>(list, node, snapshot)))
-            }
-            None => self.seek_first(),
-        }
+    pub fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        self.0.next()
     }
 
     /// Goes to the entry before; to the last, if the cursor stands nowhere.
-    pub fn prev(&mut self) -> Result<Option<Entry<'a>>> {
+    pub fn prev(&mut self) -> Result<Option<Entry<'_>>> {
+        self.0.prev()
+    }
+}
+
+/// A cursor over all versions in a table.
+pub(crate) struct TableVersions<'a> {
+    table: &'a MemTable,
+    at: Option<Node<'a>>,
+}
+
+impl<'a> TableVersions<'a> {
+    fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<()> {
+        self.at = None;
+        self.at = to.map_err(corrupt_entry)?;
+        Ok(())
+    }
+}
+
+impl Versions for TableVersions<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        let list = &self.table.list;
+        self.go(with_checks!(self.table, V => cursor::first::<V>(list)))
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        let list = &self.table.list;
+        self.go(with_checks!(self.table, V => cursor::last::<V>(list)))
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        let list = &self.table.list;
+        self.go(with_checks!(self.table, V => cursor::from::<V>(list, key, sequence)))
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        let list = &self.table.list;
+        self.go(with_checks!(self.table, V => cursor::before::<V>(list, key, sequence)))
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let list = &self.table.list;
         match self.at {
-            Some(node) => self.seek_before(node.key()),
-            None => self.seek_last(),
+            Some(node) => self.go(with_checks!(self.table, V => cursor::step::<V>(list, node))),
+            None => Ok(()),
         }
     }
 
-    fn seek_from(&mut self, key: &[u8], from: cursor::From) -> Result<Option<Entry<'a>>> {
-        let (list, snapshot) = (&self.table.list, self.snapshot);
-        self.go(with_checks!(self.table, V => cursor::first_from::<V>(list, key, from, snapshot)))
+    fn prev(&mut self) -> Result<()> {
+        match self.at {
+            Some(node) => self.seek_before(node.key(), node.sequence()),
+            None => Ok(()),
+        }
     }
 
-    fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<Option<Entry<'a>>> {
-        self.at = to.map_err(corrupt_entry)?;
-        Ok(self.at.map(|node| Entry {
+    fn at(&self) -> Option<Version<'_>> {
+        self.at.map(|node| Version {
             key: node.key(),
+            sequence: node.sequence(),
+            kind: node.kind(),
             value: node.value(),
-        }))
+        })
     }
 }

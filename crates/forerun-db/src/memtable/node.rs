@@ -27,9 +27,9 @@ use forerun_core::CACHE_LINE_BYTES;
 use forerun_core::arch::prefetch_read;
 
 use super::arena::Arena;
-use crate::comparator::KeyOrder;
-use crate::versions::Kind;
 use super::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::comparator::KeyOrder;
+use crate::versions::{Kind, MAX_SEQUENCE};
 
 /// The tallest tower: with half the nodes of each level on the next, enough for more nodes than memory holds.
 pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
@@ -127,8 +127,7 @@ const PAST_AT_ONCE: usize = 4;
 const HEIGHT_SHIFT: u32 = 1;
 const HEIGHT_MASK: u64 = 0x7f;
 const SEQUENCE_SHIFT: u32 = 8;
-/// The largest sequence number a node can hold.
-pub(super) const MAX_SEQUENCE: u64 = u64::MAX >> SEQUENCE_SHIFT;
+const _: () = assert!(MAX_SEQUENCE == u64::MAX >> SEQUENCE_SHIFT);
 
 /// Whether nodes carry a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use forerun_core::{alone, interleave};
 use super::arena::Full;
 use super::list::SkipList;
 use super::node::{Draft, MAX_HEIGHT, Node, Seen};
-use crate::versions::Kind;
 use crate::Op;
+use crate::versions::Kind;
 
 /// Insertions in flight together. Their states hold a search path each and are larger than a lookup's.
 const IN_FLIGHT: usize = 12;

@@ -18,6 +18,7 @@
 pub(crate) mod build;
 pub(crate) mod catalog;
 pub(crate) mod checkpoint;
+pub(crate) mod compact;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod manifest;

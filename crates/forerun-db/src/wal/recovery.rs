@@ -28,6 +28,25 @@ pub(crate) struct Circumstances {
     pub(crate) closed: Option<Closed>,
     /// Whether unsynced bytes may have been lost, and out of order: not if only the process died.
     pub(crate) power_lost: bool,
+    /// What the runs hold.
+    pub(crate) flushed: Flushed,
+}
+
+/// How much of the log is in runs, and need not be read any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flushed {
+    /// Sequence number of the last operation in them.
+    pub(crate) sequence: u64,
+    /// Number of the first segment that holds a later one, or would: those before may be gone.
+    pub(crate) first_segment: u64,
+}
+
+impl Flushed {
+    /// Of a store without runs.
+    pub(crate) const NOTHING: Flushed = Flushed {
+        sequence: 0,
+        first_segment: 1,
+    };
 }
 
 /// Where the log goes on.
@@ -40,6 +59,10 @@ pub(crate) struct Tail {
     pub(crate) next_sequence: u64,
     /// Whether all of the log is on stable storage as it was read, with nothing cut off.
     pub(crate) is_durable: bool,
+    /// Number and first sequence number of each segment.
+    pub(crate) starts: Vec<(u64, u64)>,
+    /// Whether runs hold more than the log does, so that nothing of it is needed and it is not continued.
+    pub(crate) is_behind_runs: bool,
 }
 
 /// The segment that is appended to.
@@ -53,7 +76,10 @@ pub(crate) struct TailSegment {
     pub(crate) synced_len: u64,
 }
 
-/// Reads the segments with these numbers, ascending, and hands every good record to `apply`.
+/// Reads the segments with these numbers, ascending, and hands every good record that is not in runs to `apply`.
+///
+/// Where the power took the log's end and left runs that hold more, nothing of the log is needed: the tail is then
+/// without a segment, and the segments that are there are to be removed, before the next is begun.
 pub(crate) fn recover(
     io: &Arc<dyn Io>,
     dir: &Path,
@@ -66,10 +92,11 @@ pub(crate) fn recover(
         dir,
         circumstances,
         apply,
-        next_sequence: 1,
-        next_number: 1,
+        next_sequence: circumstances.flushed.sequence + 1,
+        next_number: circumstances.flushed.first_segment,
         tail: None,
         cut: None,
+        starts: Vec::new(),
         report: RecoveryReport {
             clean_close: circumstances.closed.is_some(),
             ..RecoveryReport::default()
@@ -101,6 +128,7 @@ struct Replay<'a> {
     next_number: u64,
     tail: Option<TailSegment>,
     cut: Option<Cut>,
+    starts: Vec<(u64, u64)>,
     report: RecoveryReport,
 }
 
@@ -141,6 +169,11 @@ impl Replay<'_> {
         self.next_number = number + 1;
         self.report.segments += 1;
         self.report.log_bytes += segment::HEADER_BYTES as u64;
+        if self.starts.is_empty() {
+            // The first one may begin with what is in runs.
+            self.next_sequence = self.next_sequence.min(header.first_sequence);
+        }
+        self.starts.push((number, header.first_sequence));
         if header.first_sequence != self.next_sequence {
             let (first, wanted) = (header.first_sequence, self.next_sequence);
             let reason = format!(
@@ -204,10 +237,13 @@ impl Replay<'_> {
     }
 
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
-        (self.apply)(record)?;
         self.next_sequence = record.last_sequence() + 1;
-        self.report.batches += 1;
-        self.report.operations += u64::from(record.count);
+        // A batch is in one memtable, so it is in runs whole or not at all.
+        if record.last_sequence() > self.circumstances.flushed.sequence {
+            (self.apply)(record)?;
+            self.report.batches += 1;
+            self.report.operations += u64::from(record.count);
+        }
         self.report.log_bytes += (record.end - record.offset) as u64;
         Ok(())
     }
@@ -320,6 +356,12 @@ impl Replay<'_> {
             }
             _ => {}
         }
+        let flushed = self.circumstances.flushed.sequence;
+        let is_behind_runs = self.next_sequence <= flushed;
+        if is_behind_runs {
+            self.next_sequence = flushed + 1;
+            self.tail = None;
+        }
         self.report.last_sequence = self.next_sequence - 1;
         let is_durable = self.cut.is_none()
             && self
@@ -331,6 +373,8 @@ impl Replay<'_> {
             segment: self.tail,
             next_number: self.next_number,
             next_sequence: self.next_sequence,
+            starts: self.starts,
+            is_behind_runs,
         };
         Ok((tail, self.report))
     }

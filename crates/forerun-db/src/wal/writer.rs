@@ -11,7 +11,7 @@
 //! impossible, or a sync fails, nobody knows what is on the disk: the log takes no more.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::closed::{self, Closed};
 use super::record;
@@ -30,12 +30,47 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
+/// Which segments there are, and with which sequence number each begins. Shared with those who remove old ones.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(Mutex<Vec<(u64, u64)>>);
+
+impl Segments {
+    /// The number of the segment in which the operation of a sequence number stands, or will.
+    pub(crate) fn holding(&self, sequence: u64) -> Option<u64> {
+        let starts = self.lock();
+        let behind = starts.partition_point(|(_, first)| *first <= sequence);
+        starts[..behind].last().map(|(number, _)| *number)
+    }
+
+    /// The numbers of those before a segment.
+    pub(crate) fn before(&self, number: u64) -> Vec<u64> {
+        let starts = self.lock();
+        let numbers = starts.iter().map(|(number, _)| *number);
+        numbers.take_while(|other| *other < number).collect()
+    }
+
+    /// Forgets one that was removed.
+    pub(crate) fn forget(&self, number: u64) {
+        self.lock().retain(|(other, _)| *other != number);
+    }
+
+    fn add(&self, number: u64, first_sequence: u64) {
+        self.lock().push((number, first_sequence));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(u64, u64)>> {
+        // Nothing under the lock panics half-way through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The log's end.
 pub(crate) struct LogWriter {
     io: Arc<dyn Io>,
     dir: PathBuf,
     segment_limit_bytes: u64,
     tail: Tail,
+    segments: Arc<Segments>,
     /// Whether `CLOSED` is in the directory.
     is_marked_closed: bool,
     /// Whether all that was there when the store was opened is on stable storage.
@@ -51,10 +86,12 @@ impl LogWriter {
         io: Arc<dyn Io>,
         dir: &Path,
         segment_limit_bytes: u64,
-        tail: Tail,
+        mut tail: Tail,
         is_marked_closed: bool,
     ) -> LogWriter {
+        let starts = std::mem::take(&mut tail.starts);
         LogWriter {
+            segments: Arc::new(Segments(Mutex::new(starts))),
             io,
             dir: dir.to_owned(),
             segment_limit_bytes,
@@ -177,6 +214,7 @@ impl LogWriter {
             synced_len: len,
         });
         self.tail.next_number = number + 1;
+        self.segments.add(number, self.tail.next_sequence);
         Ok(())
     }
 
@@ -224,6 +262,11 @@ impl LogWriter {
         write_whole(&*self.io, &self.dir, closed::NAME, &closed.encode())?;
         self.is_marked_closed = true;
         Ok(())
+    }
+
+    /// The log's segments.
+    pub(crate) fn segments(&self) -> Arc<Segments> {
+        Arc::clone(&self.segments)
     }
 
     /// Bytes written since the store was opened.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Db, Durability, Options, Result, WriteBatch};
+use forerun_db::{
+    Background, Db, Durability, Options, Result, RunOptions, TreeOptions, WriteBatch,
+};
 
 /// Where the stores of the tests are.
 pub const STORE: &str = "/store";
@@ -19,6 +21,28 @@ pub fn small_options() -> Options {
         pages: Pages::Small,
         wal_segment_bytes: 700,
         ..Options::default()
+    }
+}
+
+/// Options under which a few writes fill a memtable and a few memtables call for a compaction, all of it done by the
+/// thread that writes, so that the calls to the file system come in the same order each time.
+pub fn tiny_options() -> Options {
+    Options {
+        memtable_bytes: 3 << 10,
+        cache_bytes: 128 << 10,
+        background: Background::Caller,
+        run: RunOptions {
+            page_bytes: 4 << 10,
+            ..RunOptions::default()
+        },
+        tree: TreeOptions {
+            level0_runs: 2,
+            level1_bytes: 6 << 10,
+            level_factor: 2,
+            run_bytes: 3 << 10,
+            ..TreeOptions::default()
+        },
+        ..small_options()
     }
 }
 

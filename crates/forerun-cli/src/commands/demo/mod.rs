@@ -35,6 +35,8 @@ const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1024];
 const LARGE_ENTRIES: usize = 2_000_000;
 const LARGE_KEY_BYTES: usize = 16;
 const LARGE_VALUE_BYTES: usize = 100;
+/// Twice what its memtable may take: all of it stays there.
+const LARGE_MEMORY_BYTES: usize = 2 << 30;
 /// Entries put together.
 const LOAD_BATCH: usize = 1024;
 
@@ -165,6 +167,8 @@ fn measure_large(
         dir,
         Options {
             wal: WalMode::Off,
+            memory_limit_bytes: LARGE_MEMORY_BYTES,
+            memtable_bytes: LARGE_MEMORY_BYTES / 2,
             ..Options::default()
         },
     )

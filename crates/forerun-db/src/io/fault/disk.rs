@@ -266,7 +266,10 @@ impl Disk {
         }));
         files.sort_unstable();
         files.dedup();
-        let used: u64 = files.iter().map(|file| self.inodes[*file].bytes.len() as u64).sum();
+        let used: u64 = files
+            .iter()
+            .map(|file| self.inodes[*file].bytes.len() as u64)
+            .sum();
         let free = capacity.saturating_sub(used);
         free.saturating_add((self.inodes[inode].bytes.len() as u64).saturating_sub(offset))
     }

@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use forerun::Options;
+use forerun::{Options, TreeOptions};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -45,9 +45,18 @@ const STORE_BYTES_MAX: u64 = 24 << 20;
 /// How long a child may take to open its store before that counts as a fault.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// Little memtables, runs and levels, so that kills also meet flushes and compactions at every depth.
 fn options() -> Options {
     Options {
         wal_segment_bytes: SEGMENT_BYTES,
+        memtable_bytes: 192 << 10,
+        cache_bytes: 1 << 20,
+        tree: TreeOptions {
+            level1_bytes: 1 << 20,
+            level_factor: 4,
+            run_bytes: 128 << 10,
+            ..TreeOptions::default()
+        },
         ..Options::default()
     }
 }

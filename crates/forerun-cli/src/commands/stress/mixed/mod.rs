@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
-use forerun::{Checks, Db, Options};
+use forerun::{Checks, Db, Options, TreeOptions};
 
 use self::check::compare;
 use self::worker::Worker;
@@ -133,10 +133,26 @@ impl Lap {
         } else {
             Checks::Off
         };
+        // Every other one flushes and compacts all the time, with a cache that holds little of it.
+        let options = if self.number % 2 == 1 {
+            Options {
+                memtable_bytes: 256 << 10,
+                cache_bytes: 1 << 20,
+                tree: TreeOptions {
+                    level1_bytes: 1 << 20,
+                    level_factor: 4,
+                    run_bytes: 256 << 10,
+                    ..TreeOptions::default()
+                },
+                ..Options::default()
+            }
+        } else {
+            Options::default()
+        };
         let options = Options {
             checks,
             wal_segment_bytes: 1 << 20,
-            ..Options::default()
+            ..options
         };
         let db = Db::open(path, options.clone()).context("cannot open the store")?;
         let threads = models.len();

@@ -1,0 +1,78 @@
+//! The threads that flush and compact, and the same work done by the caller.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::Inner;
+use crate::{Background, Error, Result};
+
+/// The threads of an open store; they end with it.
+#[derive(Debug, Default)]
+pub(super) struct Workers(Vec<JoinHandle<()>>);
+
+impl Workers {
+    /// Starts them, if the options ask for threads.
+    pub(super) fn start(inner: &Arc<Inner>) -> Result<Workers> {
+        if inner.options.background == Background::Caller {
+            return Ok(Workers::default());
+        }
+        let mut workers = Workers::default();
+        for (name, step) in [
+            (
+                "forerun-flush",
+                Inner::flush_one as fn(&Inner) -> Result<bool>,
+            ),
+            ("forerun-compact", Inner::compact_one),
+        ] {
+            let worker = Arc::clone(inner);
+            let started = std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || worker.work_on(name, step));
+            match started {
+                Ok(thread) => workers.0.push(thread),
+                Err(error) => {
+                    inner.work.stop();
+                    workers.join();
+                    return Err(Error::io("start a thread for", &inner.path, error));
+                }
+            }
+        }
+        Ok(workers)
+    }
+
+    /// Waits for them to end. They were asked to.
+    pub(super) fn join(&mut self) {
+        for thread in self.0.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store panicked");
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Does one kind of work whenever there is some, until the store is closed.
+    fn work_on(&self, name: &str, step: fn(&Inner) -> Result<bool>) {
+        while let Some(turn) = self.work.turn() {
+            match step(self) {
+                Ok(true) => self.work.note(None),
+                Ok(false) => self.work.wait(turn),
+                Err(Error::Closed) => break,
+                Err(error) => {
+                    tracing::error!(%error, path = %self.path.display(), "{name} failed, and will try again");
+                    self.work.note(Some(error));
+                    if let Some(turn) = self.work.turn() {
+                        self.work.wait(turn);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does all the work there is, in this thread.
+    pub(super) fn work_off(&self) -> Result<()> {
+        while self.flush_one()? || self.compact_one()? {}
+        self.work.note(None);
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! What is done to the tree of runs: memtables are added to it, runs are merged, and both are made durable.
+//!
+//! ```text
+//!   flush      memtable ──> run in level 0 ┐
+//!   compact    runs ──────> fewer runs     ├─> manifest, durably ──> state ──> memtable, old runs, old log segments go
+//! ```
+//!
+//! A change is durable before readers see it, and what it replaces goes after. So a crash, or a manifest that cannot be
+//! written, leaves a store that has everything, in memory and log or in the runs before.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Inner;
+use super::state::{State, Table};
+use super::stats::TreeWork;
+use super::write::Writer;
+use crate::Result;
+use crate::run::Run;
+use crate::tree::build::{Build, write_runs};
+use crate::tree::catalog::{Catalog, Logged};
+use crate::tree::compact::compact;
+use crate::tree::levels::{Edit, Levels};
+use crate::tree::pick::{Compaction, pick, pick_full};
+use crate::tree::retain::Retain;
+use crate::wal::segment;
+
+/// The tree of runs and what changes it.
+pub(super) struct Tree {
+    catalog: Mutex<Catalog>,
+    /// Held by whoever compacts.
+    compacting: Mutex<()>,
+    counts: Counts,
+}
+
+/// Relaxed throughout: counts order nothing.
+#[derive(Debug, Default)]
+struct Counts {
+    flushes: AtomicU64,
+    flushed_bytes: AtomicU64,
+    compactions: AtomicU64,
+    compaction_read_bytes: AtomicU64,
+    compaction_written_bytes: AtomicU64,
+}
+
+impl Tree {
+    pub(super) fn new(catalog: Catalog) -> Tree {
+        Tree {
+            catalog: Mutex::new(catalog),
+            compacting: Mutex::new(()),
+            counts: Counts::default(),
+        }
+    }
+
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        // Nothing under the lock panics half-way through a change.
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Writes a memtable that takes no more writes to a run; to none if nothing of it is of use any more.
+    pub(super) fn write_table(&self, table: &Table) -> Result<Vec<Arc<Run>>> {
+        let levels = Arc::clone(&self.state.load().levels);
+        let mut retain = Retain::new(self.order.clone(), self.snapshots.list());
+        // Memtables are flushed in order, so what is older is in runs.
+        let below = |key: &[u8]| levels.may_hold_from(0, key);
+        self.with_build(u64::MAX, |build| {
+            write_runs(&mut table.memtable.versions(), &mut retain, below, build)
+        })
+    }
+
+    /// Puts the runs of a memtable, the oldest there is, in its place.
+    pub(super) fn install_flush(&self, runs: Vec<Arc<Run>>, table: &Arc<Table>) -> Result<()> {
+        let counts = &self.tree.counts;
+        let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
+        let edit = Edit {
+            added: runs.into_iter().map(|run| (0, run)).collect(),
+            removed: Vec::new(),
+        };
+        let mut catalog = self.tree.catalog();
+        let logged = self.logged_after(&catalog, table.last_sequence());
+        let levels = catalog.install(&edit, Some(logged))?;
+        self.state.rcu(|state| {
+            let mut state = State::clone(state);
+            state.levels = Arc::clone(&levels);
+            state.tables.retain(|other| !Arc::ptr_eq(other, table));
+            state
+        });
+        drop(catalog);
+        counts.flushes.fetch_add(1, Ordering::Relaxed);
+        counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.note_pressure();
+        self.remove_segments(logged.first_segment);
+        Ok(())
+    }
+
+    /// What is in runs when everything up to a sequence number is.
+    fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
+        let first_segment = match &self.writer {
+            Writer::Logged(commit) => commit.segments().holding(flushed_sequence + 1),
+            Writer::Unlogged { .. } => None,
+        };
+        Logged {
+            flushed_sequence,
+            first_segment: first_segment.unwrap_or(catalog.logged().first_segment),
+        }
+    }
+
+    /// Removes the log's segments before this one. The manifest does not need them.
+    fn remove_segments(&self, first_segment: u64) {
+        let Writer::Logged(commit) = &self.writer else {
+            return;
+        };
+        let segments = commit.segments();
+        for number in segments.before(first_segment) {
+            let path = segment::path(&self.path, number);
+            match self.io.remove(&path) {
+                Ok(()) => segments.forget(number),
+                // It is tried again after the next flush, and when the store is opened.
+                Err(error) => {
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "cannot remove a segment of the log that is in runs");
+                }
+            }
+        }
+    }
+
+    /// Does the most urgent compaction. `false`: none is due.
+    pub(super) fn compact_one(&self) -> Result<bool> {
+        let _one_at_a_time = self.lock_compacting();
+        let levels = Arc::clone(&self.state.load().levels);
+        match pick(&levels, &self.options.tree, &BTreeSet::new()) {
+            None => Ok(false),
+            Some(compaction) => self.run_compaction(&compaction).map(|()| true),
+        }
+    }
+
+    /// Flushes, and compacts everything there is down to the last level.
+    pub(super) fn compact_all(&self) -> Result<()> {
+        self.flush_all()?;
+        let limit = self.tree.catalog().numbers().next();
+        loop {
+            let _one_at_a_time = self.lock_compacting();
+            let levels = Arc::clone(&self.state.load().levels);
+            let Some(compaction) = pick_full(&levels, limit) else {
+                return Ok(());
+            };
+            self.run_compaction(&compaction)?;
+        }
+    }
+
+    fn run_compaction(&self, compaction: &Compaction) -> Result<()> {
+        let snapshots = self.snapshots.list();
+        let run_bytes = self.options.tree.run_bytes;
+        let done = self.with_build(run_bytes, |build| compact(compaction, snapshots, build))?;
+        self.install(&done.edit)?;
+        let counts = &self.tree.counts;
+        counts.compactions.fetch_add(1, Ordering::Relaxed);
+        for (count, bytes) in [
+            (&counts.compaction_read_bytes, done.read_bytes),
+            (&counts.compaction_written_bytes, done.written_bytes),
+        ] {
+            count.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.note_pressure();
+        self.work.nudge();
+        Ok(())
+    }
+
+    fn install(&self, edit: &Edit) -> Result<Arc<Levels>> {
+        let mut catalog = self.tree.catalog();
+        let levels = catalog.install(edit, None)?;
+        self.state.rcu(|state| {
+            let mut state = State::clone(state);
+            state.levels = Arc::clone(&levels);
+            state
+        });
+        Ok(levels)
+    }
+
+    fn with_build<T>(&self, run_bytes: u64, f: impl FnOnce(&Build<'_>) -> Result<T>) -> Result<T> {
+        let numbers = Arc::clone(self.tree.catalog().numbers());
+        f(&Build {
+            io: &*self.io,
+            dir: &self.path,
+            order: &self.order,
+            comparator: self.options.comparator.name(),
+            cache: &self.cache,
+            options: self.options.run,
+            run_bytes,
+            numbers: &numbers,
+            limiter: &self.limiter,
+            stop: self.work.stop_flag(),
+        })
+    }
+
+    pub(super) fn tree_work(&self) -> TreeWork {
+        let counts = &self.tree.counts;
+        let [
+            flushes,
+            flushed_bytes,
+            compactions,
+            read_bytes,
+            written_bytes,
+        ] = [
+            &counts.flushes,
+            &counts.flushed_bytes,
+            &counts.compactions,
+            &counts.compaction_read_bytes,
+            &counts.compaction_written_bytes,
+        ]
+        .map(|count| count.load(Ordering::Relaxed));
+        TreeWork {
+            flushes,
+            flushed_bytes,
+            compactions,
+            compaction_read_bytes: read_bytes,
+            compaction_written_bytes: written_bytes,
+        }
+    }
+
+    fn lock_compacting(&self) -> MutexGuard<'_, ()> {
+        // It guards no data that could be left half-changed.
+        self.tree
+            .compacting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,89 @@
+//! What a read looks at: memtables and runs, as they were at one moment.
+//!
+//! ```text
+//!   tables   [ takes writes ][ full ][ full ]      newest first      sequence numbers 91..   61..90   31..60
+//!   levels   the runs below                                                            ..30
+//! ```
+//!
+//! A state never changes; another takes its place. It is replaced when a memtable is full, before the next one takes
+//! writes, and when a flush or a compaction has put runs in the place of what they were made of. So whoever holds one
+//! sees everything that was written before it was replaced, and holds the files and the memory that this takes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Result;
+use crate::comparator::KeyOrder;
+use crate::memtable::{MemTable, MemTableConfig};
+use crate::run::cursor::{LevelCursor, RunCursor};
+use crate::tree::levels::Levels;
+use crate::tree::manifest::LEVELS;
+use crate::tree::merge::Merge;
+use crate::versions::Versions;
+
+/// Memtables and runs.
+#[derive(Clone)]
+pub(super) struct State {
+    /// Newest first. There is at least one; the first takes writes.
+    pub(super) tables: Vec<Arc<Table>>,
+    pub(super) levels: Arc<Levels>,
+}
+
+/// A memtable, and where its share of the sequence numbers ends.
+pub(super) struct Table {
+    pub(super) memtable: MemTable,
+    /// The last sequence number in it; the maximum while it takes writes.
+    last_sequence: AtomicU64,
+}
+
+impl Table {
+    pub(super) fn new(config: MemTableConfig) -> Result<Table> {
+        Ok(Table {
+            memtable: MemTable::new(config)?,
+            last_sequence: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Notes that no more writes come. There are none under way.
+    pub(super) fn freeze(&self, last_sequence: u64) {
+        // Release: whoever sees a write to the next table, which comes after this, sees this too.
+        self.last_sequence.store(last_sequence, Ordering::Release);
+    }
+
+    pub(super) fn last_sequence(&self) -> u64 {
+        // Acquire: pairs with `freeze`. A reader that knows a sequence number of the next table got it from
+        // `Visible`, behind the write, behind `freeze`.
+        self.last_sequence.load(Ordering::Acquire)
+    }
+}
+
+impl State {
+    /// The table that takes writes, if the state is the current one.
+    pub(super) fn newest(&self) -> &Arc<Table> {
+        &self.tables[0]
+    }
+
+    /// Up to which sequence number a read of this state can go that wants all up to `sequence`: what came after the
+    /// state was replaced went elsewhere.
+    pub(super) fn cut(&self, sequence: u64) -> u64 {
+        sequence.min(self.newest().last_sequence())
+    }
+
+    /// All versions, merged.
+    pub(super) fn versions<'a>(&'a self, order: &KeyOrder) -> Merge<'a> {
+        let mut cursors: Vec<Box<dyn Versions + 'a>> = Vec::new();
+        for table in &self.tables {
+            cursors.push(Box::new(table.memtable.versions()));
+        }
+        for run in self.levels.level(0).runs() {
+            cursors.push(Box::new(RunCursor::new(run)));
+        }
+        for level in 1..LEVELS {
+            let runs = self.levels.level(level).runs();
+            if !runs.is_empty() {
+                cursors.push(Box::new(LevelCursor::new(runs)));
+            }
+        }
+        Merge::new(order.clone(), cursors)
+    }
+}

@@ -1,0 +1,132 @@
+//! How writers and the threads behind them wait for each other.
+//!
+//! ```text
+//!   writer: memtable full ──> turn + 1 ──> flush thread:   memtable -> run, turn + 1 ──> compaction thread: runs -> runs
+//!           no room: wait until the turn changes <──────────────────────┴───────────────────────────────────────┘
+//! ```
+//!
+//! What there is to do follows from the store's state, which changes without this lock. So a worker notes the turn,
+//! looks for work until it finds none, and sleeps until the turn is another; who changes the state moves the turn on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::Error;
+
+/// How long a worker waits after a failure before it tries again by itself: a full disk may have room by then.
+const RETRY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    state: Mutex<WorkState>,
+    moved: Condvar,
+    /// Whether the store is being closed: the same as in `state`, for those in the middle of long work.
+    is_stopping: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct WorkState {
+    turn: u64,
+    is_stopping: bool,
+    /// Why the last flush or compaction failed, until one succeeds.
+    failure: Option<Error>,
+}
+
+/// A turn that somebody saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn(u64);
+
+impl Work {
+    /// The turn now; `None` once the store is being closed.
+    pub(super) fn turn(&self) -> Option<Turn> {
+        let state = self.lock();
+        (!state.is_stopping).then_some(Turn(state.turn))
+    }
+
+    /// Moves the turn on, since the store's state has changed.
+    pub(super) fn nudge(&self) {
+        self.lock().turn += 1;
+        self.moved.notify_all();
+    }
+
+    /// Notes how a flush or a compaction went, and moves the turn on.
+    pub(super) fn note(&self, failure: Option<Error>) {
+        let mut state = self.lock();
+        state.failure = failure;
+        state.turn += 1;
+        drop(state);
+        self.moved.notify_all();
+    }
+
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.lock().failure.clone()
+    }
+
+    /// Sleeps until the turn is another than `seen`, or the store is being closed. After a failure, not for long.
+    pub(super) fn wait(&self, seen: Turn) {
+        let mut state = self.lock();
+        while state.turn == seen.0 && !state.is_stopping {
+            if state.failure.is_none() {
+                state = self
+                    .moved
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let waited = self.moved.wait_timeout(state, RETRY);
+                let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = after;
+                if timeout.timed_out() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Asks the workers to end.
+    pub(super) fn stop(&self) {
+        // Relaxed: that it is seen soon is enough.
+        self.is_stopping.store(true, Ordering::Relaxed);
+        self.lock().is_stopping = true;
+        self.moved.notify_all();
+    }
+
+    /// What tells long work to end.
+    pub(super) fn stop_flag(&self) -> &AtomicBool {
+        &self.is_stopping
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WorkState> {
+        // Nothing under the lock panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_sleeps_until_the_turn_moves_on_or_the_store_closes() {
+        let work = Work::default();
+        let seen = work.turn().unwrap();
+        work.nudge();
+        work.wait(seen);
+        let seen = work.turn().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| work.wait(seen));
+            work.stop();
+        });
+        assert_eq!(work.turn(), None);
+    }
+
+    #[test]
+    fn after_a_failure_nobody_sleeps_for_ever() {
+        let work = Work::default();
+        work.note(Some(Error::Closed));
+        work.wait(work.turn().unwrap());
+        assert!(matches!(work.failure(), Some(Error::Closed)));
+        work.note(None);
+        assert!(work.failure().is_none());
+    }
+}

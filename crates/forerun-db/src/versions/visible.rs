@@ -1,0 +1,350 @@
+//! What a snapshot sees of versions: of each key the newest that it may see, if that is a value.
+//!
+//! ```text
+//!   versions   apple @9 │ apple @4 │ bee @7 deletion │ bee @3 │ cow @5
+//!   as of 8                apple @4                              cow @5
+//! ```
+//!
+//! Forwards the cursor rests on the entry itself and lends it. Backwards a key's versions come oldest first, so
+//! that only the next key shows which was the newest: the entry is kept, and the cursor rests before its key.
+
+use super::{Kind, MAX_SEQUENCE, Version, Versions};
+use crate::Result;
+use crate::comparator::KeyOrder;
+
+/// An entry of a store or a memtable, lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The user key.
+    pub key: &'a [u8],
+    /// Its newest visible value.
+    pub value: &'a [u8],
+}
+
+/// How many versions are passed one by one before a search for what follows them is the shorter way.
+const WALK_LIMIT: usize = 8;
+
+/// Stands behind all versions of a key: real ones are numbered from 1.
+const BEHIND_ALL: u64 = 0;
+
+/// A cursor over the entries that a snapshot sees, in key order, both ways.
+pub(crate) struct Visible<C> {
+    versions: C,
+    order: KeyOrder,
+    snapshot: u64,
+    rests: Rests,
+    /// The key whose versions are being passed; backwards, the entry's.
+    key: Vec<u8>,
+    /// Backwards, the entry's value.
+    value: Vec<u8>,
+}
+
+/// Where the cursor beneath rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rests {
+    Nowhere,
+    /// On the entry.
+    OnEntry,
+    /// On the version before all of the entry's key, or nowhere; the entry is kept.
+    BeforeKey,
+}
+
+impl<C: Versions> Visible<C> {
+    pub(crate) fn new(versions: C, order: KeyOrder, snapshot: u64) -> Visible<C> {
+        Visible {
+            versions,
+            order,
+            snapshot,
+            rests: Rests::Nowhere,
+            key: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Goes to the first entry.
+    pub(crate) fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
+        self.rests = Rests::Nowhere;
+        self.versions.seek_first()?;
+        self.settle_forward()
+    }
+
+    /// Goes to the last entry.
+    pub(crate) fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
+        self.rests = Rests::Nowhere;
+        self.versions.seek_last()?;
+        self.settle_backward()
+    }
+
+    /// Goes to the first entry whose key is `key` or behind it.
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.rests = Rests::Nowhere;
+        self.versions.seek(key, self.snapshot)?;
+        self.settle_forward()
+    }
+
+    /// Goes to the first entry whose key is behind `key`.
+    pub(crate) fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.rests = Rests::Nowhere;
+        self.versions.seek(key, BEHIND_ALL)?;
+        self.settle_forward()
+    }
+
+    /// Goes to the last entry whose key is before `key`.
+    pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.rests = Rests::Nowhere;
+        self.versions.seek_before(key, MAX_SEQUENCE)?;
+        self.settle_backward()
+    }
+
+    /// Goes to the last entry whose key is `key` or before it.
+    pub(crate) fn seek_back(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
+        self.rests = Rests::Nowhere;
+        self.versions.seek_before(key, BEHIND_ALL)?;
+        self.settle_backward()
+    }
+
+    /// Goes to the next entry; to the first, if it stands nowhere.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        match std::mem::replace(&mut self.rests, Rests::Nowhere) {
+            Rests::Nowhere => return self.seek_first(),
+            Rests::OnEntry => self.pass_key()?,
+            Rests::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
+        }
+        self.settle_forward()
+    }
+
+    /// Goes to the entry before; to the last, if it stands nowhere.
+    pub(crate) fn prev(&mut self) -> Result<Option<Entry<'_>>> {
+        match std::mem::replace(&mut self.rests, Rests::Nowhere) {
+            Rests::Nowhere => return self.seek_last(),
+            Rests::OnEntry => {
+                keep(&mut self.key, self.versions.at().map(|at| at.key));
+                self.versions.seek_before(&self.key, MAX_SEQUENCE)?;
+            }
+            Rests::BeforeKey => {}
+        }
+        self.settle_backward()
+    }
+
+    /// The entry it stands at.
+    pub(crate) fn entry(&self) -> Option<Entry<'_>> {
+        match self.rests {
+            Rests::Nowhere => None,
+            Rests::OnEntry => self.versions.at().map(|at| Entry {
+                key: at.key,
+                value: at.value,
+            }),
+            Rests::BeforeKey => Some(Entry {
+                key: &self.key,
+                value: &self.value,
+            }),
+        }
+    }
+
+    /// From where the cursor rests on, to the first version that is visible, the newest such of its key, and no
+    /// deletion.
+    fn settle_forward(&mut self) -> Result<Option<Entry<'_>>> {
+        while let Some(Version { sequence, kind, .. }) = self.versions.at() {
+            if sequence > self.snapshot {
+                self.pass_newer()?;
+            } else if kind == Kind::Deletion {
+                self.pass_key()?;
+            } else {
+                self.rests = Rests::OnEntry;
+                break;
+            }
+        }
+        Ok(self.entry())
+    }
+
+    /// Goes on from a version that is too new: an older one of the same key may do.
+    fn pass_newer(&mut self) -> Result<()> {
+        self.versions.next()?;
+        let mut passed = 1;
+        while let Some(at) = self.versions.at()
+            && at.sequence > self.snapshot
+        {
+            if passed == WALK_LIMIT {
+                keep(&mut self.key, Some(at.key));
+                return self.versions.seek(&self.key, self.snapshot);
+            }
+            self.versions.next()?;
+            passed += 1;
+        }
+        Ok(())
+    }
+
+    /// Goes on to the first version of the next key.
+    fn pass_key(&mut self) -> Result<()> {
+        keep(&mut self.key, self.versions.at().map(|at| at.key));
+        for _ in 0..WALK_LIMIT {
+            self.versions.next()?;
+            if !self.is_at_key() {
+                return Ok(());
+            }
+        }
+        self.versions.seek(&self.key, BEHIND_ALL)
+    }
+
+    /// From where the cursor rests back, to the first key that has an entry; the cursor comes to rest before it.
+    fn settle_backward(&mut self) -> Result<Option<Entry<'_>>> {
+        while let Some(at) = self.versions.at() {
+            keep(&mut self.key, Some(at.key));
+            let mut newest = None;
+            let mut passed = 0;
+            while self.is_at_key() {
+                let Some(at) = self.versions.at().filter(|at| at.sequence <= self.snapshot) else {
+                    break;
+                };
+                newest = Some(at.kind);
+                keep(&mut self.value, Some(at.value));
+                passed += 1;
+                if passed == WALK_LIMIT {
+                    self.versions.seek(&self.key, self.snapshot)?;
+                    passed = 0;
+                    newest = self.versions.at().map(|at| at.kind);
+                    keep(&mut self.value, self.versions.at().map(|at| at.value));
+                    break;
+                }
+                self.versions.prev()?;
+            }
+            if self.is_at_key() {
+                // What is left of the key is too new, or passed over.
+                self.versions.seek_before(&self.key, MAX_SEQUENCE)?;
+            }
+            if newest == Some(Kind::Value) {
+                self.rests = Rests::BeforeKey;
+                break;
+            }
+        }
+        Ok(self.entry())
+    }
+
+    /// Whether the cursor rests on a version of `key`.
+    fn is_at_key(&self) -> bool {
+        let at = self.versions.at();
+        at.is_some_and(|at| self.order.compare(at.key, &self.key).is_eq())
+    }
+}
+
+fn keep(into: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    into.clear();
+    into.extend_from_slice(bytes.unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Versions in a sorted vector: the plain reference.
+    struct Sorted {
+        versions: Vec<(Vec<u8>, u64, Kind, Vec<u8>)>,
+        at: Option<usize>,
+    }
+
+    impl Sorted {
+        fn place(&self, key: &[u8], sequence: u64) -> usize {
+            self.versions
+                .partition_point(|(k, s, ..)| (k.as_slice(), !s) < (key, !sequence))
+        }
+
+        fn go(&mut self, to: usize) -> Result<()> {
+            self.at = (to < self.versions.len()).then_some(to);
+            Ok(())
+        }
+    }
+
+    impl Versions for Sorted {
+        fn seek_first(&mut self) -> Result<()> {
+            self.go(0)
+        }
+        fn seek_last(&mut self) -> Result<()> {
+            self.go(self.versions.len().wrapping_sub(1))
+        }
+        fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+            self.go(self.place(key, sequence))
+        }
+        fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+            self.go(self.place(key, sequence).wrapping_sub(1))
+        }
+        fn next(&mut self) -> Result<()> {
+            self.go(self.at.map_or(usize::MAX, |at| at + 1))
+        }
+        fn prev(&mut self) -> Result<()> {
+            self.go(self.at.map_or(usize::MAX, |at| at.wrapping_sub(1)))
+        }
+        fn at(&self) -> Option<Version<'_>> {
+            let (key, sequence, kind, value) = &self.versions[self.at?];
+            Some(Version {
+                key,
+                sequence: *sequence,
+                kind: *kind,
+                value,
+            })
+        }
+    }
+
+    fn owned(entry: Option<Entry<'_>>) -> Option<(Vec<u8>, Vec<u8>)> {
+        entry.map(|entry| (entry.key.to_vec(), entry.value.to_vec()))
+    }
+
+    proptest! {
+        #[test]
+        fn a_walk_over_what_a_snapshot_sees_is_a_walk_over_a_map(
+            writes in prop::collection::vec((0_u8..6, any::<bool>()), 0..120),
+            snapshot in 0_u64..130,
+            steps in prop::collection::vec((0_u8..8, 0_u8..7), 1..60),
+        ) {
+            let mut map = BTreeMap::new();
+            let mut versions = Vec::new();
+            for (i, (key, is_value)) in writes.iter().enumerate() {
+                let sequence = i as u64 + 1;
+                let value = sequence.to_string().into_bytes();
+                if sequence <= snapshot {
+                    match is_value {
+                        true => map.insert(vec![*key], value.clone()),
+                        false => map.remove(&[*key][..]),
+                    };
+                }
+                let (kind, value) = match is_value {
+                    true => (Kind::Value, value),
+                    false => (Kind::Deletion, Vec::new()),
+                };
+                versions.push((vec![*key], sequence, kind, value));
+            }
+            versions.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+            let mut visible = Visible::new(Sorted { versions, at: None }, KeyOrder::Bytewise, snapshot);
+            let mut at: Option<Vec<u8>> = None;
+            for (step, key) in steps {
+                let key = vec![key];
+                let pair = |(k, v): (&Vec<u8>, &Vec<u8>)| (k.clone(), v.clone());
+                let first = map.iter().next().map(pair);
+                let last = map.iter().next_back().map(pair);
+                use std::ops::Bound::{Excluded, Unbounded};
+                let (got, wanted) = match step {
+                    0 => (visible.seek_first(), first),
+                    1 => (visible.seek_last(), last),
+                    2 => (visible.seek(&key), map.range(key..).next().map(pair)),
+                    3 => (visible.seek_after(&key), map.range((Excluded(key), Unbounded)).next().map(pair)),
+                    4 => (visible.seek_before(&key), map.range(..key).next_back().map(pair)),
+                    5 => (visible.seek_back(&key), map.range(..=key).next_back().map(pair)),
+                    6 => (visible.next(), match at {
+                        None => first,
+                        Some(at) => map.range((Excluded(at), Unbounded)).next().map(pair),
+                    }),
+                    _ => (visible.prev(), match at {
+                        None => last,
+                        Some(at) => map.range(..at).next_back().map(pair),
+                    }),
+                };
+                let got = owned(got.unwrap());
+                prop_assert_eq!(&got, &wanted);
+                at = got.map(|(key, _)| key);
+            }
+        }
+    }
+}

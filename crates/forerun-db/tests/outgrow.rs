@@ -1,0 +1,418 @@
+//! A store that outgrows its memory: flushes and compactions under way while it is written and read.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{STORE, open, small_options, tiny_options};
+use forerun_db::io::fault::{ENOSPC, FaultIo};
+use forerun_db::{
+    Background, Db, Durability, Error, Options, ReadBackend, Strategy, TreeOptions, Values,
+    WalMode, WriteBatch,
+};
+
+/// Small memtables and runs, and threads of the store's own.
+fn busy_options() -> Options {
+    Options {
+        memory_limit_bytes: 1 << 20,
+        memtable_bytes: 64 << 10,
+        cache_bytes: 256 << 10,
+        wal_segment_bytes: 32 << 10,
+        background: Background::Threads,
+        tree: TreeOptions {
+            level1_bytes: 256 << 10,
+            level_factor: 4,
+            run_bytes: 64 << 10,
+            ..TreeOptions::default()
+        },
+        ..small_options()
+    }
+}
+
+fn key(i: u64) -> Vec<u8> {
+    format!("key {:08}", i.wrapping_mul(0x9e37_79b1) % 1_000_003).into_bytes()
+}
+
+fn value(i: u64, version: u64) -> Vec<u8> {
+    format!("{i} @ {version} ")
+        .repeat(1 + (i % 7) as usize)
+        .into_bytes()
+}
+
+#[test]
+fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
+    const KEYS: u64 = 40_000;
+    let dir = tempfile::tempdir().unwrap();
+    for reads in ReadBackend::ALL {
+        let path = dir.path().join(reads.to_string());
+        let options = Options {
+            reads,
+            ..busy_options()
+        };
+        let db = Db::open(&path, options.clone()).unwrap();
+        for version in 0..2 {
+            let mut batch = WriteBatch::new();
+            for i in 0..KEYS {
+                match i % 10 == 9 && version == 1 {
+                    true => batch.delete(&key(i)).unwrap(),
+                    false => batch.put(&key(i), &value(i, version)).unwrap(),
+                }
+                if batch.len() == 50 {
+                    db.write(&batch, Durability::Buffered).unwrap();
+                    batch.clear();
+                }
+            }
+        }
+        let check = |db: &Db, when: &str| {
+            let mut values = Values::new();
+            for first in (0..KEYS).step_by(300) {
+                let keys: Vec<Vec<u8>> = (first..(first + 300).min(KEYS)).map(key).collect();
+                db.multi_get(&keys, &mut values).unwrap();
+                for (i, found) in (first..).zip(values.iter()) {
+                    let wanted = (i % 10 != 9).then(|| value(i, 1));
+                    assert_eq!(
+                        found.unwrap(),
+                        wanted.as_deref(),
+                        "{reads}, {when}: key {i}"
+                    );
+                }
+            }
+            for i in (0..KEYS).step_by(97) {
+                assert_eq!(db.get(&key(i)).unwrap(), (i % 10 != 9).then(|| value(i, 1)));
+                assert_eq!(db.get(&[&key(i)[..], b"x"].concat()).unwrap(), None);
+            }
+            assert_eq!(
+                db.iter().count() as u64,
+                KEYS - KEYS / 10,
+                "{reads}, {when}"
+            );
+            assert_eq!(
+                db.iter().rev().count() as u64,
+                KEYS - KEYS / 10,
+                "{reads}, {when}"
+            );
+        };
+        check(&db, "just written");
+        let stats = db.stats();
+        assert!(
+            stats.tree.flushes > 10 && stats.tree.compactions > 3,
+            "{stats}"
+        );
+        assert!(
+            stats.memtables_used_bytes <= options.memory_limit_bytes,
+            "{stats}"
+        );
+        assert!(
+            stats.cache.used_bytes <= stats.cache.capacity_bytes,
+            "{stats}"
+        );
+        db.close().unwrap();
+        let db = Db::open(&path, options).unwrap();
+        check(&db, "reopened");
+        db.compact().unwrap();
+        check(&db, "compacted");
+        let entries: u64 = db.stats().levels.iter().map(|level| level.entries).sum();
+        assert_eq!(
+            entries,
+            KEYS - KEYS / 10,
+            "old versions and deletions are gone: {}",
+            db.stats()
+        );
+        let log_bytes: u64 = std::fs::read_dir(&path)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("wal-"))
+            .map(|entry| entry.metadata().unwrap().len())
+            .sum();
+        assert!(
+            log_bytes < 200 << 10,
+            "the log keeps {log_bytes} bytes of what is in runs"
+        );
+    }
+}
+
+#[test]
+fn snapshots_and_iterators_see_what_they_saw_through_flushes_and_compactions() {
+    let db = open(&FaultIo::new(), &tiny_options()).unwrap();
+    let mut model = BTreeMap::new();
+    let mut seen = Vec::new();
+    for i in 0..600_u64 {
+        let key = key(i % 37);
+        match i % 11 == 3 {
+            true => {
+                db.delete(&key).unwrap();
+                model.remove(&key);
+            }
+            false => {
+                db.put(&key, &value(i, 0)).unwrap();
+                model.insert(key, value(i, 0));
+            }
+        }
+        if i % 23 == 0 {
+            let mut iter = db.iter();
+            let first = iter.next().transpose().unwrap();
+            seen.push((db.snapshot(), iter, first, model.clone()));
+        }
+        if i == 300 {
+            db.compact().unwrap();
+        }
+    }
+    assert!(db.stats().tree.compactions > 10, "{}", db.stats());
+    for (snapshot, iter, first, model) in seen {
+        let wanted: Vec<_> = model.into_iter().collect();
+        let found: Result<Vec<_>, _> = snapshot.iter().collect();
+        assert_eq!(found.unwrap(), wanted);
+        let found: Result<Vec<_>, _> = first.into_iter().map(Ok).chain(iter).collect();
+        assert_eq!(found.unwrap(), wanted, "an iterator keeps its moment");
+        let keys: Vec<_> = (0..37).map(key).collect();
+        let mut values = Values::new();
+        for strategy in Strategy::ALL {
+            snapshot
+                .multi_get_with(&keys, strategy, &mut values)
+                .unwrap();
+            for (key, value) in keys.iter().zip(values.iter()) {
+                let wanted = wanted
+                    .iter()
+                    .find(|(k, _)| k == key)
+                    .map(|(_, v)| v.as_slice());
+                assert_eq!(value.unwrap(), wanted);
+            }
+        }
+    }
+    // With the last snapshot gone, nothing old is kept.
+    db.compact().unwrap();
+    let entries: u64 = db.stats().levels.iter().map(|level| level.entries).sum();
+    assert_eq!(entries, model_len(&db));
+}
+
+fn model_len(db: &Db) -> u64 {
+    db.iter().count() as u64
+}
+
+#[test]
+fn readers_see_whole_batches_while_memtables_become_runs() {
+    const PAIRS: u64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("store"), busy_options()).unwrap();
+    let (a, b) = (
+        |i: u64| format!("a{i:03}").into_bytes(),
+        |i: u64| format!("b{i:03}").into_bytes(),
+    );
+    let is_over = AtomicBool::new(false);
+    let acknowledged: Vec<AtomicU64> = (0..PAIRS).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (db, acknowledged, is_over) = (&db, &acknowledged, &is_over);
+            scope.spawn(move || {
+                let mut batch = WriteBatch::new();
+                for n in 1..6_000_u64 {
+                    let i = (n * 7 + writer) % (PAIRS / 2) * 2 + writer;
+                    let value = n.to_string().into_bytes().repeat(9);
+                    batch.clear();
+                    batch.put(&a(i), &value).unwrap();
+                    batch.put(&b(i), &value).unwrap();
+                    db.write(&batch, Durability::Buffered).unwrap();
+                    acknowledged[i as usize].store(n, Ordering::SeqCst);
+                }
+                is_over.store(true, Ordering::SeqCst);
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut values = Values::new();
+                let keys: Vec<Vec<u8>> = (0..PAIRS).flat_map(|i| [a(i), b(i)]).collect();
+                while !is_over.load(Ordering::SeqCst) {
+                    let least: Vec<u64> = acknowledged
+                        .iter()
+                        .map(|n| n.load(Ordering::SeqCst))
+                        .collect();
+                    let number = |value: Option<&[u8]>| {
+                        value.map_or(0, |v| {
+                            let digits = &v[..v.len() / 9];
+                            std::str::from_utf8(digits).unwrap().parse::<u64>().unwrap()
+                        })
+                    };
+                    db.multi_get(&keys, &mut values).unwrap();
+                    for i in 0..PAIRS as usize {
+                        let (x, y) = (values.get(2 * i).unwrap(), values.get(2 * i + 1).unwrap());
+                        assert_eq!(x, y, "half of a batch is there");
+                        assert!(number(x) >= least[i], "an acknowledged write is not seen");
+                    }
+                    let scanned: BTreeMap<_, _> = db.iter().map(Result::unwrap).collect();
+                    for i in 0..PAIRS {
+                        let (x, y) = (scanned.get(&a(i)), scanned.get(&b(i)));
+                        assert_eq!(x, y, "half of a batch is in a scan");
+                        assert!(number(x.map(Vec::as_slice)) >= least[i as usize]);
+                    }
+                }
+            });
+        }
+    });
+    assert!(db.stats().tree.flushes > 5, "{}", db.stats());
+}
+
+#[test]
+fn a_full_disk_refuses_writes_with_its_error_and_loses_nothing() {
+    for background in [Background::Caller, Background::Threads] {
+        let io = FaultIo::new();
+        // Without the log, only runs need the disk.
+        let options = Options {
+            background,
+            wal: WalMode::Off,
+            memory_limit_bytes: 64 << 10,
+            memtable_bytes: 16 << 10,
+            ..tiny_options()
+        };
+        let db = open(&io, &options).unwrap();
+        io.set_capacity_bytes(Some(2_000));
+        let mut written = 0;
+        let failure = loop {
+            match db.put(&key(written), &value(written, 0)) {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+            assert!(written < 10_000, "the disk is full, and memory has a limit");
+        };
+        assert_eq!(
+            failure.io_kind(),
+            Some(std::io::ErrorKind::StorageFull),
+            "{failure}"
+        );
+        assert!(matches!(failure, Error::Io { .. }));
+        for i in 0..written {
+            assert_eq!(
+                db.get(&key(i)).unwrap(),
+                Some(value(i, 0)),
+                "what was written is there"
+            );
+        }
+        assert_eq!(
+            db.get(&key(written)).unwrap(),
+            None,
+            "what was refused is not"
+        );
+        io.set_capacity_bytes(None);
+        // There is room again; it may take a moment until that is noticed.
+        while let Err(error) = db.put(&key(written), &value(written, 0)) {
+            assert_eq!(
+                error.io_kind(),
+                Some(std::io::ErrorKind::StorageFull),
+                "{error}"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        db.flush().unwrap();
+        db.close().unwrap();
+        let db = open(&io, &options).unwrap();
+        assert_eq!(db.iter().count() as u64, written + 1);
+        assert!(
+            io.files()
+                .iter()
+                .all(|path| !path.to_string_lossy().ends_with(".new"))
+        );
+    }
+}
+
+#[test]
+fn a_planned_failure_of_any_call_of_a_flush_or_compaction_loses_nothing() {
+    use forerun_db::io::fault::{EIO, Fault};
+    let run = |fail_at: Option<u64>| {
+        let io = FaultIo::new();
+        let db = open(&io, &tiny_options()).unwrap();
+        if let Some(call) = fail_at {
+            io.fail_call(call, Fault::Fail(EIO));
+        }
+        let mut model = BTreeMap::new();
+        for i in 0..120_u64 {
+            if db.put(&key(i % 29), &value(i, 0)).is_ok() {
+                model.insert(key(i % 29), value(i, 0));
+            }
+        }
+        let calls = io.calls();
+        let hit = io.hit();
+        let case = format!("call {fail_at:?} failed ({hit:?})");
+        let found: BTreeMap<_, _> = db
+            .iter()
+            .map(|entry| entry.unwrap_or_else(|e| panic!("{case}: {e}")))
+            .collect();
+        // A write that failed may be there after the next opening, if the log could not be cut back; here it is not.
+        assert_eq!(found, model, "{case}");
+        let poisoned = db.stats().poisoned.is_some();
+        let _ = db.close();
+        let db = open(&io, &tiny_options()).unwrap_or_else(|error| panic!("{case}: {error}"));
+        for (key, value) in &model {
+            let found = db.get(key).unwrap();
+            assert!(
+                found.as_ref() == Some(value) || poisoned,
+                "{case}: a write is lost"
+            );
+        }
+        (calls, hit.is_some())
+    };
+    let (calls, _) = run(None);
+    let mut hits = 0;
+    for call in 0..calls {
+        hits += u64::from(run(Some(call)).1);
+    }
+    assert!(hits > 200, "only {hits} of {calls} calls failed");
+    let _ = STORE;
+}
+
+#[test]
+fn runs_that_the_manifest_does_not_name_are_removed_and_a_lost_manifest_is_an_error() {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    for i in 0..100 {
+        db.put(&key(i), &value(i, 0)).unwrap();
+    }
+    db.flush().unwrap();
+    db.close().unwrap();
+    let stray = format!("{STORE}/run-999999.run");
+    io.write(&stray, b"a run that a crash left half-written");
+    let db = open(&io, &tiny_options()).unwrap();
+    assert!(io.read(&stray).is_none());
+    assert_eq!(db.iter().count(), 100);
+    db.close().unwrap();
+    io.take(format!("{STORE}/MANIFEST"));
+    let error = open(&io, &tiny_options()).unwrap_err();
+    assert!(error.to_string().contains("MANIFEST"), "{error}");
+    let runs = io
+        .files()
+        .iter()
+        .filter(|path| path.to_string_lossy().ends_with(".run"))
+        .count();
+    assert!(
+        runs > 0,
+        "nothing is removed on the strength of a missing manifest"
+    );
+}
+
+#[test]
+fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = busy_options();
+    let db = Db::open(&path, options.clone()).unwrap();
+    for i in 0..5_000 {
+        db.put(&key(i), &value(i, 0)).unwrap();
+    }
+    db.flush().unwrap();
+    let snapshot = db.snapshot();
+    db.close().unwrap();
+    let db = Db::open(&path, options).unwrap();
+    for i in 0..5_000 {
+        db.put(&key(i), &value(i, 1)).unwrap();
+    }
+    db.compact().unwrap();
+    let keys: Vec<_> = (0..5_000).map(key).collect();
+    let mut values = Values::new();
+    snapshot.multi_get(&keys, &mut values).unwrap();
+    for (i, found) in (0..).zip(values.iter()) {
+        assert_eq!(found.unwrap(), Some(&value(i, 0)[..]));
+    }
+    let _keep = Arc::new(snapshot);
+    db.multi_get(&keys, &mut values).unwrap();
+    assert_eq!(values.found(), 5_000);
+}
