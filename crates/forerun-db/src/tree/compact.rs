@@ -76,9 +76,9 @@ pub(crate) fn compact(
 }
 
 fn run_cursor(run: &Run) -> Box<dyn Versions + '_> {
-    Box::new(RunCursor::new(run))
+    Box::new(RunCursor::past_cache(run))
 }
 
 fn level_cursor(runs: &[Arc<Run>]) -> Box<dyn Versions + '_> {
-    Box::new(LevelCursor::new(runs))
+    Box::new(LevelCursor::past_cache(runs))
 }

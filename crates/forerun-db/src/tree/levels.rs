@@ -98,7 +98,7 @@ impl Levels {
 
     /// The runs that may hold `key`, by their range, newest first. Nothing is allocated.
     #[inline]
-    pub(crate) fn candidates<'a>(&'a self, key: &'a [u8]) -> Candidates<'a> {
+    pub(crate) fn candidates<'t, 'k>(&'t self, key: &'k [u8]) -> Candidates<'t, 'k> {
         Candidates {
             levels: self,
             key,
@@ -245,20 +245,20 @@ impl Level {
 
 /// The runs that may hold a key, newest first.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidates<'a> {
-    levels: &'a Levels,
-    key: &'a [u8],
+pub(crate) struct Candidates<'t, 'k> {
+    levels: &'t Levels,
+    key: &'k [u8],
     prefix: u64,
     level: usize,
     /// The next run of level 0 to look at.
     next: usize,
 }
 
-impl<'a> Iterator for Candidates<'a> {
-    type Item = &'a Run;
+impl<'t> Iterator for Candidates<'t, '_> {
+    type Item = &'t Run;
 
     #[inline]
-    fn next(&mut self) -> Option<&'a Run> {
+    fn next(&mut self) -> Option<&'t Run> {
         let order = &self.levels.order;
         if self.level == 0 {
             let level = &self.levels.levels[0];

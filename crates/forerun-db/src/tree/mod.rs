@@ -23,8 +23,12 @@ pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod manifest;
 pub(crate) mod merge;
+#[cfg(test)]
+mod model_tests;
 pub(crate) mod pick;
+pub(crate) mod repair;
 pub(crate) mod retain;
+pub(crate) mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod verify;

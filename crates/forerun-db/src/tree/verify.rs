@@ -80,7 +80,7 @@ pub(crate) fn verify_file(
     verified.runs += 1;
     let checked = open_run(io, dir, named, order, cache).and_then(|run| {
         verified.bytes += run.meta().file_bytes;
-        Walk::new(&run, stop, verified).run()?;
+        verify_run(&run, stop, verified)?;
         Ok(run)
     });
     match checked {
@@ -91,6 +91,14 @@ pub(crate) fn verify_file(
             Ok(None)
         }
     }
+}
+
+/// Looks at all pages of an open run.
+///
+/// # Errors
+/// [`Error::CorruptFile`] with what is wrong first, [`Error::Io`], [`Error::Closed`].
+pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut Verified) -> Result<()> {
+    Walk::new(run, stop, verified).run()
 }
 
 impl Verified {

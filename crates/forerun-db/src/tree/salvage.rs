@@ -1,0 +1,299 @@
+//! What can still be read of a damaged run.
+//!
+//! ```text
+//!   root ──> [ leaf ][ leaf ][ ░░░░ ][ leaf ] …      each page has a checksum of its own, so what one of them lost,
+//!                             lost: keys from "m"    the others have not; the separators beside it tell which keys
+//!                             up to "p"
+//! ```
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::run::{Page, PageKind, PageLocation, Run};
+use crate::versions::{Kind, MAX_SEQUENCE, Version, Versions};
+use crate::{Error, Result};
+
+/// Internal pages above a leaf, at most; see `verify.rs`.
+const DEPTH_LIMIT: usize = 40;
+
+/// What was in a file and cannot be read any more.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// The file.
+    pub path: PathBuf,
+    /// What was wrong with it.
+    pub reason: String,
+    /// Between which keys something is lost; `None`: all that was in the file.
+    pub keys: Option<KeyRange>,
+}
+
+/// From a key on and up to another one, which may itself be in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The key, or an empty one, from which on.
+    pub from: Vec<u8>,
+    /// The key up to which; `None`: to the last.
+    pub to: Option<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// Every key.
+    pub(crate) fn all() -> KeyRange {
+        KeyRange {
+            from: Vec::new(),
+            to: None,
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; lost: ", self.path.display(), self.reason)?;
+        match &self.keys {
+            None => f.write_str("all of it"),
+            Some(KeyRange { from, to: None }) => {
+                write!(f, "what it held from \"{}\" on", from.escape_ascii())
+            }
+            Some(KeyRange { from, to: Some(to) }) => {
+                write!(
+                    f,
+                    "what it held from \"{}\" to \"{}\"",
+                    from.escape_ascii(),
+                    to.escape_ascii()
+                )
+            }
+        }
+    }
+}
+
+/// The versions in those leaves of a run that can be read. What cannot be read is noted and skipped.
+pub(crate) struct Salvage<'r> {
+    run: &'r Run,
+    leaves: Vec<Leaf>,
+    losses: Vec<Loss>,
+    /// The leaf it stands in, which of them and its bytes.
+    at: Option<(usize, usize)>,
+    page: Vec<u8>,
+    stored: Vec<u8>,
+    key: Vec<u8>,
+}
+
+struct Leaf {
+    place: PageLocation,
+    keys: KeyRange,
+    is_lost: bool,
+}
+
+impl<'r> Salvage<'r> {
+    /// Reads the pages above the leaves.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the file cannot be read for another reason than its contents.
+    pub(crate) fn new(run: &'r Run) -> Result<Salvage<'r>> {
+        let mut salvage = Salvage {
+            run,
+            leaves: Vec::new(),
+            losses: Vec::new(),
+            at: None,
+            page: Vec::new(),
+            stored: Vec::new(),
+            key: Vec::new(),
+        };
+        let root = run.meta().pages() - 1;
+        salvage.descend(root, run.root_location(), KeyRange::all(), 0)?;
+        Ok(salvage)
+    }
+
+    /// What was lost as far as it was walked over.
+    pub(crate) fn into_losses(self) -> Vec<Loss> {
+        self.losses
+    }
+
+    fn descend(
+        &mut self,
+        number: u32,
+        place: PageLocation,
+        keys: KeyRange,
+        depth: usize,
+    ) -> Result<()> {
+        if number < self.run.meta().leaf_pages {
+            self.leaves.push(Leaf {
+                place,
+                keys,
+                is_lost: false,
+            });
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        match self.run.read_page(place, &mut self.stored, &mut bytes) {
+            Ok(()) => {}
+            Err(error @ Error::CorruptFile { .. }) => {
+                self.lose(&error, keys);
+                return Ok(());
+            }
+            Err(other) => return Err(other),
+        }
+        let page = Page::new(&bytes);
+        if page.kind() != PageKind::Internal || depth > DEPTH_LIMIT {
+            let error = self
+                .run
+                .corrupt(place.offset, "it is not of the kind that its number says");
+            self.lose(&error, keys);
+            return Ok(());
+        }
+        let mut from = keys.from;
+        for row in 0..page.rows() {
+            let to = match row + 1 < page.rows() {
+                true => {
+                    page.key_into(row + 1, &mut self.key);
+                    Some(self.key.clone())
+                }
+                false => keys.to.clone(),
+            };
+            let (child, child_place) = page.child(row);
+            let range = KeyRange {
+                from: std::mem::replace(&mut from, to.clone().unwrap_or_default()),
+                to,
+            };
+            match child < number {
+                true => self.descend(child, child_place, range, depth + 1)?,
+                false => {
+                    let error = self
+                        .run
+                        .corrupt(place.offset, "a child's number is not below its own");
+                    self.lose(&error, range);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, error: &Error, keys: KeyRange) {
+        self.losses.push(Loss {
+            path: self.run.path().to_owned(),
+            reason: error.to_string(),
+            keys: Some(keys),
+        });
+    }
+
+    /// Reads a leaf; whether that was possible.
+    fn load(&mut self, leaf: usize) -> Result<bool> {
+        if self.leaves[leaf].is_lost {
+            return Ok(false);
+        }
+        let place = self.leaves[leaf].place;
+        let read = self.run.read_page(place, &mut self.stored, &mut self.page);
+        let error = match read {
+            Ok(()) if Page::new(&self.page).kind() == PageKind::Leaf => return Ok(true),
+            Ok(()) => self
+                .run
+                .corrupt(place.offset, "it is not of the kind that its number says"),
+            Err(error @ Error::CorruptFile { .. }) => error,
+            Err(other) => return Err(other),
+        };
+        self.leaves[leaf].is_lost = true;
+        let keys = self.leaves[leaf].keys.clone();
+        self.lose(&error, keys);
+        Ok(false)
+    }
+
+    /// Stands at the first row from a leaf on.
+    fn enter_forward(&mut self, mut leaf: usize) -> Result<()> {
+        self.at = None;
+        while leaf < self.leaves.len() {
+            if self.load(leaf)? {
+                self.stand(leaf, 0);
+                break;
+            }
+            leaf += 1;
+        }
+        Ok(())
+    }
+
+    /// Stands at the last row of the leaves before this one.
+    fn enter_backward(&mut self, mut leaf: usize) -> Result<()> {
+        self.at = None;
+        while leaf > 0 {
+            leaf -= 1;
+            if self.load(leaf)? {
+                self.stand(leaf, Page::new(&self.page).rows() - 1);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn stand(&mut self, leaf: usize, row: usize) {
+        Page::new(&self.page).key_into(row, &mut self.key);
+        self.at = Some((leaf, row));
+    }
+
+    fn is_before(&self, key: &[u8], sequence: u64) -> bool {
+        let target = Version {
+            key,
+            sequence,
+            kind: Kind::Deletion,
+            value: b"",
+        };
+        self.at()
+            .is_some_and(|at| at.compare(self.run.order(), &target).is_lt())
+    }
+}
+
+impl Versions for Salvage<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        self.enter_forward(0)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.enter_backward(self.leaves.len())
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        // From the start: nobody looks for a key in a damaged run more than once.
+        self.seek_first()?;
+        while self.is_before(key, sequence.min(MAX_SEQUENCE)) {
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        self.seek(key, sequence)?;
+        match self.at {
+            Some(_) => self.prev(),
+            None => self.seek_last(),
+        }
+    }
+
+    fn next(&mut self) -> Result<()> {
+        match self.at {
+            Some((leaf, row)) if row + 1 < Page::new(&self.page).rows() => {
+                self.stand(leaf, row + 1)
+            }
+            Some((leaf, _)) => self.enter_forward(leaf + 1)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        match self.at {
+            Some((leaf, row)) if row > 0 => self.stand(leaf, row - 1),
+            Some((leaf, _)) => self.enter_backward(leaf)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn at(&self) -> Option<Version<'_>> {
+        let (_, row) = self.at?;
+        let page = Page::new(&self.page);
+        Some(Version {
+            key: &self.key,
+            sequence: page.sequence(row),
+            kind: page.version_kind(row),
+            value: page.value(row),
+        })
+    }
+}
