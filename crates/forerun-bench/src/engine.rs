@@ -27,6 +27,16 @@ pub trait Engine {
     /// # Errors
     /// Whatever keeps the store from being made.
     fn open(&self, data: &Dataset, spare_entries: u64) -> Result<Box<dyn Store>>;
+
+    /// A store that holds all entries of `data` already, if that is how such a store is made: the
+    /// one of an engine that takes entries in key order only. Else it is opened empty and written.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
+        let _ = data;
+        Ok(None)
+    }
 }
 
 /// A store that several threads read and write at once.

@@ -1,10 +1,10 @@
 //! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
 //!
 //! ```text
-//!   roofline.rs, memtable.rs, hash/, gather/   the benches: clap arguments and run()
-//!   lookup.rs, shelf.rs           lookup workloads over any engine; its store between the turns
+//!   roofline.rs, memtable.rs, btree.rs, hash/, gather/   the benches: clap arguments and run()
+//!   lookup.rs, shelf.rs, show.rs  lookup workloads over any engine; its store between the turns; what is printed
 //!   engine.rs                     what is asked of a store, ours or a peer's
-//!   workload.rs                   keys, values, lookups
+//!   workload.rs, skew.rs          keys, values, lookups
 //!   harness.rs, threads.rs        alternating rounds; pinned threads that start together
 //!   row.rs, table.rs, page.rs     a result; a table of them; a page of them
 //!   report/                       the page: HTML with inline SVG
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! # Running a bench from a command
-//! [`roofline::Args`], [`memtable::Args`] and [`hash::Args`] are clap arguments to flatten into a
-//! subcommand; [`roofline::run`], [`memtable::run`] and [`hash::run`] measure and print to the standard output.
+//! [`roofline::Args`], [`memtable::Args`], [`btree::Args`] and [`hash::Args`] are clap arguments to flatten into a
+//! subcommand; their modules' `run` measures and prints to the standard output.
 //!
 //! # Measuring a peer beside the memtable
 //! Implement [`engine::Engine`] and its three small companions for the peer, and call
@@ -72,6 +72,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod btree;
 pub mod engine;
 pub mod gather;
 pub mod harness;
@@ -86,7 +87,9 @@ pub mod report;
 pub mod roofline;
 pub mod row;
 mod shelf;
+mod show;
 pub mod size;
+pub mod skew;
 pub mod table;
 pub mod threads;
 pub mod workload;

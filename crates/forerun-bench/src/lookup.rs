@@ -3,7 +3,7 @@
 //! ```text
 //!  for each data set, for each workload          one store an engine, loaded and checked, rebuilt when overwritten
 //!    round after round                           (harness)
-//!      for each batch x threads x hit rate       a group: what is compared
+//!      for each batch x threads x skew x hit rate    a group: what is compared
 //!        for each engine x strategy              a case
 //! ```
 //!
@@ -18,6 +18,7 @@ use crate::harness::{self, Case, Outcome, Plan};
 use crate::progress::Progress;
 use crate::row::Row;
 use crate::shelf::{Cell, Shelf};
+use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Context, Result, bail, ensure};
 use forerun_core::Pages;
@@ -61,6 +62,8 @@ pub struct Lookups {
     pub threads: Vec<usize>,
     /// Shares of present keys.
     pub hit_rates: Vec<f64>,
+    /// Which of the present keys are asked for.
+    pub skews: Vec<Skew>,
     /// The strategies by name; empty for all. A name must be known to at least one engine. An
     /// engine's first strategy is measured in any case.
     pub strategies: Vec<String>,
@@ -123,6 +126,7 @@ impl Lookups {
             ("batch size", self.batches.is_empty()),
             ("number of threads", self.threads.is_empty()),
             ("hit rate", self.hit_rates.is_empty()),
+            ("skew", self.skews.is_empty()),
             ("engine", engines.is_empty()),
         ] {
             ensure!(!empty, "nothing to measure: no {name} is given");
@@ -197,15 +201,19 @@ impl Lookups {
                     threads,
                     batch: 1,
                     hit_rate: None,
+                    skew: Skew::Uniform,
                 });
                 continue;
             }
-            for &hit_rate in &self.hit_rates {
-                cells.extend(self.batches.iter().map(|&batch| Cell {
-                    threads,
-                    batch,
-                    hit_rate: Some(hit_rate),
-                }));
+            for &skew in &self.skews {
+                for &hit_rate in &self.hit_rates {
+                    cells.extend(self.batches.iter().map(|&batch| Cell {
+                        threads,
+                        batch,
+                        hit_rate: Some(hit_rate),
+                        skew,
+                    }));
+                }
             }
         }
         cells
@@ -222,6 +230,7 @@ impl Lookups {
             batch: cell.batch as u64,
             threads: cell.threads as u64,
             hit_rate: cell.hit_rate,
+            access: cell.hit_rate.map(|_| cell.skew.to_string()),
             pages: self.pages.to_string(),
             isa: forerun_core::arch::isa().to_string(),
             rounds: self.plan.rounds as u64,
@@ -293,6 +302,7 @@ mod tests {
             batches: vec![1, 8],
             threads: vec![1, 2],
             hit_rates: vec![1.0, 0.0],
+            skews: vec![Skew::Uniform],
             strategies: vec!["batch".into()],
             peer: Some(("map".into(), "batch".into())),
             plan: Plan::new(2, Duration::from_micros(200)),

@@ -5,14 +5,13 @@
 
 use crate::engine::{Engine, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
-use crate::output::{Output, on_stdout, write_facts};
-use crate::page;
+use crate::output::{Output, on_stdout, or};
 use crate::progress::Progress;
 use crate::roofline::{PagesArg, lines_per_second};
-use crate::row::Row;
+use crate::show::show;
 use crate::size::{count, parse_count, parse_share, parse_size, short};
+use crate::skew::Skew;
 use crate::workload::Dataset;
-use crate::{machine, report::Report};
 use anyhow::{Result, anyhow};
 use forerun_core::Pages;
 use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
@@ -84,9 +83,6 @@ impl Args {
 
     /// The lists with their defaults filled in.
     fn lookups(&self, progress: &Progress) -> Result<Lookups> {
-        fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
-            if list.is_empty() { default } else { list }.to_vec()
-        }
         let quick = self.output.quick;
         let keys = or(&self.keys, &[if quick { 2000 } else { 2_000_000 }]);
         let mut data = Vec::new();
@@ -115,6 +111,7 @@ impl Args {
             workloads: or(&self.workload, if quick { &all } else { &all[..1] }),
             batches: or(&self.batch, &[1, 8, 64, 256]),
             hit_rates: or(&self.hit_rate, if quick { &[1.0, 0.5] } else { &[1.0] }),
+            skews: vec![Skew::Uniform],
             strategies: self.strategy.clone(),
             peer: None,
             plan: self.output.plan(),
@@ -154,7 +151,6 @@ pub fn run_to(
     progress: &Progress,
     out: &mut dyn Write,
 ) -> Result<()> {
-    args.output.check()?;
     let mut lookups = args.lookups(progress)?;
     lookups.peer = peer.map(|(engine, strategy)| (engine.to_owned(), strategy.to_owned()));
     let memtable = MemTableEngine {
@@ -163,43 +159,7 @@ pub fn run_to(
     let mut engines: Vec<&dyn Engine> = vec![&memtable];
     engines.extend(peers);
 
-    let mut facts = machine::facts();
-    for (threads, rate) in &lookups.lines_per_second {
-        let what = format!("random lines/s, {threads} thread{}", plural(*threads));
-        facts.push((what, short(*rate)));
-    }
-    if !args.output.json {
-        write_facts(out, &facts)?;
-    }
-    let mut all: Vec<Row> = Vec::new();
-    lookups.measure(&engines, progress, |rows, store_facts| {
-        if !args.output.json_rows(&rows, out)? {
-            let (constant, table) = page::table(&rows);
-            writeln!(out)?;
-            write_facts(out, &constant)?;
-            write_facts(out, &store_facts)?;
-            writeln!(out, "\n{}", table.to_text())?;
-            out.flush()?;
-        }
-        for fact in store_facts {
-            if !facts.contains(&fact) {
-                facts.push(fact);
-            }
-        }
-        all.extend(rows);
-        Ok(())
-    })?;
-    if !args.output.json {
-        writeln!(out, "{}", page::legend(&all))?;
-    }
-    let mut report = Report::new("Memtable", page::LEAD);
-    report.facts = facts;
-    page::fill(&mut report, &all);
-    args.output.write_report(&report)
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
+    show(&lookups, "Memtable", &engines, &args.output, progress, out)
 }
 
 /// The memtable as an engine to measure.

@@ -34,6 +34,11 @@ pub struct Output {
     pub report: Option<PathBuf>,
 }
 
+/// A list of the command line, or its default where nothing was given.
+pub(crate) fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
+    if list.is_empty() { default } else { list }.to_vec()
+}
+
 impl Output {
     /// The rounds and times asked for.
     pub fn plan(&self) -> Plan {

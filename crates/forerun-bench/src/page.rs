@@ -14,16 +14,13 @@ strategy that overlaps the cache misses of a batch grows with the batch; one key
 pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
     let peer = rows.iter().any(|row| row.speedup_vs_peer.is_some());
     let inserts = rows.iter().any(|row| row.inserts_per_second.is_some());
+    let access = rows.iter().any(|row| row.access.is_some());
     let mut heads = vec![
-        "workload",
-        "keys",
-        "key B",
-        "prefix B",
-        "value B",
-        "pages",
-        "rounds",
-        "threads",
+        "workload", "keys", "key B", "prefix B", "value B", "pages", "rounds", "threads",
         "hit rate",
+    ];
+    heads.extend(access.then_some("access"));
+    heads.extend([
         "batch",
         "strategy",
         "keys/s",
@@ -31,7 +28,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
         "slowest-fastest",
         "vs single",
         "of best",
-    ];
+    ]);
     heads.extend(peer.then_some("vs peer"));
     heads.push("roofline");
     heads.extend(inserts.then_some("inserts/s"));
@@ -47,6 +44,9 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
             row.rounds.to_string(),
             row.threads.to_string(),
             or_dash(row.hit_rate, |rate| rate.to_string()),
+        ];
+        cells.extend(access.then(|| row.access.clone().unwrap_or_else(|| "-".to_owned())));
+        cells.extend([
             row.batch.to_string(),
             row.who(),
             short(row.keys_per_second),
@@ -54,7 +54,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
             spread(row.keys_per_second_min, row.keys_per_second_max),
             or_dash(row.speedup_vs_single, times),
             or_dash(row.share_of_best, percent),
-        ];
+        ]);
         cells.extend(peer.then(|| or_dash(row.speedup_vs_peer, times)));
         cells.push(or_dash(row.roofline_share, percent));
         cells.extend(inserts.then(|| or_dash(row.inserts_per_second, short)));
@@ -173,7 +173,7 @@ fn tiles(rows: &[Row]) -> Vec<Tile> {
 
 /// Whether a row is what Forerun's speedups are relative to.
 fn is_baseline(row: &Row) -> bool {
-    row.engine == "forerun" && row.strategy == "single"
+    row.engine == "forerun" && matches!(row.strategy.as_str(), "single" | "plain")
 }
 
 /// What one plot has in common, in words.
@@ -191,6 +191,9 @@ fn panel(row: &Row) -> String {
     );
     if let Some(rate) = row.hit_rate {
         text.push_str(&format!(", hit rate {rate}"));
+    }
+    if let Some(access) = &row.access {
+        text.push_str(&format!(", {access}"));
     }
     text.push_str(&format!(
         ", keys of {} B, values of {} B",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// One cell of a bench's table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The bench: `memtable`, `roofline`.
+    /// The bench: `memtable`, `btree`, `roofline`.
     pub bench: String,
     /// The workload within it: `multireadrandom`, `multireadwhilewriting`, `fillrandom`;
     /// `dependent`, `independent`.
@@ -29,6 +29,9 @@ pub struct Row {
     pub threads: u64,
     /// Share of the keys looked up that were present; null where nothing is looked up.
     pub hit_rate: Option<f64>,
+    /// How the present keys looked up were chosen: `uniform`, `zipf:0.99`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
     /// Small or huge pages.
     pub pages: String,
     /// The instruction set in use.

@@ -4,6 +4,7 @@
 use crate::engine::{self, Engine, Store};
 use crate::harness::{Sample, Turn};
 use crate::progress::Progress;
+use crate::skew::Skew;
 use crate::threads::{Cores, Ready};
 use crate::workload::{Dataset, EntryBuffer, Queries};
 use anyhow::{Context, Result, ensure};
@@ -20,6 +21,7 @@ pub(crate) struct Cell {
     pub(crate) batch: usize,
     /// None where nothing is looked up.
     pub(crate) hit_rate: Option<f64>,
+    pub(crate) skew: Skew,
 }
 
 /// Where an engine's loaded store stands between the turns.
@@ -75,11 +77,8 @@ impl<'a> Shelf<'a> {
         }
         // The old store's memory is given back before the new one takes any.
         *loaded = None;
-        let store = self.engine.open(&self.data, self.spare_entries)?;
-        let what = format!("loading {}", self.engine.name());
-        let bar = self.progress.steps(&what, self.data.keys());
-        let all = 0..self.data.keys();
-        engine::load(&mut *store.writer()?, &self.data, all, |done| bar.at(done))
+        let store = self
+            .load()
             .with_context(|| format!("loading {}", self.engine.name()))?;
         for strategy in self.engine.strategies() {
             engine::verify(&mut *store.reader(&strategy)?, &self.data)
@@ -90,6 +89,19 @@ impl<'a> Shelf<'a> {
             overwritten: 0,
         });
         Ok(())
+    }
+
+    /// A store with all entries in it.
+    fn load(&self) -> Result<Box<dyn Store>> {
+        if let Some(store) = self.engine.open_loaded(&self.data)? {
+            return Ok(store);
+        }
+        let store = self.engine.open(&self.data, self.spare_entries)?;
+        let what = format!("loading {}", self.engine.name());
+        let bar = self.progress.steps(&what, self.data.keys());
+        let all = 0..self.data.keys();
+        engine::load(&mut *store.writer()?, &self.data, all, |done| bar.at(done))?;
+        Ok(store)
     }
 
     /// A turn of `fillrandom`.
@@ -135,7 +147,7 @@ impl<'a> Shelf<'a> {
                 let mut reader = store.reader(strategy)?;
                 let seed = turn.seed ^ (thread as u64 + 1) << 48;
                 let hit_rate = cell.hit_rate.unwrap_or(1.0);
-                let queries = Queries::sized(&data, hit_rate, cell.batch, seed);
+                let queries = Queries::sized(&data, hit_rate, cell.skew, cell.batch, seed);
                 let keys = queries.keys();
                 ready.wait();
                 let mut stream = keys.chunks_exact(cell.batch).cycle();

@@ -8,11 +8,13 @@
 //! Of `keys` entries the i-th has the number `2 i`: an odd number is an absent key, and lies
 //! between two present ones (but the last), so a lookup that fails walks as far as one that
 //! succeeds. Entries are loaded in a fixed random order: neighbours in key order are neither
-//! neighbours in time nor in memory. Lookups are drawn uniformly, and each is a present key with
-//! the probability of the hit rate.
+//! neighbours in time nor in memory. Lookups are drawn uniformly or by Zipf's law, popular keys
+//! being scattered over all, and each is a present key with the probability of the hit rate.
 
+use crate::skew::Skew;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Zipf};
 use std::ops::Range;
 
 /// The shape of the data.
@@ -207,14 +209,25 @@ impl Queries {
     pub const KEYS_MAX: usize = 1 << 19;
 
     /// Draws `count` keys.
-    pub fn new(data: &Dataset, hit_rate: f64, count: usize, seed: u64) -> Queries {
+    pub fn new(data: &Dataset, hit_rate: f64, skew: Skew, count: usize, seed: u64) -> Queries {
         let mut rng = SmallRng::seed_from_u64(seed);
+        let scatter = Shuffle::new(data.keys);
+        let zipf = match skew {
+            Skew::Uniform => None,
+            // A skew's exponent is in its bounds, and there is at least one key.
+            Skew::Zipf(exponent) => Zipf::new(data.keys as f64, exponent).ok(),
+        };
+        let draw = |rng: &mut SmallRng| match &zipf {
+            None => rng.random_range(0..data.keys),
+            // Ranks start at 1. The shuffle leaves 0 where it is, so the first rank is moved away from there.
+            Some(zipf) => scatter.at((zipf.sample(rng) as u64 + data.keys / 3) % data.keys),
+        };
         let mut bytes = Vec::with_capacity(count * data.key_bytes);
         let mut hits = Vec::with_capacity(count + 1);
         let mut present = 0;
         hits.push(0);
         for _ in 0..count {
-            let index = rng.random_range(0..data.keys);
+            let index = draw(&mut rng);
             // random() is below 1, so a hit rate of 1 always hits and one of 0 never does.
             let hit = rng.random::<f64>() < hit_rate;
             data.push_key(2 * index + u64::from(!hit), &mut bytes);
@@ -230,9 +243,10 @@ impl Queries {
 
     /// Draws a stream of whole batches, as long as the data warrants: a quarter of the entries,
     /// within limits.
-    pub fn sized(data: &Dataset, hit_rate: f64, batch: usize, seed: u64) -> Queries {
+    pub fn sized(data: &Dataset, hit_rate: f64, skew: Skew, batch: usize, seed: u64) -> Queries {
         let count = (data.keys / 4).clamp(1024, Queries::KEYS_MAX as u64) as usize;
-        Queries::new(data, hit_rate, count.next_multiple_of(batch.max(1)), seed)
+        let count = count.next_multiple_of(batch.max(1));
+        Queries::new(data, hit_rate, skew, count, seed)
     }
 
     /// The keys, in order.
@@ -323,7 +337,7 @@ mod tests {
         let data = Dataset::new(50, 16, 0, 0).unwrap();
         let present: BTreeSet<Vec<u8>> = (0..50).map(|index| data.present(index)).collect();
         for hit_rate in [0.0, 0.5, 1.0] {
-            let queries = Queries::new(&data, hit_rate, 2000, 7);
+            let queries = Queries::new(&data, hit_rate, Skew::Uniform, 2000, 7);
             let keys = queries.keys();
             assert_eq!(keys.len(), 2000);
             let mut hits = 0;
@@ -335,6 +349,22 @@ mod tests {
             assert_eq!(queries.hits_among(4001), 2 * hits + queries.hits_among(1));
             assert!((hits as f64 / 2000.0 - hit_rate).abs() < 0.05);
         }
-        assert_eq!(Queries::sized(&data, 1.0, 7, 1).keys().len() % 7, 0);
+        assert_eq!(
+            Queries::sized(&data, 1.0, Skew::Uniform, 7, 1).keys().len() % 7,
+            0
+        );
+    }
+
+    #[test]
+    fn a_skewed_stream_asks_for_few_keys_often() {
+        let data = Dataset::new(1000, 16, 0, 0).unwrap();
+        let distinct = |skew| {
+            let queries = Queries::new(&data, 1.0, skew, 1000, 3);
+            let keys = queries.keys();
+            assert!(queries.hits_among(1000) == 1000);
+            keys.into_iter().collect::<BTreeSet<_>>().len()
+        };
+        let (uniform, zipf) = (distinct(Skew::Uniform), distinct(Skew::Zipf(1.2)));
+        assert!(uniform > 500 && zipf < 300, "{uniform} {zipf}");
     }
 }

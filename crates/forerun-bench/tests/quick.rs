@@ -5,7 +5,7 @@ use forerun_bench::hash::HashRow;
 use forerun_bench::progress::Progress;
 use forerun_bench::report::check_html;
 use forerun_bench::row::Row;
-use forerun_bench::{hash, memtable, roofline};
+use forerun_bench::{btree, hash, memtable, roofline};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,6 +14,7 @@ use std::path::Path;
 enum Bench {
     Roofline(roofline::Args),
     Memtable(memtable::Args),
+    Btree(btree::Args),
     Hash(hash::Args),
 }
 
@@ -26,6 +27,7 @@ fn bench(line: &str) -> Result<String, String> {
     match args {
         Bench::Roofline(args) => roofline::run_to(&args, &progress, &mut out),
         Bench::Memtable(args) => memtable::run_to(&args, &[], None, &progress, &mut out),
+        Bench::Btree(args) => btree::run_to(&args, &[], None, &progress, &mut out),
         Bench::Hash(args) => hash::run_to(&args, &[], None, &progress, &mut out),
     }
     .map_err(|error| format!("{error:#}"))?;
@@ -100,6 +102,27 @@ fn the_memtable_bench_takes_lists_of_shapes_and_adds_the_baseline() {
 }
 
 #[test]
+fn the_btree_bench_measures_every_row_search_alone_and_batched() {
+    for (shape, order) in [
+        ("--key-bytes 9,16", "bytewise"),
+        ("--key-bytes 60,100 --prefix-bytes 40", "bytewise"),
+        ("--key-bytes 16,20 --page-bytes 4Ki", "reverse"),
+    ] {
+        let rows = rows(&format!(
+            "btree --quick --json --batch 1,8 --threads 1,2 --access uniform,zipf:0.99 --order {order} {shape}"
+        ));
+        // Four searches, alone and batched; two batches, numbers of threads, accesses, hit rates and keys' lengths.
+        assert_eq!(rows.len(), 4 * 2 * 2 * 2 * 2 * 2 * 2);
+        for row in &rows {
+            assert_eq!((row.bench.as_str(), row.keys), ("btree", 5000));
+            assert!(row.keys_per_second > 0.0 && row.speedup_vs_single.is_some());
+            assert!(row.access.is_some());
+        }
+        assert_eq!(rows[0].strategy, "plain");
+    }
+}
+
+#[test]
 fn the_benches_print_a_table_and_write_a_page() {
     let folder = tempfile::tempdir().expect("a folder");
     for (line, charts, word) in [
@@ -109,6 +132,7 @@ fn the_benches_print_a_table_and_write_a_page() {
             2,
             "interleaved",
         ),
+        ("btree --quick --batch 1,4", 4, "multiget-heads"),
         ("roofline --quick", 1, "in flight"),
         (
             "hash --quick --study 2",

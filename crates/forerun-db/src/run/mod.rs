@@ -21,11 +21,14 @@
 
 pub(crate) mod cursor;
 mod dump;
+#[cfg(test)]
+mod file_tests;
 mod filter;
 #[doc(hidden)]
 pub mod fuzz;
 pub(crate) mod lookup;
 mod meta;
+mod one;
 mod page;
 mod page_builder;
 mod page_check;
@@ -35,9 +38,12 @@ mod reader;
 mod row_search;
 mod search;
 mod stored;
+#[cfg(test)]
+mod testing;
 mod writer;
 
 pub(crate) use meta::{RangeTombstone, RunMeta};
+pub use one::OneRun;
 pub(crate) use page::{Page, PageKind};
 pub(crate) use reader::Run;
 pub use row_search::{RowSearch, UnknownRowSearch};

@@ -1,0 +1,283 @@
+//! `bench btree`: lookups in one run, a B-tree of pages on disk, all of it in the page cache.
+//!
+//! A strategy is a row search (`plain`, `prefetch1`, ...), one key after the other; or the same for a batch of keys that
+//! are in flight together (`multiget-plain`, ...). The bench can be run with peers beside it: see [`run_with`].
+
+use crate::engine::{Engine, Reader, Store, Writer};
+use crate::lookup::{Lookups, Workload};
+use crate::output::{Output, on_stdout, or};
+use crate::progress::Progress;
+use crate::roofline::lines_per_second;
+use crate::show::show;
+use crate::size::{parse_count, parse_share, parse_size};
+use crate::skew::Skew;
+use crate::workload::{Dataset, EntryBuffer};
+use anyhow::{Context, Result, bail, ensure};
+use forerun_core::Pages;
+use forerun_db::run::{Compression, OneRun, RowSearch, RunOptions};
+use forerun_db::{Bytewise, Comparator, ReverseBytewise, Values};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Lookups in one run that lies in the page cache, by row search, one key at a time and batched
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+#[command(after_help = "\
+Examples:
+  forerun bench btree --keys 10M --batch 1,8,64,256 --report btree.html
+  forerun bench btree --key-bytes 9 --strategy plain,prefetch2,heads
+  forerun bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
+
+Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \
+the other. A lookup copies the value it finds, as multi_get of a store does. The run is written to --dir, then all of \
+it is read into the cache before anything is timed.
+
+\"roofline\" is keys a second over the random cache lines a second that as many threads of this machine can read.")]
+pub struct Args {
+    /// Entries [default: 10M; with --quick 5000]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    pub keys: Vec<u64>,
+
+    /// Bytes a key; up to 16 behind what its page's keys share are compared as one integer [default: 16]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub key_bytes: Vec<usize>,
+
+    /// Bytes that all keys begin with, out of --key-bytes
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub prefix_bytes: usize,
+
+    /// Bytes a value [default: 100]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub value_bytes: Vec<usize>,
+
+    /// Keys a batch [default: 1,8,64,256]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub batch: Vec<usize>,
+
+    /// Threads that look up, each pinned to a core [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub threads: Vec<usize>,
+
+    /// Share of the keys asked for that are present, as 0.5 or 50% [default: 1; with --quick 1,0.5]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
+    pub hit_rate: Vec<f64>,
+
+    /// Which of the present keys are asked for: uniform, or zipf:0.99 [default: uniform]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub access: Vec<Skew>,
+
+    /// Strategies; plain is always measured too, as the baseline [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub strategy: Vec<String>,
+
+    /// The order of keys: bytewise, or reverse, which is compared by a comparator as a user's own would be
+    #[arg(long, default_value = "bytewise")]
+    pub order: Order,
+
+    /// Bytes of a page
+    #[arg(long, value_name = "BYTES", default_value = "16Ki", value_parser = parse_size)]
+    pub page_bytes: usize,
+
+    /// Directory for the run's file [default: the system's for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// Rounds, times and formats.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// The order of keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Order {
+    /// By their bytes.
+    #[default]
+    Bytewise,
+    /// The reverse of that, by a comparator.
+    Reverse,
+}
+
+impl Args {
+    /// The lists with their defaults filled in.
+    fn lookups(&self, progress: &Progress) -> Result<Lookups> {
+        let quick = self.output.quick;
+        let mut data = Vec::new();
+        for &keys in &or(&self.keys, &[if quick { 5000 } else { 10_000_000 }]) {
+            for &key_bytes in &or(&self.key_bytes, &[16]) {
+                for &value_bytes in &or(&self.value_bytes, &[100]) {
+                    let set = Dataset::new(keys, key_bytes, self.prefix_bytes, value_bytes)?;
+                    data.push(set);
+                }
+            }
+        }
+        let threads = or(&self.threads, &[1]);
+        ensure!(!threads.contains(&0), "it takes at least one thread");
+        Ok(Lookups {
+            bench: "btree".into(),
+            data,
+            workloads: vec![Workload::MultiReadRandom],
+            batches: or(&self.batch, &[1, 8, 64, 256]),
+            hit_rates: or(&self.hit_rate, if quick { &[1.0, 0.5] } else { &[1.0] }),
+            skews: or(&self.access, &[Skew::Uniform]),
+            strategies: self.strategy.clone(),
+            peer: None,
+            plan: self.output.plan(),
+            pages: Pages::Huge,
+            lines_per_second: lines_per_second(&threads, quick, progress)?,
+            threads,
+        })
+    }
+
+    /// The engine asked for.
+    fn engine(&self) -> RunEngine {
+        RunEngine {
+            order: self.order,
+            page_bytes: self.page_bytes,
+            dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
+        }
+    }
+}
+
+/// Measures and prints to the standard output.
+///
+/// # Errors
+/// Lists that make no sense, a run that fails, or an output that cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    run_with(args, &[], None)
+}
+
+/// As [`run`], with peers measured beside the run: same data, same cells, same rounds. `peer` names
+/// the engine and strategy that a column of ratios compares with.
+///
+/// # Errors
+/// As [`run`], and a peer's.
+pub fn run_with(args: &Args, peers: &[&dyn Engine], peer: Option<(&str, &str)>) -> Result<()> {
+    on_stdout(|out| run_to(args, peers, peer, &Progress::on_terminal(), out))
+}
+
+/// As [`run_with`], printing to `out`.
+///
+/// # Errors
+/// As [`run_with`].
+pub fn run_to(
+    args: &Args,
+    peers: &[&dyn Engine],
+    peer: Option<(&str, &str)>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut lookups = args.lookups(progress)?;
+    lookups.peer = peer.map(|(engine, strategy)| (engine.to_owned(), strategy.to_owned()));
+    let engine = args.engine();
+    let mut engines: Vec<&dyn Engine> = vec![&engine];
+    engines.extend(peers);
+    show(&lookups, "B-tree", &engines, &args.output, progress, out)
+}
+
+/// One run as an engine to measure.
+#[derive(Clone, Debug, Default)]
+pub struct RunEngine {
+    /// The order of its keys.
+    pub order: Order,
+    /// Bytes of a page.
+    pub page_bytes: usize,
+    /// Where its file lies.
+    pub dir: PathBuf,
+}
+
+/// What the names of the strategies that look a batch up begin with.
+const BATCHED: &str = "multiget-";
+
+impl Engine for RunEngine {
+    fn name(&self) -> &str {
+        "forerun"
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        let alone = RowSearch::ALL.map(|search| search.to_string());
+        let batched = RowSearch::ALL.map(|search| format!("{BATCHED}{search}"));
+        alone.into_iter().chain(batched).collect()
+    }
+
+    fn open(&self, _: &Dataset, _: u64) -> Result<Box<dyn Store>> {
+        bail!("a run is written in order, and whole")
+    }
+
+    fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
+        let dir = tempfile::tempdir_in(&self.dir)
+            .with_context(|| format!("creating a directory in {}", self.dir.display()))?;
+        let (comparator, reverse): (Arc<dyn Comparator>, _) = match self.order {
+            Order::Bytewise => (Arc::new(Bytewise), false),
+            Order::Reverse => (Arc::new(ReverseBytewise), true),
+        };
+        let options = RunOptions {
+            page_bytes: self.page_bytes,
+            // Where all is in the cache, what the pages are on disk does not matter.
+            compression: Compression::None,
+            ..RunOptions::default()
+        };
+        let path = dir.path().join("bench.run");
+        let run = OneRun::build(&path, comparator, options, |add| {
+            let mut entry = EntryBuffer::default();
+            for turn in 0..data.keys() {
+                let index = if reverse {
+                    data.keys() - 1 - turn
+                } else {
+                    turn
+                };
+                data.entry(index, &mut entry);
+                add(&entry.key, &entry.value)?;
+            }
+            Ok(())
+        })?;
+        Ok(Some(Box::new(RunStore { run, _dir: dir })))
+    }
+}
+
+struct RunStore {
+    run: OneRun,
+    _dir: tempfile::TempDir,
+}
+
+impl Store for RunStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        let search = strategy.strip_prefix(BATCHED);
+        Ok(Box::new(RunReader {
+            run: &self.run,
+            batched: search.is_some(),
+            search: search.unwrap_or(strategy).parse()?,
+            values: Values::new(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        bail!("a run is never written again")
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        vec![("forerun run".to_owned(), self.run.facts())]
+    }
+}
+
+struct RunReader<'a> {
+    run: &'a OneRun,
+    batched: bool,
+    search: RowSearch,
+    values: Values,
+}
+
+impl Reader for RunReader<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        match self.batched {
+            true => self
+                .run
+                .multi_get_values(keys, self.search, &mut self.values),
+            false => self.run.get_values(keys, self.search, &mut self.values),
+        }
+        Ok(self.values.found())
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        self.values.get(at).ok().flatten()
+    }
+}

@@ -1,0 +1,61 @@
+//! A lookup bench from its lists to what is printed: tables as they come, or lines of JSON, and a page in the end.
+
+use crate::engine::Engine;
+use crate::lookup::Lookups;
+use crate::output::{Output, write_facts};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::row::Row;
+use crate::size::short;
+use crate::{machine, page};
+use anyhow::Result;
+use std::io::Write;
+
+/// Measures and prints to `out`; the page, if one was asked for, has `title` above it.
+///
+/// # Errors
+/// What [`Lookups::measure`] fails with, or an output that cannot be written.
+pub(crate) fn show(
+    lookups: &Lookups,
+    title: &str,
+    engines: &[&dyn Engine],
+    output: &Output,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<()> {
+    output.check()?;
+    let mut facts = machine::facts();
+    for (threads, rate) in &lookups.lines_per_second {
+        let plural = if *threads == 1 { "" } else { "s" };
+        let what = format!("random lines/s, {threads} thread{plural}");
+        facts.push((what, short(*rate)));
+    }
+    if !output.json {
+        write_facts(out, &facts)?;
+    }
+    let mut all: Vec<Row> = Vec::new();
+    lookups.measure(engines, progress, |rows, store_facts| {
+        if !output.json_rows(&rows, out)? {
+            let (constant, table) = page::table(&rows);
+            writeln!(out)?;
+            write_facts(out, &constant)?;
+            write_facts(out, &store_facts)?;
+            writeln!(out, "\n{}", table.to_text())?;
+            out.flush()?;
+        }
+        for fact in store_facts {
+            if !facts.contains(&fact) {
+                facts.push(fact);
+            }
+        }
+        all.extend(rows);
+        Ok(())
+    })?;
+    if !output.json {
+        writeln!(out, "{}", page::legend(&all))?;
+    }
+    let mut report = Report::new(title, page::LEAD);
+    report.facts = facts;
+    page::fill(&mut report, &all);
+    output.write_report(&report)
+}

@@ -1,0 +1,445 @@
+//! Runs written and read back: all that was put in, in every shape; and every fault on the way.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::page::{Page, PageKind};
+use super::page_tests::{Entry, entries, orders, sorted};
+use super::reader::Run;
+use super::{Compression, RowSearch, RunMeta, RunOptions, RunWriter, filter, search};
+use crate::comparator::{Bytewise, Comparator, KeyOrder};
+use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
+use crate::io::{Io, OpenMode};
+use crate::versions::{Kind, MAX_SEQUENCE, Version};
+use crate::{Error, Result};
+
+const PATH: &str = "/run-000007.run";
+
+fn name(order: &KeyOrder) -> String {
+    match order {
+        KeyOrder::Bytewise => Bytewise.name().to_owned(),
+        KeyOrder::Custom(comparator) => comparator.name().to_owned(),
+    }
+}
+
+fn write(
+    io: &FaultIo,
+    order: &KeyOrder,
+    options: RunOptions,
+    entries: &[Entry],
+) -> Result<RunMeta> {
+    let mut writer = RunWriter::create(io, Path::new(PATH), order, &name(order), options)?;
+    for entry in entries {
+        writer.add(version(entry))?;
+    }
+    writer.finish()
+}
+
+fn version(entry: &Entry) -> Version<'_> {
+    Version {
+        key: &entry.key,
+        sequence: entry.sequence,
+        kind: match entry.value {
+            Some(_) => Kind::Value,
+            None => Kind::Deletion,
+        },
+        value: entry.value.as_deref().unwrap_or_default(),
+    }
+}
+
+fn open(io: &FaultIo, order: &KeyOrder) -> Result<Run> {
+    Run::open(
+        io,
+        Path::new(PATH),
+        7,
+        order.clone(),
+        &super::testing::cache(),
+    )
+}
+
+/// All pages of a run, by their numbers.
+fn pages(run: &Run) -> Result<Vec<Vec<u8>>> {
+    let mut pages = vec![Vec::new(); run.meta().pages() as usize];
+    let root = pages.len() - 1;
+    pages[root] = run.root().bytes().to_vec();
+    let mut stored = Vec::new();
+    for above in (0..pages.len()).rev() {
+        let above = pages[above].clone();
+        let above = Page::new(&above);
+        assert!(above.rows() > 0, "each page has one above it");
+        if above.kind() == PageKind::Internal {
+            for row in 0..above.rows() {
+                let (child, location) = above.child(row);
+                assert_eq!(child, above.child_number(row));
+                let mut page = Vec::new();
+                run.read_page(location, &mut stored, &mut page)?;
+                let before = std::mem::replace(&mut pages[child as usize], page);
+                assert!(before.is_empty(), "and no other");
+            }
+        }
+    }
+    Ok(pages)
+}
+
+/// All versions of a run, in order.
+fn read(run: &Run) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for page in pages(run)? {
+        let page = Page::new(&page);
+        page.verify_order(run.order()).expect("in order");
+        if page.kind() == PageKind::Internal {
+            continue;
+        }
+        for row in 0..page.rows() {
+            let mut key = Vec::new();
+            page.key_into(row, &mut key);
+            let value = (page.version_kind(row) == Kind::Value).then(|| page.value(row).to_vec());
+            entries.push(Entry {
+                key,
+                sequence: page.sequence(row),
+                value,
+            });
+        }
+    }
+    Ok(entries)
+}
+
+/// What a lookup finds, walking down from the root.
+fn find(run: &Run, pages: &[Vec<u8>], key: &[u8], sequence: u64, by: RowSearch) -> Option<Entry> {
+    let mut page = run.root();
+    while page.kind() == PageKind::Internal {
+        let row = search::child(page, run.order(), key, sequence, by);
+        page = Page::new(&pages[page.child_number(row) as usize]);
+    }
+    let row = search::find(page, run.order(), key, sequence, by)?;
+    let mut found = Vec::new();
+    page.key_into(row, &mut found);
+    Some(Entry {
+        key: found,
+        sequence: page.sequence(row),
+        value: (page.version_kind(row) == Kind::Value).then(|| page.value(row).to_vec()),
+    })
+}
+
+fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
+    let io = FaultIo::new();
+    let written = write(&io, order, options, entries).expect("written");
+    let run = open(&io, order).expect("opened");
+    let meta = run.meta();
+    assert_eq!(*meta, written);
+    assert_eq!(meta.entries, entries.len() as u64);
+    let deletions = entries.iter().filter(|e| e.value.is_none()).count();
+    assert_eq!(meta.deletions, deletions as u64);
+    let smallest = entries.iter().map(|e| e.sequence).min();
+    let largest = entries.iter().map(|e| e.sequence).max();
+    assert_eq!(Some(meta.smallest_sequence), smallest);
+    assert_eq!(Some(meta.largest_sequence), largest);
+    assert_eq!(Some(&meta.smallest), entries.first().map(|e| &e.key));
+    assert_eq!(Some(&meta.largest), entries.last().map(|e| &e.key));
+    assert_eq!(meta.file_bytes, io.read(PATH).expect("there").len() as u64);
+    assert_eq!(read(&run).expect("read"), entries);
+
+    let pages = pages(&run).expect("read");
+    let limit = options.page_limit_bytes();
+    for page in pages.iter().map(|page| Page::new(page)) {
+        let least = if page.kind() == PageKind::Leaf { 1 } else { 2 };
+        assert!(page.bytes().len() <= limit || page.rows() <= least);
+    }
+    for (at, entry) in entries.iter().enumerate() {
+        assert!(run.may_contain(filter::hash(&entry.key)));
+        // Only some, or it would take long: this one exactly, an older view, a newer one, and a key beside it.
+        let mut beside = entry.key.clone();
+        beside.push(at as u8);
+        for (key, sequence) in [
+            (&entry.key, entry.sequence),
+            (&entry.key, entry.sequence.saturating_sub(1)),
+            (&entry.key, MAX_SEQUENCE),
+            (&beside, MAX_SEQUENCE),
+        ] {
+            let row = entries.partition_point(|e| e.compare(order, key, sequence).is_lt());
+            let same = |e: &&Entry| order.compare(&e.key, key).is_eq();
+            let expected = entries.get(row).filter(same).cloned();
+            for by in RowSearch::ALL {
+                assert_eq!(
+                    find(&run, &pages, key, sequence, by),
+                    expected,
+                    "{key:?} @{sequence} by {by}"
+                );
+            }
+        }
+    }
+}
+
+fn options(page_bytes: usize, compression: Compression) -> RunOptions {
+    RunOptions {
+        page_bytes,
+        compression,
+        ..RunOptions::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 12 } else { 200 }))]
+
+    #[test]
+    fn a_run_gives_back_what_was_put_in(entries in entries(400), lz4 in any::<bool>(), page_bytes in 0..10_000_usize) {
+        let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+        for order in orders() {
+            check(&order, options(page_bytes, compression), &sorted(entries.clone(), &order));
+        }
+    }
+}
+
+fn numbered(count: u32, value: impl Fn(u32) -> Vec<u8>) -> Vec<Entry> {
+    let entry = |n: u32| Entry {
+        key: format!("user:{n:08}").into_bytes(),
+        sequence: u64::from(n % 7),
+        value: Some(value(n)),
+    };
+    (0..count).map(entry).collect()
+}
+
+#[test]
+fn a_tree_of_several_levels_is_walked_by_every_search() {
+    // Long keys of which the separators keep most make internal pages of few rows.
+    let mut entries = numbered(300, |n| vec![n as u8; 40]);
+    for entry in &mut entries {
+        entry.key.splice(0..0, [b'p'; 1500]);
+        entry.key.extend([b's'; 300]);
+    }
+    for order in orders() {
+        let entries = sorted(entries.clone(), &order);
+        check(&order, options(4096, Compression::None), &entries);
+        let io = FaultIo::new();
+        let meta = write(&io, &order, options(4096, Compression::Lz4), &entries).unwrap();
+        assert!(
+            meta.internal_pages > 4 || matches!(order, KeyOrder::Bytewise),
+            "{meta:?}"
+        );
+    }
+}
+
+#[test]
+fn separators_as_long_as_keys_can_be_still_end_in_one_root() {
+    let entry = |n: u8| Entry {
+        key: [vec![7; crate::MAX_KEY_BYTES - 1], vec![n]].concat(),
+        sequence: 3,
+        value: Some(vec![n; 10]),
+    };
+    let entries: Vec<Entry> = (0..20).map(entry).collect();
+    check(
+        &KeyOrder::Bytewise,
+        options(4096, Compression::None),
+        &entries,
+    );
+}
+
+#[test]
+fn versions_of_one_key_may_fill_many_pages() {
+    let version = |n: u64| Entry {
+        key: b"the key".to_vec(),
+        sequence: 5000 - n,
+        value: (n % 11 != 0).then(|| vec![n as u8; 60]),
+    };
+    let mut entries: Vec<Entry> = (0..600).map(version).collect();
+    let other = |key: &[u8]| Entry {
+        key: key.to_vec(),
+        sequence: 9,
+        value: Some(b"other".to_vec()),
+    };
+    entries.insert(0, other(b""));
+    entries.insert(1, other(b"tha"));
+    entries.push(other(b"the keys"));
+    for order in orders() {
+        check(
+            &order,
+            options(4096, Compression::None),
+            &sorted(entries.clone(), &order),
+        );
+    }
+}
+
+#[test]
+fn a_value_larger_than_a_page_has_one_of_its_own() {
+    let entries = numbered(9, |n| {
+        vec![n as u8; [10, 100_000, 3_000_000][n as usize % 3]]
+    });
+    for compression in [Compression::None, Compression::Lz4] {
+        check(&KeyOrder::Bytewise, options(16_384, compression), &entries);
+    }
+}
+
+#[test]
+fn compression_is_kept_where_it_saves_something() {
+    let size = |compression, value: fn(u32) -> Vec<u8>| {
+        let io = FaultIo::new();
+        let entries = numbered(500, value);
+        let meta = write(
+            &io,
+            &KeyOrder::Bytewise,
+            options(16_384, compression),
+            &entries,
+        );
+        meta.unwrap().file_bytes
+    };
+    let same = |_| vec![3; 100];
+    assert!(size(Compression::Lz4, same) * 3 < size(Compression::None, same));
+    let random = |n: u32| {
+        (0..100)
+            .map(|i| filter::hash(&[n, i].map(u32::to_le_bytes).concat()) as u8)
+            .collect()
+    };
+    assert!(size(Compression::Lz4, random) <= size(Compression::None, random));
+}
+
+#[test]
+fn what_is_out_of_order_or_too_long_is_refused_and_the_rest_taken() {
+    let io = FaultIo::new();
+    let order = KeyOrder::Bytewise;
+    let path = Path::new(PATH);
+    let mut writer =
+        RunWriter::create(&io, path, &order, &name(&order), RunOptions::default()).unwrap();
+    let mut add = |key: &[u8], sequence| {
+        writer.add(Version {
+            key,
+            sequence,
+            kind: Kind::Value,
+            value: b"v",
+        })
+    };
+    add(b"b", 5).unwrap();
+    for (key, sequence) in [(b"a", 1), (b"b", 5), (b"b", 6), (b"c", MAX_SEQUENCE + 1)] {
+        let refused = add(key, sequence).unwrap_err();
+        assert!(matches!(refused, Error::OutOfOrder { .. }), "{refused}");
+    }
+    let long = vec![b'x'; crate::MAX_KEY_BYTES + 1];
+    assert!(matches!(add(&long, 1), Err(Error::KeyTooLong { .. })));
+    add(b"b", 4).unwrap();
+    add(b"c", 9).unwrap();
+    assert_eq!((writer.entries(), writer.finish().unwrap().entries), (3, 3));
+    assert_eq!(read(&open(&io, &order).unwrap()).unwrap().len(), 3);
+
+    let empty = RunWriter::create(&io, path, &order, &name(&order), RunOptions::default()).unwrap();
+    assert!(matches!(empty.finish(), Err(Error::EmptyRun { .. })));
+    assert!(matches!(open(&io, &order), Err(Error::CorruptFile { .. })));
+}
+
+#[test]
+fn a_run_of_another_comparator_is_refused() {
+    let io = FaultIo::new();
+    write(
+        &io,
+        &KeyOrder::Bytewise,
+        RunOptions::default(),
+        &numbered(3, |_| vec![]),
+    )
+    .unwrap();
+    let other = orders()[1].clone();
+    assert!(matches!(
+        open(&io, &other),
+        Err(Error::ComparatorMismatch { .. })
+    ));
+}
+
+#[test]
+fn keys_that_are_equal_with_other_bytes_are_found_whatever_the_filter_would_say() {
+    let order = orders()[2].clone();
+    let io = FaultIo::new();
+    let entries = sorted(numbered(200, |_| vec![1]), &order);
+    write(&io, &order, RunOptions::default(), &entries).unwrap();
+    let run = open(&io, &order).unwrap();
+    let pages = pages(&run).unwrap();
+    for entry in &entries {
+        let key = entry.key.to_ascii_uppercase();
+        assert!(run.may_contain(filter::hash(&key)));
+        let found = find(&run, &pages, &key, 100, RowSearch::Heads);
+        assert_eq!(found.as_ref(), Some(entry));
+    }
+}
+
+/// What a damaged file does: it fails with an error that names it and a place in it, or nothing is wrong with it.
+fn damage(io: &FaultIo, order: &KeyOrder, expected: &[Entry]) -> Option<u64> {
+    let read = open(io, order).and_then(|run| read(&run));
+    match read {
+        Ok(entries) => {
+            assert_eq!(entries, expected, "never a wrong answer");
+            None
+        }
+        Err(Error::CorruptFile { path, offset, .. }) => {
+            assert_eq!(path, Path::new(PATH));
+            Some(offset)
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_changed_byte_anywhere_is_found_and_named() {
+    let order = KeyOrder::Bytewise;
+    // Pages of both kinds, compressed and not.
+    let noise = |n: u32| match n % 64 {
+        0..32 => vec![n as u8; 60],
+        _ => (0..60)
+            .map(|i| filter::hash(&[n, i].map(u32::to_le_bytes).concat()) as u8)
+            .collect(),
+    };
+    let entries = numbered(150, noise);
+    let io = FaultIo::new();
+    let meta = write(&io, &order, options(4096, Compression::Lz4), &entries).unwrap();
+    assert!(meta.leaf_pages > 2 && meta.internal_pages == 1);
+    let good = io.read(PATH).unwrap();
+    let file = io.open(Path::new(PATH), OpenMode::ReadWrite).unwrap();
+    for at in 0..good.len() {
+        let byte = good[at] ^ (1 << (at % 8));
+        assert_eq!(file.write_at(&[byte], at as u64).unwrap(), 1);
+        let named =
+            damage(&io, &order, &entries).unwrap_or_else(|| panic!("byte {at} was not missed"));
+        // The bad part begins at or before the byte, and is no longer than a page; or the footer, which has another
+        // salt than the header then.
+        assert!(
+            named <= at as u64 && (at as u64) < named + 4096 + 200,
+            "byte {at}, named {named}"
+        );
+        assert_eq!(file.write_at(&[good[at]], at as u64).unwrap(), 1);
+    }
+    assert_eq!(damage(&io, &order, &entries), None);
+    for len in 0..good.len() as u64 {
+        file.set_len(len).unwrap();
+        assert!(
+            damage(&io, &order, &entries).is_some(),
+            "cut to {len} bytes"
+        );
+        file.write_at(&good[len as usize..], len).unwrap();
+    }
+}
+
+#[test]
+fn a_failure_at_any_call_is_told_and_leaves_no_run_that_is_half() {
+    let order = KeyOrder::Bytewise;
+    let entries = numbered(9000, |n| n.to_le_bytes().repeat(20));
+    let attempt = |io: &FaultIo| {
+        write(io, &order, options(4096, Compression::None), &entries)?;
+        open(io, &order).and_then(|run| read(&run))
+    };
+    let counted = FaultIo::new();
+    assert_eq!(attempt(&counted).unwrap(), entries);
+    // Most calls are reads of pages.
+    let calls = counted.calls();
+    for call in (0..30).chain((30..calls).step_by(17)) {
+        for fault in [
+            Fault::Fail(EIO),
+            Fault::TornWrite(ENOSPC),
+            Fault::ShortWrite,
+        ] {
+            let io = FaultIo::new();
+            io.fail_call(call, fault);
+            match attempt(&io) {
+                Ok(read) => assert!(fault == Fault::ShortWrite && read == entries),
+                Err(Error::Io { .. }) => assert!(fault != Fault::ShortWrite),
+                Err(other) => panic!("call {call}: {other}"),
+            }
+        }
+    }
+}
