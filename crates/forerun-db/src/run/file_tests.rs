@@ -1,7 +1,6 @@
 //! Runs written and read back: all that was put in, in every shape; and every fault on the way.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -55,7 +54,7 @@ fn open(io: &FaultIo, order: &KeyOrder) -> Result<Run> {
         Path::new(PATH),
         7,
         order.clone(),
-        &super::testing::cache(),
+        &crate::tree::testing::cache(),
     )
 }
 

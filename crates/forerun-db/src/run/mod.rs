@@ -38,12 +38,10 @@ mod reader;
 mod row_search;
 mod search;
 mod stored;
-#[cfg(test)]
-mod testing;
 mod writer;
 
 pub(crate) use meta::{RangeTombstone, RunMeta};
-pub use one::OneRun;
+pub use one::{Add, OneRun};
 pub(crate) use page::{Page, PageKind};
 pub(crate) use reader::Run;
 pub use row_search::{RowSearch, UnknownRowSearch};

@@ -1,176 +1,142 @@
-//! One run by itself, all of its pages in memory: for measurements.
+//! One run by itself, all of its pages in the cache: for measurements.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use forerun_core::{interleave, suspend};
+use forerun_core::Pages;
 
-use super::page::{LINE_BYTES, Page, PageKind};
+use super::lookup::{self, Found, ReadContext};
 use super::reader::Run;
-use super::search::{self, Step};
-use super::{RowSearch, RunOptions, RunWriter};
+use super::{RowSearch, RunOptions, RunWriter, SearchKey};
+use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Comparator, KeyOrder};
-use crate::io::OsIo;
+use crate::io::{OsIo, ReadBackend};
+use crate::tree::levels::Levels;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Result, Values};
 
-/// A run whose pages are all in memory.
+/// One run, with nothing above or beside it. A store looks keys up in its runs in the same way.
 pub struct OneRun {
-    run: Run,
-    bytes: Vec<u8>,
-    start: usize,
-    stride: usize,
+    levels: Levels,
+    run: Arc<Run>,
+    cache: Arc<PageCache>,
 }
 
+/// Adds an entry, in order.
+pub type Add<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
 impl OneRun {
-    /// Writes a run of what `fill` gives, in order, and opens it.
+    /// Writes a run of the entries that `fill` adds, in order, and opens it.
+    ///
+    /// # Errors
+    /// That of writing or reading it, or of `fill`.
     pub fn build(
         path: &Path,
         comparator: Arc<dyn Comparator>,
         options: RunOptions,
-        fill: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>,
+        fill: impl FnOnce(Add<'_>) -> Result<()>,
     ) -> Result<OneRun> {
         let name = comparator.name().to_owned();
         let order = KeyOrder::new(comparator);
         let mut writer = RunWriter::create(&OsIo, path, &order, &name, options)?;
+        // The first key of each leaf.
+        let mut firsts = Vec::new();
         fill(&mut |key, value| {
+            let leaves = writer.leaves();
             writer.add(Version {
                 key,
                 sequence: 1,
                 kind: Kind::Value,
                 value,
-            })
-        })?;
-        writer.finish()?;
-        let cache = Arc::new(crate::cache::PageCache);
-        let run = Run::open(&OsIo, path, 1, order, &cache)?;
-        let pages = run.meta().pages() as usize;
-        let stride = (run.meta().page_bytes as usize).next_multiple_of(LINE_BYTES);
-        let mut bytes = vec![0u8; pages * stride + LINE_BYTES];
-        let start = bytes.as_ptr().align_offset(LINE_BYTES);
-        let mut stored = Vec::new();
-        let mut page = Vec::new();
-        let mut level = vec![run.root().bytes().to_vec()];
-        let mut number = pages - 1;
-        bytes[start + number * stride..][..level[0].len()].copy_from_slice(&level[0]);
-        while !level.is_empty() {
-            let mut next = Vec::new();
-            for above in &level {
-                let above = Page::new(above);
-                if above.kind() == PageKind::Leaf {
-                    continue;
-                }
-                for row in 0..above.rows() {
-                    let (child, location) = above.child(row);
-                    run.read_page(location, &mut stored, &mut page)?;
-                    number = child as usize;
-                    bytes[start + number * stride..][..page.len()].copy_from_slice(&page);
-                    if Page::new(&page).kind() == PageKind::Internal {
-                        next.push(page.clone());
-                    }
-                }
+            })?;
+            if firsts.is_empty() || writer.leaves() > leaves {
+                firsts.push(key.to_vec());
             }
-            level = next;
-        }
-        Ok(OneRun {
-            run,
-            bytes,
-            start,
-            stride,
-        })
+            Ok(())
+        })?;
+        let meta = writer.finish()?;
+        // All pages as if they were full, and as much again for those that are larger and for what the cache keeps free.
+        let page_bytes = options.page_limit_bytes();
+        let all_bytes = meta.pages() as usize * (page_bytes + 128) + meta.raw_bytes as usize;
+        let cache = PageCache::new(CacheOptions {
+            capacity_bytes: all_bytes + (64 << 20),
+            page_bytes,
+            pages: Pages::Huge,
+        })?;
+        let run = Arc::new(Run::open(&OsIo, path, 1, order.clone(), &cache)?);
+        let levels = Levels::with_runs(order, [(1, Arc::clone(&run))]);
+        let one = OneRun { levels, run, cache };
+        one.read_all(&firsts)?;
+        Ok(one)
     }
 
-    /// What there is to tell.
+    /// Brings every page into the cache, by looking up a key of each leaf.
+    fn read_all(&self, keys: &[Vec<u8>]) -> Result<()> {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let mut values = Values::new();
+        for keys in keys.chunks(1024) {
+            self.multi_get_values(keys, RowSearch::default(), &mut values);
+            for value in values.iter() {
+                value?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What there is to tell of it, for people.
     pub fn facts(&self) -> String {
         let meta = self.run.meta();
         format!(
-            "{} entries, {} leaves, {} internal pages, {} bytes, root {} rows",
-            meta.entries,
+            "{} leaves and {} internal pages, {} bytes in the file; cache: {}",
             meta.leaf_pages,
             meta.internal_pages,
             meta.file_bytes,
-            self.run.root().rows()
+            self.cache.stats()
         )
     }
 
-    #[inline(always)]
-    fn page(&self, number: u32) -> &[u8] {
-        let at = self.start + number as usize * self.stride;
-        &self.bytes[at..at + self.stride]
-    }
-
-    /// One.
-    #[inline]
-    pub fn get(&self, key: &[u8], search: RowSearch) -> Option<&[u8]> {
-        let order = self.run.order();
-        let mut page = self.run.root();
-        while page.kind() == PageKind::Internal {
-            let row = search::child(page, order, key, MAX_SEQUENCE, search);
-            page = Page::new(self.page(page.child_number(row)));
+    /// Looks keys up one after the other, and copies what is found.
+    pub fn get_values(&self, keys: &[&[u8]], search: RowSearch, values: &mut Values) {
+        let context = self.context(search);
+        values.reset(keys.len());
+        for (position, key) in keys.iter().enumerate() {
+            let key = SearchKey::new(key, MAX_SEQUENCE);
+            let got = lookup::get(&self.levels, key, &context, |found| {
+                if let Found::Value(value) = found {
+                    values.set_found(position, value);
+                }
+            });
+            if let Err(error) = got {
+                values.set_failed(position, error);
+            }
         }
-        let row = search::find(page, order, key, MAX_SEQUENCE, search)?;
-        Some(page.value(row))
     }
 
-    /// Many.
-    pub fn multi_get<'v>(
-        &'v self,
-        keys: &[&[u8]],
-        search: RowSearch,
-        mut sink: impl FnMut(usize, Option<&'v [u8]>),
-    ) {
-        interleave::<24, _>(
-            keys.iter().map(|key| self.find(key, search)),
-            |position, value| sink(position, value),
+    /// Looks keys up together, and copies what is found.
+    pub fn multi_get_values(&self, keys: &[&[u8]], search: RowSearch, values: &mut Values) {
+        let context = self.context(search);
+        values.reset(keys.len());
+        let keys: Vec<SearchKey<'_>> = keys
+            .iter()
+            .map(|key| SearchKey::new(key, MAX_SEQUENCE))
+            .collect();
+        lookup::multi_get(
+            &self.levels,
+            &keys,
+            &context,
+            |position, found| match found {
+                Ok(Found::Value(value)) => values.set_found(position, value),
+                Ok(Found::Deleted | Found::Missing) => {}
+                Err(error) => values.set_failed(position, error),
+            },
         );
     }
 
-    /// Many, copied.
-    pub fn multi_get_values(&self, keys: &[&[u8]], search: RowSearch, values: &mut Values) {
-        values.reset(keys.len());
-        self.multi_get(keys, search, |position, value| {
-            if let Some(value) = value {
-                values.set_found(position, value)
-            }
-        });
-    }
-
-    /// One after the other, copied.
-    pub fn get_values(&self, keys: &[&[u8]], search: RowSearch, values: &mut Values) {
-        values.reset(keys.len());
-        for (position, key) in keys.iter().enumerate() {
-            if let Some(value) = self.get(key, search) {
-                values.set_found(position, value)
-            }
+    fn context(&self, search: RowSearch) -> ReadContext {
+        ReadContext {
+            cache: Arc::clone(&self.cache),
+            backend: ReadBackend::Auto,
+            search,
         }
-    }
-
-    async fn find<'v>(&'v self, key: &[u8], search: RowSearch) -> Option<&'v [u8]> {
-        let order = self.run.order();
-        let mut page = self.run.root();
-        while page.kind() == PageKind::Internal {
-            let row = search::child(page, order, key, MAX_SEQUENCE, search);
-            let bytes = self.page(page.child_number(row));
-            Page::prefetch_start(bytes);
-            suspend().await;
-            page = Page::new(bytes);
-        }
-        if search != RowSearch::Heads {
-            let row = search::find(page, order, key, MAX_SEQUENCE, search)?;
-            return Some(page.value(row));
-        }
-        let Step::Group(group) = search::group_of(page, order, key) else {
-            return None;
-        };
-        page.prefetch_group(group.index);
-        suspend().await;
-        let tied = search::tied(page, key, group);
-        if tied.is_empty() {
-            return None;
-        }
-        page.prefetch_record(tied.start);
-        suspend().await;
-        let row = search::find_among(page, order, key, MAX_SEQUENCE, tied)?;
-        Some(page.value(row))
     }
 }

@@ -273,6 +273,11 @@ impl RunWriter {
         self.meta.entries
     }
 
+    /// Leaves that are finished.
+    pub(crate) fn leaves(&self) -> u32 {
+        self.meta.leaf_pages
+    }
+
     /// Writes what is left, and makes the file durable; its name in the directory is for the caller to sync.
     ///
     /// # Errors
