@@ -4,9 +4,9 @@
 //!   0        8        16       24       32       40       48       56       64 bytes
 //!   | slot 0 | slot 1 | slot 2 | slot 3 | value 0| value 1| value 2| value 3|
 //!
-//!   a slot:   63        62..60     59     58..56     55..0
-//!           | occupied | counter  | away | counter  | remainder |
-//!                        cell s+4          cell s
+//!   a slot:   63..8       7          6..4       3      2..0
+//!           | remainder | occupied | counter  | away | counter  |
+//!                                    cell s+4          cell s
 //! ```
 //!
 //! An entry's key is not stored: its hash is a permutation of the key, the bucket tells the hash's
@@ -28,14 +28,13 @@ pub(super) const SLOTS: usize = 4;
 /// Bits of the hash that a slot keeps.
 pub(super) const REMAINDER_BITS: u32 = 56;
 
-const REMAINDER: u64 = (1 << REMAINDER_BITS) - 1;
+const META_BITS: u32 = 64 - REMAINDER_BITS;
 /// The counter of a word, once the word is shifted right by its cell's shift.
-const COUNTER: u64 = 7 << REMAINDER_BITS;
-const ONE: u64 = 1 << REMAINDER_BITS;
+const COUNTER: u64 = 7;
 const COUNTERS: u64 = COUNTER | COUNTER << CELL_SHIFT;
 const CELL_SHIFT: u32 = 4;
-const AWAY: u64 = 1 << 59;
-const OCCUPIED: u64 = 1 << 63;
+const AWAY: u64 = 1 << 3;
+const OCCUPIED: u64 = 1 << 7;
 /// What two slots of the same key share.
 const IDENTITY: u64 = !COUNTERS;
 
@@ -65,7 +64,7 @@ impl Identity {
     /// The entry of a hash, at home.
     #[inline(always)]
     pub(super) fn home(hash: u64) -> Identity {
-        Identity(OCCUPIED | (hash & REMAINDER))
+        Identity(OCCUPIED | hash << META_BITS)
     }
 
     /// The same entry on a side.
@@ -89,7 +88,7 @@ impl Identity {
     /// The low [`REMAINDER_BITS`] of the hash.
     #[inline(always)]
     pub(super) fn remainder(self) -> u64 {
-        self.0 & REMAINDER
+        self.0 >> META_BITS
     }
 }
 
@@ -205,7 +204,7 @@ impl Bucket {
     pub(super) fn count_away(&self, cell: Cell) {
         self.recount(
             cell,
-            |count| if count == COUNTER { count } else { count + ONE },
+            |count| if count == COUNTER { count } else { count + 1 },
         );
     }
 
@@ -217,7 +216,7 @@ impl Bucket {
             if count == COUNTER {
                 count
             } else {
-                count.saturating_sub(ONE)
+                count.saturating_sub(1)
             }
         });
     }

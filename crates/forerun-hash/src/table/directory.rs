@@ -12,7 +12,7 @@
 //! Fagin et al. 1979, by copy). Readers hold the one they began with, which an epoch keeps alive.
 
 use super::bucket::Bucket;
-use super::place::{Geometry, selector};
+use super::place::{Geometry, SELECTOR_BITS};
 use super::segment::Segment;
 use super::version::Version;
 use std::marker::PhantomData;
@@ -123,7 +123,8 @@ impl Directory {
     pub(super) fn views(&self) -> Views<'_> {
         Views {
             views: self.views.as_ptr(),
-            shift: 63 - self.depth,
+            shift: SELECTOR_BITS - self.depth,
+            mask: (1 << self.depth) - 1,
             directory: PhantomData,
         }
     }
@@ -157,8 +158,10 @@ impl Directory {
 #[derive(Clone, Copy)]
 pub(super) struct Views<'a> {
     views: *const RawView,
-    /// 63 less the directory's depth.
+    /// From the selector's first `depth` bits to the lowest ones.
     shift: u32,
+    /// As many bits.
+    mask: u64,
     directory: PhantomData<&'a Directory>,
 }
 
@@ -189,13 +192,12 @@ impl<'a> Views<'a> {
     /// The view of all hashes, if there is but one segment.
     #[inline(always)]
     pub(super) fn only(self) -> Option<View<'a>> {
-        (self.shift == 63).then(|| self.of(0))
+        (self.mask == 0).then(|| self.of(0))
     }
 
     #[inline(always)]
     fn index(self, hash: u64) -> usize {
-        // Two shifts, since one by 64 would be none.
-        ((selector(hash) >> 1) >> self.shift) as usize
+        (hash >> self.shift & self.mask) as usize
     }
 }
 

@@ -1,34 +1,27 @@
-//! Lookups: one key, and a batch in blocks behind a rolling window.
+//! Lookups: one key, and a batch in blocks.
 //!
 //! ```text
-//!   keys      0 1 2 ... i ...  i+W ...
-//!   step i              |       '-- hash, find the home bucket, prefetch it
-//!                       '-- compare the home bucket, prefetched W steps ago: a bit tells whether it had the key
-//!   a block of W steps done: of the keys it missed, prefetch the second buckets of those that may be away,
-//!   and compare the second buckets of the block before
+//!   block b + 1   hash, find the home buckets, prefetch them
+//!   block b       compare the home buckets, prefetched a block ago: a bit a key tells which it missed
+//!   block b - 1   compare the second buckets of those it missed, prefetched a block ago
+//!   block b       of those it missed, prefetch the second buckets where they may be away
 //! ```
 //!
-//! Each step both uses a line and asks for one, so memory is busy throughout, and no step has a branch
-//! that the data decide: what the home buckets did not settle is gone through once a block, by its
-//! bits. A table that the caches hold is searched by the same blocks without the window.
+//! Each of these is a loop of its own, short enough for its values to stay in registers and without a
+//! branch that the data decide: what the home buckets did not settle is gone through once a block, by
+//! its bits. A table that the caches hold is searched by the same blocks, fetching nothing ahead.
 
 use std::hint::select_unpredictable;
 use std::mem::MaybeUninit;
 
 use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
-use super::directory::{Directory, View};
+use super::directory::{Directory, View, Views};
 use super::version::{Seen, Version};
 use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
 
-/// Keys between the prefetch of a bucket and its use: more lines than memory works on at a time.
-const WINDOW: usize = 64;
-
-/// Keys a block, which has a bit for each.
-const BLOCK: usize = 32;
-
-/// Places for the keys of a block and of the window ahead of it: a power of two, to go round.
-const RING: usize = (WINDOW + BLOCK).next_power_of_two();
+/// Keys a block, which has a bit for each: more lines than memory works on at a time.
+const BLOCK: usize = 64;
 
 /// Tables up to this size are searched without fetching ahead: the caches next to a core hold them.
 const CACHED_BYTES: usize = 512 << 10;
@@ -42,7 +35,7 @@ struct Key<'a> {
     hash: u64,
     bucket: &'a Bucket,
     version: &'a Version,
-    /// The version when the home bucket was read.
+    /// The version before the home bucket was read.
     seen: Seen,
 }
 
@@ -60,10 +53,17 @@ impl<'a> Key<'a> {
 
     /// Looks into the home bucket.
     #[inline(always)]
-    fn probe<S: Simd>(&mut self, simd: S) -> Result<Probe, Moved> {
-        self.seen = self.version.see();
-        let probe = probe(simd, self.bucket, Identity::home(self.hash));
-        self.if_still(probe)
+    fn try_probe<S: Simd>(&self, simd: S) -> Result<Probe, Moved> {
+        self.if_still(probe(simd, self.bucket, Identity::home(self.hash)))
+    }
+
+    /// The same; if something moved meanwhile, looks the key up anew.
+    #[inline(always)]
+    fn probe<S: Simd>(&self, simd: S, view: impl FnOnce() -> View<'a>) -> Probe {
+        match self.try_probe(simd) {
+            Ok(probe) => probe,
+            Err(Moved) => find_again(view(), self.hash).into(),
+        }
     }
 
     /// Whether the key, which is not in its home bucket, may be in the second one.
@@ -85,12 +85,21 @@ impl<'a> Key<'a> {
 
     /// Looks into the second bucket.
     #[inline(always)]
-    fn probe_second<S: Simd>(&self, simd: S, bucket: &Bucket) -> Result<Probe, Moved> {
+    fn try_probe_second<S: Simd>(&self, simd: S, bucket: &Bucket) -> Result<Probe, Moved> {
         self.if_still(probe(
             simd,
             bucket,
             Identity::home(self.hash).on(Side::Away),
         ))
+    }
+
+    /// The same; if something moved meanwhile, looks the key up anew.
+    #[inline(always)]
+    fn probe_second<S: Simd>(&self, simd: S, view: View<'a>, bucket: &Bucket) -> Probe {
+        match self.try_probe_second(simd, bucket) {
+            Ok(probe) => probe,
+            Err(Moved) => find_again(view, self.hash).into(),
+        }
     }
 
     /// What was read, if no entry was moved since before the home bucket was read.
@@ -115,6 +124,13 @@ struct Probe {
 impl Probe {
     fn found(self) -> Option<u64> {
         self.is_hit.then_some(self.value)
+    }
+
+    /// Writes the answer to a key: a value only if there is one, without a branch.
+    #[inline(always)]
+    fn answer(self, value: &mut u64, found: &mut bool) {
+        *found = self.is_hit;
+        *value = select_unpredictable(self.is_hit, self.value, *value);
     }
 }
 
@@ -151,14 +167,15 @@ pub(super) fn find(directory: &Directory, hash: u64) -> Option<u64> {
 #[inline(always)]
 pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
     let mut key = Key::new(view, hash);
-    let first = key.probe(Scalar::new())?;
+    key.seen = key.version.see();
+    let first = key.try_probe(Scalar::new())?;
     if first.is_hit {
         return Ok(Some(first.value));
     }
     if !key.may_be_away()? {
         return Ok(None);
     }
-    key.probe_second(Scalar::new(), key.second(view))
+    key.try_probe_second(Scalar::new(), key.second(view))
         .map(Probe::found)
 }
 
@@ -189,17 +206,96 @@ impl WithSimd for Batch<'_> {
     fn with<S: Simd>(self, simd: S) {
         let views = self.directory.views();
         match views.only() {
-            Some(view) if self.directory.memory_bytes() <= CACHED_BYTES => {
-                self.run::<S, false>(simd, |_| view);
-            }
-            _ => self.run::<S, true>(simd, |hash| views.of(hash)),
+            Some(view) if self.directory.memory_bytes() <= CACHED_BYTES => self.run_cached(simd, view),
+            _ => self.run_ahead(simd, views),
         }
     }
 }
 
-impl<'b> Batch<'b> {
+/// The keys of a block, whose home buckets are on their way.
+struct Places<'a> {
+    hashes: [MaybeUninit<u64>; BLOCK],
+    buckets: [MaybeUninit<&'a Bucket>; BLOCK],
+    versions: [MaybeUninit<&'a Version>; BLOCK],
+    /// The first `len` of each are written.
+    len: usize,
+}
+
+impl<'a> Places<'a> {
+    const NONE: Places<'a> = Places {
+        hashes: [const { MaybeUninit::uninit() }; BLOCK],
+        buckets: [const { MaybeUninit::uninit() }; BLOCK],
+        versions: [const { MaybeUninit::uninit() }; BLOCK],
+        len: 0,
+    };
+
+    /// Takes a block's keys, and asks for their home buckets.
     #[inline(always)]
-    fn run<S: Simd, const AHEAD: bool>(self, simd: S, view: impl Fn(u64) -> View<'b>) {
+    fn fetch(&mut self, views: Views<'a>, permutation: Permutation, keys: &[u64]) {
+        let len = keys.len().min(BLOCK);
+        for (at, &key) in keys[..len].iter().enumerate() {
+            let hash = permutation.hash(key);
+            let view = views.of(hash);
+            let bucket = view.bucket(view.geometry.home(hash));
+            bucket.prefetch();
+            self.hashes[at].write(hash);
+            self.buckets[at].write(bucket);
+            self.versions[at].write(view.version);
+        }
+        self.len = len;
+    }
+
+    /// The key at a place.
+    #[inline(always)]
+    fn key(&self, at: usize) -> Key<'a> {
+        // In a loop over 0..len it is no branch.
+        assert!(at < self.len);
+        // SAFETY: `fetch` wrote the first `len` of each.
+        unsafe {
+            Key {
+                hash: self.hashes[at].assume_init(),
+                bucket: self.buckets[at].assume_init(),
+                version: self.versions[at].assume_init(),
+                seen: Seen::NEVER,
+            }
+        }
+    }
+}
+
+/// The keys of a block that their home buckets did not have: the last one in bit 0.
+#[derive(Clone, Copy)]
+struct Missed {
+    bits: u64,
+    /// Keys that were noted.
+    len: usize,
+}
+
+impl Missed {
+    const NONE: Missed = Missed { bits: 0, len: 0 };
+
+    /// Notes the next key.
+    #[inline(always)]
+    fn note(&mut self, is_missed: bool) {
+        self.bits = self.bits << 1 | u64::from(is_missed);
+        self.len += 1;
+    }
+
+    /// Where in the block one of them is; it is then no longer among them.
+    #[inline(always)]
+    fn pop(&mut self) -> Option<usize> {
+        if self.bits == 0 {
+            return None;
+        }
+        let at = self.len - 1 - self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        Some(at)
+    }
+}
+
+impl<'b> Batch<'b> {
+    /// Looks the keys up in a table of one segment that the caches hold.
+    #[inline(always)]
+    fn run_cached<S: Simd>(self, simd: S, view: View<'b>) {
         let Batch {
             permutation,
             keys,
@@ -207,69 +303,81 @@ impl<'b> Batch<'b> {
             found,
             ..
         } = self;
-        let key_of = |key| {
-            let hash = permutation.hash(key);
-            Key::new(view(hash), hash)
-        };
-        let fetch = |key| {
-            let key = key_of(key);
-            key.bucket.prefetch();
-            key
-        };
-        // The keys of this block and those ahead of it. Place `at % RING` holds key `at` from WINDOW
-        // steps before its own, or its own, to the end of its block.
-        let mut window = [const { MaybeUninit::<Key<'b>>::uninit() }; RING];
-        if AHEAD {
-            for (place, &key) in window.iter_mut().zip(keys).take(WINDOW) {
-                place.write(fetch(key));
+        let answers = values.chunks_mut(BLOCK).zip(found.chunks_mut(BLOCK));
+        for (keys, (values, found)) in keys.chunks(BLOCK).zip(answers) {
+            // One look a block: a version that changes meanwhile has the rest of the block looked up
+            // one by one, which is a matter of nanoseconds.
+            let seen = view.version.see();
+            let key_of = |key| Key {
+                seen,
+                ..Key::new(view, permutation.hash(key))
+            };
+            let mut missed = Missed::NONE;
+            for ((&key, value), found) in keys.iter().zip(values.iter_mut()).zip(found.iter_mut()) {
+                let probe = key_of(key).probe(simd, || view);
+                probe.answer(value, found);
+                missed.note(!probe.is_hit);
+            }
+            while let Some(at) = missed.pop() {
+                let key = key_of(keys[at]);
+                if key.may_be_away().unwrap_or(true) {
+                    let probe = key.probe_second(simd, view, key.second(view));
+                    probe.answer(&mut values[at], &mut found[at]);
+                }
             }
         }
+    }
+
+    /// Looks the keys up with their buckets fetched ahead.
+    #[inline(always)]
+    fn run_ahead<S: Simd>(self, simd: S, views: Views<'b>) {
+        let Batch {
+            permutation,
+            keys,
+            values,
+            found,
+            ..
+        } = self;
+        let mut ring = [const { Places::NONE }; 2];
+        let mut seen = [Seen::NEVER; BLOCK];
         let mut open = OpenKeys {
             keys: [const { MaybeUninit::uninit() }; BLOCK],
             len: 0,
         };
-        for start in (0..keys.len()).step_by(BLOCK) {
-            let end = keys.len().min(start + BLOCK);
-            let mut missed = 0u32;
-            for at in start..end {
-                if AHEAD {
-                    if let Some(&next) = keys.get(at + WINDOW) {
-                        window[(at + WINDOW) % RING].write(fetch(next));
-                    }
-                } else {
-                    window[at % RING].write(key_of(keys[at]));
-                }
-                // SAFETY: written above, or WINDOW steps ago, or before the loop.
-                let key = unsafe { window[at % RING].assume_init_mut() };
-                let probe = match key.probe(simd) {
-                    Ok(probe) => probe,
-                    Err(Moved) => find_again(view(key.hash), key.hash).into(),
+        let mut coming = keys.chunks(BLOCK);
+        if let Some(first) = coming.next() {
+            ring[0].fetch(views, permutation, first);
+        }
+        for (block, start) in (0..keys.len()).step_by(BLOCK).enumerate() {
+            if let Some(next) = coming.next() {
+                ring[(block + 1) % 2].fetch(views, permutation, next);
+            }
+            let places = &ring[block % 2];
+            let mut missed = Missed::NONE;
+            let answers = start..start + places.len;
+            let (values_here, found_here) = (&mut values[answers.clone()], &mut found[answers]);
+            for at in 0..places.len {
+                let mut key = places.key(at);
+                key.seen = key.version.see();
+                seen[at] = key.seen;
+                let probe = key.probe(simd, || views.of(key.hash));
+                probe.answer(&mut values_here[at], &mut found_here[at]);
+                missed.note(!probe.is_hit);
+            }
+            open.settle(simd, views, values, found);
+            while let Some(at) = missed.pop() {
+                let key = Key {
+                    seen: seen[at],
+                    ..places.key(at)
                 };
-                found[at] = probe.is_hit;
-                values[at] = select_unpredictable(probe.is_hit, probe.value, values[at]);
-                missed |= u32::from(!probe.is_hit) << (at - start);
-            }
-            if AHEAD {
-                open.settle(simd, &view, values, found);
-            }
-            while missed != 0 {
-                let at = start + missed.trailing_zeros() as usize;
-                missed &= missed - 1;
-                // SAFETY: a key of this block, whose place is not written again before the next one.
-                let key = unsafe { window[at % RING].assume_init() };
-                // If it moved, it was looked for again; that will be told of it once more.
+                // If something moved, the key was looked for again; this will be found once more.
                 if key.may_be_away().unwrap_or(true) {
-                    if AHEAD {
-                        key.second(view(key.hash)).prefetch();
-                    }
-                    open.push(at, key);
+                    key.second(views.of(key.hash)).prefetch();
+                    open.push(start + at, key);
                 }
-            }
-            if !AHEAD {
-                open.settle(simd, &view, values, found);
             }
         }
-        open.settle(simd, &view, values, found);
+        open.settle(simd, views, values, found);
     }
 }
 
@@ -293,21 +401,17 @@ impl<'a> OpenKeys<'a> {
     fn settle<S: Simd>(
         &mut self,
         simd: S,
-        view: &impl Fn(u64) -> View<'a>,
+        views: Views<'a>,
         values: &mut [u64],
         found: &mut [bool],
     ) {
         for open in &self.keys[..self.len] {
             // SAFETY: `push` wrote the first `len`.
             let (at, key) = unsafe { open.assume_init() };
-            let view = view(key.hash);
-            let probe = match key.probe_second(simd, key.second(view)) {
-                Ok(probe) => probe,
-                Err(Moved) => find_again(view, key.hash).into(),
-            };
+            let view = views.of(key.hash);
+            let probe = key.probe_second(simd, view, key.second(view));
             let at = at as usize;
-            found[at] |= probe.is_hit;
-            values[at] = select_unpredictable(probe.is_hit, probe.value, values[at]);
+            probe.answer(&mut values[at], &mut found[at]);
         }
         self.len = 0;
     }

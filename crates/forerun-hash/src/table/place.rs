@@ -25,7 +25,9 @@ pub(super) const ODD_INVERSE: u64 = 0xf1de_83e1_9937_733d;
 
 /// The selector's first bit is bit 39 of a hash: up to 2^24 buckets, 1 GiB, are told apart by the bits
 /// above it.
-const SELECTOR_SHIFT: u32 = 24;
+pub(super) const SELECTOR_BITS: u32 = 40;
+
+const SELECTOR_SHIFT: u32 = 64 - SELECTOR_BITS;
 
 /// The bits of a hash that choose the segment, from the top on.
 #[inline(always)]
