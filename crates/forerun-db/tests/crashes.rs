@@ -23,7 +23,7 @@ fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> 
 /// A store that keeps all in its log, and one that flushes and compacts all the time; and how many calls the script
 /// makes at least.
 fn stores() -> [(Options, u64); 2] {
-    [(small_options(), 70), (tiny_options(), 250)]
+    [(small_options(), 70), (tiny_options(), 150)]
 }
 
 #[test]

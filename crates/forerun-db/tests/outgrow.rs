@@ -3,11 +3,10 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{STORE, open, small_options, tiny_options};
-use forerun_db::io::fault::{ENOSPC, FaultIo};
+use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Background, Db, Durability, Error, Options, ReadBackend, Strategy, TreeOptions, Values,
     WalMode, WriteBatch,
@@ -18,7 +17,7 @@ fn busy_options() -> Options {
     Options {
         memory_limit_bytes: 1 << 20,
         memtable_bytes: 64 << 10,
-        cache_bytes: 256 << 10,
+        cache_bytes: 1 << 20,
         wal_segment_bytes: 32 << 10,
         background: Background::Threads,
         tree: TreeOptions {
@@ -159,7 +158,7 @@ fn snapshots_and_iterators_see_what_they_saw_through_flushes_and_compactions() {
             db.compact().unwrap();
         }
     }
-    assert!(db.stats().tree.compactions > 10, "{}", db.stats());
+    assert!(db.stats().tree.compactions > 5, "{}", db.stats());
     for (snapshot, iter, first, model) in seen {
         let wanted: Vec<_> = model.into_iter().collect();
         let found: Result<Vec<_>, _> = snapshot.iter().collect();
@@ -357,7 +356,6 @@ fn a_planned_failure_of_any_call_of_a_flush_or_compaction_loses_nothing() {
         hits += u64::from(run(Some(call)).1);
     }
     assert!(hits > 200, "only {hits} of {calls} calls failed");
-    let _ = STORE;
 }
 
 #[test]
@@ -412,7 +410,6 @@ fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
     for (i, found) in (0..).zip(values.iter()) {
         assert_eq!(found.unwrap(), Some(&value(i, 0)[..]));
     }
-    let _keep = Arc::new(snapshot);
     db.multi_get(&keys, &mut values).unwrap();
     assert_eq!(values.found(), 5_000);
 }

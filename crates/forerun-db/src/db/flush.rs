@@ -96,6 +96,7 @@ impl Inner {
 
     fn wait_for_room(&self, full: &Arc<Table>, limit_bytes: usize) -> Result<()> {
         let mut waited_since = None;
+        let mut asked = None;
         let result = loop {
             let Some(turn) = self.work.turn() else {
                 break Err(Error::Closed);
@@ -105,7 +106,8 @@ impl Inner {
                 break Ok(());
             }
             drop(state);
-            if let Some(failure) = self.work.failure() {
+            let asked = *asked.get_or_insert_with(|| self.work.ask());
+            if let Some(failure) = self.work.failure_since(asked) {
                 // Nobody can say whether the next attempt will do better. The write is refused, and may be repeated.
                 break Err(failure);
             }
@@ -169,6 +171,7 @@ impl Inner {
         if active.memtable.stats().entries > 0 {
             self.replace_table(&active, self.options.memtable_bytes)?;
         }
+        let mut asked = None;
         loop {
             let Some(turn) = self.work.turn() else {
                 return Err(Error::Closed);
@@ -182,7 +185,8 @@ impl Inner {
             match self.options.background {
                 Background::Caller => self.work_off()?,
                 Background::Threads => {
-                    if let Some(failure) = self.work.failure() {
+                    let asked = *asked.get_or_insert_with(|| self.work.ask());
+                    if let Some(failure) = self.work.failure_since(asked) {
                         return Err(failure);
                     }
                     self.work.wait(turn);
@@ -196,7 +200,7 @@ impl Inner {
 /// Bytes of an empty memtable that takes a batch which another had no room for. The towers of its entries are drawn
 /// anew and may be higher, hence the eighth.
 pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
-    const HEAD_BYTES: usize = 4 << 10;
+    const HEAD_BYTES: usize = 1 << 10;
     needed_bytes
         .saturating_add(needed_bytes / 8)
         .saturating_add(HEAD_BYTES)

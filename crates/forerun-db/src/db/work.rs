@@ -29,12 +29,12 @@ pub(super) struct Work {
 struct WorkState {
     turn: u64,
     is_stopping: bool,
-    /// Why the last flush or compaction failed, until one succeeds.
-    failure: Option<Error>,
+    /// Why the last flush or compaction failed, and the turn that was then; until one succeeds.
+    failure: Option<(Error, Turn)>,
 }
 
 /// A turn that somebody saw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn(u64);
 
 impl Work {
@@ -53,14 +53,36 @@ impl Work {
     /// Notes how a flush or a compaction went, and moves the turn on.
     pub(super) fn note(&self, failure: Option<Error>) {
         let mut state = self.lock();
-        state.failure = failure;
         state.turn += 1;
+        let turn = Turn(state.turn);
+        state.failure = failure.map(|failure| (failure, turn));
         drop(state);
         self.moved.notify_all();
     }
 
+    /// Why the last flush or compaction failed, if it did.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.lock().failure.clone()
+        self.lock()
+            .failure
+            .as_ref()
+            .map(|(failure, _)| failure.clone())
+    }
+
+    /// Has what failed before tried again, and returns the turn from which on a failure is a new one.
+    pub(super) fn ask(&self) -> Turn {
+        let mut state = self.lock();
+        if state.failure.is_some() {
+            state.turn += 1;
+            self.moved.notify_all();
+        }
+        Turn(state.turn)
+    }
+
+    /// The last failure, if it is newer than a turn.
+    pub(super) fn failure_since(&self, asked: Turn) -> Option<Error> {
+        let state = self.lock();
+        let failure = state.failure.as_ref().filter(|(_, turn)| *turn > asked);
+        failure.map(|(failure, _)| failure.clone())
     }
 
     /// Sleeps until the turn is another than `seen`, or the store is being closed. After a failure, not for long.
@@ -126,6 +148,13 @@ mod tests {
         work.note(Some(Error::Closed));
         work.wait(work.turn().unwrap());
         assert!(matches!(work.failure(), Some(Error::Closed)));
+        let asked = work.ask();
+        assert!(
+            work.failure_since(asked).is_none(),
+            "an old failure is no answer"
+        );
+        work.note(Some(Error::LogOff));
+        assert!(matches!(work.failure_since(asked), Some(Error::LogOff)));
         work.note(None);
         assert!(work.failure().is_none());
     }

@@ -41,14 +41,6 @@ pub(crate) struct Flushed {
     pub(crate) first_segment: u64,
 }
 
-impl Flushed {
-    /// Of a store without runs.
-    pub(crate) const NOTHING: Flushed = Flushed {
-        sequence: 0,
-        first_segment: 1,
-    };
-}
-
 /// Where the log goes on.
 pub(crate) struct Tail {
     /// The last segment; `None` if the next write begins one.

@@ -28,7 +28,7 @@ pub fn small_options() -> Options {
 /// thread that writes, so that the calls to the file system come in the same order each time.
 pub fn tiny_options() -> Options {
     Options {
-        memtable_bytes: 3 << 10,
+        memtable_bytes: 2 << 10,
         cache_bytes: 128 << 10,
         background: Background::Caller,
         run: RunOptions {
