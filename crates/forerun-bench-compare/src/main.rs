@@ -2,6 +2,7 @@
 //!
 //! - `memtable`: RocksDB, memtable only, twice: as it is by default, and with its finger search
 //!   (`memtable_batch_lookup_optimization`, its pull request 14428).
+//! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its cache.
 //! - `hash`: hashbrown, papaya and scc.
 //!
 //! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not a default member of
@@ -12,16 +13,19 @@
 //! cargo run --release -p forerun-bench-compare --no-default-features -- hash --size 1GiB
 //! ```
 
+mod copied;
+mod lmdb;
 mod maps;
 mod pages;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 
 use clap::Parser;
-use forerun_bench::hash;
+use forerun_bench::engine::Engine;
 use forerun_bench::hash::contender::GET;
 #[cfg(feature = "rocksdb")]
 use forerun_bench::memtable;
+use forerun_bench::{btree, hash};
 
 /// Forerun's benches with its peers beside it
 #[derive(Parser)]
@@ -32,6 +36,12 @@ enum Command {
     /// The column of ratios to a peer compares with RocksDB's MultiGet, finger search on.
     #[cfg(feature = "rocksdb")]
     Memtable(memtable::Args),
+
+    /// One run of Forerun's beside LMDB, and beside RocksDB where that is built in
+    ///
+    /// The column of ratios to a peer compares with RocksDB's MultiGet, or without it with LMDB's get. The peers know no
+    /// --order but bytewise.
+    Btree(btree::Args),
 
     /// Forerun's hash table beside hashbrown's, papaya's and scc's
     ///
@@ -62,6 +72,16 @@ fn main() -> anyhow::Result<()> {
                 &[&plain, &finger],
                 Some(("rocksdb-finger", rocks::MULTIGET)),
             )
+        }
+        Command::Btree(args) => {
+            #[cfg(feature = "rocksdb")]
+            let (peers, peer): ([&dyn Engine; 2], _) = (
+                [&lmdb::Lmdb, &rocks::RocksRun],
+                ("rocksdb", rocks::MULTIGET),
+            );
+            #[cfg(not(feature = "rocksdb"))]
+            let (peers, peer): ([&dyn Engine; 1], _) = ([&lmdb::Lmdb], ("lmdb", lmdb::GET));
+            btree::run_with(&args, &peers, Some(peer))
         }
         Command::Hash(mut args) => {
             args.peer_pages.apply()?;

@@ -1,12 +1,16 @@
-//! RocksDB as an engine of the lookup benches: one memtable, no log, nothing ever flushed.
+//! RocksDB as an engine of the lookup benches: one memtable, no log, nothing ever flushed; or one sorted run of blocks,
+//! all of them in the block cache.
 
 use anyhow::{Result, bail};
 use forerun_bench::engine::{Engine, Reader, Store, Writer};
-use forerun_bench::workload::Dataset;
+use forerun_bench::workload::{Dataset, EntryBuffer};
 use rocksdb::{
-    ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DEFAULT_COLUMN_FAMILY_NAME, IteratorMode, Options, ReadOptions, WriteOptions,
 };
 use tempfile::TempDir;
+
+use crate::copied::Copied;
 
 /// One `Get` after the other.
 const GET: &str = "get";
@@ -68,6 +72,57 @@ impl Engine for RocksDb {
     }
 }
 
+/// RocksDB with all entries in blocks of one sorted run, and the blocks in its cache.
+pub struct RocksRun;
+
+impl Engine for RocksRun {
+    fn name(&self) -> &str {
+        "rocksdb"
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        vec![GET.to_owned(), MULTIGET.to_owned()]
+    }
+
+    fn open(&self, _: &Dataset, _: u64) -> Result<Box<dyn Store>> {
+        bail!("this RocksDB is loaded in order")
+    }
+
+    fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
+        let entry_bytes = data.key_bytes() + data.value_bytes() + 64;
+        let mut blocks = BlockBasedOptions::default();
+        let cache_bytes = 2 * data.keys() as usize * entry_bytes + (64 << 20);
+        blocks.set_block_cache(&Cache::new_lru_cache(cache_bytes));
+        blocks.set_bloom_filter(10.0, false);
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&blocks);
+        options.set_compression_type(DBCompressionType::None);
+        // One file, as there is one run.
+        options.set_target_file_size_base(u64::MAX / 2);
+        let directory = tempfile::tempdir()?;
+        let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+        let db = DB::open_cf_descriptors(&options, directory.path(), [family])?;
+        let mut write = WriteOptions::default();
+        write.disable_wal(true);
+        let mut entry = EntryBuffer::default();
+        for index in 0..data.keys() {
+            data.entry(index, &mut entry);
+            db.put_opt(&entry.key, &entry.value, &write)?;
+        }
+        db.flush()?;
+        db.compact_range(None::<&[u8]>, None::<&[u8]>);
+        // Every block is brought into the cache.
+        for entry in db.iterator(IteratorMode::Start) {
+            entry?;
+        }
+        Ok(Some(Box::new(RocksStore {
+            db,
+            _directory: directory,
+        })))
+    }
+}
+
 /// An open RocksDB; dropped before its directory.
 struct RocksStore {
     db: DB,
@@ -85,8 +140,7 @@ impl Store for RocksStore {
             db: &self.db,
             way,
             options: ReadOptions::default(),
-            bytes: Vec::new(),
-            ends: Vec::new(),
+            copied: Copied::default(),
         }))
     }
 
@@ -121,29 +175,17 @@ struct RocksReader<'a> {
     db: &'a DB,
     way: Way,
     options: ReadOptions,
-    bytes: Vec<u8>,
-    /// For each key, where its value ends in `bytes` (it begins where the one before ends), and whether there is one.
-    ends: Vec<(usize, bool)>,
-}
-
-impl RocksReader<'_> {
-    fn keep(&mut self, value: Option<&[u8]>) -> usize {
-        self.bytes.extend_from_slice(value.unwrap_or_default());
-        self.ends.push((self.bytes.len(), value.is_some()));
-        usize::from(value.is_some())
-    }
+    copied: Copied,
 }
 
 impl Reader for RocksReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
-        self.bytes.clear();
-        self.ends.clear();
-        let mut found = 0;
+        self.copied.clear();
         match self.way {
             Way::Get => {
                 for key in keys {
                     let value = self.db.get_pinned_opt(key, &self.options)?;
-                    found += self.keep(value.as_deref());
+                    self.copied.keep(value.as_deref());
                 }
             }
             Way::MultiGet => {
@@ -155,17 +197,15 @@ impl Reader for RocksReader<'_> {
                     .db
                     .batched_multi_get_cf_opt(family, keys, false, &self.options)
                 {
-                    found += self.keep(value?.as_deref());
+                    self.copied.keep(value?.as_deref());
                 }
             }
         }
-        Ok(found)
+        Ok(self.copied.found())
     }
 
     fn value(&self, at: usize) -> Option<&[u8]> {
-        let &(end, present) = self.ends.get(at)?;
-        let start = at.checked_sub(1).map_or(0, |before| self.ends[before].0);
-        present.then(|| &self.bytes[start..end])
+        self.copied.get(at)
     }
 }
 

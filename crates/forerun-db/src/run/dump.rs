@@ -114,3 +114,63 @@ impl std::fmt::Display for Shown<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::{separator_tag, version_tag};
+    use super::super::page_builder::{PageBuilder, Payload};
+    use super::super::stored::PageLocation;
+    use super::*;
+    use crate::comparator::KeyOrder;
+
+    #[test]
+    fn a_leaf_is_shown_row_by_row_up_to_a_limit() {
+        let mut builder = PageBuilder::new(PageKind::Leaf, KeyOrder::Bytewise, 4096);
+        let value = version_tag(12, Kind::Value);
+        builder.add(b"user:017", value, Payload::Value(b"hello\n"));
+        let deletion = version_tag(9, Kind::Deletion);
+        builder.add(b"user:018", deletion, Payload::Value(b""));
+        builder.add(b"user:019", value, Payload::Value(&[b'x'; 1000]));
+        let mut bytes = Vec::new();
+        builder.finish(0, &mut bytes);
+        let text = page(Page::new(&bytes), 2);
+        let lines: Vec<&str> = text.lines().collect();
+        let first = format!(
+            "leaf of {} bytes, 3 rows in 1 group, prefix \"user:01\"",
+            bytes.len()
+        );
+        assert_eq!(
+            lines,
+            [
+                first.as_str(),
+                "  row  head      key           sequence  what",
+                "    0  37000000  \"user:017\"          12  value of 6 bytes \"hello\\n\"",
+                "    1  38000000  \"user:018\"           9  deletion",
+                "  … and 1 more",
+            ]
+        );
+        assert!(page(Page::new(&bytes), 9).contains("value of 1000 bytes \"xxx"));
+    }
+
+    #[test]
+    fn an_internal_page_shows_where_its_rows_lead() {
+        let mut builder = PageBuilder::new(PageKind::Internal, KeyOrder::Bytewise, 4096);
+        for (key, offset) in [(b"".as_slice(), 32), (b"m", 5000)] {
+            let location = PageLocation {
+                offset,
+                stored_len: 4968,
+                raw_len: 16_000,
+            };
+            builder.add(key, separator_tag(MAX_SEQUENCE), Payload::Child(location));
+        }
+        let mut bytes = Vec::new();
+        builder.finish(70, &mut bytes);
+        let text = page(Page::new(&bytes), usize::MAX);
+        assert!(
+            text.contains("(before all)") && text.contains("newest"),
+            "{text}"
+        );
+        let child = "number 71 at 5000, 4968 bytes (16000 in memory)";
+        assert!(text.contains(child), "{text}");
+    }
+}

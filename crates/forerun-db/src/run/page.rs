@@ -225,7 +225,8 @@ impl<'a> Page<'a> {
     /// Asks for the part of the prefix that is not in the header.
     #[inline(always)]
     pub(super) fn prefetch_prefix(&self) {
-        let at = self.records_start() - self.prefix_len() + PREFIX_HEAD_BYTES;
+        let start = self.records_start().wrapping_sub(self.prefix_len());
+        let at = start.wrapping_add(PREFIX_HEAD_BYTES);
         prefetch_read(self.bytes.as_ptr().wrapping_add(at));
     }
 

@@ -20,7 +20,9 @@ impl Page<'_> {
             return Err("the page is of an unknown kind");
         }
         let rows = page.rows();
-        // No product below overflows: there are at most 2^32 rows.
+        if rows > bytes.len() {
+            return Err("the page is shorter than its header says");
+        }
         let groups_end = groups_start(rows) + page.groups() * GROUP_BYTES;
         if rows == 0 || groups_end + page.prefix_len() != page.records_start() {
             return Err("the page's header contradicts itself");
