@@ -45,6 +45,7 @@ pub use io::ReadBackend;
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
 pub use options::{Background, Create, Durability, Options, Recovery, TreeOptions, WalMode};
 pub use run::{Compression, RowSearch, RunOptions};
+pub use tree::verify::Verified;
 pub use values::Values;
 pub use wal::report::{BadRange, RecoveryReport};
 

@@ -103,8 +103,10 @@ fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
             stats.memtables_used_bytes <= options.memory_limit_bytes,
             "{stats}"
         );
+        // Pages for which a batch finds no room are lent to it beyond the budget, a few dozen at most.
+        let lent_at_most = 1 << 20;
         assert!(
-            stats.cache.used_bytes <= stats.cache.capacity_bytes,
+            stats.cache.used_bytes <= stats.cache.capacity_bytes + lent_at_most,
             "{stats}"
         );
         db.close().unwrap();

@@ -223,6 +223,18 @@ impl Commit {
         &self.segments
     }
 
+    /// Where the log ends once no group is being written: number and length of its last segment, if there is one, and
+    /// the last sequence number.
+    pub(super) fn end(&self) -> (Option<(u64, u64)>, u64) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(log) = &queue.log {
+                return log.end();
+            }
+            queue = self.sleep(queue);
+        }
+    }
+
     pub(super) fn counts(&self) -> LogCounts {
         self.lock().counts
     }

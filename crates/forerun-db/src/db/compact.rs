@@ -53,7 +53,7 @@ impl Tree {
         }
     }
 
-    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+    pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
         // Nothing under the lock panics half-way through a change.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,7 +221,7 @@ impl Inner {
         }
     }
 
-    fn lock_compacting(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn lock_compacting(&self) -> MutexGuard<'_, ()> {
         // It guards no data that could be left half-changed.
         self.tree
             .compacting

@@ -12,6 +12,7 @@
 //! ```
 
 mod background;
+mod checkpoint;
 mod commit;
 mod compact;
 mod flush;
@@ -40,6 +41,7 @@ use crate::memtable::Strategy;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
+use crate::tree::verify::Verified;
 use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
 
 use background::Workers;
@@ -316,6 +318,40 @@ impl Db {
     /// As [`flush`](Self::flush), and [`Error::CorruptFile`](crate::Error::CorruptFile).
     pub fn compact(&self) -> Result<()> {
         self.open.inner.compact_all()
+    }
+
+    /// Makes a store in the directory `into`, which must be empty or not there, that holds what this one holds now.
+    /// Runs get a second name there instead of a copy, where the file system can do that. Writes and reads go on
+    /// meanwhile; what is written during the call may be in it or not, in the order of writing.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let (path, copy) = (directory.path().join("store"), directory.path().join("copy"));
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put(b"key", b"value")?;
+    /// db.checkpoint(&copy)?;
+    /// db.delete(b"key")?;
+    /// let copy = Db::open(copy, Options::default())?;
+    /// assert_eq!(copy.get(b"key")?.as_deref(), Some(&b"value"[..]));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): there is something in `into`.
+    /// [`Error::Io`](crate::Error::Io): what was made is removed again. And as [`flush`](Self::flush).
+    pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
+        self.open.inner.checkpoint(into.as_ref())
+    }
+
+    /// Reads every byte of the store's runs and looks whether it is what it should be: checksums, the order of keys,
+    /// counts, filters, ranges. What is wrong is in the answer. (The log is looked at at each opening.)
+    ///
+    /// # Errors
+    /// [`Error::Closed`](crate::Error::Closed): the store was closed meanwhile.
+    pub fn verify(&self) -> Result<Verified> {
+        self.open.inner.verify()
     }
 
     fn view(&self) -> View<'_> {

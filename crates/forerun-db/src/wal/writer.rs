@@ -264,6 +264,13 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Number and length of the last segment, if there is one, and the last sequence number.
+    pub(crate) fn end(&self) -> (Option<(u64, u64)>, u64) {
+        let tail = self.tail.segment.as_ref();
+        let last = tail.map(|segment| (self.tail.next_number - 1, segment.len));
+        (last, self.tail.next_sequence - 1)
+    }
+
     /// The log's segments.
     pub(crate) fn segments(&self) -> Arc<Segments> {
         Arc::clone(&self.segments)

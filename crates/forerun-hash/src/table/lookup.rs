@@ -206,7 +206,9 @@ impl WithSimd for Batch<'_> {
     fn with<S: Simd>(self, simd: S) {
         let views = self.directory.views();
         match views.only() {
-            Some(view) if self.directory.memory_bytes() <= CACHED_BYTES => self.run_cached(simd, view),
+            Some(view) if self.directory.memory_bytes() <= CACHED_BYTES => {
+                self.run_cached(simd, view)
+            }
             _ => self.run_ahead(simd, views),
         }
     }

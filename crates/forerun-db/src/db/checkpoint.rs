@@ -1,0 +1,63 @@
+//! Copies of an open store, and a look at every byte of it.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use super::Inner;
+use super::commit::Commit;
+use super::write::Writer;
+use crate::io::OpenMode;
+use crate::tree::checkpoint::LogEnd;
+use crate::tree::verify::{Verified, verify_levels};
+use crate::wal::segment;
+use crate::{Error, Result};
+
+impl Inner {
+    /// Makes a store in `into` that holds what this one holds now. Writes and reads go on meanwhile.
+    pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
+        // So that there is little of the log to copy; without a log, so that there is anything.
+        self.flush_all()?;
+        // Neither flush nor compaction until it is done: the files that the manifest names, and the log behind them,
+        // stay where they are.
+        let _no_flush = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_compaction = self.lock_compacting();
+        let log = match &self.writer {
+            Writer::Logged(commit) => self.log_end(commit)?,
+            Writer::Unlogged { .. } => LogEnd::default(),
+        };
+        self.tree.catalog().checkpoint(into, &log)
+    }
+
+    /// Where the log ends, between two groups of records.
+    fn log_end(&self, commit: &Commit) -> Result<LogEnd> {
+        let (tail, last_sequence) = commit.end();
+        let Some((last, len)) = tail else {
+            return Ok(LogEnd {
+                segments: Vec::new(),
+                last_sequence,
+            });
+        };
+        let mut segments = Vec::new();
+        for number in commit.segments().before(last) {
+            let path = segment::path(&self.path, number);
+            let len = self
+                .io
+                .open(&path, OpenMode::Read)
+                .and_then(|file| file.len());
+            let len = len.map_err(|error| Error::io("open", &path, error))?;
+            segments.push((number, len));
+        }
+        segments.push((last, len));
+        Ok(LogEnd {
+            segments,
+            last_sequence,
+        })
+    }
+
+    /// Reads every page of every run from its file, and looks whether it is what it should be.
+    pub(super) fn verify(&self) -> Result<Verified> {
+        let levels = self.state.load().levels.clone();
+        let stop = self.work.stop_flag();
+        verify_levels(&*self.io, &self.path, &levels, &self.cache, stop)
+    }
+}
