@@ -19,6 +19,8 @@ pub(crate) mod build;
 pub(crate) mod catalog;
 pub(crate) mod checkpoint;
 pub(crate) mod compact;
+#[cfg(test)]
+mod damage_tests;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod manifest;
@@ -32,6 +34,8 @@ pub(crate) mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod verify;
+#[cfg(test)]
+mod world;
 
 /// Reads `bytes` as a manifest, and returns how many runs it names; for fuzzing. What decodes encodes to the same
 /// bytes.

@@ -1,261 +1,20 @@
 //! The tree against a plain map: writes, flushes, compactions and snapshots in any order; and with every call to the
 //! file system failing in turn.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use proptest::prelude::*;
 
-use crate::cache::PageCache;
-use crate::comparator::{Comparator, KeyOrder};
-use crate::io::Io;
-use crate::io::fault::{EIO, Fault, FaultIo};
-use crate::run::cursor::RunCursor;
-use crate::run::{self, Compression, Run, RunOptions};
-use crate::tree::build::{Build, write_runs};
-use crate::tree::catalog::{Catalog, Logged, run_files};
-use crate::tree::compact::compact;
-use crate::tree::levels::{Edit, Levels};
-use crate::tree::limiter::RateLimiter;
+use super::world::{DIR, KEYS, World, check_reads, grown, open, prepare_again};
+use crate::io::fault::{EIO, Fault};
+use crate::run::{self, Run};
+use crate::tree::catalog::run_files;
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::{Compaction, Targets, pick, pick_full};
-use crate::tree::retain::Retain;
-use crate::tree::testing::{Held, Sorted, all_of, cache, held};
-use crate::{Bytewise, Error, Result, ReverseBytewise, TreeOptions};
-
-const DIR: &str = "/";
-const KEYS: u16 = 160;
-
-/// A store of runs alone: what is not flushed is in a list.
-struct World {
-    io: FaultIo,
-    order: KeyOrder,
-    comparator: &'static str,
-    cache: Arc<PageCache>,
-    options: TreeOptions,
-    limiter: RateLimiter,
-    stop: AtomicBool,
-    catalog: Catalog,
-    memtable: Vec<Held>,
-    sequence: u64,
-    snapshots: Vec<u64>,
-    /// All that was ever written.
-    model: Vec<Held>,
-    /// Levels that readers hold.
-    readers: Vec<Arc<Levels>>,
-}
-
-impl World {
-    fn new(is_reverse: bool) -> World {
-        let comparator: Arc<dyn Comparator> = match is_reverse {
-            true => Arc::new(ReverseBytewise),
-            false => Arc::new(Bytewise),
-        };
-        let name = match is_reverse {
-            true => "forerun.reverse-bytewise",
-            false => "forerun.bytewise",
-        };
-        let (io, order, cache) = (FaultIo::new(), KeyOrder::new(comparator), cache());
-        World {
-            catalog: open(&io, &order, name, &cache).unwrap(),
-            io,
-            order,
-            comparator: name,
-            cache,
-            options: TreeOptions {
-                level0_runs: 3,
-                level1_bytes: 20_000,
-                level_factor: 3,
-                run_bytes: 5_000,
-                ..TreeOptions::default()
-            },
-            limiter: RateLimiter::new(None),
-            stop: AtomicBool::new(false),
-            memtable: Vec::new(),
-            sequence: 0,
-            snapshots: Vec::new(),
-            model: Vec::new(),
-            readers: Vec::new(),
-        }
-    }
-
-    fn write(&mut self, key: u16, value: Option<usize>) {
-        self.sequence += 1;
-        let value = value.map(|len| {
-            let mut value = self.sequence.to_le_bytes().to_vec();
-            value.resize(8 + len, key as u8);
-            value
-        });
-        let version = held(
-            format!("{key:05}").as_bytes(),
-            self.sequence,
-            value.as_deref(),
-        );
-        self.memtable.push(version.clone());
-        self.model.push(version);
-    }
-
-    fn with_build<T>(&self, run_bytes: u64, work: impl FnOnce(&Build<'_>) -> T) -> T {
-        work(&Build {
-            io: &self.io,
-            dir: Path::new(DIR),
-            order: &self.order,
-            comparator: self.comparator,
-            cache: &self.cache,
-            options: RunOptions {
-                page_bytes: 4096,
-                compression: Compression::None,
-                filter_bits_per_key: 10,
-            },
-            run_bytes,
-            numbers: self.catalog.numbers(),
-            limiter: &self.limiter,
-            stop: &self.stop,
-        })
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        let mut versions = Sorted::new(self.order.clone(), self.memtable.clone());
-        let mut retain = Retain::new(self.order.clone(), self.snapshots.clone());
-        let levels = Arc::clone(self.catalog.levels());
-        let below = |key: &[u8]| levels.may_hold_from(0, key);
-        let runs = self.with_build(u64::MAX, |build| {
-            write_runs(&mut versions, &mut retain, below, build)
-        })?;
-        let edit = Edit {
-            added: runs.into_iter().map(|run| (0, run)).collect(),
-            removed: Vec::new(),
-        };
-        let logged = Logged {
-            flushed_sequence: self.sequence,
-            first_segment: self.sequence,
-        };
-        self.catalog.install(&edit, Some(logged))?;
-        self.memtable.clear();
-        Ok(())
-    }
-
-    /// Runs the compaction that is due; whether one was.
-    fn compact(&mut self, busy: &BTreeSet<u64>) -> Result<bool> {
-        match pick(self.catalog.levels(), &self.options, busy) {
-            Some(compaction) => self.run(&compaction).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
-    fn run(&mut self, compaction: &Compaction) -> Result<()> {
-        let snapshots = self.snapshots.clone();
-        let run_bytes = self.options.run_bytes;
-        let done = self.with_build(run_bytes, |build| compact(compaction, snapshots, build))?;
-        self.catalog.install(&done.edit, None).map(drop)
-    }
-
-    fn compact_all(&mut self) -> Result<()> {
-        let limit = self.catalog.numbers().next();
-        while let Some(compaction) = pick_full(self.catalog.levels(), limit) {
-            self.run(&compaction)?;
-        }
-        Ok(())
-    }
-
-    /// The store as another process finds it that opens it on this file system.
-    fn reopen_on(&mut self, io: FaultIo) {
-        self.readers.clear();
-        self.catalog = open(&io, &self.order, self.comparator, &self.cache).unwrap();
-        self.io = io;
-        self.snapshots.clear();
-        let flushed = self.catalog.logged().flushed_sequence;
-        self.memtable = self
-            .model
-            .iter()
-            .filter(|version| version.sequence > flushed)
-            .cloned()
-            .collect();
-    }
-
-    /// What a reader as of `sequence` finds, by key.
-    fn expected(&self, sequence: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let mut map = BTreeMap::new();
-        for version in self
-            .model
-            .iter()
-            .filter(|version| version.sequence <= sequence)
-        {
-            match &version.value {
-                Some(value) => map.insert(version.key.clone(), value.clone()),
-                None => map.remove(&version.key),
-            };
-        }
-        map
-    }
-
-    fn check(&self) {
-        let levels = self.catalog.levels();
-        assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
-        let mut contents = BTreeMap::new();
-        for (level, run) in levels.runs() {
-            let all = all_of(&mut RunCursor::new(run)).unwrap();
-            assert!(!all.is_empty());
-            assert_eq!(run.meta().entries, all.len() as u64);
-            if level > 0 && all.iter().any(|version| version.key != all[0].key) {
-                assert!(run.meta().file_bytes < 5 * self.options.run_bytes);
-            }
-            contents.insert(run.number(), all);
-        }
-        for sequence in self.snapshots.iter().copied().chain([self.sequence]) {
-            let expected = self.expected(sequence);
-            for key in 0..KEYS {
-                let key = format!("{key:05}").into_bytes();
-                let found = self.read(levels, &contents, &key, sequence);
-                assert_eq!(
-                    found,
-                    expected.get(&key).cloned(),
-                    "key {} as of {sequence}",
-                    key.escape_ascii()
-                );
-            }
-        }
-        // The files are those of the runs that somebody holds.
-        let mut held_runs: BTreeSet<u64> = levels.runs().map(|(_, run)| run.number()).collect();
-        for reader in &self.readers {
-            held_runs.extend(reader.runs().map(|(_, run)| run.number()));
-        }
-        assert_eq!(
-            run_files(&self.io, Path::new(DIR)).unwrap(),
-            held_runs.into_iter().collect::<Vec<_>>()
-        );
-    }
-
-    /// The newest version of `key` up to `sequence`, from the newest place that has one.
-    fn read(
-        &self,
-        levels: &Levels,
-        contents: &BTreeMap<u64, Vec<Held>>,
-        key: &[u8],
-        sequence: u64,
-    ) -> Option<Vec<u8>> {
-        let sees = |version: &&Held| version.key == key && version.sequence <= sequence;
-        let memtable = self.memtable.iter().rev().find(sees);
-        let mut runs = levels
-            .candidates(key)
-            .filter_map(|run| contents[&run.number()].iter().find(sees));
-        memtable
-            .or_else(|| runs.next())
-            .and_then(|version| version.value.clone())
-    }
-}
-
-fn open(
-    io: &FaultIo,
-    order: &KeyOrder,
-    comparator: &str,
-    cache: &Arc<PageCache>,
-) -> Result<Catalog> {
-    let io: Arc<dyn Io> = Arc::new(io.clone());
-    Catalog::open(&io, Path::new(DIR), order, comparator, cache)
-}
+use crate::tree::pick::{Targets, pick};
+use crate::{Error, Result};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -322,20 +81,6 @@ proptest! {
             world.check();
         }
     }
-}
-
-/// Enough runs for several levels.
-fn grown(is_reverse: bool) -> World {
-    let mut world = World::new(is_reverse);
-    for round in 0..12_u16 {
-        for i in 0..40 {
-            let key = (i * 7 + round * 31) % KEYS;
-            world.write(key, (i % 9 != round % 9).then_some(usize::from(i) * 11));
-        }
-        world.flush().unwrap();
-        world.compact(&BTreeSet::new()).unwrap();
-    }
-    world
 }
 
 #[test]
@@ -518,33 +263,6 @@ fn fail_everywhere(prepare: impl Fn() -> World, work: impl Fn(&mut World) -> Res
     }
 }
 
-/// A world with the same history, to be opened on other files.
-fn prepare_again(world: &World) -> World {
-    let mut next = World::new(matches!(world.order, KeyOrder::Custom(_)));
-    next.model.clone_from(&world.model);
-    next.sequence = world.sequence;
-    next
-}
-
-fn check_reads(world: &World, context: &str) {
-    let levels = world.catalog.levels();
-    let contents: BTreeMap<u64, Vec<Held>> = levels
-        .runs()
-        .map(|(_, run)| (run.number(), all_of(&mut RunCursor::new(run)).unwrap()))
-        .collect();
-    let expected = world.expected(world.sequence);
-    for key in 0..KEYS {
-        let key = format!("{key:05}").into_bytes();
-        let found = world.read(levels, &contents, &key, world.sequence);
-        assert_eq!(
-            found,
-            expected.get(&key).cloned(),
-            "{context}: key {}",
-            key.escape_ascii()
-        );
-    }
-}
-
 #[test]
 fn a_failure_at_any_call_of_a_flush_loses_nothing() {
     let prepare = || {
@@ -572,7 +290,7 @@ fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
 fn runs_without_a_manifest_are_not_thrown_away() {
     let world = grown(false);
     let before = run_files(&world.io, Path::new(DIR)).unwrap();
-    world.io.take("/MANIFEST");
+    world.io.take("/db/MANIFEST");
     let opened = open(&world.io, &world.order, world.comparator, &world.cache);
     assert!(
         matches!(opened, Err(Error::CorruptFile { .. })),

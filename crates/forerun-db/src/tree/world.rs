@@ -1,0 +1,299 @@
+//! A store of runs alone, for tests: a list takes the place of memtables and log, and all that was ever written is
+//! remembered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::cache::PageCache;
+use crate::comparator::{Comparator, KeyOrder};
+use crate::io::Io;
+use crate::io::fault::FaultIo;
+use crate::run::cursor::RunCursor;
+use crate::run::{Compression, RunOptions};
+use crate::tree::build::{Build, write_runs};
+use crate::tree::catalog::{Catalog, Logged, run_files};
+use crate::tree::compact::compact;
+use crate::tree::levels::{Edit, Levels};
+use crate::tree::limiter::RateLimiter;
+use crate::tree::pick::{Compaction, pick, pick_full};
+use crate::tree::retain::Retain;
+use crate::tree::testing::{Held, Sorted, all_of, cache, held};
+use crate::{Bytewise, Result, ReverseBytewise, TreeOptions};
+
+pub(super) const DIR: &str = "/db";
+pub(super) const KEYS: u16 = 160;
+
+/// A store of runs alone: what is not flushed is in a list.
+pub(super) struct World {
+    pub(super) io: FaultIo,
+    pub(super) order: KeyOrder,
+    pub(super) comparator: &'static str,
+    pub(super) cache: Arc<PageCache>,
+    pub(super) options: TreeOptions,
+    pub(super) limiter: RateLimiter,
+    pub(super) stop: AtomicBool,
+    pub(super) catalog: Catalog,
+    pub(super) memtable: Vec<Held>,
+    pub(super) sequence: u64,
+    pub(super) snapshots: Vec<u64>,
+    /// All that was ever written.
+    pub(super) model: Vec<Held>,
+    /// Levels that readers hold.
+    pub(super) readers: Vec<Arc<Levels>>,
+}
+
+impl World {
+    pub(super) fn new(is_reverse: bool) -> World {
+        let comparator: Arc<dyn Comparator> = match is_reverse {
+            true => Arc::new(ReverseBytewise),
+            false => Arc::new(Bytewise),
+        };
+        let name = match is_reverse {
+            true => "forerun.reverse-bytewise",
+            false => "forerun.bytewise",
+        };
+        let (io, order, cache) = (FaultIo::new(), KeyOrder::new(comparator), cache());
+        io.create_dir(Path::new(DIR)).unwrap();
+        io.sync_dir(Path::new("/")).unwrap();
+        io.write("/db/FORMAT", b"the format");
+        World {
+            catalog: open(&io, &order, name, &cache).unwrap(),
+            io,
+            order,
+            comparator: name,
+            cache,
+            options: TreeOptions {
+                level0_runs: 3,
+                level1_bytes: 20_000,
+                level_factor: 3,
+                run_bytes: 5_000,
+                ..TreeOptions::default()
+            },
+            limiter: RateLimiter::new(None),
+            stop: AtomicBool::new(false),
+            memtable: Vec::new(),
+            sequence: 0,
+            snapshots: Vec::new(),
+            model: Vec::new(),
+            readers: Vec::new(),
+        }
+    }
+
+    pub(super) fn write(&mut self, key: u16, value: Option<usize>) {
+        self.sequence += 1;
+        let value = value.map(|len| {
+            let mut value = self.sequence.to_le_bytes().to_vec();
+            value.resize(8 + len, key as u8);
+            value
+        });
+        let version = held(
+            format!("{key:05}").as_bytes(),
+            self.sequence,
+            value.as_deref(),
+        );
+        self.memtable.push(version.clone());
+        self.model.push(version);
+    }
+
+    pub(super) fn with_build<T>(&self, run_bytes: u64, work: impl FnOnce(&Build<'_>) -> T) -> T {
+        work(&Build {
+            io: &self.io,
+            dir: Path::new(DIR),
+            order: &self.order,
+            comparator: self.comparator,
+            cache: &self.cache,
+            options: RunOptions {
+                page_bytes: 4096,
+                compression: Compression::None,
+                filter_bits_per_key: 10,
+            },
+            run_bytes,
+            numbers: self.catalog.numbers(),
+            limiter: &self.limiter,
+            stop: &self.stop,
+        })
+    }
+
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let mut versions = Sorted::new(self.order.clone(), self.memtable.clone());
+        let mut retain = Retain::new(self.order.clone(), self.snapshots.clone());
+        let levels = Arc::clone(self.catalog.levels());
+        let below = |key: &[u8]| levels.may_hold_from(0, key);
+        let runs = self.with_build(u64::MAX, |build| {
+            write_runs(&mut versions, &mut retain, below, build)
+        })?;
+        let edit = Edit {
+            added: runs.into_iter().map(|run| (0, run)).collect(),
+            removed: Vec::new(),
+        };
+        let logged = Logged {
+            flushed_sequence: self.sequence,
+            first_segment: self.sequence,
+        };
+        self.catalog.install(&edit, Some(logged))?;
+        self.memtable.clear();
+        Ok(())
+    }
+
+    /// Runs the compaction that is due; whether one was.
+    pub(super) fn compact(&mut self, busy: &BTreeSet<u64>) -> Result<bool> {
+        match pick(self.catalog.levels(), &self.options, busy) {
+            Some(compaction) => self.run(&compaction).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    pub(super) fn run(&mut self, compaction: &Compaction) -> Result<()> {
+        let snapshots = self.snapshots.clone();
+        let run_bytes = self.options.run_bytes;
+        let done = self.with_build(run_bytes, |build| compact(compaction, snapshots, build))?;
+        self.catalog.install(&done.edit, None).map(drop)
+    }
+
+    pub(super) fn compact_all(&mut self) -> Result<()> {
+        let limit = self.catalog.numbers().next();
+        while let Some(compaction) = pick_full(self.catalog.levels(), limit) {
+            self.run(&compaction)?;
+        }
+        Ok(())
+    }
+
+    /// The store as another process finds it that opens it on this file system.
+    pub(super) fn reopen_on(&mut self, io: FaultIo) {
+        self.readers.clear();
+        self.catalog = open(&io, &self.order, self.comparator, &self.cache).unwrap();
+        self.io = io;
+        self.snapshots.clear();
+        let flushed = self.catalog.logged().flushed_sequence;
+        self.memtable = self
+            .model
+            .iter()
+            .filter(|version| version.sequence > flushed)
+            .cloned()
+            .collect();
+    }
+
+    /// What a reader as of `sequence` finds, by key.
+    pub(super) fn expected(&self, sequence: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut map = BTreeMap::new();
+        for version in self
+            .model
+            .iter()
+            .filter(|version| version.sequence <= sequence)
+        {
+            match &version.value {
+                Some(value) => map.insert(version.key.clone(), value.clone()),
+                None => map.remove(&version.key),
+            };
+        }
+        map
+    }
+
+    pub(super) fn check(&self) {
+        let levels = self.catalog.levels();
+        assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
+        let mut contents = BTreeMap::new();
+        for (level, run) in levels.runs() {
+            let all = all_of(&mut RunCursor::new(run)).unwrap();
+            assert!(!all.is_empty());
+            assert_eq!(run.meta().entries, all.len() as u64);
+            if level > 0 && all.iter().any(|version| version.key != all[0].key) {
+                assert!(run.meta().file_bytes < 5 * self.options.run_bytes);
+            }
+            contents.insert(run.number(), all);
+        }
+        for sequence in self.snapshots.iter().copied().chain([self.sequence]) {
+            let expected = self.expected(sequence);
+            for key in 0..KEYS {
+                let key = format!("{key:05}").into_bytes();
+                let found = self.read(levels, &contents, &key, sequence);
+                assert_eq!(
+                    found,
+                    expected.get(&key).cloned(),
+                    "key {} as of {sequence}",
+                    key.escape_ascii()
+                );
+            }
+        }
+        // The files are those of the runs that somebody holds.
+        let mut held_runs: BTreeSet<u64> = levels.runs().map(|(_, run)| run.number()).collect();
+        for reader in &self.readers {
+            held_runs.extend(reader.runs().map(|(_, run)| run.number()));
+        }
+        assert_eq!(
+            run_files(&self.io, Path::new(DIR)).unwrap(),
+            held_runs.into_iter().collect::<Vec<_>>()
+        );
+    }
+
+    /// The newest version of `key` up to `sequence`, from the newest place that has one.
+    pub(super) fn read(
+        &self,
+        levels: &Levels,
+        contents: &BTreeMap<u64, Vec<Held>>,
+        key: &[u8],
+        sequence: u64,
+    ) -> Option<Vec<u8>> {
+        let sees = |version: &&Held| version.key == key && version.sequence <= sequence;
+        let memtable = self.memtable.iter().rev().find(sees);
+        let mut runs = levels
+            .candidates(key)
+            .filter_map(|run| contents[&run.number()].iter().find(sees));
+        memtable
+            .or_else(|| runs.next())
+            .and_then(|version| version.value.clone())
+    }
+}
+
+pub(super) fn open(
+    io: &FaultIo,
+    order: &KeyOrder,
+    comparator: &str,
+    cache: &Arc<PageCache>,
+) -> Result<Catalog> {
+    let io: Arc<dyn Io> = Arc::new(io.clone());
+    Catalog::open(&io, Path::new(DIR), order, comparator, cache)
+}
+
+/// Enough runs for several levels.
+pub(super) fn grown(is_reverse: bool) -> World {
+    let mut world = World::new(is_reverse);
+    for round in 0..12_u16 {
+        for i in 0..40 {
+            let key = (i * 7 + round * 31) % KEYS;
+            world.write(key, (i % 9 != round % 9).then_some(usize::from(i) * 11));
+        }
+        world.flush().unwrap();
+        world.compact(&BTreeSet::new()).unwrap();
+    }
+    world
+}
+
+/// A world with the same history, to be opened on other files.
+pub(super) fn prepare_again(world: &World) -> World {
+    let mut next = World::new(matches!(world.order, KeyOrder::Custom(_)));
+    next.model.clone_from(&world.model);
+    next.sequence = world.sequence;
+    next
+}
+
+pub(super) fn check_reads(world: &World, context: &str) {
+    let levels = world.catalog.levels();
+    let contents: BTreeMap<u64, Vec<Held>> = levels
+        .runs()
+        .map(|(_, run)| (run.number(), all_of(&mut RunCursor::new(run)).unwrap()))
+        .collect();
+    let expected = world.expected(world.sequence);
+    for key in 0..KEYS {
+        let key = format!("{key:05}").into_bytes();
+        let found = world.read(levels, &contents, &key, world.sequence);
+        assert_eq!(
+            found,
+            expected.get(&key).cloned(),
+            "{context}: key {}",
+            key.escape_ascii()
+        );
+    }
+}
