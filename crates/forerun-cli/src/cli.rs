@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, demo, get, load, multiget, replay, scan, stats, stress};
+use crate::commands::{
+    bench, check, checkpoint, compact, demo, dump, get, load, multiget, replay, scan, stats, stress,
+};
 use crate::exit::EXIT_CODES_HELP;
 
 const EXAMPLES: &str = "\
@@ -35,6 +37,10 @@ pub enum Command {
     Multiget(multiget::Args),
     Scan(scan::Args),
     Stats(stats::Args),
+    Check(check::Args),
+    Compact(compact::Args),
+    Checkpoint(checkpoint::Args),
+    Dump(dump::Args),
     Replay(replay::Args),
     Bench(bench::Args),
     Stress(stress::Args),

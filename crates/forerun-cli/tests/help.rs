@@ -4,8 +4,20 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [&str; 9] = [
-    "demo", "load", "get", "multiget", "scan", "stats", "replay", "bench", "stress",
+const COMMANDS: [&str; 13] = [
+    "demo",
+    "load",
+    "get",
+    "multiget",
+    "scan",
+    "stats",
+    "check",
+    "compact",
+    "checkpoint",
+    "dump",
+    "replay",
+    "bench",
+    "stress",
 ];
 
 #[test]
@@ -69,6 +81,9 @@ fn a_wrong_command_line_ends_with_2() {
         &["load", "db", "table.dat", "--key", "id"],
         &["replay", "db", "t", "--batch", "8,x"],
         &["stress", "--cycles", "3"],
+        &["check"],
+        &["checkpoint", "db"],
+        &["dump", "db", "--page", "0"],
     ] {
         let ran = place.run(args);
         assert_eq!(ran.code, 2, "{args:?}: {ran:?}");

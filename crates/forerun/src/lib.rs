@@ -59,11 +59,12 @@
 
 pub use forerun_core::arch::{Isa, isa};
 pub use forerun_db::{
-    BackPressure, Background, BadRange, Bytewise, CacheStats, Checks, Comparator, Compression,
-    Create, Db, Durability, Entry, Error, Iter, LevelStats, MAX_BATCH_BYTES, MAX_KEY_BYTES,
-    MAX_VALUE_BYTES, Op, Ops, Options, ReadBackend, Recovery, RecoveryReport, Result,
-    ReverseBytewise, RowSearch, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork,
-    Values, WalMode, WriteBatch,
+    BackPressure, Background, BadRange, Bytewise, CacheStats, Checked, Checks, Comparator,
+    Compression, Create, Db, Described, Durability, Entry, Error, Iter, KeyRange, LevelStats, Loss,
+    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, Ops, Options, ReadBackend, Recovery,
+    RecoveryReport, Repaired, Result, ReverseBytewise, RowSearch, RunOptions, Snapshot, Stats,
+    Strategy, TreeOptions, TreeWork, Values, Verified, WalMode, WriteBatch, check, describe,
+    repair,
 };
 
 /// What most programs use: `use forerun::prelude::*;`.

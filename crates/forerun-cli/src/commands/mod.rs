@@ -1,7 +1,11 @@
 //! The subcommands, one a file. Each has its `Args` and a `run` that does what they ask.
 
 pub mod bench;
+pub mod check;
+pub mod checkpoint;
+pub mod compact;
 pub mod demo;
+pub mod dump;
 pub mod get;
 pub mod load;
 pub mod multiget;
@@ -22,6 +26,10 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Multiget(args) => multiget::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Compact(args) => compact::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Stress(args) => stress::run(&args),

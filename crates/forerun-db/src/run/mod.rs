@@ -20,7 +20,7 @@
 //! `docs/format.md` defines the bytes.
 
 pub(crate) mod cursor;
-mod dump;
+pub(crate) mod dump;
 #[cfg(test)]
 mod file_tests;
 mod filter;

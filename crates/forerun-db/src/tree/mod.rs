@@ -12,7 +12,8 @@
 //!   retain.rs    which versions are still of use       build.rs     versions become runs
 //!   pick.rs      what to compact next                  compact.rs   the work of it; limiter.rs: not too fast
 //!   verify.rs    every byte looked at                  repair.rs    a manifest from what is left
-//!   checkpoint.rs  a copy by hard links
+//!   checkpoint.rs  a copy by hard links            salvage.rs   what can be read of a damaged run
+//!   offline.rs   a closed store checked, repaired  describe.rs  and shown
 //! ```
 
 pub(crate) mod build;
@@ -21,12 +22,14 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
+pub(crate) mod describe;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod manifest;
 pub(crate) mod merge;
 #[cfg(test)]
 mod model_tests;
+pub(crate) mod offline;
 pub(crate) mod pick;
 pub(crate) mod repair;
 pub(crate) mod retain;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use crate::run::{Page, PageKind, PageLocation, Run};
 use crate::versions::{Kind, MAX_SEQUENCE, Version, Versions};
-use crate::{Error, Result};
+use crate::{BadRange, Error, Result};
 
 /// Internal pages above a leaf, at most; see `verify.rs`.
 const DEPTH_LIMIT: usize = 40;
@@ -42,6 +42,16 @@ impl KeyRange {
         KeyRange {
             from: Vec::new(),
             to: None,
+        }
+    }
+}
+
+impl From<&BadRange> for Loss {
+    fn from(bad: &BadRange) -> Loss {
+        Loss {
+            path: bad.path.clone(),
+            reason: format!("{} bytes at {}: {}", bad.len_bytes, bad.offset, bad.reason),
+            keys: Some(KeyRange::all()),
         }
     }
 }

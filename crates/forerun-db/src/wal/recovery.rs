@@ -79,6 +79,32 @@ pub(crate) fn recover(
     circumstances: &Circumstances,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<(Tail, RecoveryReport)> {
+    replay(io, dir, numbers, circumstances, apply)?.finish()
+}
+
+/// Reads the log as [`recover`] does, and changes nothing on disk.
+pub(crate) fn inspect(
+    io: &Arc<dyn Io>,
+    dir: &Path,
+    numbers: &[u64],
+    circumstances: &Circumstances,
+) -> Result<RecoveryReport> {
+    let mut apply = |_: &Record<'_>| Ok(());
+    let replay = replay(io, dir, numbers, circumstances, &mut apply)?;
+    let last_sequence = (replay.next_sequence - 1).max(circumstances.flushed.sequence);
+    Ok(RecoveryReport {
+        last_sequence,
+        ..replay.report
+    })
+}
+
+fn replay<'a>(
+    io: &'a Arc<dyn Io>,
+    dir: &'a Path,
+    numbers: &[u64],
+    circumstances: &'a Circumstances,
+    apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
+) -> Result<Replay<'a>> {
     let mut replay = Replay {
         io: &**io,
         dir,
@@ -108,7 +134,7 @@ pub(crate) fn recover(
             "the segment is missing, and the store was closed with it",
         )?;
     }
-    replay.finish()
+    Ok(replay)
 }
 
 struct Replay<'a> {

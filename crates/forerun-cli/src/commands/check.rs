@@ -1,0 +1,132 @@
+//! `forerun check`: every byte of a store, and its repair.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use forerun::{Checked, Options, Repaired};
+use serde_json::json;
+
+use crate::exit::{self, CheckFailed, Outcome};
+use crate::output::{self, Out};
+
+/// Look at every byte of a store, and tell what is wrong
+///
+/// Reads the manifest, every page of every run, and the log, and changes nothing. A damaged file is named with the
+/// offset, and the others are looked at all the same. The store must not be open. With --repair, a damaged store is then
+/// made to open again with all that can be read, and what is lost is listed; damaged runs are kept beside the others,
+/// with .bad at the end of their names.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun check cities.db
+  forerun check cities.db --json
+  forerun check cities.db --repair")]
+pub struct Args {
+    /// The store's directory
+    #[arg(value_name = "DB")]
+    path: PathBuf,
+    /// Repair what is damaged, after it was told
+    #[arg(long)]
+    repair: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let options = Options::default();
+    let checked = forerun::check(&args.path, &options).context("cannot check the store")?;
+    for problem in &checked.problems {
+        exit::warn(format_args!("{problem}"));
+    }
+    let repaired = match args.repair && !checked.problems.is_empty() {
+        true => Some(forerun::repair(&args.path, &options).context("cannot repair the store")?),
+        false => None,
+    };
+    let mut out = Out::new();
+    match args.json {
+        true => print_json(&mut out, &checked, repaired.as_ref())?,
+        false => print(&mut out, &checked, repaired.as_ref())?,
+    }
+    out.finish()?;
+    match (&repaired, checked.problems.len()) {
+        (_, 0) => Ok(Outcome::Done),
+        (Some(repaired), _) => Ok(Outcome::partial_if(!repaired.losses.is_empty())),
+        (None, problems) => Err(CheckFailed(format!(
+            "{} is damaged: {}",
+            args.path.display(),
+            output::counted(problems as u64, "problem")
+        ))
+        .into()),
+    }
+}
+
+fn print(out: &mut Out, checked: &Checked, repaired: Option<&Repaired>) -> anyhow::Result<()> {
+    let runs = &checked.runs;
+    out.line(format_args!(
+        "runs       {}, {} in {} ({})",
+        output::count(runs.runs),
+        output::counted(runs.entries, "version"),
+        output::counted(runs.pages, "page"),
+        output::bytes(runs.bytes),
+    ))?;
+    out.line(format_args!("log        {}", checked.log))?;
+    if checked.leftovers > 0 {
+        let files = output::counted(checked.leftovers as u64, "file");
+        out.line(format_args!(
+            "left over  {files}, which the next opening removes"
+        ))?;
+    }
+    out.line(format_args!(
+        "found      {}",
+        match checked.problems.len() {
+            0 => "no damage".to_owned(),
+            problems => output::counted(problems as u64, "problem"),
+        }
+    ))?;
+    let Some(repaired) = repaired else {
+        return Ok(());
+    };
+    if repaired.rebuilt_manifest {
+        out.line(format_args!("repaired   the manifest, from the runs"))?;
+    }
+    out.line(format_args!(
+        "repaired   {} kept, {} written anew",
+        output::counted(repaired.good_runs as u64, "run"),
+        output::count(repaired.new_runs as u64),
+    ))?;
+    for path in &repaired.set_aside {
+        out.line(format_args!("kept       {}", path.display()))?;
+    }
+    for loss in &repaired.losses {
+        out.line(format_args!("lost       {loss}"))?;
+    }
+    Ok(())
+}
+
+fn print_json(out: &mut Out, checked: &Checked, repaired: Option<&Repaired>) -> anyhow::Result<()> {
+    let texts = |list: Vec<String>| serde_json::Value::from(list);
+    let repaired = repaired.map(|repaired| {
+        json!({
+            "rebuilt_manifest": repaired.rebuilt_manifest,
+            "good_runs": repaired.good_runs,
+            "new_runs": repaired.new_runs,
+            "set_aside": texts(repaired.set_aside.iter().map(|path| path.display().to_string()).collect()),
+            "losses": texts(repaired.losses.iter().map(ToString::to_string).collect()),
+        })
+    });
+    let object = json!({
+        "runs": checked.runs.runs,
+        "pages": checked.runs.pages,
+        "versions": checked.runs.entries,
+        "run_bytes": checked.runs.bytes,
+        "log_segments": checked.log.segments,
+        "log_bytes": checked.log.log_bytes,
+        "last_sequence": checked.log.last_sequence,
+        "leftovers": checked.leftovers,
+        "problems": texts(checked.problems.iter().map(ToString::to_string).collect()),
+        "repaired": repaired,
+    });
+    out.line(format_args!("{object}"))
+}

@@ -1,0 +1,51 @@
+//! `forerun compact`: all runs merged into the last level.
+
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::exit::Outcome;
+use crate::output::{self, Out};
+use crate::store::StoreArgs;
+
+/// Merge all runs of a store, and give back the space of what was overwritten or deleted
+///
+/// A store does by itself what it needs. This is for after a large load, or before a store is copied or only read: it
+/// reads and writes most of the data once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun compact cities.db
+  forerun compact cities.db --memtable 16MiB")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let db = args.store.open_existing()?;
+    let start = Instant::now();
+    let before = held(&db);
+    db.compact().context("cannot compact the store")?;
+    let after = held(&db);
+    db.close().context("cannot close the store")?;
+    let mut out = Out::new();
+    for (name, (runs, bytes)) in [("before", before), ("after", after)] {
+        out.line(format_args!(
+            "{name:9}  {}, {}",
+            output::counted(runs, "run"),
+            output::bytes(bytes)
+        ))?;
+    }
+    out.line(format_args!("took       {}", output::time(start.elapsed())))?;
+    out.finish()?;
+    Ok(Outcome::Done)
+}
+
+/// How many runs there are, and their bytes.
+fn held(db: &forerun::Db) -> (u64, u64) {
+    let levels = db.stats().levels;
+    let sum = |of: fn(&forerun::LevelStats) -> u64| levels.iter().map(of).sum();
+    (sum(|level| level.runs as u64), sum(|level| level.bytes))
+}

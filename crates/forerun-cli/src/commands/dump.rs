@@ -1,0 +1,50 @@
+//! `forerun dump`: what is in the files of a store.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use forerun::{Described, Options};
+
+use crate::exit::Outcome;
+use crate::output::Out;
+
+/// Show what is in the files of a store: its manifest and runs, one run, or a page of it
+///
+/// Pages of a run are numbered from 0: first the leaves, in the order of their keys, then the levels above; the last one
+/// is the root. The store must not be open.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun dump cities.db                        which runs there are, by level
+  forerun dump cities.db --run 7                what run 7 says of itself
+  forerun dump cities.db --run 7 --page 0       its first leaf
+  forerun dump cities.db --run 7 --page 0 --rows 5")]
+pub struct Args {
+    /// The store's directory
+    #[arg(value_name = "DB")]
+    path: PathBuf,
+    /// Show the run of this number
+    #[arg(long, value_name = "N")]
+    run: Option<u64>,
+    /// Show the page of this number in the run
+    #[arg(long, value_name = "M", requires = "run")]
+    page: Option<u32>,
+    /// Show so many rows of the page at most
+    #[arg(long, value_name = "ROWS", default_value_t = usize::MAX, hide_default_value = true)]
+    rows: usize,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let what = Described {
+        run: args.run,
+        page: args.page,
+        rows: args.rows,
+    };
+    let text = forerun::describe(&args.path, &Options::default(), what)
+        .context("cannot show the store")?;
+    let mut out = Out::new();
+    out.bytes(text.as_bytes())?;
+    out.finish()?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,250 @@
+//! What is done to a store that nobody has open: it is checked, and repaired.
+//!
+//! ```text
+//!   check    LOCK ─> MANIFEST ─> every byte of every run ─> every record of the log       changes nothing
+//!   repair   LOCK ─> tree/repair.rs ─> a damaged log: what can be read of it, in runs     then it opens
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::cache::{CacheOptions, PageCache};
+use crate::comparator::KeyOrder;
+use crate::io::{Io, OsIo};
+use crate::store_dir::StoreDir;
+use crate::tree::build::{Build, RunNumbers};
+use crate::tree::catalog::run_files;
+use crate::tree::levels::Levels;
+use crate::tree::limiter::RateLimiter;
+use crate::tree::manifest::{self, Manifest};
+use crate::tree::repair::{self, Repaired};
+use crate::tree::verify::{Verified, verify_file};
+use crate::wal::closed;
+use crate::wal::recovery::{Circumstances, Flushed, inspect};
+use crate::{Create, Db, Error, Options, Recovery, RecoveryReport, Result};
+
+/// Bytes of the cache that a check gets along with: it reads past it.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// What a look at every byte of a store found.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// The runs.
+    pub runs: Verified,
+    /// The log, if it can be read.
+    pub log: RecoveryReport,
+    /// Files that were left by a crash and that the next opening removes.
+    pub leftovers: usize,
+    /// All that is wrong, runs and log.
+    pub problems: Vec<Error>,
+}
+
+/// Looks at every byte of a store that nobody has open: the manifest, the runs, the log. Changes nothing.
+///
+/// A torn end of the log, as a crash leaves it, is no problem; [`RecoveryReport::dropped_tail`] tells of it.
+///
+/// ```
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// use forerun_db::{Db, Options};
+///
+/// Db::open(&path, Options::default())?.put(b"key", b"value")?;
+/// let checked = forerun_db::check(&path, &Options::default())?;
+/// assert!(checked.problems.is_empty());
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::Io`]: it
+/// could not be looked at. What is wrong with what was looked at stands in the result.
+pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<Checked> {
+    check_with_io(Arc::new(OsIo), path, options)
+}
+
+/// [`check`] on a file system of one's own.
+///
+/// # Errors
+/// As there.
+pub fn check_with_io(
+    io: Arc<dyn Io>,
+    path: impl AsRef<Path>,
+    options: &Options,
+) -> Result<Checked> {
+    let path = path.as_ref();
+    let place = Place::open(&io, path, options)?;
+    let mut checked = Checked::default();
+    let found = run_files(&*io, path)?;
+    let manifest = match Manifest::read(&*io, path) {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => {
+            if !found.is_empty() {
+                let reason = "it is missing, and there are runs";
+                checked
+                    .problems
+                    .push(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
+            }
+            Manifest::new(options.comparator.name())
+        }
+        Err(error @ Error::CorruptFile { .. }) => {
+            checked.problems.push(error);
+            // Without a manifest nobody knows what of the log is needed.
+            return Ok(checked);
+        }
+        Err(other) => return Err(other),
+    };
+    let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
+    checked.leftovers = found.iter().filter(|number| !is_named(number)).count();
+    let stop = AtomicBool::new(false);
+    for keyspace in &manifest.keyspaces {
+        let mut runs = Vec::new();
+        for (level, records) in keyspace.levels.iter().enumerate() {
+            for named in records {
+                let run = verify_file(
+                    &*io,
+                    path,
+                    named,
+                    &place.order,
+                    &place.cache,
+                    &stop,
+                    &mut checked.runs,
+                )?;
+                runs.extend(run.map(|run| (level, run)));
+            }
+        }
+        let levels = Levels::with_runs(place.order.clone(), runs);
+        checked.runs.note_overlap(path, &levels);
+    }
+    checked
+        .problems
+        .extend(checked.runs.problems.iter().cloned());
+    place.check_log(&io, path, &manifest, &mut checked)?;
+    Ok(checked)
+}
+
+/// Makes a damaged store that nobody has open fit to be opened again, with all that can still be read.
+///
+/// Pages with wrong bytes are left out of their runs, a manifest that was lost is made from the runs, and a damaged log
+/// is read as far as it goes and put into runs. [`Repaired::losses`] lists what is lost; where that hid something
+/// older, the older values are back. Damaged runs are kept beside the others as `run-NNNNNN.run.bad`.
+///
+/// # Errors
+/// As [`check`].
+pub fn repair(path: impl AsRef<Path>, options: &Options) -> Result<Repaired> {
+    repair_with_io(Arc::new(OsIo), path, options)
+}
+
+/// [`repair`] on a file system of one's own.
+///
+/// # Errors
+/// As there.
+pub fn repair_with_io(
+    io: Arc<dyn Io>,
+    path: impl AsRef<Path>,
+    options: &Options,
+) -> Result<Repaired> {
+    let path = path.as_ref();
+    let place = Place::open(&io, path, options)?;
+    let mut repaired = repair::repair(&Build {
+        io: &*io,
+        dir: path,
+        order: &place.order,
+        comparator: options.comparator.name(),
+        cache: &place.cache,
+        options: options.run,
+        run_bytes: options.tree.run_bytes,
+        numbers: &RunNumbers::new(1),
+        limiter: &RateLimiter::new(options.tree.write_rate_bytes),
+        stop: &AtomicBool::new(false),
+    })?;
+    drop(place);
+    let checked = check_with_io(Arc::clone(&io), path, options)?;
+    if !checked.problems.is_empty() {
+        // The runs are good now, so it is the log. What can be read of it goes into runs, and the log begins anew.
+        let options = Options {
+            recovery: Recovery::SkipCorrupt,
+            create: Create::Never,
+            ..options.clone()
+        };
+        let db = Db::open_with_io(io, path, options)?;
+        repaired
+            .losses
+            .extend(db.recovery().skipped.iter().map(Into::into));
+        db.flush()?;
+        db.close()?;
+    }
+    Ok(repaired)
+}
+
+/// A store's directory, locked.
+pub(super) struct Place {
+    dir: StoreDir,
+    pub(super) order: KeyOrder,
+    pub(super) cache: Arc<PageCache>,
+}
+
+impl Place {
+    pub(super) fn open(io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<Place> {
+        let comparator = Arc::clone(&options.comparator);
+        Ok(Place {
+            dir: StoreDir::open(&**io, path, Create::Never, comparator.name())?,
+            order: KeyOrder::new(comparator),
+            cache: PageCache::new(CacheOptions {
+                capacity_bytes: CACHE_BYTES,
+                page_bytes: options.run.page_bytes,
+                pages: forerun_core::Pages::Small,
+            })?,
+        })
+    }
+
+    fn check_log(
+        &self,
+        io: &Arc<dyn Io>,
+        path: &Path,
+        manifest: &Manifest,
+        checked: &mut Checked,
+    ) -> Result<()> {
+        let closed = match &self.dir.closed {
+            Some(Ok(closed)) => Some(*closed),
+            Some(Err(reason)) => {
+                checked
+                    .problems
+                    .push(Error::corrupt_file(&path.join(closed::NAME), 0, *reason));
+                None
+            }
+            None => None,
+        };
+        let is_needed = |number: &u64| *number >= manifest.first_segment;
+        let numbers: Vec<u64> = self
+            .dir
+            .segments
+            .iter()
+            .copied()
+            .filter(is_needed)
+            .collect();
+        let circumstances = Circumstances {
+            recovery: Recovery::SkipCorrupt,
+            closed,
+            power_lost: self.dir.power_lost(),
+            flushed: Flushed {
+                sequence: manifest.keyspaces[0].flushed_sequence,
+                first_segment: manifest.first_segment,
+            },
+        };
+        match inspect(io, path, &numbers, &circumstances) {
+            Ok(report) => {
+                let skipped = report.skipped.iter();
+                let skipped = skipped
+                    .map(|bad| Error::corrupt_file(&bad.path, bad.offset, bad.reason.clone()));
+                checked.problems.extend(skipped);
+                checked.log = report;
+                Ok(())
+            }
+            Err(error @ Error::CorruptFile { .. }) => {
+                checked.problems.push(error);
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
