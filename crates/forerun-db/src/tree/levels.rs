@@ -110,10 +110,11 @@ impl Levels {
 
     /// Whether a run on a level from `first` on may hold `key`, by its range.
     pub(crate) fn may_hold_from(&self, first: usize, key: &[u8]) -> bool {
-        let prefix = self.order.prefix(key);
-        self.levels[first.min(LEVELS)..]
-            .iter()
-            .any(|level| level.holder(&self.order, key, prefix).is_some())
+        let mut candidates = Candidates {
+            level: first,
+            ..self.candidates(key)
+        };
+        candidates.next().is_some()
     }
 
     /// A level.
@@ -303,4 +304,90 @@ pub(crate) fn smallest(run: &Run) -> &[u8] {
 #[inline]
 pub(crate) fn largest(run: &Run) -> &[u8] {
     &run.meta().largest
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ReverseBytewise;
+    use crate::io::fault::FaultIo;
+    use crate::tree::testing::{held, run_of};
+
+    /// Keys that share their first eight bytes, and keys that do not.
+    fn key(number: u8) -> Vec<u8> {
+        match number % 2 {
+            0 => vec![b'k', b'e', b'y', number / 40],
+            _ => [b"long prefix ".as_slice(), &[number]].concat(),
+        }
+    }
+
+    fn sorted(order: &KeyOrder, numbers: impl IntoIterator<Item = u8>) -> Vec<Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = numbers.into_iter().map(key).collect();
+        keys.sort_by(|a, b| order.compare(a, b));
+        keys.dedup();
+        keys
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_are_the_runs_whose_range_holds_the_key_newest_first(
+            level0 in prop::collection::vec(prop::collection::btree_set(any::<u8>(), 1..4), 0..5),
+            deep in prop::collection::vec(prop::collection::btree_set(any::<u8>(), 0..12), 2),
+            cuts in 1_usize..4,
+            is_reverse in any::<bool>(),
+        ) {
+            let order = if is_reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
+            let io = FaultIo::new();
+            let mut placed = Vec::new();
+            let mut number = 0;
+            let mut add = |level: usize, keys: &[Vec<u8>]| {
+                number += 1;
+                let sequence = number + if level == 0 { 100 } else { 0 };
+                let versions = keys.iter().map(|key| held(key, sequence, Some(b"v"))).collect();
+                placed.push((level, run_of(&io, &order, number, versions)));
+            };
+            for (i, keys) in deep.iter().enumerate() {
+                let keys = sorted(&order, keys.iter().copied());
+                keys.chunks(cuts).for_each(|keys| add(6 - 3 * i, keys));
+            }
+            for keys in &level0 {
+                add(0, &sorted(&order, keys.iter().copied()));
+            }
+            // However they come.
+            placed.reverse();
+            let levels = Levels::with_runs(order.clone(), placed.clone());
+            prop_assert_eq!(levels.run_count(), placed.len());
+            prop_assert!(levels.overlap().is_none());
+            let all: Vec<u64> = levels.runs().map(|(_, run)| run.number()).collect();
+            for number in 0..=u8::MAX {
+                let key = key(number);
+                let holds = |run: &Run| order.compare(smallest(run), &key).is_le() && order.compare(largest(run), &key).is_ge();
+                let expected: Vec<u64> =
+                    levels.runs().filter(|(_, run)| holds(run)).map(|(_, run)| run.number()).collect();
+                let found: Vec<u64> = levels.candidates(&key).map(Run::number).collect();
+                prop_assert_eq!(&found, &expected);
+                for first in 0..=LEVELS {
+                    let expected = levels.runs().any(|(level, run)| level >= first && holds(run));
+                    prop_assert_eq!(levels.may_hold_from(first, &key), expected, "from level {}", first);
+                }
+            }
+
+            // Taking out half of them, one edit for all or one for each, comes to the same.
+            let removed: Vec<u64> = all.iter().copied().step_by(2).collect();
+            let once = levels.edit(&Edit { added: Vec::new(), removed: removed.clone() });
+            let each = removed.iter().fold(levels.clone(), |levels, number| {
+                levels.edit(&Edit { added: Vec::new(), removed: vec![*number] })
+            });
+            prop_assert_eq!(once.records(), each.records());
+            let left: BTreeSet<u64> = once.runs().map(|(_, run)| run.number()).collect();
+            prop_assert_eq!(left, all.iter().copied().filter(|number| !removed.contains(number)).collect());
+            let back = placed.iter().filter(|(_, run)| removed.contains(&run.number())).cloned().collect();
+            let again = once.edit(&Edit { added: back, removed: Vec::new() });
+            prop_assert_eq!(again.records(), levels.records());
+        }
+    }
 }

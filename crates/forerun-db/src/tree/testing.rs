@@ -1,11 +1,18 @@
 //! What the tests of this part share: a plain cursor to compare with, and to merge.
 
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use forerun_core::Pages;
 
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
+use crate::io::fault::FaultIo;
+use crate::run::{Run, RunOptions};
+use crate::tree::build::{Build, RunNumbers, write_runs};
+use crate::tree::limiter::RateLimiter;
+use crate::tree::retain::Retain;
 use crate::versions::{Kind, Version, Versions};
 use crate::{Error, Result};
 
@@ -189,4 +196,27 @@ pub(crate) fn cache() -> Arc<PageCache> {
         pages: Pages::Small,
     };
     PageCache::new(options).unwrap()
+}
+
+/// A run of these versions.
+pub(crate) fn run_of(io: &FaultIo, order: &KeyOrder, number: u64, versions: Vec<Held>) -> Arc<Run> {
+    let comparator = format!("{order:?}");
+    let build = Build {
+        io,
+        dir: Path::new("/"),
+        order,
+        comparator: &comparator,
+        cache: &cache(),
+        options: RunOptions::default(),
+        run_bytes: u64::MAX,
+        numbers: &RunNumbers::new(number),
+        limiter: &RateLimiter::new(None),
+        stop: &AtomicBool::new(false),
+    };
+    let mut versions = Sorted::new(order.clone(), versions);
+    // Every version is the only one of its key.
+    let mut retain = Retain::new(order.clone(), Vec::new());
+    let mut runs = write_runs(&mut versions, &mut retain, |_| true, &build).unwrap();
+    assert_eq!(runs.len(), 1);
+    runs.remove(0)
 }
