@@ -3,7 +3,7 @@
 //! ```text
 //!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells
 //!   keys.rs       keys, values, streams     contender.rs what is asked of a table        ours.rs, table.rs  Forerun's
-//!   shelf.rs      tables in memory          turn.rs      one turn of a case   measure.rs rounds over a sweep, rows
+//!   shelf.rs      tables in memory          turn.rs      one turn of a case   measure/   rounds over a sweep, rows
 //!   row.rs        a result                  show.rs      tables               plot.rs    plots and the page
 //! ```
 //!

@@ -1,0 +1,115 @@
+//! What is measured one by one: the cases of a sweep, and which of them are compared.
+
+use super::super::contender::{Contender, FIND_BATCH};
+use super::super::keys::Word;
+use super::super::sweep::{Cell, Sweep};
+use anyhow::{Result, bail};
+use forerun_core::arch::Isa;
+
+/// A way to look a batch up: a contender's, by its place in the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) at: usize,
+    pub(super) isa: Isa,
+    pub(super) strategy: String,
+}
+
+/// What a case measures.
+pub(super) enum Head {
+    /// Random lines, by as many threads.
+    Lines { threads: usize },
+    /// Lookups: the cell's place in the sweep, and the way.
+    Lookup { cell: usize, way: Way },
+}
+
+/// The strategy that stands for every one that a design has.
+const ALL: &str = "all";
+
+/// Refuses names of designs and strategies that none of the contenders has.
+///
+/// # Errors
+/// The first unknown name, with those there are.
+pub(in super::super) fn check_names<K: Word, V: Word>(
+    sweep: &Sweep,
+    contenders: &[&dyn Contender<K, V>],
+) -> Result<()> {
+    let designs: Vec<String> = contenders.iter().map(|one| one.design()).collect();
+    let mut strategies = vec![ALL.to_owned()];
+    for name in contenders.iter().flat_map(|one| one.strategies()) {
+        if !strategies.contains(&name) {
+            strategies.push(name);
+        }
+    }
+    let known = [
+        ("design", &sweep.designs, designs),
+        ("strategy", &sweep.strategies, strategies),
+    ];
+    for (what, asked, known) in known {
+        if let Some(unknown) = asked.iter().find(|name| !known.contains(name)) {
+            bail!("no {what} is called {unknown:?}: use {}", known.join(", "));
+        }
+    }
+    Ok(())
+}
+
+/// The ways in which a sweep measures a contender. What it has no code or no strategy for is
+/// measured by the nearest that it has.
+pub(super) fn ways<K: Word, V: Word>(
+    sweep: &Sweep,
+    at: usize,
+    contender: &dyn Contender<K, V>,
+) -> Vec<Way> {
+    let (isas, strategies) = (contender.isas(), contender.strategies());
+    let every = sweep.strategies.iter().any(|name| name == ALL);
+    let mut chosen: Vec<&String> = strategies
+        .iter()
+        .filter(|name| every || sweep.strategies.contains(name))
+        .collect();
+    if chosen.is_empty() {
+        let batch = strategies.iter().find(|name| *name == FIND_BATCH);
+        chosen.extend(batch.or(strategies.first()));
+    }
+    let mut sets: Vec<Isa> = sweep
+        .isas
+        .iter()
+        .filter(|isa| isas.contains(isa))
+        .copied()
+        .collect();
+    if sets.is_empty() {
+        sets.extend(isas.first());
+    }
+    let way = |isa: Isa| {
+        let way = move |strategy: &&String| Way {
+            at,
+            isa,
+            strategy: (*strategy).clone(),
+        };
+        chosen.iter().map(way).collect::<Vec<Way>>()
+    };
+    sets.into_iter().flat_map(way).collect()
+}
+
+/// Cells of the same hit rate, skew and batch are measured next to each other: the number of the
+/// first such cell.
+pub(super) fn group(cells: &[Cell], at: usize) -> usize {
+    let shape = |cell: &Cell| (cell.hit_rate, cell.skew, cell.batch);
+    let first = cells
+        .iter()
+        .position(|cell| shape(cell) == shape(&cells[at]));
+    first.unwrap_or(at)
+}
+
+/// Where random lines are to be read: after which cell, by how many threads; once a group and number
+/// of threads.
+pub(super) fn probes(cells: &[Cell]) -> Vec<(usize, usize)> {
+    let mut probes: Vec<(usize, usize)> = Vec::new();
+    for (at, cell) in cells.iter().enumerate() {
+        let known = |&(other, threads): &(usize, usize)| {
+            group(cells, other) == group(cells, at) && threads == cell.threads
+        };
+        if !probes.iter().any(known) {
+            probes.push((at, cell.threads));
+        }
+    }
+    probes
+}

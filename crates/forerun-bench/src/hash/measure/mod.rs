@@ -1,0 +1,175 @@
+//! Measures a sweep and makes its rows.
+//!
+//! ```text
+//!  for each size, for each shelf of tables that fit in memory together, for each load factor
+//!    fill, verify                                             filled.rs
+//!    round after round                                        (harness)
+//!      for each hit rate x skew x batch                       a group: what is compared      case.rs
+//!        for each number of threads x updates                 a cell
+//!          for each table x instruction set x strategy        a case
+//!        random lines by as many threads                      a case: what the shares are of
+//!    rates and ratios                                         compare.rs
+//! ```
+
+mod case;
+mod compare;
+mod filled;
+#[cfg(test)]
+mod tests;
+
+pub(super) use case::check_names;
+
+use super::contender::Contender;
+use super::keys::Word;
+use super::row::HashRow;
+use super::shelf::{self, Shelved};
+use super::sweep::Sweep;
+use crate::harness::Plan;
+use crate::progress::Bar;
+use crate::threads::Cores;
+use anyhow::{Context, Result};
+use case::{probes, ways};
+use forerun_core::roofline::Probe;
+use std::collections::{BTreeMap, HashSet};
+
+/// The design that the studies compare with.
+pub(super) const MEMC3: &str = "memc3";
+
+/// What all sweeps of a run share.
+pub(super) struct Bench<'a> {
+    pub(super) study: Option<u8>,
+    pub(super) plan: Plan,
+    pub(super) cores: Cores,
+    pub(super) probe: &'a Probe,
+    /// How many lines in flight a thread give the highest rate, by number of threads.
+    pub(super) in_flight: BTreeMap<usize, usize>,
+    /// What tables may take together.
+    pub(super) memory_bytes: usize,
+    /// Keys of a stream.
+    pub(super) stream_len: usize,
+    /// The engine and strategy that `speedup_vs_peer` compares with.
+    pub(super) peer: Option<(String, String)>,
+    pub(super) bar: &'a Bar,
+}
+
+/// A row and where it stands in the table: load factor, cell, contender.
+type Placed = ((usize, usize, usize), HashRow);
+
+impl Bench<'_> {
+    /// Measures the sweep's cells of one width, and hands the rows of each size over as soon as they
+    /// are there.
+    ///
+    /// # Errors
+    /// Names that no contender has, a table that fails, or one that answers wrongly.
+    pub(super) fn measure<K: Word, V: Word>(
+        &self,
+        sweep: &Sweep,
+        contenders: &[&dyn Contender<K, V>],
+        emit: &mut dyn FnMut(Vec<HashRow>) -> Result<()>,
+    ) -> Result<()> {
+        let contenders = self.chosen(sweep, contenders);
+        if contenders.is_empty() {
+            return Ok(());
+        }
+        for &size_bytes in &sweep.sizes {
+            let mut rows: Vec<Placed> = Vec::new();
+            let mut tables: Vec<Shelved<'_, K, V>> = Vec::new();
+            for shelf in self.shelves(sweep, &contenders, size_bytes) {
+                // A baseline may stay where it is, unless it must be filled from little again.
+                let fits = |table: &Shelved<'_, K, V>| {
+                    sweep.load_factors.len() == 1 && shelf.contains(&table.at)
+                };
+                tables.retain(fits);
+                for &at in &shelf {
+                    if tables.iter().all(|table| table.at != at) {
+                        tables.push(Shelved::new(at, contenders[at]));
+                    }
+                }
+                for nth in 0..sweep.load_factors.len() {
+                    let new = self
+                        .load_factor(sweep, size_bytes, nth, &mut tables)
+                        .with_context(|| format!("a table of {size_bytes} bytes"))?;
+                    rows.extend(new);
+                }
+            }
+            // Stable, so that of a baseline measured with every shelf the first rows are kept.
+            rows.sort_by_key(|(place, _)| *place);
+            let mut seen = HashSet::new();
+            let mut kept = Vec::new();
+            for (place, row) in rows {
+                let way = (row.common.isa.clone(), row.common.strategy.clone());
+                if seen.insert((place, way)) {
+                    kept.push(row);
+                }
+            }
+            emit(kept)?;
+        }
+        Ok(())
+    }
+
+    /// How many steps of the bar [`Bench::measure`] will make.
+    pub(super) fn steps<K: Word, V: Word>(
+        &self,
+        sweep: &Sweep,
+        contenders: &[&dyn Contender<K, V>],
+    ) -> u64 {
+        let contenders = self.chosen(sweep, contenders);
+        if contenders.is_empty() {
+            return 0;
+        }
+        let cells = sweep.cells();
+        let probes = probes(&cells).len();
+        let mut cases = 0;
+        for &size_bytes in &sweep.sizes {
+            for shelf in self.shelves(sweep, &contenders, size_bytes) {
+                let ways: usize = shelf
+                    .iter()
+                    .map(|at| ways(sweep, *at, contenders[*at]).len())
+                    .sum();
+                cases += sweep.load_factors.len() * (cells.len() * ways + probes);
+            }
+        }
+        (cases * self.plan.rounds) as u64
+    }
+
+    /// The contenders that a sweep asks for: all, or by name; those that can be updated beside
+    /// readers if it has such cells. There may be none for keys and values of this width.
+    fn chosen<'c, K: Word, V: Word>(
+        &self,
+        sweep: &Sweep,
+        contenders: &[&'c dyn Contender<K, V>],
+    ) -> Vec<&'c dyn Contender<K, V>> {
+        let updated = sweep.updates.iter().any(|share| *share > 0.0);
+        let wanted = |contender: &&&dyn Contender<K, V>| {
+            let named = sweep.designs.is_empty() || sweep.designs.contains(&contender.design());
+            named && (!updated || contender.is_shared())
+        };
+        contenders.iter().filter(wanted).copied().collect()
+    }
+
+    fn shelves<K: Word, V: Word>(
+        &self,
+        sweep: &Sweep,
+        contenders: &[&dyn Contender<K, V>],
+        size_bytes: usize,
+    ) -> Vec<Vec<usize>> {
+        let slots = slots::<K, V>(size_bytes);
+        let most = most(&sweep.load_factors);
+        let is_baseline = |contender: &dyn Contender<K, V>| {
+            let peer = self.peer.as_ref();
+            contender.design() == MEMC3
+                || peer.is_some_and(|(engine, _)| engine == contender.engine())
+        };
+        shelf::shelves(contenders, &is_baseline, (slots, most), self.memory_bytes)
+    }
+}
+
+/// Slots of a table of that size.
+fn slots<K: Word, V: Word>(size_bytes: usize) -> usize {
+    size_bytes / (K::BYTES + V::BYTES)
+}
+
+/// The fullest that they get.
+fn most(load_factors: &[f64]) -> f64 {
+    load_factors.iter().copied().fold(0.0, f64::max)
+}
