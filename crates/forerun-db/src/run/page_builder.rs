@@ -9,6 +9,7 @@ use super::page::*;
 use super::search::{head_of, shared_len};
 use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
+use crate::versions::MAX_SEQUENCE;
 
 /// What a row says of its key.
 #[derive(Clone, Copy, Debug)]
@@ -101,10 +102,14 @@ impl PageBuilder {
         self.rows.len() < least || size.page_bytes(self.kind) <= self.limit_bytes
     }
 
-    /// Adds a row behind those that are there. The key of an internal page's first row is not kept.
+    /// Adds a row behind those that are there. Of an internal page's first row neither key nor tag is kept: it is before
+    /// everything.
     pub(super) fn add(&mut self, key: &[u8], tag: u64, payload: Payload<'_>) {
         self.size = self.size_with(key, &payload);
-        let key = if self.is_keyless() { &[] } else { key };
+        let (key, tag) = match self.is_keyless() {
+            true => ([].as_slice(), separator_tag(MAX_SEQUENCE)),
+            false => (key, tag),
+        };
         let row = Row {
             tag,
             key_at: self.staged.len(),

@@ -163,10 +163,14 @@ pub(crate) fn group_of(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
     }
     let head = head_of(order, key.get(prefix_len..).unwrap_or(&[]));
     let eights = page.fences().iter();
-    let index = eights.map(|eight| count_below(eight, head)).sum();
-    match index < page.groups() {
-        true => Step::Group(Group { index, head }),
-        false => Step::Row(page.rows()),
+    let index: usize = eights.map(|eight| count_below(eight, head)).sum();
+    if index < page.groups() {
+        return Step::Group(Group { index, head });
+    }
+    // Behind all rows, if the rest of a long prefix is the key's too: then the last group says the same.
+    match page.groups().checked_sub(1) {
+        Some(last) if prefix_len > PREFIX_HEAD_BYTES => Step::Group(Group { index: last, head }),
+        _ => Step::Row(page.rows()),
     }
 }
 
