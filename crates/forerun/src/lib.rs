@@ -43,6 +43,8 @@
 //! # }
 //! ```
 //!
+//! [`hash::HashTable`] is the part to use where keys and values are eight bytes each and order does not matter.
+//!
 //! # How a batch is answered
 //! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses; [`Db::multi_get_with`] takes
 //! another. `forerun demo` (the crate `forerun-cli`) shows on real data what that is worth on a machine at hand. The
@@ -66,6 +68,31 @@ pub use forerun_db::{
     Strategy, TreeOptions, TreeWork, Values, Verified, WalMode, WriteBatch, check, describe,
     repair,
 };
+
+/// Hash tables of fixed width, in memory, whose every lookup is a batch.
+///
+/// ```
+/// use forerun::hash::HashTable;
+///
+/// # fn main() -> Result<(), forerun::hash::Error> {
+/// let table = HashTable::with_capacity(1_000_000)?;
+/// table.insert_batch(&[3, 1, 2], &[30, 10, 20])?;
+///
+/// // A batch of keys; the values of those that are present.
+/// let (mut values, mut found) = ([0; 4], [false; 4]);
+/// let hits = table.find_batch(&[1, 2, 3, 4], &mut values, &mut found);
+/// assert_eq!((hits, values), (3, [10, 20, 30, 0]));
+/// assert_eq!(found, [true, true, true, false]);
+///
+/// // Any thread may write while others read.
+/// table.upsert(1, |value| value.unwrap_or(0) + 1)?;
+/// assert_eq!(table.get(1), Some(11));
+/// # Ok(())
+/// # }
+/// ```
+pub mod hash {
+    pub use forerun_hash::{Error, HashTable, Iter, Options, Pinned};
+}
 
 /// What most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
