@@ -12,6 +12,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::pin::Pin as PinMut;
 use std::sync::Arc;
@@ -190,10 +191,14 @@ impl<'g> Reads<'g> {
             // Every lookup that waited for it was dropped.
             state.free.push(done.token);
         } else {
-            let outcome = match done.result {
-                Err(error) => Err(Error::io("read", source.path(), error)),
-                Ok(()) => self.take_in(source, page_no, location, &done.buffer),
-            };
+            let outcome =
+                match done.result {
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(
+                        Error::corrupt_file(source.path(), location.offset, error.to_string()),
+                    ),
+                    Err(error) => Err(Error::io("read", source.path(), error)),
+                    Ok(()) => self.take_in(source, page_no, location, &done.buffer),
+                };
             let outcome = outcome.map(|published| match published {
                 Published::Cached(bytes) => bytes,
                 Published::Lent(bytes) => {

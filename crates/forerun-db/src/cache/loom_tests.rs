@@ -1,1 +1,184 @@
+//! Models of the words' orderings, run by loom through every interleaving and every weak outcome it knows:
+//! `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib cache::loom_tests`.
+//!
+//! The words are the real ones. The lock is loom's, a frame is a cell that loom watches for races, and the epoch is the
+//! least there can be: one reader's flag, by which an evictor that finds it down knows that nobody is left.
 
+#![allow(
+    unsafe_code,
+    reason = "the cells that stand for frames are read and written as frames are"
+)]
+
+use std::sync::Arc as StdArc;
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use super::frames::FrameNo;
+use super::words::{Stands, Words};
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(body);
+}
+
+struct Cache {
+    words: StdArc<Words>,
+    frames: [UnsafeCell<u64>; 2],
+    lock: Mutex<()>,
+    pinned: AtomicBool,
+}
+
+// SAFETY: the cells are shared as the frames are: that this is right is what the models show.
+unsafe impl Sync for Cache {}
+// SAFETY: as above.
+unsafe impl Send for Cache {}
+
+/// What a frame holds for a page.
+fn bytes_of(page_no: u32) -> u64 {
+    100 + u64::from(page_no)
+}
+
+impl Cache {
+    fn new() -> Arc<Cache> {
+        Arc::new(Cache {
+            words: StdArc::new(Words::new(2)),
+            frames: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            lock: Mutex::new(()),
+            pinned: AtomicBool::new(false),
+        })
+    }
+
+    /// Fills a frame that is nobody else's, and publishes it. Whether no other thread was faster.
+    fn fill(&self, page_no: u32, frame: u32) -> bool {
+        // SAFETY: the frame is this thread's; loom checks it.
+        self.frames[frame as usize].with_mut(|cell| unsafe { *cell = bytes_of(page_no) });
+        let _held = self.lock.lock().unwrap();
+        let first = matches!(self.words.stands(page_no), Stands::Absent(_));
+        if first {
+            self.words.publish(page_no, FrameNo::from_bits(frame));
+        }
+        first
+    }
+
+    /// Takes a page out. Its frame may be used once no reader is left.
+    fn evict(&self, page_no: u32) -> Option<u32> {
+        let _held = self.lock.lock().unwrap();
+        loop {
+            let Stands::Resident { frame, uses } = self.words.stands(page_no) else {
+                return None;
+            };
+            if self.words.unlink(page_no, frame, uses, 1) {
+                return Some(frame.to_bits());
+            }
+        }
+    }
+
+    fn nobody_is_left(&self) -> bool {
+        fence(Ordering::SeqCst);
+        !self.pinned.load(Ordering::Acquire)
+    }
+
+    /// Reads a page, pinned.
+    fn read(&self, page_no: u32) -> bool {
+        let Some(frame) = self.words.find(page_no) else {
+            return false;
+        };
+        // SAFETY: the frame was published and not reclaimed; loom checks it.
+        let bytes = self.frames[frame.index()].with(|cell| unsafe { *cell });
+        assert_eq!(bytes, bytes_of(page_no));
+        true
+    }
+
+    fn pin(&self) {
+        self.pinned.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    fn unpin(&self) {
+        self.pinned.store(false, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_page_that_is_found_is_whole() {
+    model(|| {
+        let cache = Cache::new();
+        let writer = {
+            let cache = cache.clone();
+            thread::spawn(move || assert!(cache.fill(0, 0)))
+        };
+        let reader = {
+            let cache = cache.clone();
+            // The second look counts a use, or finds one counted.
+            thread::spawn(move || cache.read(0) && cache.read(0))
+        };
+        cache.read(0);
+        writer.join().unwrap();
+        reader.join().unwrap();
+        assert!(cache.read(0), "it stays");
+    });
+}
+
+#[test]
+fn of_two_that_read_one_page_one_publishes_and_both_find_it() {
+    model(|| {
+        let cache = Cache::new();
+        let other = cache.clone();
+        let thread = thread::spawn(move || {
+            let first = other.fill(0, 0);
+            assert!(other.read(0));
+            first
+        });
+        let first = cache.fill(0, 1);
+        assert!(cache.read(0));
+        assert!(first ^ thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_frame_is_used_again_while_nobody_reads_it() {
+    model(|| {
+        let cache = Cache::new();
+        assert!(cache.fill(0, 0));
+        let reader = {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                cache.pin();
+                cache.read(0);
+                cache.read(1);
+                cache.read(0);
+                cache.unpin();
+            })
+        };
+        let frame = cache.evict(0).unwrap();
+        if cache.nobody_is_left() {
+            assert!(cache.fill(1, frame));
+        }
+        reader.join().unwrap();
+        assert!(matches!(cache.words.stands(0), Stands::Absent(1)));
+    });
+}
+
+#[test]
+fn a_use_that_is_counted_meanwhile_does_not_bring_an_evicted_page_back() {
+    model(|| {
+        let cache = Cache::new();
+        assert!(cache.fill(0, 0));
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let cache = cache.clone();
+                thread::spawn(move || cache.words.find(0).is_some())
+            })
+            .collect();
+        assert_eq!(cache.evict(0), Some(0));
+        assert!(!cache.read(0));
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        assert!(matches!(cache.words.stands(0), Stands::Absent(1)));
+    });
+}

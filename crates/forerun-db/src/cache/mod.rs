@@ -131,7 +131,7 @@ struct State {
 }
 
 /// A frame that nobody else knows of. Dropped, it is free again.
-pub(super) struct OwnedFrame<'c> {
+struct OwnedFrame<'c> {
     cache: &'c PageCache,
     /// There until it is published.
     blank: Option<Blank>,
@@ -162,7 +162,7 @@ impl Drop for OwnedFrame<'_> {
 }
 
 /// A page that was read, where it was read to.
-pub(super) enum Filled<'c> {
+enum Filled<'c> {
     Frame(OwnedFrame<'c>),
     Heap(HeapPage),
 }

@@ -1,1 +1,518 @@
+//! The cache with pages that tell their numbers, from files that count and fail.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use forerun_core::{Driver, Wait, alone_with, interleave_with, suspend};
+use proptest::prelude::*;
+
+use super::driver::{PageSource, Reads};
+use super::*;
+use crate::io::fault::{EIO, Fault, FaultIo};
+use crate::io::{Io, IoFile, OpenMode, OsIo, ReadBackend};
+use crate::run::PageLocation;
+
+const PAGE: usize = 2048;
+
+/// A source of pages, each full of its own number.
+struct Numbered {
+    file: Box<dyn IoFile>,
+    slots: PageSlots,
+    /// Length of each page, and where it begins.
+    lens: Vec<usize>,
+    offsets: Vec<u64>,
+}
+
+/// Bytes in the file before each page: its number.
+const HEAD: usize = 8;
+
+fn contents(lens: &[usize]) -> (Vec<u8>, Vec<u64>) {
+    let mut bytes = Vec::new();
+    let mut offsets = Vec::new();
+    for (number, len) in lens.iter().enumerate() {
+        offsets.push(bytes.len() as u64);
+        bytes.extend_from_slice(&(number as u64).to_le_bytes());
+        bytes.resize(bytes.len() + len, number as u8);
+    }
+    (bytes, offsets)
+}
+
+impl Numbered {
+    fn new(cache: &Arc<PageCache>, file: Box<dyn IoFile>, lens: Vec<usize>) -> Self {
+        let offsets = contents(&lens).1;
+        Numbered {
+            file,
+            slots: PageSlots::new(cache, lens.len()),
+            lens,
+            offsets,
+        }
+    }
+
+    fn modelled(io: &FaultIo, cache: &Arc<PageCache>, lens: Vec<usize>) -> Self {
+        io.write("/pages", &contents(&lens).0);
+        let file = io.open("/pages".as_ref(), OpenMode::Read).unwrap();
+        Numbered::new(cache, file, lens)
+    }
+
+    fn real(dir: &Path, cache: &Arc<PageCache>, lens: Vec<usize>) -> Self {
+        std::fs::write(dir.join("pages"), contents(&lens).0).unwrap();
+        let file = OsIo.open(&dir.join("pages"), OpenMode::Read).unwrap();
+        Numbered::new(cache, file, lens)
+    }
+
+    fn location(&self, page_no: u32) -> PageLocation {
+        let len = self.lens[page_no as usize];
+        PageLocation {
+            offset: self.offsets[page_no as usize],
+            stored_len: (HEAD + len) as u32,
+            raw_len: len as u32,
+        }
+    }
+
+    fn is_page(&self, page_no: u32, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.lens[page_no as usize]);
+        let own = bytes.iter().all(|byte| *byte == page_no as u8);
+        assert!(own, "page {page_no} is {:?}…", &bytes[..8]);
+    }
+}
+
+impl PageSource for Numbered {
+    fn file(&self) -> &dyn IoFile {
+        &*self.file
+    }
+    fn path(&self) -> &Path {
+        Path::new("/pages")
+    }
+    fn slots(&self) -> &PageSlots {
+        &self.slots
+    }
+    fn check_location(&self, _: PageLocation) -> Result<()> {
+        Ok(())
+    }
+    fn unstore(
+        &self,
+        location: PageLocation,
+        stored: &[u8],
+        into: &mut [u8],
+    ) -> Result<(), &'static str> {
+        let (head, page) = stored.split_first_chunk::<HEAD>().ok_or("short")?;
+        let number = u64::from_le_bytes(*head) as usize;
+        if self.offsets.get(number) != Some(&location.offset) {
+            return Err("another page");
+        }
+        if page.iter().any(|byte| *byte != number as u8) {
+            return Err("torn");
+        }
+        into.copy_from_slice(page);
+        Ok(())
+    }
+}
+
+fn cache_of(frames: usize) -> Arc<PageCache> {
+    PageCache::new(CacheOptions {
+        capacity_bytes: frames * (PAGE + CACHE_LINE_BYTES),
+        page_bytes: PAGE,
+        pages: Pages::Small,
+    })
+    .unwrap()
+}
+
+/// A page, as a lookup takes it: from the cache, or read.
+async fn page<'g>(reads: &Reads<'g>, source: &'g Numbered, page_no: u32) -> Result<&'g [u8]> {
+    let location = source.location(page_no);
+    let len = location.raw_len as usize;
+    match reads.resident(&source.slots, page_no) {
+        // The rest of the frame is not the page's.
+        Some(bytes) => Ok(&bytes[..len]),
+        None => reads.page(source, page_no, location).await,
+    }
+}
+
+/// Takes pages, `W` at a time, checks them, and returns how many failed.
+fn take_all(source: &Numbered, pages: &[u32], backend: ReadBackend) -> Vec<usize> {
+    let mut failed = Vec::new();
+    let mut first = 0;
+    while first < pages.len() {
+        let pin = pin();
+        let reads = Reads::new(source.slots.cache(), &pin, backend);
+        let mut begun = first;
+        let lookups = std::iter::from_fn(|| {
+            let page_no = *pages.get(begun)?;
+            if begun > first && reads.crowded() {
+                return None;
+            }
+            begun += 1;
+            let reads = &reads;
+            Some(async move {
+                let bytes = page(reads, source, page_no).await?;
+                source.is_page(page_no, bytes);
+                // It stays while others come and go.
+                suspend().await;
+                suspend().await;
+                source.is_page(page_no, bytes);
+                Ok::<(), Error>(())
+            })
+        });
+        interleave_with::<16, _, _>(&reads, lookups, |at, result| {
+            if result.is_err() {
+                failed.push(first + at);
+            }
+        });
+        first = begun;
+        let crowded = reads.crowded();
+        drop(reads);
+        drop(pin);
+        if crowded {
+            reclaim();
+        }
+    }
+    failed.sort_unstable();
+    failed
+}
+
+/// Numbers of pages in no order.
+fn shuffled(count: u32, of: u32, seed: u64) -> Vec<u32> {
+    let mut state = seed | 1;
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+            (state >> 33) as u32 % of
+        })
+        .collect()
+}
+
+#[test]
+fn every_page_comes_out_as_it_is_whatever_the_budget_and_the_backend() {
+    let dir = tempfile::tempdir().unwrap();
+    for backend in ReadBackend::ALL {
+        for frames in [1, 2, 4, 16, 64, 500] {
+            let cache = cache_of(frames);
+            let source = Numbered::real(dir.path(), &cache, vec![PAGE; 200]);
+            assert_eq!(
+                take_all(&source, &shuffled(2_000, 200, frames as u64), backend),
+                []
+            );
+            let stats = cache.stats();
+            assert_eq!(stats.hits + stats.misses, 2_000);
+            if frames == 500 {
+                assert!(stats.misses <= 2_000 && stats.evictions == 0, "{stats:?}");
+                assert_eq!(take_all(&source, &shuffled(500, 200, 7), backend), []);
+                assert_eq!(cache.stats().misses, stats.misses, "all are resident");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_that_many_wait_for_is_read_once() {
+    let io = FaultIo::new();
+    let cache = cache_of(8);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 4]);
+    let before = io.calls();
+    assert_eq!(take_all(&source, &[3; 16], ReadBackend::Auto), []);
+    assert_eq!(io.calls() - before, 1);
+}
+
+#[test]
+fn a_failure_at_any_read_is_told_to_those_that_wait_for_that_page_only() {
+    let wanted = [1, 2, 3, 2, 1, 4, 2, 5, 6, 7, 0, 2];
+    for call in 0..8 {
+        for fault in [Fault::Fail(EIO), Fault::ShortWrite] {
+            let io = FaultIo::new();
+            let cache = cache_of(16);
+            let source = Numbered::modelled(&io, &cache, vec![PAGE; 8]);
+            io.fail_call(io.calls() + call, fault);
+            let failed = take_all(&source, &wanted, ReadBackend::Auto);
+            if fault == Fault::ShortWrite {
+                assert_eq!(failed, []);
+                continue;
+            }
+            // Reads begin in the order in which pages were asked for.
+            let victim = [1, 2, 3, 4, 5, 6, 7, 0][call as usize];
+            let expected: Vec<_> = (0..wanted.len())
+                .filter(|at| wanted[*at] == victim)
+                .collect();
+            assert_eq!(failed, expected);
+            assert_eq!(take_all(&source, &wanted, ReadBackend::Auto), [], "later");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_is_not_what_was_written_is_an_error_that_names_it() {
+    let io = FaultIo::new();
+    let cache = cache_of(16);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 8]);
+    let mut bytes = io.read("/pages").unwrap();
+    bytes[5 * (PAGE + HEAD) + HEAD + 100] ^= 1;
+    bytes.truncate(bytes.len() - 1);
+    let io = FaultIo::new();
+    io.write("/pages", &bytes);
+    let file = io.open("/pages".as_ref(), OpenMode::Read).unwrap();
+    let source = Numbered { file, ..source };
+    let all: Vec<u32> = (0..8).collect();
+    assert_eq!(take_all(&source, &all, ReadBackend::Sync), [5, 7]);
+    let pin = pin();
+    let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
+    let damaged = alone_with(&reads, page(&reads, &source, 5)).unwrap_err();
+    let place = format!("/pages is corrupt at offset {}: torn", 5 * (PAGE + HEAD));
+    assert_eq!(damaged.to_string(), place);
+    let short = alone_with(&reads, page(&reads, &source, 7)).unwrap_err();
+    assert!(
+        short.to_string().contains("ends 1 bytes too early"),
+        "{short}"
+    );
+    let none = reads.page(&source, 8, source.location(7));
+    let none = alone_with(&reads, none).unwrap_err();
+    assert!(none.to_string().contains("does not have"), "{none}");
+}
+
+#[test]
+fn a_scan_does_not_push_out_what_is_used_all_the_time() {
+    let io = FaultIo::new();
+    let cache = cache_of(128);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 5_000]);
+    let hot: Vec<u32> = (0..64).collect();
+    for _ in 0..4 {
+        take_all(&source, &hot, ReadBackend::Sync);
+    }
+    let scan: Vec<u32> = (100..5_000).collect();
+    for part in scan.chunks(500) {
+        take_all(&source, part, ReadBackend::Sync);
+    }
+    let before = cache.stats();
+    take_all(&source, &hot, ReadBackend::Sync);
+    let after = cache.stats();
+    assert!(after.evictions > 4_000, "{after:?}");
+    let lost = after.misses - before.misses;
+    assert!(lost <= 6, "{lost} of 64 hot pages were pushed out");
+}
+
+#[test]
+fn a_page_that_comes_back_soon_is_kept_longer() {
+    let io = FaultIo::new();
+    let cache = cache_of(100);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 3_000]);
+    // The main queue is filled, page 0 goes through the small one and comes back.
+    for _ in 0..4 {
+        take_all(&source, &(1..80).collect::<Vec<_>>(), ReadBackend::Sync);
+    }
+    take_all(&source, &[0], ReadBackend::Sync);
+    take_all(&source, &(100..160).collect::<Vec<_>>(), ReadBackend::Sync);
+    let before = cache.stats().misses;
+    take_all(&source, &[0], ReadBackend::Sync);
+    assert_eq!(cache.stats().misses, before + 1, "it had gone");
+    take_all(&source, &(200..400).collect::<Vec<_>>(), ReadBackend::Sync);
+    take_all(&source, &[0], ReadBackend::Sync);
+    assert_eq!(cache.stats().misses, before + 201, "and stays");
+}
+
+#[test]
+fn pages_and_what_is_charged_stay_within_the_budget() {
+    let io = FaultIo::new();
+    let cache = cache_of(100);
+    let capacity = cache.stats().capacity_bytes;
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 1_000]);
+    let some = shuffled(3_000, 1_000, 5);
+    take_all(&source, &some, ReadBackend::Sync);
+    reclaim();
+    let full = cache.stats();
+    assert!(
+        full.used_bytes <= capacity && full.used_bytes > capacity * 8 / 10,
+        "{full:?}"
+    );
+    let charge = cache.charge(capacity / 2);
+    let again: Vec<Charge> = (0..10).map(|_| cache.charge(100)).collect();
+    take_all(&source, &some, ReadBackend::Sync);
+    reclaim();
+    take_all(&source, &some[..100], ReadBackend::Sync);
+    reclaim();
+    let charged = cache.stats();
+    assert!(charged.used_bytes <= capacity, "{charged:?}");
+    // However much is charged, pages have a quarter.
+    let all = cache.charge(10 * capacity);
+    take_all(&source, &some, ReadBackend::Sync);
+    let before = cache.stats().misses;
+    take_all(&source, &[some[2_999]; 10], ReadBackend::Sync);
+    assert!(cache.stats().misses <= before + 1);
+    drop((charge, again, all));
+    take_all(&source, &some, ReadBackend::Sync);
+    reclaim();
+    let back = cache.stats().used_bytes;
+    assert!(back <= capacity && back > capacity * 8 / 10, "{back}");
+    drop(source);
+    assert!(cache.stats().used_bytes <= capacity);
+}
+
+#[test]
+fn pages_longer_than_a_frame_are_cached_too_and_counted() {
+    let io = FaultIo::new();
+    let cache = cache_of(200);
+    let capacity = cache.stats().capacity_bytes;
+    let lens: Vec<usize> = (0..100)
+        .map(|n| match n % 3 {
+            0 => PAGE,
+            1 => 5_000 + n,
+            _ => 10,
+        })
+        .collect();
+    let source = Numbered::modelled(&io, &cache, lens);
+    for seed in 0..5 {
+        assert_eq!(
+            take_all(&source, &shuffled(1_000, 100, seed), ReadBackend::Sync),
+            []
+        );
+        reclaim();
+        let stats = cache.stats();
+        assert!(stats.used_bytes <= capacity, "{stats:?}");
+    }
+    let before = cache.stats().misses;
+    for _ in 0..10 {
+        take_all(&source, &[1, 4, 7], ReadBackend::Sync);
+    }
+    assert!(cache.stats().misses <= before + 6, "large pages stay");
+    // One that is longer than pages may be is read all the same.
+    let long = Numbered::modelled(&io, &cache, vec![capacity * 2; 2]);
+    assert_eq!(take_all(&long, &[0, 1, 0, 1], ReadBackend::Sync), []);
+    reclaim();
+    assert!(cache.stats().used_bytes <= capacity);
+}
+
+#[test]
+fn a_run_that_is_dropped_gives_its_frames_back() {
+    let io = FaultIo::new();
+    let cache = cache_of(64);
+    for _ in 0..20 {
+        let source = Numbered::modelled(&io, &cache, vec![PAGE; 50]);
+        let large = Numbered::modelled(&io, &cache, vec![2 * PAGE; 5]);
+        let before = cache.stats();
+        let all: Vec<u32> = (0..50).collect();
+        take_all(&source, &all, ReadBackend::Sync);
+        take_all(&large, &all[..5], ReadBackend::Sync);
+        take_all(&source, &all, ReadBackend::Sync);
+        assert_eq!(cache.stats().misses - before.misses, 55);
+    }
+    assert_eq!(cache.stats().evictions, 0, "there was room for each");
+}
+
+#[test]
+fn frames_that_wait_for_a_reader_are_not_overwritten() {
+    let io = FaultIo::new();
+    let cache = cache_of(4);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 100]);
+    let mine = pin();
+    let reads = Reads::new(&cache, &mine, ReadBackend::Sync);
+    let held = alone_with(&reads, page(&reads, &source, 42)).unwrap();
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                take_all(&source, &shuffled(1_000, 40, 1), ReadBackend::Sync);
+                reclaim();
+            });
+        });
+        source.is_page(42, held);
+    }
+}
+
+#[test]
+fn threads_hammer_a_tiny_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    for frames in [4, 40] {
+        let cache = cache_of(frames);
+        let source = Numbered::real(dir.path(), &cache, vec![PAGE; 60]);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (source, stop) = (&source, &stop);
+                scope.spawn(move || {
+                    let backend = ReadBackend::ALL[thread];
+                    for round in 0..15 {
+                        let pages = shuffled(300, 60, (thread * 100 + round) as u64);
+                        assert_eq!(take_all(source, &pages, backend), []);
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+            // And runs come and go beside.
+            while !stop.load(Ordering::Relaxed) {
+                let io = FaultIo::new();
+                let other = Numbered::modelled(&io, &cache, vec![PAGE; 10]);
+                take_all(&other, &shuffled(20, 10, 3), ReadBackend::Sync);
+            }
+        });
+        for _ in 0..3 {
+            reclaim();
+        }
+        let stats = cache.stats();
+        assert!(
+            stats.used_bytes <= stats.capacity_bytes + 64 * PAGE,
+            "{stats:?}"
+        );
+    }
+}
+
+#[test]
+fn a_panic_half_way_leaves_the_cache_as_good_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache_of(16);
+    let source = Numbered::real(dir.path(), &cache, vec![PAGE; 60]);
+    for backend in ReadBackend::ALL {
+        for at in 0..20 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                let pin = pin();
+                let reads = Reads::new(&cache, &pin, backend);
+                let reads = &reads;
+                let source = &source;
+                let lookups = (0..40).map(|n| async move {
+                    let page_no = (n * 7 + at) % 60;
+                    page(reads, source, page_no).await.unwrap();
+                    assert!(n != at, "lookup {n} fails");
+                });
+                interleave_with::<8, _, _>(reads, lookups, |_, ()| ());
+            }));
+            assert!(result.is_err());
+        }
+        assert_eq!(take_all(&source, &shuffled(300, 60, 9), backend), []);
+    }
+}
+
+#[test]
+fn a_lookup_that_is_dropped_does_not_keep_the_others_waiting() {
+    let io = FaultIo::new();
+    let cache = cache_of(16);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 60]);
+    let pin = pin();
+    let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
+    let dropped = reads.page(&source, 1, source.location(1));
+    let waits = reads.page(&source, 2, source.location(2));
+    assert_eq!(reads.parked(), 2);
+    drop(dropped);
+    assert_eq!(reads.parked(), 1);
+    reads.turn(Wait::ForOne);
+    assert_eq!(reads.parked(), 0);
+    source.is_page(2, alone_with(&reads, waits).unwrap());
+    source.is_page(1, alone_with(&reads, page(&reads, &source, 1)).unwrap());
+}
+
+proptest! {
+    /// The cache in one thread against a plain count: what was read once and not evicted is a hit.
+    #[test]
+    fn what_is_resident_is_a_hit_and_what_is_not_a_miss(
+        frames in 4_usize..40,
+        wanted in prop::collection::vec(0_u32..50, 1..300),
+    ) {
+        let io = FaultIo::new();
+        let cache = cache_of(frames);
+        let source = Numbered::modelled(&io, &cache, vec![PAGE; 50]);
+        for page_no in wanted {
+            let resident = source.slots.get(page_no, PAGE, &pin()).is_some();
+            let (before, calls) = (cache.stats(), io.calls());
+            take_all(&source, &[page_no], ReadBackend::Sync);
+            let after = cache.stats();
+            prop_assert_eq!(after.hits - before.hits, u64::from(resident));
+            prop_assert_eq!(io.calls() - calls, u64::from(!resident));
+            prop_assert!(source.slots.get(page_no, PAGE, &pin()).is_some() || frames < 6);
+        }
+    }
+}

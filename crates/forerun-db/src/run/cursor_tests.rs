@@ -1,1 +1,233 @@
+//! Cursors against a sorted list.
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::cache::PageCache;
+use crate::io::fault::{EIO, Fault, FaultIo};
+use crate::run::testing::{cache, key, orders, run, sorted};
+use crate::tree::testing::{Held, all_of, held};
+
+#[derive(Clone, Copy, Debug)]
+enum Go {
+    First,
+    Last,
+    Seek(u16, u64),
+    Before(u16, u64),
+    Next(u8),
+    Prev(u8),
+}
+
+fn go() -> impl Strategy<Value = Go> {
+    prop_oneof![
+        1 => Just(Go::First),
+        1 => Just(Go::Last),
+        4 => (0_u16..1_000, 0_u64..2_000).prop_map(|(key, at)| Go::Seek(key, at)),
+        4 => (0_u16..1_000, 0_u64..2_000).prop_map(|(key, at)| Go::Before(key, at)),
+        6 => any::<u8>().prop_map(Go::Next),
+        6 => any::<u8>().prop_map(Go::Prev),
+    ]
+}
+
+/// Takes a cursor through steps beside an index into the sorted list.
+fn walk(cursor: &mut dyn Versions, order: &KeyOrder, list: &[Held], steps: &[Go]) {
+    let rank = |number: u16, sequence: u64| {
+        let target = held(&key(number.into()), sequence, None);
+        list.partition_point(|held| held.version().compare(order, &target.version()).is_lt())
+    };
+    let check = |cursor: &dyn Versions, at: Option<usize>| {
+        assert_eq!(
+            cursor.at(),
+            at.and_then(|at| list.get(at)).map(Held::version)
+        );
+    };
+    let mut at = None;
+    for &step in steps {
+        match step {
+            Go::First => {
+                cursor.seek_first().unwrap();
+                at = Some(0);
+            }
+            Go::Last => {
+                cursor.seek_last().unwrap();
+                at = list.len().checked_sub(1);
+            }
+            Go::Seek(number, sequence) => {
+                cursor.seek(&key(number.into()), sequence).unwrap();
+                at = Some(rank(number, sequence));
+            }
+            Go::Before(number, sequence) => {
+                cursor.seek_before(&key(number.into()), sequence).unwrap();
+                at = rank(number, sequence).checked_sub(1);
+            }
+            Go::Next(times) => {
+                for _ in 0..times {
+                    cursor.next().unwrap();
+                    at = at.filter(|at| *at < list.len()).map(|at| at + 1);
+                    check(cursor, at);
+                }
+            }
+            Go::Prev(times) => {
+                for _ in 0..times {
+                    cursor.prev().unwrap();
+                    at = at
+                        .filter(|at| *at < list.len())
+                        .and_then(|at| at.checked_sub(1));
+                    check(cursor, at);
+                }
+            }
+        }
+        at = at.filter(|at| *at < list.len());
+        check(cursor, at);
+    }
+}
+
+fn versions(keys: &[u16]) -> Vec<Held> {
+    keys.iter()
+        .enumerate()
+        .map(|(at, number)| {
+            let value = format!("{at}").repeat(at % 40);
+            let value = (at % 5 > 0).then_some(value.as_bytes());
+            held(&key((*number).into()), at as u64 + 1, value)
+        })
+        .collect()
+}
+
+/// The versions as disjoint runs.
+fn level(
+    io: &FaultIo,
+    order: &KeyOrder,
+    cache: &Arc<PageCache>,
+    list: &[Held],
+    runs: usize,
+) -> Vec<Arc<Run>> {
+    let mut level = Vec::new();
+    let mut from = 0;
+    for number in 1..=runs {
+        let mut to = (list.len() * number / runs).max(from);
+        while to < list.len() && to > 0 && list[to].key == list[to - 1].key {
+            to += 1;
+        }
+        if to > from {
+            level.push(run(
+                io,
+                "/".as_ref(),
+                number as u64,
+                order,
+                cache,
+                &list[from..to],
+            ));
+        }
+        from = to;
+    }
+    level
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_cursor_goes_where_a_sorted_list_says(
+        keys in prop::collection::vec(0_u16..900, 1..1_500),
+        steps in prop::collection::vec(go(), 1..40),
+        frames in prop_oneof![Just(2), Just(30), Just(500)],
+        runs in 1_usize..5,
+        reverse in any::<bool>(),
+    ) {
+        let order = &orders()[usize::from(reverse)];
+        let io = FaultIo::new();
+        let cache = cache(frames);
+        let list = sorted(order, &versions(&keys));
+        let whole = run(&io, "/".as_ref(), 9, order, &cache, &list);
+        walk(&mut RunCursor::new(&whole), order, &list, &steps);
+        walk(&mut RunCursor::past_cache(&whole), order, &list, &steps);
+        let level = level(&io, order, &cache, &list, runs);
+        walk(&mut LevelCursor::new(&level), order, &list, &steps);
+        walk(&mut LevelCursor::past_cache(&level), order, &list, &steps);
+        walk(&mut LevelCursor::new(&[]), order, &[], &steps);
+    }
+}
+
+fn many() -> Vec<Held> {
+    versions(&(0..4_000).collect::<Vec<_>>())
+}
+
+#[test]
+fn both_ways_through_a_deep_run() {
+    for order in &orders() {
+        let io = FaultIo::new();
+        let cache = cache(8);
+        let list = sorted(order, &many());
+        let run = run(&io, "/".as_ref(), 1, order, &cache, &list);
+        assert!(run.meta().internal_pages > 4);
+        for mut cursor in [RunCursor::new(&run), RunCursor::past_cache(&run)] {
+            assert_eq!(all_of(&mut cursor).unwrap(), list);
+            cursor.seek_last().unwrap();
+            for expected in list.iter().rev() {
+                assert_eq!(cursor.at(), Some(expected.version()));
+                cursor.prev().unwrap();
+            }
+            assert_eq!(cursor.at(), None);
+        }
+    }
+}
+
+#[test]
+fn a_long_scan_leaves_few_pages_in_the_cache_and_reads_several_at_once() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let cache = cache(1_000);
+    let list = sorted(order, &many());
+    let run = run(&io, "/".as_ref(), 1, order, &cache, &list);
+    let leaves = u64::from(run.meta().leaf_pages);
+    let (before, calls) = (cache.stats(), io.calls());
+    assert_eq!(all_of(&mut RunCursor::new(&run)).unwrap(), list);
+    let (after, calls) = (cache.stats(), io.calls() - calls);
+    let read = after.misses - before.misses;
+    let internal = u64::from(run.meta().internal_pages) - 1;
+    assert_eq!(read, internal + u64::from(LEAVES_INTO_CACHE));
+    assert!(
+        calls < read + leaves / 4,
+        "{calls} calls for {leaves} leaves"
+    );
+    // What is in the cache is used.
+    let (before, calls) = (cache.stats(), io.calls());
+    let mut cursor = RunCursor::new(&run);
+    cursor.seek_first().unwrap();
+    assert_eq!((cache.stats().misses, io.calls()), (before.misses, calls));
+}
+
+#[test]
+fn a_failure_at_any_read_leaves_the_cursor_nowhere_and_the_next_seek_goes_well() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let list = sorted(order, &versions(&(0..1_200).collect::<Vec<_>>()));
+    let cold = cache(4);
+    let level = level(&io, order, &cold, &list, 2);
+    let mut call = 0;
+    let mut failures = 0;
+    loop {
+        let fault = io.calls() + call;
+        io.fail_call(fault, Fault::Fail(EIO));
+        let mut cursor = LevelCursor::new(&level);
+        let result = all_of(&mut cursor);
+        if io.calls() <= fault {
+            break;
+        }
+        match result {
+            // A read of several leaves failed, and they were read one by one.
+            Ok(all) => assert_eq!(all, list),
+            Err(error) => {
+                assert!(error.to_string().contains("cannot read"), "{error}");
+                assert_eq!(cursor.at(), None);
+                cursor.next().unwrap();
+                assert_eq!(cursor.at(), None);
+                failures += 1;
+            }
+        }
+        cursor.seek(&key(600), 10_000).unwrap();
+        assert_eq!(cursor.at().unwrap().key, key(600));
+        call += 1;
+    }
+    assert!(failures > 10, "{failures} of {call}");
+}

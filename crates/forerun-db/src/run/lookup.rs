@@ -212,12 +212,22 @@ pub(crate) fn multi_get(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
+    sink: impl FnMut(usize, Result<Found<'_>>),
+) {
+    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, sink);
+}
+
+/// [`multi_get`] with `W` lookups in flight.
+fn multi_get_in_flight<const W: usize>(
+    tree: &Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
     mut sink: impl FnMut(usize, Result<Found<'_>>),
 ) {
     let mut first = 0;
     while first < keys.len() {
         let chunk = &keys[first..keys.len().min(first + CHUNK_KEYS)];
-        first += look_up_chunk(tree, chunk, context, |position, found| {
+        first += look_up_chunk::<W>(tree, chunk, context, |position, found| {
             sink(first + position, found);
         });
     }
@@ -271,7 +281,7 @@ impl<'g> Candidates<'g> {
 
 /// Looks up the keys of a chunk, and returns how many: fewer than all where the cache is so small that what they read
 /// fills it.
-fn look_up_chunk(
+fn look_up_chunk<const W: usize>(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
@@ -290,7 +300,7 @@ fn look_up_chunk(
         begun += 1;
         Some(find_in(runs, key, context.search, &reads))
     });
-    interleave_with::<IN_FLIGHT, _, _>(&reads, lookups, sink);
+    interleave_with::<W, _, _>(&reads, lookups, sink);
     let crowded = reads.crowded();
     drop(reads);
     drop(pin);

@@ -1,1 +1,298 @@
+//! Lookups in trees of runs, against looking at everything.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forerun_core::interleave_with;
+use proptest::prelude::*;
+
+use super::*;
+use crate::comparator::KeyOrder;
+use crate::io::fault::{EIO, Fault, FaultIo};
+use crate::io::{Io, OsIo};
+use crate::run::testing::{answer, cache, key, levels, orders, run};
+use crate::tree::testing::{Held, held};
+
+type Answer = Option<Option<Vec<u8>>>;
+
+fn owned(found: Found<'_>) -> Answer {
+    match found {
+        Found::Value(value) => Some(Some(value.to_vec())),
+        Found::Deleted => Some(None),
+        Found::Missing => None,
+    }
+}
+
+fn context(cache: &Arc<PageCache>, backend: ReadBackend, search: RowSearch) -> ReadContext {
+    ReadContext {
+        cache: Arc::clone(cache),
+        backend,
+        search,
+    }
+}
+
+fn multi(tree: &Levels, keys: &[SearchKey<'_>], context: &ReadContext) -> Vec<Result<Answer>> {
+    let mut answers: Vec<Option<Result<Answer>>> = keys.iter().map(|_| None).collect();
+    multi_get(tree, keys, context, |position, found| {
+        let before = answers[position].replace(found.map(owned));
+        assert!(before.is_none(), "key {position} is answered twice");
+    });
+    answers.into_iter().map(Option::unwrap).collect()
+}
+
+/// Checks a batch, and each of its keys alone.
+fn check(
+    tree: &Levels,
+    versions: &BTreeMap<Vec<u8>, Vec<Held>>,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+) {
+    let expected = |key: &SearchKey<'_>| {
+        let of_key = versions.get(key.key).map_or(&[][..], Vec::as_slice);
+        answer(tree.order(), of_key, key)
+    };
+    for (key, found) in keys.iter().zip(multi(tree, keys, context)) {
+        assert_eq!(found.unwrap(), expected(key), "{:?}", key);
+    }
+    for key in keys.iter().take(20) {
+        let found = get(tree, *key, context, owned).unwrap();
+        assert_eq!(found, expected(key));
+    }
+}
+
+fn by_key(versions: &[Held]) -> BTreeMap<Vec<u8>, Vec<Held>> {
+    let mut map: BTreeMap<Vec<u8>, Vec<Held>> = BTreeMap::new();
+    for version in versions {
+        map.entry(version.key.clone())
+            .or_default()
+            .push(version.clone());
+    }
+    map
+}
+
+/// Versions in the order of writing: numbers of keys, and whether it is a deletion.
+fn written(ops: &[(u16, bool)]) -> Vec<Held> {
+    ops.iter()
+        .enumerate()
+        .map(|(at, &(number, deletes))| {
+            let sequence = at as u64 + 1;
+            let value = format!("{sequence} of {number}").repeat(1 + at % 9);
+            held(
+                &key(number.into()),
+                sequence,
+                (!deletes).then_some(value.as_bytes()),
+            )
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_batch_finds_what_looking_at_everything_finds(
+        ops in prop::collection::vec((0_u16..400, prop::bool::weighted(0.2)), 1..900),
+        cuts in prop::collection::vec(0_usize..900, 0..5),
+        wanted in prop::collection::vec((0_u16..420, 0_u64..1_000), 1..300),
+        frames in prop_oneof![Just(1), Just(4), Just(30), Just(500)],
+        real in any::<bool>(),
+        reverse in any::<bool>(),
+    ) {
+        let versions = written(&ops);
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| *cut.min(&versions.len())).collect();
+        cuts.sort_unstable();
+        let order = &orders()[usize::from(reverse)];
+        let temporary = tempfile::tempdir().unwrap();
+        let model = FaultIo::new();
+        let (io, dir): (&dyn Io, &Path) = match real {
+            true => (&OsIo, temporary.path()),
+            false => (&model, "/".as_ref()),
+        };
+        let cache = cache(frames);
+        let tree = levels(io, dir, order, &cache, &versions, &cuts);
+        let map = by_key(&versions);
+        let keys: Vec<_> = wanted.iter().map(|&(number, at)| (key(number.into()), at)).collect();
+        let keys: Vec<_> = keys.iter().map(|(key, at)| SearchKey::new(key, *at)).collect();
+        for search in RowSearch::ALL {
+            for backend in ReadBackend::ALL {
+                check(&tree, &map, &keys, &context(&cache, backend, search));
+            }
+        }
+    }
+}
+
+/// A tree of three levels of pages in each of its runs.
+fn deep(io: &FaultIo, cache: &Arc<PageCache>, order: &KeyOrder) -> (Levels, Vec<Held>) {
+    let mut versions: Vec<_> = (0..3_000)
+        .map(|n| held(&key(n), n as u64 + 1, Some(format!("value {n}").as_bytes())))
+        .collect();
+    versions.extend((0..600).map(|n| {
+        let value = format!("second {n}");
+        let value = (n % 7 != 0).then_some(value.as_bytes());
+        held(&key(n * 5 + 1), n as u64 + 3_001, value)
+    }));
+    let tree = levels(io, "/".as_ref(), order, cache, &versions, &[3_000]);
+    assert!(tree.runs().any(|(_, run)| run.meta().internal_pages > 1));
+    (tree, versions)
+}
+
+#[test]
+fn every_key_of_a_deep_tree_is_found_and_none_between() {
+    for order in &orders() {
+        let io = FaultIo::new();
+        for frames in [4, 1_000] {
+            let cache = cache(frames);
+            let (tree, versions) = deep(&io, &cache, order);
+            let mut keys: Vec<_> = (0..3_000).map(key).collect();
+            keys.extend((0..3_000).step_by(7).map(|n| [&key(n)[..], b"~"].concat()));
+            keys.extend((0..3_000).step_by(11).map(|n| key(n)[..50].to_vec()));
+            keys.extend([vec![], vec![0], vec![255; 300]]);
+            let keys: Vec<_> = keys.iter().map(|key| SearchKey::new(key, 10_000)).collect();
+            for search in RowSearch::ALL {
+                let context = context(&cache, ReadBackend::Auto, search);
+                check(&tree, &by_key(&versions), &keys, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failure_at_any_read_fails_only_keys_of_that_page() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let wanted: Vec<_> = (0..3_000).step_by(43).map(key).collect();
+    let keys: Vec<_> = wanted
+        .iter()
+        .map(|key| SearchKey::new(key, 10_000))
+        .collect();
+    let (mut call, mut most) = (0, 0);
+    loop {
+        let cache = cache(1_000);
+        let (tree, versions) = deep(&io, &cache, order);
+        let map = by_key(&versions);
+        let context = context(&cache, ReadBackend::Auto, RowSearch::Heads);
+        let fault = io.calls() + call;
+        io.fail_call(fault, Fault::Fail(EIO));
+        let answers = multi(&tree, &keys, &context);
+        if io.calls() <= fault {
+            break;
+        }
+        let mut failed = 0;
+        for (key, found) in keys.iter().zip(answers) {
+            match found {
+                Ok(found) => assert_eq!(found, answer(order, &map[key.key], key)),
+                Err(error) => {
+                    assert!(error.to_string().contains("cannot read"), "{error}");
+                    failed += 1;
+                }
+            }
+        }
+        // A leaf fails few keys, an internal page of several failed many.
+        assert!(
+            (1..keys.len()).contains(&failed),
+            "read {call}: {failed} keys"
+        );
+        most = most.max(failed);
+        check(&tree, &map, &keys, &context);
+        call += 1;
+    }
+    assert!(call > 50 && most > 3, "{call} reads, {most} keys");
+}
+
+#[test]
+fn damage_is_an_error_or_changes_nothing() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let versions: Vec<_> = (0..600)
+        .map(|n| held(&key(n), n as u64 + 1, Some(b"v")))
+        .collect();
+    let clean = cache(100);
+    let path = run(&io, "/".as_ref(), 1, order, &clean, &versions)
+        .path()
+        .to_owned();
+    let bytes = io.read(&path).unwrap();
+    let wanted: Vec<_> = (0..600).step_by(3).map(key).collect();
+    let keys: Vec<_> = wanted
+        .iter()
+        .map(|key| SearchKey::new(key, 1_000))
+        .collect();
+    let mut damaged = 0;
+    for at in (0..bytes.len()).step_by(211) {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1 << (at % 8);
+        io.write(&path, &bytes);
+        let cache = cache(100);
+        let Ok(run) = Run::open(&io, &path, 1, order.clone(), &cache) else {
+            damaged += 1;
+            continue;
+        };
+        let tree = Levels::with_runs(order.clone(), [(0, Arc::new(run))]);
+        let context = context(&cache, ReadBackend::Auto, RowSearch::Heads);
+        let mut errors = 0;
+        for found in multi(&tree, &keys, &context) {
+            match found {
+                Ok(found) => assert_eq!(found, Some(Some(b"v".to_vec()))),
+                Err(error) => {
+                    assert!(
+                        error.to_string().contains("is corrupt at offset"),
+                        "{error}"
+                    );
+                    errors += 1;
+                }
+            }
+        }
+        assert!(errors < keys.len());
+        damaged += usize::from(errors > 0);
+    }
+    assert!(damaged > 10);
+}
+
+#[test]
+fn values_longer_than_a_page_are_found() {
+    let order = &orders()[0];
+    for frames in [4, 100] {
+        let io = FaultIo::new();
+        let cache = cache(frames);
+        let long = |n: usize| vec![n as u8; 1_000 + 7_000 * (n % 3)];
+        let versions: Vec<_> = (0..100)
+            .map(|n| held(&key(n), n as u64 + 1, Some(&long(n))))
+            .collect();
+        let tree = levels(&io, "/".as_ref(), order, &cache, &versions, &[50]);
+        let wanted: Vec<_> = (0..110).chain(0..110).map(key).collect();
+        let keys: Vec<_> = wanted
+            .iter()
+            .map(|key| SearchKey::new(key, 1_000))
+            .collect();
+        for backend in ReadBackend::ALL {
+            let context = context(&cache, backend, RowSearch::Heads);
+            check(&tree, &by_key(&versions), &keys, &context);
+        }
+    }
+}
+
+#[test]
+fn a_waiting_lookup_is_small() {
+    let io = FaultIo::new();
+    let cache = cache(10);
+    let run = run(
+        &io,
+        "/".as_ref(),
+        1,
+        &orders()[0],
+        &cache,
+        &[held(b"a", 1, Some(b"v"))],
+    );
+    let pin = cache::pin();
+    let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
+    let runs = [&*run];
+    let lookup = find_in(&runs, SearchKey::new(b"a", 1), RowSearch::Heads, &reads);
+    let bytes = size_of_val(&lookup);
+    println!(
+        "{bytes} bytes a lookup, {} all in flight",
+        bytes * IN_FLIGHT
+    );
+    assert!(bytes <= 320, "{bytes} bytes");
+    interleave_with::<1, _, _>(&reads, [lookup], |_, found| {
+        assert_eq!(found.unwrap(), Found::Value(b"v"));
+    });
+}

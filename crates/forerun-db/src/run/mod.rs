@@ -38,6 +38,8 @@ mod reader;
 mod row_search;
 mod search;
 mod stored;
+#[cfg(test)]
+mod testing;
 mod writer;
 
 pub(crate) use meta::{RangeTombstone, RunMeta};
