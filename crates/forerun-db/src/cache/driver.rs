@@ -50,7 +50,7 @@ pub(crate) trait PageSource: Sync {
 }
 
 /// Pages lent to a batch from which on it comes to an end: no new lookups begin.
-const CROWDED_FROM: usize = 32;
+const CROWDED_FROM: usize = 8;
 
 /// The reads of one batch.
 pub(crate) struct Reads<'g> {
@@ -122,7 +122,6 @@ impl<'g> Reads<'g> {
         page_no: u32,
         location: PageLocation,
     ) -> Awaited<'_, 'g> {
-        self.misses.set(self.misses.get() + 1);
         Awaited {
             reads: self,
             request: Some(self.request(source, page_no, location)),
@@ -147,6 +146,8 @@ impl<'g> Reads<'g> {
         });
         if let Some((at, request)) = open {
             request.waiters += 1;
+            // For the others it is as if it had been there.
+            self.hits.set(self.hits.get() + 1);
             if request.outcome.is_none() {
                 self.parked.set(self.parked.get() + 1);
             }
@@ -165,6 +166,10 @@ impl<'g> Reads<'g> {
             outcome: lent.or_else(|| check(source, page_no, location).err().map(Err)),
         };
         let wait = request.outcome.is_none();
+        match wait {
+            true => self.misses.set(self.misses.get() + 1),
+            false => self.hits.set(self.hits.get() + 1),
+        }
         let at = match state.free.pop() {
             Some(at) => {
                 state.requests[at as usize] = request;

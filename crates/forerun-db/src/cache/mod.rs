@@ -44,9 +44,11 @@ use policy::Policy;
 /// Of the budget, the part that pages have whatever else is charged to it: a quarter.
 const PAGES_AT_LEAST: usize = 4;
 
-/// Of the pages' bytes, the part that is evicted ahead of need, and the most frames that is.
+/// Of the frames, the part that is emptied ahead of need, and how many that is at least, if they are not a quarter of
+/// all, and at most: a chunk of a batch may read that many pages while its own pin is in the way of emptying more.
 const RESERVE_SHARE: usize = 16;
-const RESERVE_MOST_FRAMES: usize = 512;
+const RESERVE_LEAST_FRAMES: usize = 64;
+const RESERVE_MOST_FRAMES: usize = 256;
 
 /// Of the pages' bytes, the most that one large page takes, and that is kept free for the next ones; and how many pages
 /// that shall be.
@@ -272,11 +274,14 @@ impl PageCache {
         if len > self.frames.page_bytes() {
             return HeapPage::new(len).map(Filled::Heap);
         }
-        let blank = {
-            let mut state = self.lock();
-            self.blank(&mut state)
-        };
+        let take = || self.blank(&mut self.lock());
+        let mut blank = take();
         self.evict_ahead(pin);
+        if blank.is_none() {
+            // Readers may have gone that frames wait for.
+            pin.flush();
+            blank = take();
+        }
         match blank {
             Some(blank) => Some(Filled::Frame(OwnedFrame {
                 cache: self,
@@ -335,11 +340,12 @@ impl PageCache {
             let mut state = self.lock();
             let budget = self.budget_bytes(&state);
             let stride_bytes = self.frames.stride_bytes();
-            let reserve = (budget / RESERVE_SHARE)
-                .clamp(stride_bytes, RESERVE_MOST_FRAMES * stride_bytes)
-                + state.claimed_bytes;
+            let frames = budget / stride_bytes;
+            let least = RESERVE_LEAST_FRAMES.min(frames / 4).max(1);
+            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_MOST_FRAMES);
             // Once it is worth it, several at a time.
-            let slack = (reserve / 2).min(EVICT_AT_ONCE / 2 * stride_bytes);
+            let slack = (reserve / 2).min(EVICT_AT_ONCE / 2) * stride_bytes;
+            let reserve = reserve * stride_bytes + state.claimed_bytes;
             if self.available_bytes(&state) + slack >= reserve && state.claimed_bytes == 0 {
                 return;
             }
@@ -361,11 +367,12 @@ impl PageCache {
         }
     }
 
-    /// Bytes that pages may take before anything else must go, now or when readers have gone.
+    /// Bytes that frames may take before anything else must go, now or when readers have gone.
     fn available_bytes(&self, state: &State) -> usize {
-        let free = state.free.len() * self.frames.stride_bytes();
-        (self.budget_bytes(state) + free + state.waiting_bytes)
-            .saturating_sub(Self::held_bytes(state))
+        let stride_bytes = self.frames.stride_bytes();
+        let held = Self::held_bytes(state) - state.waiting_bytes;
+        let room = self.budget_bytes(state).saturating_sub(held);
+        state.free.len() * stride_bytes + room / stride_bytes * stride_bytes
     }
 
     /// Takes a blank back that has `bytes` of memory.

@@ -182,6 +182,27 @@ fn shuffled(count: u32, of: u32, seed: u64) -> Vec<u32> {
         .collect()
 }
 
+/// Waits until all that was evicted is free: readers of other tests may be in its way.
+fn settle(cache: &PageCache) {
+    for _ in 0..20_000 {
+        if cache.lock().waiting_bytes == 0 && cache.lent_bytes.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        reclaim();
+        std::thread::sleep(std::time::Duration::from_micros(500));
+    }
+    panic!("frames wait for nobody: {:?}", cache.stats());
+}
+
+/// Takes pages so slowly that each finds a frame.
+fn scan(source: &Numbered, pages: impl Iterator<Item = u32>) {
+    let pages: Vec<_> = pages.collect();
+    for part in pages.chunks(4) {
+        settle(source.slots.cache());
+        take_all(source, part, ReadBackend::Sync);
+    }
+}
+
 #[test]
 fn every_page_comes_out_as_it_is_whatever_the_budget_and_the_backend() {
     let dir = tempfile::tempdir().unwrap();
@@ -272,20 +293,15 @@ fn a_page_that_is_not_what_was_written_is_an_error_that_names_it() {
 fn a_scan_does_not_push_out_what_is_used_all_the_time() {
     let io = FaultIo::new();
     let cache = cache_of(128);
-    let source = Numbered::modelled(&io, &cache, vec![PAGE; 5_000]);
-    let hot: Vec<u32> = (0..64).collect();
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 2_000]);
     for _ in 0..4 {
-        take_all(&source, &hot, ReadBackend::Sync);
+        scan(&source, 0..64);
     }
-    let scan: Vec<u32> = (100..5_000).collect();
-    for part in scan.chunks(500) {
-        take_all(&source, part, ReadBackend::Sync);
-    }
+    scan(&source, 100..2_000);
     let before = cache.stats();
-    take_all(&source, &hot, ReadBackend::Sync);
-    let after = cache.stats();
-    assert!(after.evictions > 4_000, "{after:?}");
-    let lost = after.misses - before.misses;
+    assert!(before.evictions > 1_800, "{before:?}");
+    take_all(&source, &(0..64).collect::<Vec<_>>(), ReadBackend::Sync);
+    let lost = cache.stats().misses - before.misses;
     assert!(lost <= 6, "{lost} of 64 hot pages were pushed out");
 }
 
@@ -294,18 +310,17 @@ fn a_page_that_comes_back_soon_is_kept_longer() {
     let io = FaultIo::new();
     let cache = cache_of(100);
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 3_000]);
+    let resident = |page_no| source.slots.get(page_no, PAGE, &pin()).is_some();
     // The main queue is filled, page 0 goes through the small one and comes back.
     for _ in 0..4 {
-        take_all(&source, &(1..80).collect::<Vec<_>>(), ReadBackend::Sync);
+        scan(&source, 1..60);
     }
-    take_all(&source, &[0], ReadBackend::Sync);
-    take_all(&source, &(100..160).collect::<Vec<_>>(), ReadBackend::Sync);
-    let before = cache.stats().misses;
-    take_all(&source, &[0], ReadBackend::Sync);
-    assert_eq!(cache.stats().misses, before + 1, "it had gone");
-    take_all(&source, &(200..400).collect::<Vec<_>>(), ReadBackend::Sync);
-    take_all(&source, &[0], ReadBackend::Sync);
-    assert_eq!(cache.stats().misses, before + 201, "and stays");
+    scan(&source, [0].into_iter());
+    scan(&source, 100..140);
+    assert!(!resident(0));
+    scan(&source, [0].into_iter());
+    scan(&source, 200..400);
+    assert!(resident(0));
 }
 
 #[test]
@@ -316,7 +331,7 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 1_000]);
     let some = shuffled(3_000, 1_000, 5);
     take_all(&source, &some, ReadBackend::Sync);
-    reclaim();
+    settle(&cache);
     let full = cache.stats();
     assert!(
         full.used_bytes <= capacity && full.used_bytes > capacity * 8 / 10,
@@ -325,9 +340,9 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     let charge = cache.charge(capacity / 2);
     let again: Vec<Charge> = (0..10).map(|_| cache.charge(100)).collect();
     take_all(&source, &some, ReadBackend::Sync);
-    reclaim();
+    settle(&cache);
     take_all(&source, &some[..100], ReadBackend::Sync);
-    reclaim();
+    settle(&cache);
     let charged = cache.stats();
     assert!(charged.used_bytes <= capacity, "{charged:?}");
     // However much is charged, pages have a quarter.
@@ -338,7 +353,7 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     assert!(cache.stats().misses <= before + 1);
     drop((charge, again, all));
     take_all(&source, &some, ReadBackend::Sync);
-    reclaim();
+    settle(&cache);
     let back = cache.stats().used_bytes;
     assert!(back <= capacity && back > capacity * 8 / 10, "{back}");
     drop(source);
@@ -363,7 +378,7 @@ fn pages_longer_than_a_frame_are_cached_too_and_counted() {
             take_all(&source, &shuffled(1_000, 100, seed), ReadBackend::Sync),
             []
         );
-        reclaim();
+        settle(&cache);
         let stats = cache.stats();
         assert!(stats.used_bytes <= capacity, "{stats:?}");
     }
@@ -375,14 +390,14 @@ fn pages_longer_than_a_frame_are_cached_too_and_counted() {
     // One that is longer than pages may be is read all the same.
     let long = Numbered::modelled(&io, &cache, vec![capacity * 2; 2]);
     assert_eq!(take_all(&long, &[0, 1, 0, 1], ReadBackend::Sync), []);
-    reclaim();
+    settle(&cache);
     assert!(cache.stats().used_bytes <= capacity);
 }
 
 #[test]
 fn a_run_that_is_dropped_gives_its_frames_back() {
     let io = FaultIo::new();
-    let cache = cache_of(64);
+    let cache = cache_of(90);
     for _ in 0..20 {
         let source = Numbered::modelled(&io, &cache, vec![PAGE; 50]);
         let large = Numbered::modelled(&io, &cache, vec![2 * PAGE; 5]);
@@ -441,14 +456,9 @@ fn threads_hammer_a_tiny_cache() {
                 take_all(&other, &shuffled(20, 10, 3), ReadBackend::Sync);
             }
         });
-        for _ in 0..3 {
-            reclaim();
-        }
+        settle(&cache);
         let stats = cache.stats();
-        assert!(
-            stats.used_bytes <= stats.capacity_bytes + 64 * PAGE,
-            "{stats:?}"
-        );
+        assert!(stats.used_bytes <= stats.capacity_bytes, "{stats:?}");
     }
 }
 
@@ -506,13 +516,14 @@ proptest! {
         let cache = cache_of(frames);
         let source = Numbered::modelled(&io, &cache, vec![PAGE; 50]);
         for page_no in wanted {
+            settle(&cache);
             let resident = source.slots.get(page_no, PAGE, &pin()).is_some();
             let (before, calls) = (cache.stats(), io.calls());
             take_all(&source, &[page_no], ReadBackend::Sync);
             let after = cache.stats();
             prop_assert_eq!(after.hits - before.hits, u64::from(resident));
             prop_assert_eq!(io.calls() - calls, u64::from(!resident));
-            prop_assert!(source.slots.get(page_no, PAGE, &pin()).is_some() || frames < 6);
+            prop_assert!(source.slots.get(page_no, PAGE, &pin()).is_some());
         }
     }
 }
