@@ -1,16 +1,24 @@
-//! LMDB as an engine of the lookup benches: one database, loaded in key order, its file wholly in the system's cache.
+//! LMDB as an engine: one database. Of a run's bench it is loaded in key order and only read; of the store's it is
+//! written and read, without a sync at each commit (`MDB_NOSYNC`), as the others are there.
+//!
+//! Its cache is the system's: the file is mapped. Each batch is read in a transaction of its own, and so is each write.
 
 use anyhow::{Context, Result, bail};
-use forerun_bench::engine::{Engine, Reader, Store, Writer};
+use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
 use forerun_bench::workload::{Dataset, EntryBuffer};
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, PutFlags, RoTxn, WithTls};
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
+use std::ops::Bound;
+use std::path::Path;
 use tempfile::TempDir;
 
 use crate::copied::Copied;
 
-/// One `get` after the other, in one transaction.
+/// One `get` after the other, in one transaction a batch.
 pub const GET: &str = "get";
+
+/// Bytes an entry takes besides its key and value where pages are half full, at most.
+const OVERHEAD_BYTES: usize = 64;
 
 /// LMDB.
 pub struct Lmdb;
@@ -24,32 +32,21 @@ impl Engine for Lmdb {
         vec![GET.to_owned()]
     }
 
-    fn open(&self, _: &Dataset, _: u64) -> Result<Box<dyn Store>> {
-        bail!("LMDB is loaded in order")
+    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+        Ok(Box::new(LmdbStore::open(need, EnvFlags::NO_SYNC)?))
     }
 
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
-        let directory = tempfile::tempdir()?;
-        let entry_bytes = data.key_bytes() + data.value_bytes() + 64;
-        let map_bytes = 2 * data.keys() as usize * entry_bytes + (64 << 20);
-        let mut options = EnvOpenOptions::new();
-        options
-            .map_size(map_bytes.next_multiple_of(4096))
-            .max_dbs(1);
-        // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a new directory of our own.
-        let env = unsafe { options.open(directory.path()) }.context("opening LMDB")?;
-        let database = unnamed(&env)?;
-        let mut txn = env.write_txn()?;
+        let store = LmdbStore::open(&Need::of(data, 0), EnvFlags::empty())?;
+        let database = unnamed(&store.env)?;
+        let mut txn = store.env.write_txn()?;
         let mut entry = EntryBuffer::default();
         for index in 0..data.keys() {
             data.entry(index, &mut entry);
             database.put_with_flags(&mut txn, PutFlags::APPEND, &entry.key, &entry.value)?;
         }
         txn.commit()?;
-        Ok(Some(Box::new(LmdbStore {
-            env,
-            _directory: directory,
-        })))
+        Ok(Some(Box::new(store)))
     }
 }
 
@@ -65,7 +62,32 @@ fn unnamed(env: &Env) -> Result<Database<'_, Bytes, Bytes>> {
 /// An open LMDB; dropped before its directory.
 struct LmdbStore {
     env: Env,
-    _directory: TempDir,
+    directory: TempDir,
+}
+
+impl LmdbStore {
+    fn open(need: &Need, flags: EnvFlags) -> Result<LmdbStore> {
+        let directory = need.directory()?;
+        // Address space: pages may be half full, values of a page or so take whole ones, and what a write frees is used
+        // again when no reader sees it any more.
+        let entries = Need {
+            spare_entries: 0,
+            ..need.clone()
+        };
+        let map_bytes = entries.total_bytes(OVERHEAD_BYTES).saturating_mul(4);
+        let map_bytes = map_bytes.saturating_add(1 << 30).min(1 << 44);
+        let mut options = EnvOpenOptions::new();
+        options
+            .map_size(map_bytes.next_multiple_of(4096))
+            .max_dbs(1);
+        // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a new directory of our own.
+        // Without a sync a crash of the system may leave it damaged; then it is not opened again, but gone.
+        let env = unsafe { options.flags(flags).open(directory.path()) };
+        Ok(LmdbStore {
+            env: env.context("opening LMDB")?,
+            directory,
+        })
+    }
 }
 
 impl Store for LmdbStore {
@@ -74,19 +96,30 @@ impl Store for LmdbStore {
             bail!("LMDB has no strategy {strategy:?}");
         }
         Ok(Box::new(LmdbReader {
-            txn: self.env.read_txn()?,
+            env: &self.env,
             database: unnamed(&self.env)?,
             copied: Copied::default(),
         }))
     }
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        bail!("LMDB is only read here")
+        Ok(Box::new(LmdbWriter {
+            env: &self.env,
+            database: unnamed(&self.env)?,
+        }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(self.env.force_sync()?)
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(self.directory.path())
     }
 }
 
 struct LmdbReader<'a> {
-    txn: RoTxn<'a, WithTls>,
+    env: &'a Env,
     database: Database<'a, Bytes, Bytes>,
     copied: Copied,
 }
@@ -94,8 +127,9 @@ struct LmdbReader<'a> {
 impl Reader for LmdbReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
         self.copied.clear();
+        let txn = self.env.read_txn()?;
         for key in keys {
-            let value = self.database.get(&self.txn, key)?;
+            let value = self.database.get(&txn, key)?;
             self.copied.keep(value);
         }
         Ok(self.copied.found())
@@ -103,5 +137,43 @@ impl Reader for LmdbReader<'_> {
 
     fn value(&self, at: usize) -> Option<&[u8]> {
         self.copied.get(at)
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let txn = self.env.read_txn()?;
+        let mut given = 0;
+        let range = (Bound::Included(from), Bound::Unbounded);
+        for entry in self.database.range(&txn, &range)?.take(limit) {
+            let (key, value) = entry?;
+            each(key, value);
+            given += 1;
+        }
+        Ok(given)
+    }
+}
+
+struct LmdbWriter<'a> {
+    env: &'a Env,
+    database: Database<'a, Bytes, Bytes>,
+}
+
+impl Writer for LmdbWriter<'_> {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut txn = self.env.write_txn()?;
+        self.database.put(&mut txn, key, value)?;
+        Ok(txn.commit()?)
+    }
+
+    fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
+        let mut txn = self.env.write_txn()?;
+        for entry in entries {
+            self.database.put(&mut txn, &entry.key, &entry.value)?;
+        }
+        Ok(txn.commit()?)
     }
 }

@@ -3,20 +3,34 @@
 //! - `memtable`: RocksDB, memtable only, twice: as it is by default, and with its finger search
 //!   (`memtable_batch_lookup_optimization`, its pull request 14428).
 //! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its cache.
+//! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as a program has them.
 //! - `hash`: hashbrown, papaya and scc.
 //!
 //! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not a default member of
-//! the workspace, and RocksDB is a feature of it:
+//! the workspace, and RocksDB is a feature of it, as are the other stores on disk:
 //!
 //! ```sh
 //! cargo run --release -p forerun-bench-compare -- memtable --batch 1,32,64
+//! cargo run --release -p forerun-bench-compare --no-default-features --features lmdb -- ycsb --workload b,c
 //! cargo run --release -p forerun-bench-compare --no-default-features -- hash --size 1GiB
 //! ```
 
+#[cfg(any(
+    feature = "rocksdb",
+    feature = "lmdb",
+    feature = "redb",
+    feature = "fjall"
+))]
 mod copied;
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "lmdb")]
 mod lmdb;
 mod maps;
 mod pages;
+mod peers;
+#[cfg(feature = "redb")]
+mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 
@@ -25,7 +39,7 @@ use forerun_bench::engine::Engine;
 use forerun_bench::hash::contender::GET;
 #[cfg(feature = "rocksdb")]
 use forerun_bench::memtable;
-use forerun_bench::{btree, hash};
+use forerun_bench::{btree, hash, ycsb};
 
 /// Forerun's benches with its peers beside it
 #[derive(Parser)]
@@ -37,17 +51,34 @@ enum Command {
     #[cfg(feature = "rocksdb")]
     Memtable(memtable::Args),
 
-    /// One run of Forerun's beside LMDB, and beside RocksDB where that is built in
+    /// One run of Forerun's beside LMDB and RocksDB, where those are built in
     ///
     /// The column of ratios to a peer compares with RocksDB's MultiGet, or without it with LMDB's get. The peers know no
     /// --order but bytewise.
     Btree(btree::Args),
+
+    /// YCSB's core workloads on Forerun's store beside other stores on disk
+    ///
+    /// All get the same operations in the same rounds, the same threads, and a cache of the same size, but for LMDB, whose
+    /// cache is the system's. RocksDB looks batches up by MultiGet, the others by a loop in one transaction. No store
+    /// syncs at each write. The column of ratios to a peer compares with the first of --peer.
+    Ycsb(Box<Ycsb>),
 
     /// Forerun's hash table beside hashbrown's, papaya's and scc's
     ///
     /// The column of ratios to a peer compares with `get` of hashbrown in a loop. Without --design it measures table,
     /// memc3, hashbrown, papaya and scc; the last two take several times the memory of the others.
     Hash(Hash),
+}
+
+#[derive(clap::Args)]
+struct Ycsb {
+    /// Stores to measure beside Forerun's [default: all that are built in, but for rocksdb-bloom]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    peer: Vec<peers::Peer>,
+
+    #[command(flatten)]
+    bench: ycsb::Args,
 }
 
 #[derive(clap::Args)]
@@ -74,14 +105,31 @@ fn main() -> anyhow::Result<()> {
             )
         }
         Command::Btree(args) => {
+            #[allow(unused_mut, reason = "where no peer is built in")]
+            let mut peers: Vec<&dyn Engine> = Vec::new();
+            #[allow(unused_mut, reason = "as above")]
+            let mut peer = None;
+            #[cfg(feature = "lmdb")]
+            {
+                peers.push(&lmdb::Lmdb);
+                peer = Some(("lmdb", lmdb::GET));
+            }
             #[cfg(feature = "rocksdb")]
-            let (peers, peer): ([&dyn Engine; 2], _) = (
-                [&lmdb::Lmdb, &rocks::RocksRun],
-                ("rocksdb", rocks::MULTIGET),
-            );
-            #[cfg(not(feature = "rocksdb"))]
-            let (peers, peer): ([&dyn Engine; 1], _) = ([&lmdb::Lmdb], ("lmdb", lmdb::GET));
-            btree::run_with(&args, &peers, Some(peer))
+            {
+                peers.push(&rocks::RocksRun);
+                peer = Some(("rocksdb", rocks::MULTIGET));
+            }
+            btree::run_with(&args, &peers, peer)
+        }
+        Command::Ycsb(args) => {
+            let chosen = match &args.peer[..] {
+                [] => peers::Peer::DEFAULT,
+                chosen => chosen,
+            };
+            let engines: Vec<Box<dyn Engine>> = chosen.iter().map(|peer| peer.engine()).collect();
+            let engines: Vec<&dyn Engine> = engines.iter().map(|engine| &**engine).collect();
+            let peer = engines.first().map(|engine| engine.name());
+            ycsb::run_with(&args.bench, &engines, peer)
         }
         Command::Hash(mut args) => {
             args.peer_pages.apply()?;

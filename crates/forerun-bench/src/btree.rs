@@ -3,7 +3,7 @@
 //! A strategy is a row search (`plain`, `prefetch1`, ...), one key after the other; or the same for a batch of keys that
 //! are in flight together (`multiget-plain`, ...). The bench can be run with peers beside it: see [`run_with`].
 
-use crate::engine::{Engine, Reader, Store, Writer};
+use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
 use crate::output::{Output, on_stdout, or};
 use crate::progress::Progress;
@@ -199,7 +199,7 @@ impl Engine for RunEngine {
         alone.into_iter().chain(batched).collect()
     }
 
-    fn open(&self, _: &Dataset, _: u64) -> Result<Box<dyn Store>> {
+    fn open(&self, _: &Need) -> Result<Box<dyn Store>> {
         bail!("a run is written in order, and whole")
     }
 

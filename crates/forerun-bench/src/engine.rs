@@ -1,16 +1,81 @@
 //! What the lookup benches ask of a store, be it Forerun's or a peer's.
 //!
 //! ```text
-//!  Engine --open--> Store --reader(strategy)--> Reader   one a reading thread, made on it
-//!    |                 \----writer()----------> Writer   one a writing thread, made on it
-//!    name, strategies
+//!  Engine --open(Need)--> Store --reader(strategy)--> Reader   one a reading thread, made on it
+//!    |                    |  \----writer()----------> Writer   one a writing thread, made on it
+//!    name, strategies     settle, directory
 //! ```
 //!
 //! All stores run the same code around these traits: the same keys, batches, threads, clock and
 //! checks. The calls are dynamic and a batch costs one, a nanosecond or two, the same for all.
 
 use crate::workload::{Dataset, EntryBuffer};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// What a store is to hold, and what it may use for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Entries that are loaded.
+    pub keys: u64,
+    /// What is written after that, at most: entries, or versions of entries.
+    pub spare_entries: u64,
+    /// Bytes a key, the longest one's if they differ.
+    pub key_bytes: usize,
+    /// Bytes a value.
+    pub value_bytes: usize,
+    /// For stores on disk.
+    pub place: Place,
+}
+
+/// Where a store on disk lies, and how much of it may be cached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The directory in which each store makes its own; none for the system's place for temporary
+    /// files.
+    pub parent: Option<PathBuf>,
+    /// Bytes of cache, where an engine has one; none for the engine's default.
+    pub cache_bytes: Option<u64>,
+}
+
+impl Need {
+    /// What `data` needs of a store in memory, or of one on disk wherever that is.
+    pub fn of(data: &Dataset, spare_entries: u64) -> Need {
+        Need {
+            keys: data.keys(),
+            spare_entries,
+            key_bytes: data.key_bytes(),
+            value_bytes: data.value_bytes(),
+            place: Place::default(),
+        }
+    }
+
+    /// Bytes that all entries ever written take if each takes `overhead_bytes` besides its key and
+    /// value, or as many as there can be.
+    pub fn total_bytes(&self, overhead_bytes: usize) -> usize {
+        let entry_bytes = self.key_bytes + self.value_bytes + overhead_bytes;
+        let entries = self.keys.saturating_add(self.spare_entries);
+        usize::try_from(entries)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(entry_bytes)
+    }
+
+    /// A new directory for one store, removed when dropped.
+    ///
+    /// # Errors
+    /// The file system's, with the place.
+    pub fn directory(&self) -> Result<TempDir> {
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("forerun-bench-");
+        match &self.place.parent {
+            Some(parent) => builder
+                .tempdir_in(parent)
+                .with_context(|| format!("cannot make a directory in {}", parent.display())),
+            None => builder.tempdir().context("cannot make a directory"),
+        }
+    }
+}
 
 /// A kind of store that can be measured.
 pub trait Engine {
@@ -21,12 +86,16 @@ pub trait Engine {
     /// speedups are relative to it, so it is measured whatever is asked for.
     fn strategies(&self) -> Vec<String>;
 
-    /// An empty store, in memory, without a log, that can take all entries of `data` and
-    /// `spare_entries` more versions of them.
+    /// The way in which one who has a batch at hand looks it up: the last one, unless it is told.
+    fn batched(&self) -> String {
+        self.strategies().pop().unwrap_or_default()
+    }
+
+    /// An empty store that can take what it needs to.
     ///
     /// # Errors
     /// Whatever keeps the store from being made.
-    fn open(&self, data: &Dataset, spare_entries: u64) -> Result<Box<dyn Store>>;
+    fn open(&self, need: &Need) -> Result<Box<dyn Store>>;
 
     /// A store that holds all entries of `data` already, if that is how such a store is made: the
     /// one of an engine that takes entries in key order only. Else it is opened empty and written.
@@ -53,6 +122,20 @@ pub trait Store: Sync {
     /// Whatever keeps it from being made.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
+    /// Writes out what waits in memory, where that is not its place, and waits until nothing goes on
+    /// in the background.
+    ///
+    /// # Errors
+    /// A failed write.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Where its files lie, if it has any.
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+
     /// What there is to tell of a loaded store, such as `("memory", "310 MB, huge pages")`.
     fn facts(&self) -> Vec<(String, String)> {
         Vec::new()
@@ -70,6 +153,20 @@ pub trait Reader {
 
     /// The value that the last [`Reader::read`] found for its `at`-th key.
     fn value(&self, at: usize) -> Option<&[u8]>;
+
+    /// Hands over the first `limit` entries, in key order, from the first one whose key is not below
+    /// `from`, and tells how many there were.
+    ///
+    /// # Errors
+    /// A failed scan; a store that has none.
+    fn scan(
+        &mut self,
+        _from: &[u8],
+        _limit: usize,
+        _each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        bail!("this store is not scanned here")
+    }
 }
 
 /// One thread's writes.
@@ -79,6 +176,16 @@ pub trait Writer {
     /// # Errors
     /// A failed write.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Sets several keys, in one write where the store has such a thing.
+    ///
+    /// # Errors
+    /// A failed write.
+    fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
+        entries
+            .iter()
+            .try_for_each(|entry| self.write(&entry.key, &entry.value))
+    }
 }
 
 /// Writes the entries that come at `turns` of the load order.
@@ -177,7 +284,7 @@ pub(crate) mod tests {
             vec!["single".into(), "batch".into()]
         }
 
-        fn open(&self, _data: &Dataset, _spare_entries: u64) -> Result<Box<dyn Store>> {
+        fn open(&self, _need: &Need) -> Result<Box<dyn Store>> {
             Ok(Box::new(MapStore(RwLock::default())))
         }
     }
@@ -212,6 +319,17 @@ pub(crate) mod tests {
         fn value(&self, at: usize) -> Option<&[u8]> {
             self.values.get(at)?.as_deref()
         }
+
+        fn scan(
+            &mut self,
+            from: &[u8],
+            limit: usize,
+            each: &mut dyn FnMut(&[u8], &[u8]),
+        ) -> Result<usize> {
+            let map = self.map.read().unwrap();
+            let entries = map.range(from.to_vec()..).take(limit);
+            Ok(entries.map(|(key, value)| each(key, value)).count())
+        }
     }
 
     impl Writer for &RwLock<Map> {
@@ -226,7 +344,7 @@ pub(crate) mod tests {
     #[test]
     fn a_right_store_passes_and_a_lying_or_incomplete_one_does_not() {
         let data = Dataset::new(300, 16, 0, 20).unwrap();
-        let store = MapEngine.open(&data, 0).unwrap();
+        let store = MapEngine.open(&Need::of(&data, 0)).unwrap();
         load(&mut *store.writer().unwrap(), &data, 0..150, |_| ()).unwrap();
         let verdict = |strategy| verify(&mut *store.reader(strategy).unwrap(), &data);
         let missing = verdict("single").unwrap_err().to_string();

@@ -1,23 +1,24 @@
 //! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
 //!
 //! ```text
-//!   roofline.rs, memtable.rs, btree.rs, hash/, gather/   the benches: clap arguments and run()
+//!   roofline.rs, memtable.rs, btree.rs, ycsb/, hash/, gather/   the benches: clap arguments and run()
 //!   lookup.rs, shelf.rs, show.rs  lookup workloads over any engine; its store between the turns; what is printed
 //!   engine.rs                     what is asked of a store, ours or a peer's
+//!   store.rs                      Db as such a store
 //!   workload.rs, skew.rs          keys, values, lookups
 //!   harness.rs, threads.rs        alternating rounds; pinned threads that start together
 //!   row.rs, table.rs, page.rs     a result; a table of them; a page of them
 //!   report/                       the page: HTML with inline SVG
-//!   output.rs, progress.rs, machine.rs, size.rs
+//!   output.rs, progress.rs, machine.rs, process.rs, size.rs
 //! ```
 //!
 //! # Running a bench from a command
-//! [`roofline::Args`], [`memtable::Args`], [`btree::Args`] and [`hash::Args`] are clap arguments to flatten into a
+//! [`roofline::Args`], [`memtable::Args`], [`btree::Args`], [`ycsb::Args`] and [`hash::Args`] are clap arguments to flatten into a
 //! subcommand; their modules' `run` measures and prints to the standard output.
 //!
-//! # Measuring a peer beside the memtable
+//! # Measuring a peer beside the memtable, or beside the store
 //! Implement [`engine::Engine`] and its three small companions for the peer, and call
-//! [`memtable::run_with`] with it: the peer gets the same data, cells, rounds and checks, its turns
+//! [`memtable::run_with`] or [`ycsb::run_with`] with it: the peer gets the same data, cells, rounds and checks, its turns
 //! alternate with ours within each cell, and its rows stand in the same table, JSON and page. The
 //! engine's first strategy must look up one key after the other.
 //!
@@ -82,6 +83,7 @@ pub mod machine;
 pub mod memtable;
 pub mod output;
 pub mod page;
+pub mod process;
 pub mod progress;
 pub mod report;
 pub mod roofline;
@@ -90,6 +92,8 @@ mod shelf;
 mod show;
 pub mod size;
 pub mod skew;
+pub mod store;
 pub mod table;
 pub mod threads;
 pub mod workload;
+pub mod ycsb;

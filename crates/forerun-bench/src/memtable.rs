@@ -3,7 +3,7 @@
 //!
 //! The bench can be run with peers beside it: see [`run_with`].
 
-use crate::engine::{Engine, Reader, Store, Writer};
+use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
 use crate::output::{Output, on_stdout, or};
 use crate::progress::Progress;
@@ -181,15 +181,12 @@ impl Engine for MemTableEngine {
         names
     }
 
-    fn open(&self, data: &Dataset, spare_entries: u64) -> Result<Box<dyn Store>> {
+    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
         // Address space, not memory: the table takes it as it grows. An entry's header, tower and
         // padding stay well below the 128 bytes allowed for here.
-        let entry_bytes = data.key_bytes() + data.value_bytes() + 128;
-        let entries = usize::try_from(data.keys() + spare_entries)?;
-        let limit_bytes = entries
-            .checked_mul(entry_bytes)
-            .and_then(|bytes| bytes.checked_add(1 << 20))
-            .ok_or_else(|| anyhow!("{entries} entries do not fit this machine's addresses"))?;
+        let limit_bytes = need.total_bytes(128).checked_add(1 << 20);
+        let limit_bytes = limit_bytes
+            .ok_or_else(|| anyhow!("{} entries do not fit this machine's addresses", need.keys))?;
         let table = MemTable::new(MemTableConfig {
             limit_bytes,
             pages: self.pages,

@@ -39,6 +39,40 @@ pub(crate) fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
     if list.is_empty() { default } else { list }.to_vec()
 }
 
+/// The options of a bench whose rounds last a number of operations, not a time.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+pub struct Counted {
+    /// Rounds; each measures every case once, and a result is the median [default: 5; with --quick
+    /// 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// Tiny sizes: shows that everything runs, not how fast
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Prints one JSON object a line instead of a table
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also writes a self-contained page with plots
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+}
+
+impl Counted {
+    /// The same as the options of any bench.
+    pub fn output(&self) -> Output {
+        Output {
+            rounds: self.rounds,
+            duration_ms: None,
+            quick: self.quick,
+            json: self.json,
+            report: self.report.clone(),
+        }
+    }
+}
+
 impl Output {
     /// The rounds and times asked for.
     pub fn plan(&self) -> Plan {

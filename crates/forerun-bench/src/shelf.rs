@@ -1,7 +1,7 @@
 //! An engine's store between the turns: loaded and checked once, shared by the strategies, and
 //! rebuilt when a writer has changed it too much; and what runs on it in one turn.
 
-use crate::engine::{self, Engine, Store};
+use crate::engine::{self, Engine, Need, Store};
 use crate::harness::{Sample, Turn};
 use crate::progress::Progress;
 use crate::skew::Skew;
@@ -96,18 +96,21 @@ impl<'a> Shelf<'a> {
         if let Some(store) = self.engine.open_loaded(&self.data)? {
             return Ok(store);
         }
-        let store = self.engine.open(&self.data, self.spare_entries)?;
+        let store = self
+            .engine
+            .open(&Need::of(&self.data, self.spare_entries))?;
         let what = format!("loading {}", self.engine.name());
         let bar = self.progress.steps(&what, self.data.keys());
         let all = 0..self.data.keys();
         engine::load(&mut *store.writer()?, &self.data, all, |done| bar.at(done))?;
+        store.settle()?;
         Ok(store)
     }
 
     /// A turn of `fillrandom`.
     pub(crate) fn fill(&self, threads: usize) -> Result<Sample> {
         let data = self.data;
-        let store = self.engine.open(&data, 0)?;
+        let store = self.engine.open(&Need::of(&data, 0))?;
         let keys = data.keys();
         let share = |thread: usize| keys * thread as u64 / threads as u64;
         let spans = self.cores.run(threads, |thread, ready| {

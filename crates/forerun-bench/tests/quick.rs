@@ -5,7 +5,8 @@ use forerun_bench::hash::HashRow;
 use forerun_bench::progress::Progress;
 use forerun_bench::report::check_html;
 use forerun_bench::row::Row;
-use forerun_bench::{btree, hash, memtable, roofline};
+use forerun_bench::ycsb::YcsbRow;
+use forerun_bench::{btree, hash, memtable, roofline, ycsb};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,6 +17,7 @@ enum Bench {
     Memtable(memtable::Args),
     Btree(btree::Args),
     Hash(hash::Args),
+    Ycsb(ycsb::Args),
 }
 
 /// Runs a bench by its command line and gives what it printed.
@@ -29,6 +31,7 @@ fn bench(line: &str) -> Result<String, String> {
         Bench::Memtable(args) => memtable::run_to(&args, &[], None, &progress, &mut out),
         Bench::Btree(args) => btree::run_to(&args, &[], None, &progress, &mut out),
         Bench::Hash(args) => hash::run_to(&args, &[], None, &progress, &mut out),
+        Bench::Ycsb(args) => ycsb::run_to(&args, &[], None, &progress, &mut out),
     }
     .map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).expect("text"))
@@ -144,6 +147,11 @@ fn the_benches_print_a_table_and_write_a_page() {
             2,
             "staged",
         ),
+        (
+            "ycsb --quick --workload b,e --batch 8",
+            2,
+            "Workload E: 95% scans",
+        ),
     ] {
         let path = folder.path().join("page.html");
         let text = bench(&format!("{line} --report {}", path.display())).expect(line);
@@ -222,6 +230,53 @@ fn the_roofline_bench_gives_its_rows_the_same_names() {
 }
 
 #[test]
+fn the_ycsb_bench_loads_a_store_and_runs_every_workload_on_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows: Vec<YcsbRow> = rows_with(
+        &format!(
+            "ycsb --quick --json --check --batch 7,64 --threads 1,2 --dir {}",
+            folder.path().display()
+        ),
+        &YcsbRow::NAMES,
+    );
+    let cases: Vec<&str> = rows.iter().map(|row| row.common.case.as_str()).collect();
+    // Three batches (that of one comes along) of five workloads and one of scans, each by one thread
+    // and by two.
+    let mut expected = vec!["load"];
+    for case in ["a", "b", "c", "f", "d"] {
+        expected.extend([case; 6]);
+    }
+    expected.extend(["e"; 2]);
+    assert_eq!(cases, expected);
+    let loaded = rows[0].loaded.as_ref().expect("what the load tells");
+    assert!(loaded.data_bytes > 2_000_000);
+    assert!(loaded.disk_bytes_per_byte.is_some_and(|bytes| bytes >= 1.0));
+    for row in &rows[1..] {
+        let common = &row.common;
+        assert_eq!((row.operations, common.keys), (400, 2000));
+        assert!(common.keys_per_second > 0.0);
+        assert!(row.batch_p50_us > 0.0 && row.batch_p99_us >= row.batch_p50_us);
+        assert!(common.speedup_vs_single.is_some_and(|ratio| ratio > 0.0));
+        let by = if common.batch == 1 { "single" } else { "auto" };
+        assert_eq!(common.strategy, by);
+    }
+    let left = std::fs::read_dir(folder.path())
+        .expect("the folder")
+        .count();
+    assert_eq!(left, 0, "the store is removed");
+}
+
+#[test]
+fn each_cache_size_of_the_ycsb_bench_loads_a_store_of_its_own() {
+    let rows: Vec<YcsbRow> = rows_with(
+        "ycsb --quick --json --workload c --batch 1 --cache 1Mi,4Mi --records 500 --ops 50 --rounds 1",
+        &YcsbRow::NAMES,
+    );
+    let caches: Vec<Option<u64>> = rows.iter().map(|row| row.cache_bytes).collect();
+    assert_eq!(caches, [1 << 20, 1 << 20, 4 << 20, 4 << 20].map(Some));
+}
+
+#[test]
 fn wrong_arguments_are_told_in_words() {
     for (line, word) in [
         ("memtable --keys lots", "lots"),
@@ -248,6 +303,12 @@ fn wrong_arguments_are_told_in_words() {
         ("hash --study 6", "6"),
         ("hash --study 1 --all", "--all"),
         ("hash --quick --design cuckoo2 --updates 5", "updates"),
+        ("ycsb --quick --workload g", "a, b, c"),
+        ("ycsb --quick --batch 0", "batch"),
+        ("ycsb --quick --threads 0", "thread"),
+        ("ycsb --quick --records 0", "record"),
+        ("ycsb --quick --cache 1M --cache-share 1", "--cache"),
+        ("ycsb --quick --dir no-such-folder", "no-such-folder"),
         ("roofline --quick --in-flight 3", "3 chases"),
         ("roofline --quick --buffer 1k", "too small"),
     ] {

@@ -1,11 +1,11 @@
 //! `forerun bench`: the benches of [`forerun_bench`].
 
 use clap::Subcommand;
-use forerun_bench::{btree, gather, hash, memtable, roofline};
+use forerun_bench::{btree, gather, hash, memtable, roofline, ycsb};
 
 use crate::exit::Outcome;
 
-/// Measure this machine's memory, the memtable, runs and hash tables on it, and copies of rows to its GPU
+/// Measure this machine's memory, the memtable, runs, the store and hash tables on it, and copies of rows to its GPU
 ///
 /// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
 /// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
@@ -18,6 +18,7 @@ Examples:
   forerun bench memtable --hit-rate 1,0.5 --workload multireadrandom --json
   forerun bench memtable --report memtable.html
   forerun bench btree --keys 10M --batch 1,64 --strategy plain,heads,multiget-heads
+  forerun bench ycsb --records 1M --workload b,c --batch 1,64
   forerun bench hash --study 1 --report size.html
   forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
   forerun bench gather --study seed,direction")]
@@ -31,6 +32,7 @@ enum Bench {
     Roofline(roofline::Args),
     Memtable(Box<memtable::Args>),
     Btree(Box<btree::Args>),
+    Ycsb(Box<ycsb::Args>),
     Hash(Box<hash::Args>),
     Gather(Box<gather::Args>),
 }
@@ -41,6 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Roofline(args) => roofline::run(args)?,
         Bench::Memtable(args) => memtable::run(args)?,
         Bench::Btree(args) => btree::run(args)?,
+        Bench::Ycsb(args) => ycsb::run(args)?,
         Bench::Hash(args) => hash::run(args)?,
         Bench::Gather(args) => gather::run(args)?,
     }

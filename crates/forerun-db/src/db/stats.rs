@@ -1,6 +1,7 @@
 //! Counters, and what [`Db::stats`](crate::Db::stats) tells.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use super::write::Writer;
 use crate::cache::CacheStats;
 use crate::memtable::MemTableStats;
 use crate::tree::levels::Levels;
+use crate::tree::pick::pick;
 
 /// Sets of counters. Threads are spread over them, so that they seldom share a cache line.
 const SHARDS: usize = 16;
@@ -165,6 +167,8 @@ pub struct Stats {
     pub cache: CacheStats,
     /// What flushes and compactions did.
     pub tree: TreeWork,
+    /// Whether a compaction is due or under way; once it is not, the tree stays as it is until more is flushed.
+    pub is_compaction_due: bool,
     /// How writes were held up.
     pub back_pressure: BackPressure,
     /// Why the last flush or compaction failed, until one succeeds.
@@ -202,6 +206,8 @@ impl Inner {
             levels: level_stats(&state.levels),
             cache: self.cache.stats(),
             tree: self.tree_work(),
+            // What is being compacted is still in the levels.
+            is_compaction_due: pick(&state.levels, &self.options.tree, &BTreeSet::new()).is_some(),
             back_pressure: self.counters.back_pressure(),
             background_failure: self.work.failure().map(|failure| failure.to_string()),
             last_sequence: self.visible.last(),

@@ -1,0 +1,139 @@
+//! fjall as an engine: one keyspace with its default options. Writes reach the system as they return, and are not
+//! synced. A batch is read through one snapshot.
+
+use anyhow::{Result, bail};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, Readable};
+use forerun_bench::engine::{Engine, Need, Reader, Store, Writer};
+use forerun_bench::workload::EntryBuffer;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+use crate::copied::Copied;
+
+/// One `get` after the other, in one snapshot a batch.
+const GET: &str = "get";
+
+/// fjall.
+pub struct Fjall;
+
+impl Engine for Fjall {
+    fn name(&self) -> &str {
+        "fjall"
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        vec![GET.to_owned()]
+    }
+
+    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+        let directory = need.directory()?;
+        let mut options = Database::builder(directory.path().join("fjall"));
+        if let Some(bytes) = need.place.cache_bytes {
+            options = options.cache_size(bytes);
+        }
+        let database = options.open()?;
+        let keyspace = database.keyspace("entries", KeyspaceCreateOptions::default)?;
+        Ok(Box::new(FjallStore {
+            keyspace,
+            database,
+            directory,
+        }))
+    }
+}
+
+/// An open fjall; dropped before its directory.
+struct FjallStore {
+    keyspace: Keyspace,
+    database: Database,
+    directory: TempDir,
+}
+
+impl Store for FjallStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        if strategy != GET {
+            bail!("fjall has no strategy {strategy:?}");
+        }
+        Ok(Box::new(FjallReader {
+            store: self,
+            copied: Copied::default(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        Ok(Box::new(FjallWriter(self)))
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.keyspace.rotate_memtable_and_wait()?;
+        // It does not tell whether a compaction is due, only whether one is under way: it rests when none was for a
+        // while.
+        let mut quiet = 0;
+        while quiet < 20 {
+            std::thread::sleep(Duration::from_millis(10));
+            let busy = self.database.active_compactions() + self.database.outstanding_flushes();
+            quiet = if busy == 0 { quiet + 1 } else { 0 };
+        }
+        Ok(())
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(self.directory.path())
+    }
+}
+
+struct FjallReader<'a> {
+    store: &'a FjallStore,
+    copied: Copied,
+}
+
+impl Reader for FjallReader<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        self.copied.clear();
+        let snapshot = self.store.database.snapshot();
+        for key in keys {
+            let value = snapshot.get(&self.store.keyspace, key)?;
+            self.copied.keep(value.as_deref());
+        }
+        Ok(self.copied.found())
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        self.copied.get(at)
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let mut given = 0;
+        for entry in self.store.keyspace.range(from..).take(limit) {
+            let (key, value) = entry.into_inner()?;
+            each(&key, &value);
+            given += 1;
+        }
+        Ok(given)
+    }
+}
+
+struct FjallWriter<'a>(&'a FjallStore);
+
+impl Writer for FjallWriter<'_> {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.0.keyspace.insert(key, value)?)
+    }
+
+    fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
+        let mut batch = self.0.database.batch();
+        for entry in entries {
+            batch.insert(
+                &self.0.keyspace,
+                entry.key.as_slice(),
+                entry.value.as_slice(),
+            );
+        }
+        Ok(batch.commit()?)
+    }
+}

@@ -1,0 +1,49 @@
+//! RocksDB on disk: its default options, and a block cache as large as Forerun's.
+//!
+//! The defaults mean: 64 MiB a memtable, leveled compaction, blocks of 4 KiB, no filters, no compression in this build,
+//! a log that is written and not synced. One thing is set besides the cache: filters of 10 bits a key can be asked for,
+//! since Forerun has them by default.
+
+use super::{GET, Kept, MULTIGET, RocksStore};
+use anyhow::Result;
+use forerun_bench::engine::{Engine, Need, Store};
+use rocksdb::{BlockBasedOptions, Cache, Options};
+
+/// Bits a key of a filter.
+const FILTER_BITS: f64 = 10.0;
+
+/// RocksDB on disk.
+#[derive(Clone, Copy, Debug)]
+pub struct RocksDisk {
+    /// Whether its runs have filters.
+    pub filters: bool,
+}
+
+impl Engine for RocksDisk {
+    fn name(&self) -> &str {
+        if self.filters {
+            "rocksdb-bloom"
+        } else {
+            "rocksdb"
+        }
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        vec![GET.to_owned(), MULTIGET.to_owned()]
+    }
+
+    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+        let mut blocks = BlockBasedOptions::default();
+        if let Some(bytes) = need.place.cache_bytes {
+            blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(bytes)?));
+        }
+        if self.filters {
+            blocks.set_bloom_filter(FILTER_BITS, false);
+        }
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&blocks);
+        let store = RocksStore::open(&options, need.directory()?, Kept::InLevels)?;
+        Ok(Box::new(store))
+    }
+}

@@ -1,0 +1,214 @@
+//! RocksDB as an engine.
+//!
+//! ```text
+//!  memtable.rs   one memtable, no log, nothing ever flushed       beside the memtable
+//!  run.rs        one sorted run of blocks, all of them cached     beside a run
+//!  disk.rs       a store on disk, as a program has it             beside the store
+//! ```
+//!
+//! All three are read and written by what stands here.
+
+mod disk;
+mod memtable;
+mod run;
+
+pub use disk::RocksDisk;
+pub use memtable::{FingerSearch, RocksDb};
+pub use run::RocksRun;
+
+use anyhow::{Result, bail};
+use forerun_bench::engine::{Reader, Store, Writer};
+use forerun_bench::workload::EntryBuffer;
+use rocksdb::{
+    ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions,
+    WaitForCompactOptions, WriteBatch, WriteOptions,
+};
+use std::path::Path;
+use tempfile::TempDir;
+
+use crate::copied::Copied;
+
+/// One `Get` after the other.
+const GET: &str = "get";
+
+/// `MultiGet`, as `batched_multi_get_cf` calls it. RocksDB cuts it into pieces of 32 keys by itself.
+pub const MULTIGET: &str = "multiget";
+
+/// What a store is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Its entries stay where they were put: there is no log.
+    InPlace,
+    /// Entries go through the log and from level to level.
+    InLevels,
+}
+
+/// An open RocksDB; dropped before its directory.
+struct RocksStore {
+    db: DB,
+    directory: TempDir,
+    kept: Kept,
+}
+
+impl RocksStore {
+    /// Makes a store with one column family.
+    fn open(options: &Options, directory: TempDir, kept: Kept) -> Result<RocksStore> {
+        // The default column family is opened by name, because its MultiGet takes a handle.
+        let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+        let db = DB::open_cf_descriptors(options, directory.path(), [family])?;
+        Ok(RocksStore {
+            db,
+            directory,
+            kept,
+        })
+    }
+
+    /// Files and MiB of each level that has any.
+    fn levels(&self) -> Option<String> {
+        let table = self.db.property_value("rocksdb.levelstats").ok()??;
+        // A line of heads, one of dashes, then each level's number, files and size.
+        let levels = table.lines().skip(2).filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (level, files, size) = (words.next()?, words.next()?, words.next()?);
+            (files != "0").then(|| format!("level {level}: {files} runs of {size} MiB"))
+        });
+        Some(levels.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Store for RocksStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        let way = match strategy {
+            GET => Way::Get,
+            MULTIGET => Way::MultiGet,
+            other => bail!("RocksDB has no strategy {other:?}"),
+        };
+        Ok(Box::new(RocksReader {
+            db: &self.db,
+            way,
+            options: ReadOptions::default(),
+            copied: Copied::default(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        let mut options = WriteOptions::default();
+        options.disable_wal(self.kept == Kept::InPlace);
+        Ok(Box::new(RocksWriter {
+            db: &self.db,
+            options,
+        }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        if self.kept == Kept::InLevels {
+            self.db.flush()?;
+            self.db
+                .wait_for_compact(&WaitForCompactOptions::default())?;
+        }
+        Ok(())
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(self.directory.path())
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let fact = match self.kept {
+            Kept::InLevels => self.levels().map(|levels| ("rocksdb runs", levels)),
+            Kept::InPlace => {
+                let name = "rocksdb.cur-size-active-mem-table";
+                let bytes = self.db.property_int_value(name).ok().flatten();
+                bytes.map(|bytes| ("rocksdb memtable", format!("{bytes} bytes")))
+            }
+        };
+        fact.into_iter()
+            .map(|(name, text)| (name.to_owned(), text))
+            .collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Get,
+    MultiGet,
+}
+
+/// A reader that copies the values out into one buffer, as Forerun's does.
+struct RocksReader<'a> {
+    db: &'a DB,
+    way: Way,
+    options: ReadOptions,
+    copied: Copied,
+}
+
+impl Reader for RocksReader<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        self.copied.clear();
+        match self.way {
+            Way::Get => {
+                for key in keys {
+                    let value = self.db.get_pinned_opt(key, &self.options)?;
+                    self.copied.keep(value.as_deref());
+                }
+            }
+            Way::MultiGet => {
+                let Some(family) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
+                    bail!("RocksDB has lost its default column family");
+                };
+                let keys = keys.iter().copied();
+                for value in self
+                    .db
+                    .batched_multi_get_cf_opt(family, keys, false, &self.options)
+                {
+                    self.copied.keep(value?.as_deref());
+                }
+            }
+        }
+        Ok(self.copied.found())
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        self.copied.get(at)
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let mut entries = self.db.raw_iterator();
+        entries.seek(from);
+        let mut given = 0;
+        while given < limit {
+            let Some((key, value)) = entries.item() else {
+                break;
+            };
+            each(key, value);
+            given += 1;
+            entries.next();
+        }
+        entries.status()?;
+        Ok(given)
+    }
+}
+
+struct RocksWriter<'a> {
+    db: &'a DB,
+    options: WriteOptions,
+}
+
+impl Writer for RocksWriter<'_> {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.db.put_opt(key, value, &self.options)?)
+    }
+
+    fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        for entry in entries {
+            batch.put(&entry.key, &entry.value);
+        }
+        Ok(self.db.write_opt(&batch, &self.options)?)
+    }
+}

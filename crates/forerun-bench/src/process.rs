@@ -1,0 +1,98 @@
+//! What this process takes of the machine: memory, and bytes written to files.
+
+use std::io;
+use std::path::Path;
+
+/// Bytes of memory that lie in RAM for this process, mapped files included, where the system tells.
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    Some(1024 * number_behind(&status, "VmRSS:")?)
+}
+
+/// Bytes that this process has handed to the system to write, where the system tells. What goes
+/// through a mapping or a ring is not counted.
+pub fn written_bytes() -> Option<u64> {
+    let io = std::fs::read_to_string("/proc/self/io").ok()?;
+    number_behind(&io, "wchar:")
+}
+
+fn number_behind(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Bytes that the files in a directory take on the disk, those of directories in it included. A
+/// file that vanishes meanwhile takes none.
+///
+/// # Errors
+/// The file system's.
+pub fn directory_bytes(path: &Path) -> io::Result<u64> {
+    let mut total = 0;
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let found = entry.metadata().and_then(|metadata| {
+            if metadata.is_dir() {
+                directory_bytes(&entry.path())
+            } else {
+                Ok(allocated_bytes(&metadata))
+            }
+        });
+        match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => total += found?,
+        }
+    }
+    Ok(total)
+}
+
+/// A file may be longer than what it takes, where it has holes.
+#[cfg(unix)]
+fn allocated_bytes(metadata: &std::fs::Metadata) -> u64 {
+    512 * std::os::unix::fs::MetadataExt::blocks(metadata)
+}
+
+#[cfg(not(unix))]
+fn allocated_bytes(metadata: &std::fs::Metadata) -> u64 {
+    metadata.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_counts_in_files_and_for_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = (written_bytes(), directory_bytes(folder.path()).unwrap());
+        assert_eq!(before.1, 0);
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        for name in ["a", "inner/b"] {
+            std::fs::write(folder.path().join(name), vec![7; 100_000]).unwrap();
+        }
+        // Some file systems give files their blocks only when they are written back.
+        std::fs::File::open(folder.path().join("a"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+        let bytes = directory_bytes(folder.path()).unwrap();
+        assert!((100_000..400_000).contains(&bytes), "{bytes}");
+        if let (Some(before), Some(after)) = (before.0, written_bytes()) {
+            assert!(after >= before + 200_000);
+        }
+        assert!(directory_bytes(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_that_is_touched_is_resident() {
+        let block = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(resident_bytes().unwrap() >= block.len() as u64);
+    }
+
+    #[test]
+    fn numbers_are_found_by_their_names() {
+        assert_eq!(number_behind("a: 1\nab:  23 kB\n", "ab:"), Some(23));
+        assert_eq!(number_behind("a: x", "a:"), None);
+        assert_eq!(number_behind("", "a:"), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! [`forerun_db::Db`] as an engine: a store on disk, as a program has it.
+//!
+//! ```text
+//!  read(keys)   multi_get of the batch, or of one key after the other      Values: copied out
+//!  write        put, as durable as by default: with the operating system
+//!  write_many   one WriteBatch
+//!  scan         range, its entries lent one by one
+//! ```
+
+use crate::engine::{Engine, Need, Reader, Store, Writer};
+use crate::size::{digits, short};
+use crate::workload::EntryBuffer;
+use anyhow::{Result, bail};
+use forerun_db::{Create, Db, Durability, Options, Strategy, Values, WriteBatch};
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The store as an engine to measure.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DbEngine;
+
+impl Engine for DbEngine {
+    fn name(&self) -> &str {
+        "forerun"
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        [Strategy::Single, Strategy::Auto]
+            .map(|strategy| strategy.name().to_owned())
+            .to_vec()
+    }
+
+    fn open(&self, need: &Need) -> Result<Box<dyn Store>> {
+        let directory = need.directory()?;
+        let default = Options::default();
+        let cache_bytes = need.place.cache_bytes.map(usize::try_from).transpose()?;
+        let options = Options {
+            create: Create::MustBeNew,
+            cache_bytes: cache_bytes.unwrap_or(default.cache_bytes),
+            ..default
+        };
+        let db = Db::open(directory.path().join("db"), options)?;
+        Ok(Box::new(DbStore { db, directory }))
+    }
+}
+
+/// An open store; dropped before its directory.
+struct DbStore {
+    db: Db,
+    directory: TempDir,
+}
+
+impl Store for DbStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        Ok(Box::new(DbReader {
+            db: &self.db,
+            strategy: strategy.parse()?,
+            values: Values::new(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        Ok(Box::new(DbWriter {
+            db: &self.db,
+            batch: WriteBatch::new(),
+        }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.db.flush()?;
+        loop {
+            let stats = self.db.stats();
+            if let Some(failure) = stats.background_failure {
+                bail!("in the background: {failure}");
+            }
+            if !stats.is_compaction_due {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(self.directory.path())
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let stats = self.db.stats();
+        let levels = stats.levels.iter().enumerate();
+        let levels = levels.filter(|(_, level)| level.runs > 0);
+        let levels: Vec<String> = levels
+            .map(|(at, level)| {
+                let bytes = short(level.bytes as f64);
+                format!("level {at}: {} runs of {bytes}B", level.runs)
+            })
+            .collect();
+        let cache = format!(
+            "{}B of {}B, {} hits, {} misses",
+            short(stats.cache.used_bytes as f64),
+            short(stats.cache.capacity_bytes as f64),
+            short(stats.cache.hits as f64),
+            short(stats.cache.misses as f64)
+        );
+        let tree = format!(
+            "{} flushes, {} compactions, {} times what was flushed written to runs; {}B of log; {} stalls of {:.2} s",
+            stats.tree.flushes,
+            stats.tree.compactions,
+            digits(stats.tree.write_amplification()),
+            short(stats.log_written_bytes as f64),
+            stats.back_pressure.stalls,
+            stats.back_pressure.stalled_us as f64 / 1e6
+        );
+        vec![
+            ("forerun runs".to_owned(), levels.join(", ")),
+            ("forerun cache".to_owned(), cache),
+            ("forerun tree".to_owned(), tree),
+        ]
+    }
+}
+
+struct DbReader<'a> {
+    db: &'a Db,
+    strategy: Strategy,
+    values: Values,
+}
+
+impl Reader for DbReader<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        self.db
+            .multi_get_with(keys, self.strategy, &mut self.values)?;
+        Ok(self.values.found())
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        self.values.get(at).ok().flatten()
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let mut entries = self.db.range(from..);
+        for given in 0..limit {
+            let Some(entry) = entries.next_entry()? else {
+                return Ok(given);
+            };
+            each(entry.key, entry.value);
+        }
+        Ok(limit)
+    }
+}
+
+struct DbWriter<'a> {
+    db: &'a Db,
+    batch: WriteBatch,
+}
+
+impl Writer for DbWriter<'_> {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.db.put(key, value)?)
+    }
+
+    fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
+        self.batch.clear();
+        for entry in entries {
+            self.batch.put(&entry.key, &entry.value)?;
+        }
+        self.db.write(&self.batch, Durability::default())?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{self, Place};
+    use crate::workload::Dataset;
+
+    #[test]
+    fn a_store_answers_what_was_written_one_by_one_and_together() {
+        let data = Dataset::new(300, 16, 0, 50).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let need = Need {
+            place: Place {
+                parent: Some(folder.path().to_owned()),
+                cache_bytes: Some(1 << 20),
+            },
+            ..Need::of(&data, 300)
+        };
+        let store = DbEngine.open(&need).unwrap();
+        let mut writer = store.writer().unwrap();
+        engine::load(&mut *writer, &data, 0..100, |_| ()).unwrap();
+        let rest: Vec<EntryBuffer> = data
+            .load_order(100..300)
+            .map(|index| {
+                let mut entry = EntryBuffer::default();
+                data.entry(index, &mut entry);
+                entry
+            })
+            .collect();
+        writer.write_many(&rest).unwrap();
+        store.settle().unwrap();
+        for strategy in DbEngine.strategies() {
+            let mut reader = store.reader(&strategy).unwrap();
+            engine::verify(&mut *reader, &data).unwrap();
+            let mut keys = Vec::new();
+            let mut each = |key: &[u8], _: &[u8]| keys.push(key.to_vec());
+            let from = data.absent(294);
+            assert_eq!(reader.scan(&from, 3, &mut each).unwrap(), 3);
+            assert_eq!(reader.scan(&from, 9, &mut each).unwrap(), 5);
+            assert_eq!(keys[..3], [295, 296, 297].map(|index| data.present(index)));
+            assert_eq!(keys.len(), 8);
+        }
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files, 1);
+        drop(writer);
+        drop(store);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_place_that_is_none_is_named() {
+        let data = Dataset::new(1, 16, 0, 0).unwrap();
+        let need = Need {
+            place: Place {
+                parent: Some("no-such-folder".into()),
+                cache_bytes: None,
+            },
+            ..Need::of(&data, 0)
+        };
+        let refusal = DbEngine.open(&need).err().unwrap();
+        assert!(format!("{refusal:#}").contains("no-such-folder"));
+    }
+}

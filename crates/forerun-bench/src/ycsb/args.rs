@@ -1,0 +1,237 @@
+//! The command line of `bench ycsb`.
+
+use super::mix::Workload;
+use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
+use super::truth::WRITERS_MAX;
+use crate::output::Counted;
+use crate::size::{parse_count, parse_share, parse_size};
+use anyhow::{Result, ensure};
+use std::path::PathBuf;
+
+/// YCSB's core workloads A to F on the store, reads in batches
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+#[command(after_help = "\
+Examples:
+  forerun bench ycsb --records 1M --ops 50k --batch 1,64
+  forerun bench ycsb --workload b,c,d --threads 2 --cache-share 0.1,1 --dir /mnt/disk
+  forerun bench ycsb --workload c --report ycsb.html
+
+Workloads: a 50% reads, 50% updates; b 95% reads, 5% updates; c reads; d 95% reads of the newest records, 5% inserts; \
+e 95% scans of 1 to 100 records, 5% inserts; f 50% reads, 50% read-modify-writes. Records are ten fields of a hundred \
+bytes under `user` and a hashed number. Requests are zipfian (0.99, scattered over the keys), in d latest.
+
+How a batch is made: a client draws its operations in YCSB's order. The reads are looked up together (multi_get), \
+ahead of the batch's writes of other records; the writes follow one by one, in their order. Where a read asks for what \
+an earlier write of its batch changes, the batch is cut: what came before it is made first. So a client is answered as \
+if it made one operation after the other. A read-modify-write is a read of the batch and then a write. In d, reads \
+choose among the records whose inserts had returned when the batch was drawn. In e nothing is batched: scans and \
+inserts are made one after the other, and it is measured once.
+
+Rounds alternate between the engines: each makes the same --ops operations, drawn from the same seed, on one store \
+that goes through all rounds and workloads. The clock runs while the store does: drawing operations, composing values \
+and checking answers are off it. Writes are with the operating system when they return, as by default.
+
+--quick shows that everything runs: 2000 records, 400 operations a round.")]
+pub struct Args {
+    /// Records loaded [default: 1M; with --quick 2000]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub records: Option<u64>,
+
+    /// Operations a round, of all threads together [default: 50k; with --quick 400]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub ops: Option<u64>,
+
+    /// Workloads, in this order [default: a,b,c,f,d,e, as YCSB recommends]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub workload: Vec<Workload>,
+
+    /// Operations a batch; batches of one are always measured too, as the baseline [default: 1,64]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub batch: Vec<usize>,
+
+    /// Clients, each on a thread pinned to a core [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub threads: Vec<usize>,
+
+    /// Bytes of cache of each engine that has one; each size loads the stores anew
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    #[arg(conflicts_with = "cache_share")]
+    pub cache: Vec<u64>,
+
+    /// The same, as a share of the data: 0.1 or 10% [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
+    pub cache_share: Vec<f64>,
+
+    /// Where the stores are made, and removed again [default: the system's place for temporary
+    /// files, which may lie in memory]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub dir: Option<PathBuf>,
+
+    /// Checks every answer in all rounds, not only in the first
+    #[arg(long)]
+    pub check: bool,
+
+    /// Rounds and formats.
+    #[command(flatten)]
+    pub output: Counted,
+}
+
+/// The lists with their defaults filled in, and fit to be measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plan {
+    pub records: u64,
+    pub operations: u64,
+    pub workloads: Vec<Workload>,
+    /// Ascending, the first one 1.
+    pub batches: Vec<usize>,
+    pub threads: Vec<usize>,
+    pub cache_bytes: Vec<u64>,
+}
+
+impl Args {
+    pub(super) fn plan(&self) -> Result<Plan> {
+        fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
+            if list.is_empty() { default } else { list }.to_vec()
+        }
+        let (records, operations) = if self.output.quick {
+            (2000, 400)
+        } else {
+            (1_000_000, 50_000)
+        };
+        let records = self.records.unwrap_or(records);
+        let operations = self.ops.unwrap_or(operations);
+        // YCSB recommends that what inserts comes last, so that the others meet the loaded size.
+        let order = [
+            Workload::A,
+            Workload::B,
+            Workload::C,
+            Workload::F,
+            Workload::D,
+            Workload::E,
+        ];
+        let mut workloads = or(&self.workload, &order);
+        keep_first(&mut workloads);
+        let mut batches = or(&self.batch, &[1, 64]);
+        ensure!(
+            !batches.contains(&0),
+            "a batch needs at least one operation"
+        );
+        batches.push(1);
+        batches.sort_unstable();
+        batches.dedup();
+        let mut threads = or(&self.threads, &[1]);
+        keep_first(&mut threads);
+        let fits = |&threads: &usize| (1..=WRITERS_MAX).contains(&threads);
+        ensure!(
+            threads.iter().all(fits),
+            "it takes at least one thread, and at most {WRITERS_MAX}"
+        );
+        ensure!(records > 0, "it takes at least one record");
+        ensure!(
+            records <= u64::from(u32::MAX) && operations <= u64::from(u32::MAX),
+            "more than {} records or operations are not measured here",
+            u32::MAX
+        );
+        let data_bytes = records * (KEY_BYTES_MAX + VALUE_BYTES) as u64;
+        let shares = or(&self.cache_share, &[1.0]);
+        let of_share = |share: f64| (share * data_bytes as f64) as u64;
+        let cache_bytes = if self.cache.is_empty() {
+            shares.into_iter().map(of_share).collect()
+        } else {
+            self.cache.clone()
+        };
+        Ok(Plan {
+            records,
+            operations,
+            workloads,
+            batches,
+            threads,
+            cache_bytes,
+        })
+    }
+}
+
+/// Leaves out what a list has named before.
+fn keep_first<T: Copy + PartialEq>(list: &mut Vec<T>) {
+    let mut kept: Vec<T> = Vec::with_capacity(list.len());
+    for &item in list.iter() {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    *list = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_get_their_defaults_the_baseline_and_no_repeats() {
+        let plan = Args::default().plan().unwrap();
+        assert_eq!((plan.records, plan.operations), (1_000_000, 50_000));
+        assert_eq!(plan.batches, [1, 64]);
+        assert_eq!(plan.workloads.len(), 6);
+        assert_eq!(plan.cache_bytes, [1_023_000_000]);
+        let args = Args {
+            batch: vec![64, 8, 64],
+            threads: vec![2, 1, 2],
+            workload: vec![Workload::C, Workload::C],
+            cache_share: vec![0.1, 1.0],
+            records: Some(1000),
+            ..Args::default()
+        };
+        let plan = args.plan().unwrap();
+        assert_eq!(plan.batches, [1, 8, 64]);
+        assert_eq!(plan.threads, [2, 1]);
+        assert_eq!(plan.workloads, [Workload::C]);
+        assert_eq!(plan.cache_bytes, [102_300, 1_023_000]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_words() {
+        let refusal = |args: Args| args.plan().unwrap_err().to_string();
+        let default = Args::default;
+        let cases = [
+            (
+                Args {
+                    batch: vec![0],
+                    ..default()
+                },
+                "batch",
+            ),
+            (
+                Args {
+                    threads: vec![0],
+                    ..default()
+                },
+                "thread",
+            ),
+            (
+                Args {
+                    threads: vec![201],
+                    ..default()
+                },
+                "200",
+            ),
+            (
+                Args {
+                    records: Some(0),
+                    ..default()
+                },
+                "record",
+            ),
+            (
+                Args {
+                    ops: Some(1 << 40),
+                    ..default()
+                },
+                "operations",
+            ),
+        ];
+        for (args, word) in cases {
+            let refusal = refusal(args);
+            assert!(refusal.contains(word), "{refusal}");
+        }
+    }
+}

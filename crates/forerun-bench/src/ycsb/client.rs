@@ -1,0 +1,313 @@
+//! One client: draws operations, makes them a batch at a time, and checks the answers.
+//!
+//! ```text
+//!  a batch, as drawn     R1  R2  W3  R4  W5 | R3  W3  R6 |
+//!                                           ^ a read of what an earlier write of the piece changes
+//!  a piece, as made      look up 1 2 4 together, write 3, write 5;   look up 3 6 together, write 3
+//! ```
+//!
+//! The reads of a batch move ahead of writes of other records, which changes no answer, and are
+//! looked up together. A read does not move ahead of a write of its own record: there the piece
+//! ends, its reads and then its writes are made, and the next one begins. So every client is
+//! answered as if it made one operation after the other. A read-modify-write is such a read and a
+//! write; a scan is made alone, after what was drawn before it. Writes are made one by one, in the
+//! order drawn.
+//!
+//! The clock runs while a call of the store runs. Drawing, composing keys and values, and checking
+//! are off it.
+
+use super::mix::{Operation, Operations};
+use super::record;
+use super::truth::{Begun, Truth};
+use crate::engine::{Reader, Store, Writer};
+use crate::workload::EntryBuffer;
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// A client of a store.
+pub struct Client<'a> {
+    reader: Box<dyn Reader + 'a>,
+    writer: Box<dyn Writer + 'a>,
+    operations: Operations,
+    truth: &'a Truth,
+    /// Whether answers are compared with the truth.
+    checked: bool,
+    /// Nanoseconds a batch.
+    latencies: Histogram<u64>,
+    reads: Vec<u64>,
+    /// The oldest right version of each read's record.
+    oldest: Vec<u64>,
+    writes: Vec<Write>,
+    /// The records of the writes but for inserts.
+    written: HashSet<u64>,
+    keys: Vec<Vec<u8>>,
+    entry: EntryBuffer,
+    scanned: Scanned,
+}
+
+/// A write that waits for its piece to end.
+#[derive(Clone, Copy)]
+enum Write {
+    Version(u64),
+    Insert,
+}
+
+impl<'a> Client<'a> {
+    /// A client that reads by `strategy`.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn new(
+        store: &'a dyn Store,
+        strategy: &str,
+        operations: Operations,
+        truth: &'a Truth,
+        checked: bool,
+    ) -> Result<Client<'a>> {
+        Ok(Client {
+            reader: store.reader(strategy)?,
+            writer: store.writer()?,
+            operations,
+            truth,
+            checked,
+            latencies: Histogram::new(3)?,
+            reads: Vec::new(),
+            oldest: Vec::new(),
+            writes: Vec::new(),
+            written: HashSet::new(),
+            keys: Vec::new(),
+            entry: EntryBuffer::default(),
+            scanned: Scanned::default(),
+        })
+    }
+
+    /// Makes `operations`, in batches of `batch`, and tells how long the store took.
+    ///
+    /// # Errors
+    /// A failed call, or a wrong answer.
+    pub fn run(&mut self, operations: u64, batch: usize) -> Result<Duration> {
+        let mut elapsed = Duration::ZERO;
+        let mut left = operations;
+        while left > 0 {
+            let size = left.min(batch.max(1) as u64);
+            let took = self.batch(size)?;
+            self.latencies.record(took.as_nanos() as u64)?;
+            elapsed += took;
+            left -= size;
+        }
+        Ok(elapsed)
+    }
+
+    /// Nanoseconds of each batch made so far.
+    pub fn into_latencies(self) -> Histogram<u64> {
+        self.latencies
+    }
+
+    fn batch(&mut self, size: u64) -> Result<Duration> {
+        // What another client inserts meanwhile is asked for from the next batch on.
+        let known = self.truth.known();
+        let mut elapsed = Duration::ZERO;
+        for _ in 0..size {
+            let operation = self.operations.draw(known);
+            if let Operation::Read(record) | Operation::Modify(record) = operation {
+                if self.written.contains(&record) {
+                    elapsed += self.piece()?;
+                }
+                self.reads.push(record);
+            }
+            match operation {
+                Operation::Read(_) => {}
+                Operation::Update(record) | Operation::Modify(record) => {
+                    self.written.insert(record);
+                    self.writes.push(Write::Version(record));
+                }
+                Operation::Insert => self.writes.push(Write::Insert),
+                Operation::Scan { from, length } => {
+                    elapsed += self.piece()?;
+                    elapsed += self.scan(from, length)?;
+                }
+            }
+        }
+        Ok(elapsed + self.piece()?)
+    }
+
+    /// Makes the reads that wait, together, and then the writes.
+    fn piece(&mut self) -> Result<Duration> {
+        let mut elapsed = Duration::ZERO;
+        if !self.reads.is_empty() {
+            elapsed += self.read()?;
+            self.reads.clear();
+        }
+        for at in 0..self.writes.len() {
+            let begun = match self.writes[at] {
+                Write::Version(record) => self.truth.begin(record),
+                Write::Insert => self.truth.begin_insert()?,
+            };
+            elapsed += self.write(begun)?;
+        }
+        self.writes.clear();
+        self.written.clear();
+        Ok(elapsed)
+    }
+
+    fn write(&mut self, begun: Begun) -> Result<Duration> {
+        let entry = &mut self.entry;
+        record::key(begun.record, &mut entry.key);
+        record::value(begun.record, begun.version, &mut entry.value);
+        let start = Instant::now();
+        self.writer.write(&entry.key, &entry.value)?;
+        let took = start.elapsed();
+        self.truth.end(begun);
+        Ok(took)
+    }
+
+    fn read(&mut self) -> Result<Duration> {
+        let count = self.reads.len();
+        if self.keys.len() < count {
+            self.keys.resize_with(count, Vec::new);
+        }
+        self.oldest.clear();
+        for (record, key) in self.reads.iter().zip(&mut self.keys) {
+            record::key(*record, key);
+            self.oldest.push(self.truth.oldest(*record));
+        }
+        let keys: Vec<&[u8]> = self.keys[..count].iter().map(Vec::as_slice).collect();
+        let start = Instant::now();
+        let found = self.reader.read(&keys)?;
+        let took = start.elapsed();
+        ensure!(
+            found == count,
+            "{found} of {count} records were found, and all are there"
+        );
+        for (at, (&record, &oldest)) in self.reads.iter().zip(&self.oldest).enumerate() {
+            if !self.checked {
+                break;
+            }
+            self.reader
+                .value(at)
+                .context("no value was given")
+                .and_then(|value| record::version_of(record, value, &mut self.entry.value))
+                .and_then(|version| expect(version, oldest, self.truth.newest(record)))
+                .with_context(|| format!("a wrong answer for record {record}"))?;
+        }
+        Ok(took)
+    }
+
+    fn scan(&mut self, from: u64, length: usize) -> Result<Duration> {
+        record::key(from, &mut self.entry.key);
+        let scanned = &mut self.scanned;
+        scanned.clear();
+        let known = self.truth.known();
+        let start = Instant::now();
+        let count = self
+            .reader
+            .scan(&self.entry.key, length, &mut |key, value| {
+                scanned.push(key, value);
+            })?;
+        let took = start.elapsed();
+        ensure!(
+            count == scanned.len() && (1..=length).contains(&count),
+            "a scan of {length} from a record that is there gave {count}"
+        );
+        if self.checked {
+            self.check_scan(length, known)
+                .with_context(|| format!("a wrong answer for a scan from record {from}"))?;
+        }
+        Ok(took)
+    }
+
+    /// Whether a scan gave what it had to: every entry right, all in order, and none left out.
+    fn check_scan(&mut self, length: usize, known: u64) -> Result<()> {
+        let count = self.scanned.len();
+        let (first, last) = (self.scanned.key(0), self.scanned.key(count - 1));
+        ensure!(first == self.entry.key, "it begins elsewhere");
+        let mut key = Vec::new();
+        for at in 0..count {
+            let (found, value) = (self.scanned.key(at), self.scanned.value(at));
+            let owner = record::owner_of(value).context("a value names no record")?;
+            record::key(owner, &mut key);
+            ensure!(found == key, "a value of record {owner} has another's key");
+            ensure!(
+                at == 0 || self.scanned.key(at - 1) < found,
+                "record {owner} is not in order"
+            );
+            let version = record::version_of(owner, value, &mut self.entry.value)?;
+            // Nothing but inserts goes on beside scans, so the oldest right version stays what it is.
+            expect(version, self.truth.oldest(owner), self.truth.newest(owner))
+                .with_context(|| format!("record {owner}"))?;
+        }
+        // To count all keys takes long, so it is done for short scans, which say that there are no
+        // more, and for some of the others.
+        let sampled = self.latencies.len().is_multiple_of(4096);
+        if count < length || sampled {
+            let end = (count == length).then_some(last);
+            let among = |records| count_keys(records, first, end) as usize;
+            let (least, most) = (among(known), among(self.truth.begun_records()));
+            ensure!(
+                (least..=most).contains(&count),
+                "it gave {count} records of {least} to {most}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// How many of the first `records` records have keys from `first` to `last`, or to the end.
+fn count_keys(records: u64, first: &[u8], last: Option<&[u8]>) -> u64 {
+    let mut key = Vec::new();
+    let inside = |record: &u64| {
+        record::key(*record, &mut key);
+        key.as_slice() >= first && last.is_none_or(|last| key.as_slice() <= last)
+    };
+    (0..records).filter(inside).count() as u64
+}
+
+fn expect(version: u64, oldest: u64, newest: u64) -> Result<()> {
+    ensure!(
+        (oldest..=newest).contains(&version),
+        "version {version} was found, where {oldest} to {newest} would be right"
+    );
+    Ok(())
+}
+
+/// What a scan gave, copied out.
+#[derive(Default)]
+struct Scanned {
+    bytes: Vec<u8>,
+    /// Where each entry's key ends, and its value.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Scanned {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ends.push((key_end, self.bytes.len()));
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn key(&self, at: usize) -> &[u8] {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        &self.bytes[start..self.ends[at].0]
+    }
+
+    fn value(&self, at: usize) -> &[u8] {
+        let (start, end) = self.ends[at];
+        &self.bytes[start..end]
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -1,0 +1,252 @@
+//! Clients against an ordered map that notes what it is asked, and against maps that lie.
+
+use super::*;
+use crate::ycsb::mix::{Requests, Workload};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a store was asked: how many keys together, a scan, or a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    Read(usize),
+    Scan,
+    Write(Vec<u8>),
+}
+
+/// How a store answers wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    None,
+    /// Updates are dropped.
+    Stale,
+    /// The last value of a batch is another record's.
+    Mixed,
+    /// Scans leave their second entry out.
+    Gap,
+    /// Scans end after one entry.
+    Short,
+}
+
+struct Noting {
+    map: Mutex<Map>,
+    asked: Mutex<Vec<Asked>>,
+    lie: Lie,
+}
+
+struct Handle<'a> {
+    store: &'a Noting,
+    values: Vec<Option<Vec<u8>>>,
+}
+
+impl Store for Noting {
+    fn reader(&self, _strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        Ok(Box::new(Handle {
+            store: self,
+            values: Vec::new(),
+        }))
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        Ok(Box::new(Handle {
+            store: self,
+            values: Vec::new(),
+        }))
+    }
+}
+
+impl Handle<'_> {
+    fn note(&self, asked: Asked) {
+        self.store.asked.lock().unwrap().push(asked);
+    }
+}
+
+impl Reader for Handle<'_> {
+    fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
+        self.note(Asked::Read(keys.len()));
+        let map = self.store.map.lock().unwrap();
+        self.values = keys.iter().map(|&key| map.get(key).cloned()).collect();
+        if self.store.lie == Lie::Mixed {
+            let other = map.values().next().cloned();
+            *self.values.last_mut().unwrap() = other;
+        }
+        Ok(self.values.iter().flatten().count())
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        self.values.get(at)?.as_deref()
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        self.note(Asked::Scan);
+        let map = self.store.map.lock().unwrap();
+        let limit = if self.store.lie == Lie::Short {
+            1
+        } else {
+            limit
+        };
+        let gap = usize::from(self.store.lie == Lie::Gap);
+        let entries = map.range(from.to_vec()..).enumerate();
+        let kept = entries.filter(|(at, _)| gap == 0 || *at != 1).take(limit);
+        Ok(kept.map(|(_, (key, value))| each(key, value)).count())
+    }
+}
+
+impl Writer for Handle<'_> {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.note(Asked::Write(key.to_vec()));
+        let mut map = self.store.map.lock().unwrap();
+        if self.store.lie != Lie::Stale || !map.contains_key(key) {
+            map.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(())
+    }
+}
+
+const RECORDS: u64 = 300;
+
+fn loaded(lie: Lie) -> (Noting, Truth) {
+    let truth = Truth::new(RECORDS + 2000).unwrap();
+    let store = Noting {
+        map: Mutex::default(),
+        asked: Mutex::default(),
+        lie,
+    };
+    let mut entry = EntryBuffer::default();
+    for _ in 0..RECORDS {
+        let begun = truth.begin_insert().unwrap();
+        record::key(begun.record, &mut entry.key);
+        record::value(begun.record, begun.version, &mut entry.value);
+        let mut map = store.map.lock().unwrap();
+        map.insert(entry.key.clone(), entry.value.clone());
+        drop(map);
+        truth.end(begun);
+    }
+    (store, truth)
+}
+
+/// Runs a client and gives what the store was asked.
+fn run(store: &Noting, truth: &Truth, workload: Workload, batch: usize) -> Result<Vec<Asked>> {
+    let operations = Requests::new(workload, RECORDS, RECORDS + 2000).operations(9);
+    let mut client = Client::new(store, "", operations, truth, true)?;
+    client.run(2000, batch)?;
+    assert_eq!(
+        client.into_latencies().len(),
+        2000u64.div_ceil(batch as u64)
+    );
+    Ok(std::mem::take(&mut store.asked.lock().unwrap()))
+}
+
+fn asked(workload: Workload, batch: usize) -> Vec<Asked> {
+    let (store, truth) = loaded(Lie::None);
+    run(&store, &truth, workload, batch).unwrap()
+}
+
+/// Reads asked for one by one or together, scans, and writes.
+fn totals(asked: &[Asked]) -> (usize, usize, usize) {
+    let mut totals = (0, 0, 0);
+    for asked in asked {
+        match asked {
+            Asked::Read(keys) => totals.0 += keys,
+            Asked::Scan => totals.1 += 1,
+            Asked::Write(_) => totals.2 += 1,
+        }
+    }
+    totals
+}
+
+#[test]
+fn batches_make_the_same_operations_as_single_ones_and_fewer_calls() {
+    for workload in Workload::ALL {
+        let single = asked(workload, 1);
+        assert!(single.iter().all(|a| !matches!(a, Asked::Read(2..))));
+        for batch in [7, 64, 3000] {
+            let batched = asked(workload, batch);
+            if workload.inserts() {
+                // What is known, and so what is drawn, moves on from batch to batch.
+                let (reads, scans, writes) = totals(&batched);
+                assert_eq!(reads + scans + writes, 2000, "{workload:?} {batch}");
+                continue;
+            }
+            assert_eq!(totals(&single), totals(&batched), "{workload:?} {batch}");
+            // The writes are the same ones, in the same order.
+            let writes = |asked: &[Asked]| {
+                let writes = asked.iter().filter(|a| matches!(a, Asked::Write(_)));
+                writes.cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(writes(&single), writes(&batched));
+        }
+    }
+}
+
+#[test]
+fn all_reads_of_a_batch_without_writes_are_one_call() {
+    let calls = asked(Workload::C, 64);
+    let mut expected = vec![Asked::Read(64); 2000 / 64];
+    expected.push(Asked::Read(2000 % 64));
+    assert_eq!(calls, expected);
+}
+
+#[test]
+fn a_batch_with_few_writes_is_cut_only_where_a_read_follows_a_write_of_its_record() {
+    let reads = |workload| {
+        let asked = asked(workload, 64);
+        asked.iter().filter(|a| matches!(a, Asked::Read(_))).count()
+    };
+    let batches = 2000usize.div_ceil(64);
+    // Reads never ask for what their own batch inserts.
+    assert_eq!(reads(Workload::D), batches);
+    let b = reads(Workload::B);
+    assert!((batches + 1..3 * batches).contains(&b), "{b}");
+    let f = reads(Workload::F);
+    assert!((b..1000).contains(&f), "{f}");
+}
+
+#[test]
+fn wrong_answers_are_found() {
+    for (lie, workload, word) in [
+        (Lie::Stale, Workload::A, "would be right"),
+        (Lie::Mixed, Workload::C, "wrong answer for record"),
+        (Lie::Gap, Workload::E, "wrong answer for a scan"),
+        (Lie::Short, Workload::E, "wrong answer for a scan"),
+    ] {
+        let (store, truth) = loaded(lie);
+        let refusal = run(&store, &truth, workload, 16).unwrap_err();
+        let refusal = format!("{refusal:#}");
+        assert!(refusal.contains(word), "{lie:?}: {refusal}");
+    }
+}
+
+#[test]
+fn a_missing_record_is_found_without_a_check_too() {
+    let (store, truth) = loaded(Lie::None);
+    store.map.lock().unwrap().clear();
+    let operations = Requests::new(Workload::C, RECORDS, RECORDS).operations(9);
+    let mut client = Client::new(&store, "", operations, &truth, false).unwrap();
+    let refusal = client.run(10, 5).unwrap_err().to_string();
+    assert!(refusal.contains("0 of 5"), "{refusal}");
+}
+
+#[test]
+fn clients_beside_each_other_find_nothing_wrong() {
+    let (store, truth) = loaded(Lie::None);
+    for workload in Workload::ALL {
+        let requests = Requests::new(workload, RECORDS, RECORDS + 2000);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let operations = requests.operations(thread);
+                let (store, truth) = (&store, &truth);
+                scope.spawn(move || {
+                    let client = Client::new(store, "", operations, truth, true);
+                    client.unwrap().run(300, 16).unwrap();
+                });
+            }
+        });
+    }
+}

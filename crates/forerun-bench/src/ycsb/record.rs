@@ -1,0 +1,186 @@
+//! Records as YCSB's core workloads have them: ten fields of a hundred bytes, under `user` and a
+//! hashed number.
+//!
+//! ```text
+//!  key    u s e r | FNV-1a of the record's number, in decimal            5 to 23 bytes
+//!  value  | field 0: record's number, 16 hex digits | version, 16 hex digits | letters ... |
+//!         | field 1: letters ... |  ...  | field 9 |                     1000 bytes
+//! ```
+//!
+//! Records are numbered as they are inserted, and the hash scatters them over the order of keys. A
+//! value carries what it belongs to, and its letters follow from that, so a reader can tell every
+//! byte of a right answer, and which of the record's versions it was given. The letters are
+//! printable and random, as YCSB's: a compressor that looks for repeats finds none.
+
+use crate::workload::mix;
+use anyhow::{Context, Result, ensure};
+
+/// Fields a record.
+pub const FIELDS: usize = 10;
+
+/// Bytes a field.
+pub const FIELD_BYTES: usize = 100;
+
+/// Bytes a value.
+pub const VALUE_BYTES: usize = FIELDS * FIELD_BYTES;
+
+/// Bytes of the longest key.
+pub const KEY_BYTES_MAX: usize = 4 + 19;
+
+/// Hex digits of the number, and of the version.
+const DIGITS: usize = 16;
+
+/// YCSB's hash of a number: FNV-1a over its eight bytes, lowest first, made positive.
+pub fn hash(number: u64) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(1_099_511_628_211);
+    let hash = number
+        .to_le_bytes()
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, step);
+    // Java's Math.abs of a signed word, which leaves the smallest one as it is; here it has the
+    // same magnitude without a sign.
+    (hash as i64).unsigned_abs()
+}
+
+/// Overwrites `out` with the key of a record.
+///
+/// ```
+/// let mut key = Vec::new();
+/// forerun_bench::ycsb::record::key(0, &mut key);
+/// assert_eq!(key, b"user6284781860667377211");
+/// ```
+pub fn key(number: u64, out: &mut Vec<u8>) {
+    const USER: &[u8] = b"user";
+    let mut rest = hash(number);
+    let mut digits = [0; KEY_BYTES_MAX];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.clear();
+    out.extend_from_slice(USER);
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// Overwrites `out` with the value of a version of a record.
+pub fn value(number: u64, version: u64, out: &mut Vec<u8>) {
+    out.clear();
+    for word in [number, version] {
+        let hex = (0..DIGITS).rev().map(|digit| (word >> (4 * digit)) & 15);
+        out.extend(hex.map(|nibble| b"0123456789abcdef"[nibble as usize]));
+    }
+    let mut word = mix(number) ^ version;
+    while out.len() < VALUE_BYTES {
+        word = mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        // Six bits a byte, from the space on: letters, digits and signs.
+        let letters = (word & 0x3f3f_3f3f_3f3f_3f3f) + 0x2020_2020_2020_2020;
+        let wanted = (VALUE_BYTES - out.len()).min(8);
+        out.extend_from_slice(&letters.to_le_bytes()[..wanted]);
+    }
+}
+
+/// The version that a value of a record has, when every byte of it is that version's. `scratch` is
+/// kept from call to call so that nothing is allocated.
+///
+/// # Errors
+/// A value that is another record's, or nobody's.
+pub fn version_of(number: u64, found: &[u8], scratch: &mut Vec<u8>) -> Result<u64> {
+    let version = claimed(found, DIGITS).context("it names no version")?;
+    let owner = claimed(found, 0).context("it names no record")?;
+    ensure!(owner == number, "it is record {owner}'s");
+    value(number, version, scratch);
+    ensure!(
+        found == scratch.as_slice(),
+        "it claims to be version {version}, and its bytes are not"
+    );
+    Ok(version)
+}
+
+/// The record's number that a value claims to belong to.
+pub fn owner_of(found: &[u8]) -> Option<u64> {
+    claimed(found, 0)
+}
+
+fn claimed(found: &[u8], at: usize) -> Option<u64> {
+    let digits = std::str::from_utf8(found.get(at..at + DIGITS)?).ok()?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn key_of(number: u64) -> String {
+        let mut out = Vec::new();
+        key(number, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn keys_are_those_that_ycsb_makes() {
+        // The first key of every YCSB database, and its successors' hashes by the plain definition.
+        assert_eq!(key_of(0), "user6284781860667377211");
+        for number in [1u64, 255, 256, 999_999, u64::from(u32::MAX), u64::MAX] {
+            let mut plain = 0xcbf2_9ce4_8422_2325_u64;
+            let mut rest = number;
+            for _ in 0..8 {
+                plain ^= rest & 0xff;
+                plain = plain.wrapping_mul(1_099_511_628_211);
+                rest >>= 8;
+            }
+            let positive = if plain >> 63 == 1 {
+                plain.wrapping_neg()
+            } else {
+                plain
+            };
+            assert_eq!(key_of(number), format!("user{positive}"));
+        }
+    }
+
+    #[test]
+    fn records_have_keys_of_their_own_scattered_over_the_order() {
+        let keys: Vec<String> = (0..20_000).map(key_of).collect();
+        assert!(keys.iter().all(|key| key.len() <= KEY_BYTES_MAX));
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+        let ascents = keys.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((8_000..12_000).contains(&ascents), "{ascents}");
+    }
+
+    #[test]
+    fn a_value_is_printable_and_tells_its_record_and_version() {
+        let (mut bytes, mut scratch) = (Vec::new(), Vec::new());
+        let mut seen = BTreeSet::new();
+        for (number, version) in [(0, 0), (0, 1), (1, 0), (77, 3), (u64::MAX, u64::MAX)] {
+            value(number, version, &mut bytes);
+            assert_eq!(bytes.len(), VALUE_BYTES);
+            assert!(bytes.iter().all(|byte| (0x20..0x7f).contains(byte)));
+            assert_eq!(version_of(number, &bytes, &mut scratch).unwrap(), version);
+            assert_eq!(owner_of(&bytes), Some(number));
+            assert!(seen.insert(bytes.clone()));
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_in_words() {
+        let mut scratch = Vec::new();
+        let mut refusal =
+            |found: &[u8]| version_of(7, found, &mut scratch).unwrap_err().to_string();
+        let mut bytes = Vec::new();
+        value(8, 1, &mut bytes);
+        assert!(refusal(&bytes).contains("record 8's"));
+        value(7, 1, &mut bytes);
+        bytes[999] ^= 1;
+        assert!(refusal(&bytes).contains("version 1"));
+        assert!(refusal(&bytes[..998]).contains("version 1"));
+        assert!(refusal(&bytes[..20]).contains("no version"));
+        assert!(refusal(b"").contains("no version"));
+        bytes[0] = 0xff;
+        assert!(refusal(&bytes).contains("no record"));
+    }
+}

@@ -1,0 +1,352 @@
+//! The rows as tables for the terminal and as a page.
+
+use super::mix::Workload;
+use super::row::YcsbRow;
+use crate::output::write_facts;
+use crate::page::{or_dash, times};
+use crate::report::{Chart, Report, Section, Shape, Tile};
+use crate::size::{count, digits, short, spread};
+use crate::table::Table;
+use anyhow::Result;
+use std::io::Write;
+
+/// What the page says first.
+pub const LEAD: &str = "\
+YCSB's core workloads, in operations a second, by engine and batch, in alternating rounds on this \
+machine. The reads of a batch are looked up together.";
+
+/// Prints the rows of one workload or of the loads, and facts.
+///
+/// # Errors
+/// The stream's.
+pub fn print(rows: &[YcsbRow], facts: &[(String, String)], out: &mut dyn Write) -> Result<()> {
+    writeln!(out)?;
+    let (title, constant, table) = match rows.first() {
+        None => (String::new(), Vec::new(), None),
+        Some(row) if row.loaded.is_some() => {
+            let (constant, table) = load_table(rows);
+            ("Load".to_owned(), constant, Some(table))
+        }
+        Some(row) => {
+            let (constant, table) = table(rows);
+            (title(&row.common.case), constant, Some(table))
+        }
+    };
+    if !title.is_empty() {
+        writeln!(out, "{title}")?;
+    }
+    write_facts(out, &constant)?;
+    write_facts(out, facts)?;
+    if let Some(table) = table {
+        writeln!(out, "\n{}", table.to_text())?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn title(case: &str) -> String {
+    let workload = Workload::ALL.iter().find(|w| w.name() == case);
+    let about = workload.map_or("", |workload| workload.about());
+    format!("Workload {}: {about}", case.to_uppercase())
+}
+
+/// The table of workloads' rows without the columns that never change, and those columns' names and
+/// values.
+fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, Table) {
+    let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
+    let mut heads = vec![
+        "workload",
+        "records",
+        "cache",
+        "ops a round",
+        "rounds",
+        "threads",
+        "batch",
+        "engine",
+        "reads by",
+        "ops/s",
+        "slowest-fastest",
+        "p50 us",
+        "p99 us",
+        "vs batch 1",
+    ];
+    heads.extend(peer.then_some("vs peer"));
+    let mut table = Table::new(heads);
+    for row in rows {
+        let common = &row.common;
+        let mut cells = vec![
+            common.case.clone(),
+            count(common.keys),
+            cache(row),
+            count(row.operations),
+            common.rounds.to_string(),
+            common.threads.to_string(),
+            common.batch.to_string(),
+            common.engine.clone(),
+            common.strategy.clone(),
+            short(common.keys_per_second),
+            spread(common.keys_per_second_min, common.keys_per_second_max),
+            digits(row.batch_p50_us),
+            digits(row.batch_p99_us),
+            or_dash(common.speedup_vs_single, times),
+        ];
+        cells.extend(peer.then(|| or_dash(common.speedup_vs_peer, times)));
+        table.push(cells);
+    }
+    let keep = [
+        "batch",
+        "engine",
+        "reads by",
+        "ops/s",
+        "slowest-fastest",
+        "p50 us",
+        "p99 us",
+        "vs batch 1",
+        "vs peer",
+    ];
+    (table.take_constant(&keep), table)
+}
+
+fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, Table) {
+    let mut table = Table::new([
+        "records",
+        "cache",
+        "data",
+        "records a write",
+        "engine",
+        "records/s",
+        "p50 us",
+        "p99 us",
+        "settled after s",
+        "disk a byte",
+        "written a byte",
+        "resident",
+    ]);
+    for row in rows {
+        let common = &row.common;
+        let loaded = row.loaded.clone().unwrap_or_default();
+        let bytes = |bytes: f64| format!("{}B", short(bytes));
+        table.push([
+            count(common.keys),
+            cache(row),
+            bytes(loaded.data_bytes as f64),
+            common.batch.to_string(),
+            common.engine.clone(),
+            short(common.keys_per_second),
+            digits(row.batch_p50_us),
+            digits(row.batch_p99_us),
+            digits(loaded.settle_seconds),
+            or_dash(loaded.disk_bytes_per_byte, digits),
+            or_dash(loaded.write_amplification, digits),
+            or_dash(loaded.resident_bytes.map(|b| b as f64), bytes),
+        ]);
+    }
+    let keep = [
+        "engine",
+        "records/s",
+        "p50 us",
+        "p99 us",
+        "settled after s",
+        "disk a byte",
+        "written a byte",
+        "resident",
+    ];
+    (table.take_constant(&keep), table)
+}
+
+fn cache(row: &YcsbRow) -> String {
+    or_dash(row.cache_bytes.map(|bytes| bytes as f64), |bytes| {
+        format!("{}B", short(bytes))
+    })
+}
+
+/// What the columns mean, for below the tables.
+pub fn legend(rows: &[YcsbRow]) -> String {
+    let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
+    let mut text = format!(
+        "ops/s: medians of {rounds} alternating rounds; the load ran once.\n\
+         p50, p99: how long a batch took at most, for half and for 99% of the batches of all rounds.\n\
+         vs batch 1: times as fast as the same engine's batches of one, the median of the rounds' \
+         ratios.\n\
+         disk a byte: bytes of files over bytes of keys and values; written a byte: bytes handed to \
+         the system to write, the log's among them, likewise.\n\
+         resident: how much more memory the process took after the load than before it."
+    );
+    if rows.iter().any(|r| r.common.speedup_vs_peer.is_some()) {
+        text.push_str("\nvs peer: times as fast as the peer at the same batch, likewise.");
+    }
+    text
+}
+
+/// Puts tiles, plots and tables of `rows` on a page.
+pub fn fill(report: &mut Report, rows: &[YcsbRow]) {
+    let (loads, rows): (Vec<YcsbRow>, Vec<YcsbRow>) =
+        rows.iter().cloned().partition(|row| row.loaded.is_some());
+    report.tiles.extend(tiles(&rows));
+    for name in panels(&rows) {
+        let of_panel: Vec<&YcsbRow> = rows.iter().filter(|row| panel(row) == name).collect();
+        report.sections.push(Section::Heading(name));
+        report.sections.push(Section::Chart(plot(&of_panel)));
+    }
+    for (caption, (constant, table)) in [
+        ("All workloads", table(&rows)),
+        ("The loaded stores", load_table(&loads)),
+    ] {
+        for fact in constant {
+            if !report.facts.contains(&fact) {
+                report.facts.push(fact);
+            }
+        }
+        report.sections.push(Section::Heading(caption.to_owned()));
+        report.sections.push(Section::Table {
+            caption: String::new(),
+            table,
+        });
+    }
+    let all: Vec<YcsbRow> = loads.into_iter().chain(rows).collect();
+    for line in legend(&all).lines() {
+        report.sections.push(Section::Text(line.to_owned()));
+    }
+}
+
+/// The figures to remember: what a batch is worth, and what the peer.
+fn tiles(rows: &[YcsbRow]) -> Vec<Tile> {
+    let ours = || rows.iter().filter(|row| row.common.engine == "forerun");
+    let best = |ratio: fn(&YcsbRow) -> Option<f64>| {
+        let measured = ours().filter_map(move |row| Some((ratio(row)?, row)));
+        measured.max_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let mut tiles = Vec::new();
+    let mut push = |what: &str, found: Option<(f64, &YcsbRow)>| {
+        if let Some((ratio, row)) = found {
+            let (case, batch) = (row.common.case.to_uppercase(), row.common.batch);
+            tiles.push(Tile::new(
+                format!("{what}, workload {case} in batches of {batch}"),
+                times(ratio),
+            ));
+        }
+    };
+    push(
+        "operations one by one",
+        best(|row| row.common.speedup_vs_single),
+    );
+    push("the peer", best(|row| row.common.speedup_vs_peer));
+    tiles
+}
+
+/// What one plot has in common, in words.
+fn panel(row: &YcsbRow) -> String {
+    let plural = if row.common.threads == 1 { "" } else { "s" };
+    format!(
+        "{}; {} thread{plural}, cache {}",
+        title(&row.common.case),
+        row.common.threads,
+        cache(row)
+    )
+}
+
+fn panels(rows: &[YcsbRow]) -> Vec<String> {
+    let mut panels: Vec<String> = Vec::new();
+    for name in rows.iter().map(panel) {
+        if !panels.contains(&name) {
+            panels.push(name);
+        }
+    }
+    panels
+}
+
+/// Bars of the engines, by batch.
+fn plot(rows: &[&YcsbRow]) -> Chart {
+    let mut chart = Chart::new("Operations a second", Shape::Bars);
+    chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
+    chart.y_label = "operations a second".into();
+    chart.x_label = "batch".into();
+    let mut batches: Vec<u64> = rows.iter().map(|row| row.common.batch).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    chart.x = batches.iter().map(u64::to_string).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.common.engine.as_str()) {
+            names.push(&row.common.engine);
+        }
+    }
+    for name in names {
+        let at = |batch: &u64| {
+            let is_it = |row: &&&YcsbRow| row.common.batch == *batch && row.common.engine == name;
+            Some(rows.iter().find(is_it)?.common.rates())
+        };
+        let values: Vec<_> = batches.iter().map(at).collect();
+        chart.push(name, values);
+    }
+    chart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Row;
+    use crate::ycsb::Loaded;
+
+    fn row(case: &str, engine: &str, batch: u64, rate: f64) -> YcsbRow {
+        YcsbRow {
+            common: Row {
+                case: case.into(),
+                engine: engine.into(),
+                keys: 1000,
+                batch,
+                threads: 1,
+                rounds: 5,
+                speedup_vs_single: Some(rate / 1e5),
+                speedup_vs_peer: Some(rate / 5e4),
+                ..Row::default()
+            }
+            .with_rates(rate, rate, rate),
+            cache_bytes: Some(1 << 20),
+            loaded: (case == "load").then(Loaded::default),
+            ..YcsbRow::default()
+        }
+    }
+
+    #[test]
+    fn a_workload_prints_its_name_its_engines_and_what_is_the_same_once() {
+        let rows = [row("a", "forerun", 1, 1e5), row("a", "rocksdb", 1, 5e4)];
+        let mut out = Vec::new();
+        print(&rows, &[("fact".into(), "told".into())], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for word in ["Workload A: 50% reads", "rocksdb", "told", "2.00x", "100 k"] {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+        assert_eq!(text.matches("1.05 MB").count(), 1);
+    }
+
+    #[test]
+    fn a_load_prints_what_the_store_is_like() {
+        let mut out = Vec::new();
+        print(&[row("load", "forerun", 100, 1e5)], &[], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("Load") && text.contains("settled"), "{text}");
+    }
+
+    #[test]
+    fn the_page_has_a_plot_a_workload_and_the_best_ratios() {
+        let rows = [
+            row("load", "forerun", 100, 1e5),
+            row("a", "forerun", 1, 1e5),
+            row("a", "forerun", 64, 4e5),
+            row("b", "forerun", 1, 2e5),
+        ];
+        let mut report = Report::new("YCSB", LEAD);
+        fill(&mut report, &rows);
+        let charts = report.sections.iter();
+        let charts = charts.filter(|section| matches!(section, Section::Chart(_)));
+        assert_eq!(charts.count(), 2);
+        assert_eq!(report.tiles[0].value, "4.00x");
+        assert!(
+            report.tiles[1]
+                .label
+                .contains("workload A in batches of 64")
+        );
+        crate::report::check_html(&report.to_html()).unwrap();
+    }
+}

@@ -1,0 +1,267 @@
+//! An engine's store with its truth, from loading on through all turns.
+//!
+//! ```text
+//!  open --> load, 100 records a write --> settle --> turns: threads of clients, operations shared out
+//!           clock, latencies              clock       clock, latencies a cell
+//! ```
+//!
+//! The same store goes through all turns of all workloads, as YCSB's own order has it. All engines
+//! get the same operations in a turn, drawn from the same seed, so their stores hold the same
+//! records throughout.
+
+use super::client::Client;
+use super::mix::Requests;
+use super::record::{self, KEY_BYTES_MAX, VALUE_BYTES};
+use super::row::Loaded;
+use super::truth::Truth;
+use crate::engine::{Engine, Need, Place, Store};
+use crate::harness::Sample;
+use crate::process;
+use crate::progress::Progress;
+use crate::threads::Cores;
+use crate::workload::EntryBuffer;
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use std::time::{Duration, Instant};
+
+/// Records that are loaded in one write.
+pub const LOAD_BATCH: usize = 100;
+
+/// How many operations are to come, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Records that are loaded.
+    pub records: u64,
+    /// Records that are inserted later.
+    pub inserts: u64,
+    /// All writes after the load.
+    pub writes: u64,
+}
+
+/// A loaded store.
+pub struct Stand<'a> {
+    engine: &'a dyn Engine,
+    store: Box<dyn Store>,
+    truth: Truth,
+    cores: Cores,
+    /// What loading it was like.
+    pub load: Load,
+}
+
+/// What loading was like.
+pub struct Load {
+    /// Records a second until the last write returned.
+    pub per_second: f64,
+    /// Nanoseconds a write.
+    pub latencies: Histogram<u64>,
+    /// The store afterwards.
+    pub loaded: Loaded,
+}
+
+/// One turn.
+pub struct Turn<'a> {
+    /// What is asked for.
+    pub requests: &'a Requests,
+    /// Operations a batch.
+    pub batch: usize,
+    /// Clients, each on a thread of its own.
+    pub threads: usize,
+    /// Operations of all clients together.
+    pub operations: u64,
+    /// Whether answers are compared with what was written.
+    pub checked: bool,
+    /// The same for all engines.
+    pub seed: u64,
+}
+
+impl<'a> Stand<'a> {
+    /// Opens a store and loads it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn load(
+        engine: &'a dyn Engine,
+        room: Room,
+        place: Place,
+        progress: &Progress,
+    ) -> Result<Stand<'a>> {
+        let need = Need {
+            keys: room.records,
+            spare_entries: room.writes,
+            key_bytes: KEY_BYTES_MAX,
+            value_bytes: VALUE_BYTES,
+            place,
+        };
+        let truth = Truth::new(room.records.saturating_add(room.inserts))?;
+        let before = (process::resident_bytes(), process::written_bytes());
+        let store = engine.open(&need)?;
+        let bar = progress.steps(&format!("loading {}", engine.name()), room.records);
+        let mut load = fill(&*store, &truth, room.records, |done| bar.at(done))?;
+        bar.tell("settling");
+        let start = Instant::now();
+        store.settle().context("settling")?;
+        let data_bytes = load.loaded.data_bytes;
+        let per_byte = |bytes: u64| bytes as f64 / data_bytes.max(1) as f64;
+        let since = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?));
+        let disk_bytes = store
+            .directory()
+            .map(process::directory_bytes)
+            .transpose()?;
+        load.loaded = Loaded {
+            data_bytes,
+            settle_seconds: start.elapsed().as_secs_f64(),
+            disk_bytes,
+            disk_bytes_per_byte: disk_bytes.map(per_byte),
+            write_amplification: since(before.1, process::written_bytes()).map(per_byte),
+            resident_bytes: since(before.0, process::resident_bytes()),
+        };
+        Ok(Stand {
+            engine,
+            store,
+            truth,
+            cores: Cores::available(),
+            load,
+        })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &'a dyn Engine {
+        self.engine
+    }
+
+    /// What there is to tell of the store.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        self.store.facts()
+    }
+
+    /// How batches of a length are looked up.
+    pub fn strategy(&self, batch: usize) -> String {
+        if batch == 1 {
+            let first = self.engine.strategies().into_iter().next();
+            first.unwrap_or_default()
+        } else {
+            self.engine.batched()
+        }
+    }
+
+    /// Runs one turn, and adds its batches to `latencies`.
+    ///
+    /// # Errors
+    /// A failed operation, or a wrong answer.
+    pub fn turn(&self, turn: &Turn<'_>, latencies: &mut Histogram<u64>) -> Result<Sample> {
+        let strategy = self.strategy(turn.batch);
+        let share = |thread: u64| turn.operations * thread / turn.threads as u64;
+        let (store, truth) = (&*self.store, &self.truth);
+        let clients = self.cores.run(turn.threads, |thread, ready| {
+            let thread = thread as u64;
+            let operations = turn.requests.operations(turn.seed ^ (thread + 1) << 48);
+            let mut client = Client::new(store, &strategy, operations, truth, turn.checked)?;
+            ready.wait();
+            let made = share(thread + 1) - share(thread);
+            let elapsed = client.run(made, turn.batch)?;
+            Ok((Sample::new(made, elapsed), client.into_latencies()))
+        })?;
+        let mut per_second = 0.0;
+        for (sample, of_client) in clients {
+            per_second += sample.per_second;
+            latencies.add(of_client)?;
+        }
+        Ok(Sample {
+            per_second,
+            beside_per_second: None,
+        })
+    }
+}
+
+/// Writes the records from 0 to below `records`.
+fn fill(store: &dyn Store, truth: &Truth, records: u64, tell: impl Fn(u64)) -> Result<Load> {
+    let mut writer = store.writer()?;
+    let mut latencies = Histogram::new(3)?;
+    let mut elapsed = Duration::ZERO;
+    let mut data_bytes = 0;
+    let mut entries = vec![EntryBuffer::default(); LOAD_BATCH];
+    let mut done = 0;
+    while done < records {
+        let size = (records - done).min(LOAD_BATCH as u64) as usize;
+        let mut writes = Vec::with_capacity(size);
+        for entry in &mut entries[..size] {
+            let begun = truth.begin_insert()?;
+            record::key(begun.record, &mut entry.key);
+            record::value(begun.record, begun.version, &mut entry.value);
+            data_bytes += (entry.key.len() + entry.value.len()) as u64;
+            writes.push(begun);
+        }
+        let start = Instant::now();
+        writer.write_many(&entries[..size]).context("loading")?;
+        let took = start.elapsed();
+        latencies.record(took.as_nanos() as u64)?;
+        elapsed += took;
+        writes.into_iter().for_each(|write| truth.end(write));
+        done += size as u64;
+        tell(done);
+    }
+    Ok(Load {
+        per_second: Sample::new(records, elapsed).per_second,
+        latencies,
+        loaded: Loaded {
+            data_bytes,
+            ..Loaded::default()
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::MapEngine;
+    use crate::ycsb::mix::Workload;
+
+    fn stand() -> Stand<'static> {
+        let room = Room {
+            records: 450,
+            inserts: 2000,
+            writes: 9000,
+        };
+        Stand::load(&MapEngine, room, Place::default(), &Progress::hidden()).unwrap()
+    }
+
+    #[test]
+    fn a_store_is_loaded_with_all_records_and_measured() {
+        let stand = stand();
+        assert_eq!(stand.truth.known(), 450);
+        let Load {
+            per_second,
+            latencies,
+            loaded,
+        } = &stand.load;
+        assert!(*per_second > 0.0);
+        assert_eq!(latencies.len(), 5);
+        assert!((450 * 1010..450 * 1023).contains(&loaded.data_bytes));
+        assert_eq!(loaded.disk_bytes, None);
+        assert_eq!(
+            (stand.strategy(1), stand.strategy(2)),
+            ("single".into(), "batch".into())
+        );
+    }
+
+    #[test]
+    fn turns_of_every_workload_share_their_operations_among_threads() {
+        let stand = stand();
+        for workload in Workload::ALL {
+            let requests = Requests::new(workload, 450, 2450);
+            let mut latencies = Histogram::new(3).unwrap();
+            let turn = Turn {
+                requests: &requests,
+                batch: 8,
+                threads: 3,
+                operations: 1001,
+                checked: true,
+                seed: 7,
+            };
+            let sample = stand.turn(&turn, &mut latencies).unwrap();
+            assert!(sample.per_second > 0.0);
+            // 333, 334 and 334 operations, eight a batch.
+            assert_eq!(latencies.len(), 3 * 42);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What a store must answer: for every record the versions that a read may find.
+//!
+//! ```text
+//!  a record's word   | begun: 32 bits | behind: 24 bits | in flight: 8 bits |
+//!                      the newest       begun - behind    writes of the record
+//!                      version that     is the oldest     that have not
+//!                      a write began    one still right   returned
+//! ```
+//!
+//! Versions are numbered from 1 as their writes begin. Where one write of a record follows the
+//! other, the older version is wrong once the newer write has returned. Where two overlap, either
+//! may come out on top, and both stay right until a write that began alone, and saw no other begin,
+//! has returned. So a reader notes the oldest right version before it asks and the newest begun one
+//! afterwards; an answer between the two is right.
+//!
+//! Records are inserted in the order of their numbers. They count as known up to the first one
+//! whose insert has not returned.
+
+use anyhow::{Result, ensure};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const IN_FLIGHT: u64 = 0xff;
+const BEHIND_SHIFT: u32 = 8;
+const BEHIND_MAX: u64 = 0xff_ffff;
+const BEGUN_SHIFT: u32 = 32;
+
+/// The most threads that may write, so that no count of writes in flight overflows.
+pub const WRITERS_MAX: usize = 200;
+
+/// The versions of all records.
+pub struct Truth {
+    words: Vec<AtomicU64>,
+    next: AtomicU64,
+    known: AtomicU64,
+}
+
+/// A write between its beginning and its return.
+#[must_use]
+pub struct Begun {
+    /// The record.
+    pub record: u64,
+    /// The version it writes.
+    pub version: u64,
+    alone: bool,
+}
+
+impl Truth {
+    /// No records yet, and room for `most` of them.
+    pub fn new(most: u64) -> Result<Truth> {
+        let most = usize::try_from(most)?;
+        let mut words = Vec::new();
+        words.try_reserve_exact(most)?;
+        words.resize_with(most, AtomicU64::default);
+        Ok(Truth {
+            words,
+            next: AtomicU64::new(0),
+            known: AtomicU64::new(0),
+        })
+    }
+
+    /// Begins the write of a record's next version.
+    pub fn begin(&self, record: u64) -> Begun {
+        let mut was = 0;
+        self.change(record, |word| {
+            was = word;
+            let begun = (word >> BEGUN_SHIFT) + 1;
+            let behind = ((word >> BEHIND_SHIFT & BEHIND_MAX) + 1).min(BEHIND_MAX);
+            begun << BEGUN_SHIFT | behind << BEHIND_SHIFT | ((word & IN_FLIGHT) + 1)
+        });
+        Begun {
+            record,
+            version: (was >> BEGUN_SHIFT) + 1,
+            alone: was & IN_FLIGHT == 0,
+        }
+    }
+
+    /// Begins the insert of the next record.
+    ///
+    /// # Errors
+    /// When there is room for no more.
+    pub fn begin_insert(&self) -> Result<Begun> {
+        let record = self.next.fetch_add(1, Ordering::SeqCst);
+        ensure!(
+            record < self.words.len() as u64,
+            "more records are inserted than the {} there is room for",
+            self.words.len()
+        );
+        Ok(self.begin(record))
+    }
+
+    /// Notes that a write has returned.
+    pub fn end(&self, write: Begun) {
+        self.change(write.record, |word| {
+            let mut word = word - 1;
+            if write.alone && word >> BEGUN_SHIFT == write.version {
+                word &= !(BEHIND_MAX << BEHIND_SHIFT);
+            }
+            word
+        });
+        // Whoever inserted the first unknown record, or finds it done, makes all done ones known.
+        let mut known = self.known();
+        while known < self.next.load(Ordering::SeqCst) && self.is_there(known) {
+            match self.swap_known(known) {
+                Ok(_) => known += 1,
+                Err(by_another) => known = by_another,
+            }
+        }
+    }
+
+    fn swap_known(&self, known: u64) -> Result<u64, u64> {
+        self.known
+            .compare_exchange(known, known + 1, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    /// How many records are known: those from 0 on.
+    pub fn known(&self) -> u64 {
+        self.known.load(Ordering::SeqCst)
+    }
+
+    /// How many records have been begun: those from 0 on.
+    pub fn begun_records(&self) -> u64 {
+        self.next
+            .load(Ordering::SeqCst)
+            .min(self.words.len() as u64)
+    }
+
+    /// The oldest version of a record that is right from now on.
+    pub fn oldest(&self, record: u64) -> u64 {
+        let word = self.word(record);
+        (word >> BEGUN_SHIFT) - (word >> BEHIND_SHIFT & BEHIND_MAX)
+    }
+
+    /// The newest version of a record that can have been read by now.
+    pub fn newest(&self, record: u64) -> u64 {
+        self.word(record) >> BEGUN_SHIFT
+    }
+
+    /// Whether the insert of a record has returned.
+    fn is_there(&self, record: u64) -> bool {
+        let word = self.word(record);
+        // Only its insert writes a record that is not known yet.
+        word >> BEGUN_SHIFT > 0 && word & IN_FLIGHT == 0
+    }
+
+    fn word(&self, record: u64) -> u64 {
+        let word = self.words.get(record as usize);
+        // SeqCst, here and everywhere: a check that is not on the clock need not be clever.
+        word.map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    fn change(&self, record: u64, mut to: impl FnMut(u64) -> u64) {
+        if let Some(word) = self.words.get(record as usize) {
+            let change = |old| Some(to(old));
+            // It always gives a new word, so it never fails.
+            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_returned_makes_the_older_version_wrong() {
+        let truth = Truth::new(1).unwrap();
+        truth.end(truth.begin_insert().unwrap());
+        for version in 1..5 {
+            assert_eq!((truth.oldest(0), truth.newest(0)), (version, version));
+            let write = truth.begin(0);
+            assert_eq!(write.version, version + 1);
+            assert_eq!((truth.oldest(0), truth.newest(0)), (version, version + 1));
+            truth.end(write);
+        }
+    }
+
+    #[test]
+    fn writes_that_overlapped_stay_right_until_one_came_alone() {
+        let truth = Truth::new(1).unwrap();
+        truth.end(truth.begin_insert().unwrap());
+        for swap in [false, true] {
+            let before = truth.oldest(0);
+            let (first, second) = (truth.begin(0), truth.begin(0));
+            let newest = second.version;
+            let pair = if swap {
+                [second, first]
+            } else {
+                [first, second]
+            };
+            pair.into_iter().for_each(|write| truth.end(write));
+            assert_eq!((truth.oldest(0), truth.newest(0)), (before, newest));
+            truth.end(truth.begin(0));
+            assert_eq!(truth.oldest(0), newest + 1);
+        }
+    }
+
+    #[test]
+    fn records_are_known_up_to_the_first_that_is_not_there() {
+        let truth = Truth::new(4).unwrap();
+        let writes: Vec<Begun> = (0..3).map(|_| truth.begin_insert().unwrap()).collect();
+        let mut writes = writes.into_iter();
+        let mut next = || writes.next().unwrap();
+        let (zero, one, two) = (next(), next(), next());
+        assert_eq!((one.record, one.version), (1, 1));
+        truth.end(one);
+        assert_eq!((truth.known(), truth.begun_records()), (0, 3));
+        truth.end(zero);
+        assert_eq!(truth.known(), 2);
+        truth.end(two);
+        assert_eq!(truth.known(), 3);
+        truth.end(truth.begin_insert().unwrap());
+        assert!(truth.begin_insert().is_err());
+        assert_eq!((truth.known(), truth.begun_records()), (4, 4));
+    }
+
+    #[test]
+    fn threads_that_insert_and_write_leave_everything_known_and_right() {
+        let truth = Truth::new(400).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for turn in 0..100 {
+                        truth.end(truth.begin_insert().unwrap());
+                        let record = turn % truth.known().max(1);
+                        if record < truth.known() {
+                            truth.end(truth.begin(record));
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(truth.known(), 400);
+        for record in 0..400 {
+            truth.end(truth.begin(record));
+            assert_eq!(truth.oldest(record), truth.newest(record));
+        }
+    }
+}
