@@ -16,6 +16,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         match op {
             Op::Put { key, value } => again.put(key, value),
             Op::Delete { key } => again.delete(key),
+            Op::DeleteRange { start, end } => again.delete_range(start, end),
         }
         .expect("lengths were checked");
     }

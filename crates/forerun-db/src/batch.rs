@@ -10,12 +10,16 @@
 //! delete  ┌───┬─────────┬───────────┐
 //!         │ 2 │ key_len │ key bytes │        lengths: LEB128, the shortest form
 //!         └───┴─────────┴───────────┘
+//! delete  ┌───┬───────────┬─────────────┬─────────┬───────────┐
+//! range   │ 3 │ start_len │ start bytes │ end_len │ end bytes │
+//!         └───┴───────────┴─────────────┴─────────┴───────────┘
 //! ```
 
 use crate::{Error, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
+const DELETE_RANGE: u8 = 3;
 
 /// One write of a batch, borrowed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +36,31 @@ pub enum Op<'a> {
         /// The key's bytes.
         key: &'a [u8],
     },
+    /// Removes all keys from `start` up to, not including, `end`.
+    DeleteRange {
+        /// The first key that is removed.
+        start: &'a [u8],
+        /// The first key behind it that is not.
+        end: &'a [u8],
+    },
 }
 
 impl<'a> Op<'a> {
-    /// The key that is written.
+    /// The key that is written; the first one of a range.
     pub fn key(&self) -> &'a [u8] {
         match self {
             Op::Put { key, .. } | Op::Delete { key } => key,
+            Op::DeleteRange { start, .. } => start,
         }
     }
 
     /// Refuses keys and values that are too long.
     pub(crate) fn check_lengths(&self) -> Result<()> {
-        let len_bytes = self.key().len();
+        let end: &[u8] = match self {
+            Op::DeleteRange { end, .. } => end,
+            Op::Put { .. } | Op::Delete { .. } => &[],
+        };
+        let len_bytes = self.key().len().max(end.len());
         if len_bytes > MAX_KEY_BYTES {
             return Err(Error::KeyTooLong {
                 len_bytes,
@@ -81,6 +97,8 @@ impl<'a> Op<'a> {
 pub struct WriteBatch {
     encoded: Vec<u8>,
     ops: usize,
+    /// Operations that delete a range.
+    ranges: usize,
 }
 
 impl WriteBatch {
@@ -89,6 +107,7 @@ impl WriteBatch {
         WriteBatch {
             encoded: Vec::new(),
             ops: 0,
+            ranges: 0,
         }
     }
 
@@ -98,6 +117,7 @@ impl WriteBatch {
         WriteBatch {
             encoded: Vec::with_capacity(capacity_bytes),
             ops: 0,
+            ranges: 0,
         }
     }
 
@@ -116,6 +136,34 @@ impl WriteBatch {
     /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]; the batch is then unchanged.
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.push(Op::Delete { key })
+    }
+
+    /// Adds: remove all keys from `start` up to, not including, `end`, in the store's order. It costs no more than
+    /// removing one key. What the batch puts into the range before is removed with it, what it puts there after stays.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Durability, Options, WriteBatch};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// for key in ["2025-12", "2026-01", "2026-02", "2027-01"] {
+    ///     db.put(key.as_bytes(), b"")?;
+    /// }
+    /// let mut batch = WriteBatch::new();
+    /// batch.delete_range(b"2026", b"2027")?;
+    /// batch.put(b"2026-03", b"new")?;
+    /// db.write(&batch, Durability::Buffered)?;
+    /// let left: Vec<_> = db.iter().map(|entry| entry.unwrap().0).collect();
+    /// assert_eq!(left, [b"2025-12", b"2026-03", b"2027-01"]);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]; the batch is then unchanged. That the range is not empty is
+    /// checked when the batch is written.
+    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+        self.push(Op::DeleteRange { start, end })
     }
 
     /// Adds one operation.
@@ -140,6 +188,12 @@ impl WriteBatch {
                 self.encoded.push(DELETE);
                 push_bytes(&mut self.encoded, key);
             }
+            Op::DeleteRange { start, end } => {
+                self.encoded.push(DELETE_RANGE);
+                push_bytes(&mut self.encoded, start);
+                push_bytes(&mut self.encoded, end);
+                self.ranges += 1;
+            }
         }
         self.ops += 1;
         Ok(())
@@ -149,6 +203,7 @@ impl WriteBatch {
     pub fn clear(&mut self) {
         self.encoded.clear();
         self.ops = 0;
+        self.ranges = 0;
     }
 
     /// Number of operations.
@@ -180,11 +235,18 @@ impl WriteBatch {
     /// [`Error::MalformedBatch`] if `encoded` is not exactly the encoding of a batch of `ops`
     /// operations.
     pub fn from_encoded(encoded: &[u8], ops: usize) -> Result<WriteBatch> {
-        Ops::checked(encoded, ops)?;
+        let is_range = |op: &Op<'_>| matches!(op, Op::DeleteRange { .. });
+        let ranges = Ops::checked(encoded, ops)?.filter(is_range).count();
         Ok(WriteBatch {
             encoded: encoded.to_vec(),
             ops,
+            ranges,
         })
+    }
+
+    /// Whether an operation deletes a range.
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.ranges > 0
     }
 
     /// Gives memory back beyond `capacity_bytes`, keeping the operations.
@@ -262,7 +324,12 @@ fn decode(bytes: &[u8]) -> Result<(Op<'_>, &[u8]), &'static str> {
             let (key, rest) = split_bytes(rest)?;
             Ok((Op::Delete { key }, rest))
         }
-        _ => Err("the tag is neither put nor delete"),
+        DELETE_RANGE => {
+            let (start, rest) = split_bytes(rest)?;
+            let (end, rest) = split_bytes(rest)?;
+            Ok((Op::DeleteRange { start, end }, rest))
+        }
+        _ => Err("the tag is that of no operation"),
     }
 }
 
@@ -310,6 +377,7 @@ fn encoded_len(op: &Op<'_>) -> usize {
     1 + match op {
         Op::Put { key, value } => with_len(key.len()) + with_len(value.len()),
         Op::Delete { key } => with_len(key.len()),
+        Op::DeleteRange { start, end } => with_len(start.len()) + with_len(end.len()),
     }
 }
 

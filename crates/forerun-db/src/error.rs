@@ -41,6 +41,14 @@ pub enum Error {
         /// Longest batch that is accepted.
         limit_bytes: usize,
     },
+    /// A range of keys that is to be deleted ends before it starts, or where it starts.
+    #[error("the range from {} up to {} is empty in the store's order", Key(.start), Key(.end))]
+    EmptyRange {
+        /// Where it was to start.
+        start: Vec<u8>,
+        /// Where it was to end.
+        end: Vec<u8>,
+    },
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
     #[error(
         "the write needs {needed_bytes} bytes of memory, and {used_bytes} of the limit of {limit_bytes} are in use; \

@@ -27,6 +27,7 @@ pub mod io;
 )]
 pub mod memtable;
 mod options;
+mod ranges;
 #[doc(hidden)]
 pub mod run;
 mod store_dir;

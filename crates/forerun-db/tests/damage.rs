@@ -42,6 +42,7 @@ impl Store {
                 match op {
                     Op::Put { key, value } => state.insert(key.to_vec(), value.to_vec()),
                     Op::Delete { key } => state.remove(key),
+                    Op::DeleteRange { .. } => unreachable!("the log was written without"),
                 };
             }
             states.push(state);

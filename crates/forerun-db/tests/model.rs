@@ -11,7 +11,7 @@ use std::sync::Arc;
 use common::{open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Bytewise, Comparator, Db, Durability, Iter, Options, ReverseBytewise, Snapshot,
+    Bytewise, Comparator, Db, Durability, Error, Iter, Options, ReverseBytewise, Snapshot,
     Strategy as Lookup, Values, WriteBatch,
 };
 use proptest::prelude::*;
@@ -30,6 +30,7 @@ enum Step {
     Snapshot,
     /// Lets go of a snapshot.
     Forget(usize),
+    DeleteRange(Key, Key),
     Flush,
     Compact,
     Close,
@@ -71,6 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (key(), ends()).prop_map(|(key, ends)| Step::Prefix(key, ends)),
         1 => Just(Step::Snapshot),
         1 => any::<usize>().prop_map(Step::Forget),
+        2 => (key(), key()).prop_map(|(start, end)| Step::DeleteRange(start, end)),
         1 => Just(Step::Flush),
         1 => Just(Step::Compact),
         1 => Just(Step::Close),
@@ -250,6 +252,17 @@ fn run(steps: &[Step], options: &Options) {
                 if !snapshots.is_empty() {
                     snapshots.swap_remove(which % snapshots.len());
                 }
+            }
+            Step::DeleteRange(start, end) => {
+                let deleted = db.delete_range(start, end);
+                match comparator.compare(start, end) {
+                    Ordering::Less => deleted.unwrap(),
+                    _ => assert!(matches!(deleted, Err(Error::EmptyRange { .. }))),
+                }
+                let (start, end) = (Bound::Included(start.clone()), Bound::Excluded(end.clone()));
+                model
+                    .0
+                    .retain(|key, _| !is_inside(comparator, key, &start, &end));
             }
             Step::Flush => db.flush().unwrap(),
             Step::Compact => db.compact().unwrap(),

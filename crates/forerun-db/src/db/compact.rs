@@ -64,6 +64,10 @@ impl Inner {
     pub(super) fn write_table(&self, table: &Table) -> Result<Vec<Arc<Run>>> {
         let levels = Arc::clone(&self.state.load().levels);
         let mut retain = Retain::new(self.order.clone(), self.snapshots.list());
+        if let Some(ranges) = table.ranges() {
+            let known = self.state.load().ranges.with(ranges.tombstones());
+            retain = retain.with_ranges(Arc::new(known));
+        }
         // Memtables are flushed in order, so what is older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
         self.with_build(u64::MAX, |build| {
@@ -78,6 +82,9 @@ impl Inner {
         let edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
             removed: Vec::new(),
+            ranges: table
+                .ranges()
+                .map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
         };
         let mut catalog = self.tree.catalog();
         let logged = self.logged_after(&catalog, table.last_sequence());
@@ -85,6 +92,7 @@ impl Inner {
         self.state.rcu(|state| {
             let mut state = State::clone(state);
             state.levels = Arc::clone(&levels);
+            state.ranges = Arc::clone(catalog.ranges());
             state.tables.retain(|other| !Arc::ptr_eq(other, table));
             state
         });
@@ -130,11 +138,31 @@ impl Inner {
     /// Does the most urgent compaction. `false`: none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let _one_at_a_time = self.lock_compacting();
+        if self.remove_covered_runs()? {
+            return Ok(true);
+        }
         let levels = Arc::clone(&self.state.load().levels);
         match pick(&levels, &self.options.tree, &BTreeSet::new()) {
             None => Ok(false),
             Some(compaction) => self.run_compaction(&compaction).map(|()| true),
         }
+    }
+
+    /// Removes the runs of which nothing is left after deletions of ranges. `false`: there are none.
+    fn remove_covered_runs(&self) -> Result<bool> {
+        let state = self.state.load_full();
+        if state.ranges.is_empty() {
+            return Ok(false);
+        }
+        let removed = state.levels.covered(&state.ranges, &self.snapshots.list());
+        if removed.is_empty() {
+            return Ok(false);
+        }
+        self.install(&Edit {
+            removed,
+            ..Edit::default()
+        })?;
+        Ok(true)
     }
 
     /// Flushes, and compacts everything there is down to the last level.
@@ -143,8 +171,9 @@ impl Inner {
         let limit = self.tree.catalog().numbers().next();
         loop {
             let _one_at_a_time = self.lock_compacting();
-            let levels = Arc::clone(&self.state.load().levels);
-            let Some(compaction) = pick_full(&levels, limit) else {
+            self.remove_covered_runs()?;
+            let state = self.state.load_full();
+            let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
                 return Ok(());
             };
             self.run_compaction(&compaction)?;
@@ -154,7 +183,10 @@ impl Inner {
     fn run_compaction(&self, compaction: &Compaction) -> Result<()> {
         let snapshots = self.snapshots.list();
         let run_bytes = self.options.tree.run_bytes;
-        let done = self.with_build(run_bytes, |build| compact(compaction, snapshots, build))?;
+        let ranges = Arc::clone(&self.state.load().ranges);
+        let done = self.with_build(run_bytes, |build| {
+            compact(compaction, snapshots, ranges, build)
+        })?;
         self.install(&done.edit)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
@@ -175,6 +207,7 @@ impl Inner {
         self.state.rcu(|state| {
             let mut state = State::clone(state);
             state.levels = Arc::clone(&levels);
+            state.ranges = Arc::clone(catalog.ranges());
             state
         });
         Ok(levels)

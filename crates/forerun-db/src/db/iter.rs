@@ -20,8 +20,8 @@ use std::sync::Arc;
 use self_cell::self_cell;
 
 use super::state::State;
+use super::uncovered::Uncovered;
 use crate::comparator::KeyOrder;
-use crate::tree::merge::Merge;
 use crate::versions::{Entry, Visible};
 use crate::{Error, Result};
 
@@ -59,8 +59,8 @@ pub struct Iter {
 
 /// The cursors of both ends.
 struct Cursors<'a> {
-    front: Visible<Merge<'a>>,
-    back: Visible<Merge<'a>>,
+    front: Visible<Uncovered<'a>>,
+    back: Visible<Uncovered<'a>>,
 }
 
 self_cell! {
@@ -80,7 +80,10 @@ impl Iter {
         range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     ) -> Iter {
         let ends = Ends::new(state, |state| {
-            let end = || Visible::new(state.versions(order), order.clone(), snapshot);
+            let end = || {
+                let versions = Uncovered::new(state, order, snapshot);
+                Visible::new(versions, order.clone(), snapshot)
+            };
             Cursors {
                 front: end(),
                 back: end(),

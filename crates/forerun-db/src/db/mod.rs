@@ -22,6 +22,7 @@ mod snapshot;
 mod snapshots;
 mod state;
 mod stats;
+mod uncovered;
 mod view;
 mod visible;
 mod work;
@@ -174,6 +175,18 @@ impl Db {
         self.delete_with(key, self.open.inner.options.durability)
     }
 
+    /// Removes all keys from `start` up to, not including, `end`, as durably as [`Options::durability`] says. It costs no
+    /// more than removing one key, however many there are: see [`WriteBatch::delete_range`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`Error::EmptyRange`](crate::Error::EmptyRange).
+    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete_range(start, end)?;
+        self.write(&batch, self.open.inner.options.durability)
+            .map(drop)
+    }
+
     /// [`put`](Self::put) with a durability of its own.
     ///
     /// # Errors
@@ -205,6 +218,7 @@ impl Db {
     ///   [`Error::Poisoned`](crate::Error::Poisoned), and whether this batch is there after the
     ///   next opening is open; half of it is not.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
+    /// - [`Error::EmptyRange`](crate::Error::EmptyRange): it deletes a range that is empty.
     /// - [`Error::Closed`](crate::Error::Closed).
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
         self.open.inner.write(batch, durability)

@@ -11,11 +11,13 @@ use super::flush::table_bytes_for;
 use super::snapshots::Snapshots;
 use super::state::{State, Table};
 use super::work::Work;
+use super::write::tombstones;
 use super::{Commit, Counters, Inner, Visible, Writer};
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::memtable::MemTableConfig;
+use crate::ranges::RangeTombstone;
 use crate::run::Run;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
@@ -81,6 +83,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
     let mut replay = Replay {
         table: new_table(&options, options.memtable_bytes)?,
         runs: Vec::new(),
+        ranges: Vec::new(),
         flushed_sequence: logged.flushed_sequence,
         build: Build {
             io: &*io,
@@ -102,6 +105,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
     let Replay {
         table,
         runs,
+        ranges,
         flushed_sequence,
         ..
     } = replay;
@@ -129,6 +133,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         let edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
             removed: Vec::new(),
+            ranges,
         };
         let logged = Logged {
             flushed_sequence,
@@ -160,6 +165,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
     let state = State {
         tables: vec![Arc::clone(&table)],
         levels: Arc::clone(catalog.levels()),
+        ranges: Arc::clone(catalog.ranges()),
     };
     Ok(Inner {
         io,
@@ -203,6 +209,8 @@ pub(super) fn new_table(options: &Options, limit_bytes: usize) -> Result<Table> 
 struct Replay<'a> {
     table: Table,
     runs: Vec<Arc<Run>>,
+    /// Deletions of ranges that were written with them.
+    ranges: Vec<RangeTombstone>,
     /// The last sequence number in runs, these included.
     flushed_sequence: u64,
     build: Build<'a>,
@@ -214,6 +222,7 @@ impl Replay<'_> {
         let needed_bytes = match self.table.memtable.prepare(record.ops.clone()) {
             Ok(prepared) => {
                 prepared.publish(record.first_sequence);
+                self.delete_ranges(record);
                 return Ok(());
             }
             Err(Error::MemoryLimit { needed_bytes, .. }) => needed_bytes,
@@ -222,7 +231,15 @@ impl Replay<'_> {
         self.make_room(record.first_sequence, needed_bytes)?;
         let prepared = self.table.memtable.prepare(record.ops.clone())?;
         prepared.publish(record.first_sequence);
+        self.delete_ranges(record);
         Ok(())
+    }
+
+    fn delete_ranges(&self, record: &Record<'_>) {
+        let deleted = tombstones(record.ops.clone(), record.first_sequence);
+        if !deleted.is_empty() {
+            self.table.delete_ranges(self.build.order, &deleted);
+        }
     }
 
     /// Writes what is there to a run, and begins a memtable that holds a batch of this size.
@@ -232,6 +249,10 @@ impl Replay<'_> {
         let full = std::mem::replace(&mut self.table, table);
         // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
         let mut retain = Retain::new(self.build.order.clone(), Vec::new());
+        if let Some(ranges) = full.ranges() {
+            self.ranges.extend_from_slice(ranges.tombstones());
+            retain = retain.with_ranges(ranges);
+        }
         let mut versions = full.memtable.versions();
         let runs = write_runs(&mut versions, &mut retain, |_| true, &self.build)?;
         self.runs.extend(runs);

@@ -12,9 +12,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
+
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig};
+use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::cursor::{LevelCursor, RunCursor};
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
@@ -27,6 +30,8 @@ pub(super) struct State {
     /// Newest first. There is at least one; the first takes writes.
     pub(super) tables: Vec<Arc<Table>>,
     pub(super) levels: Arc<Levels>,
+    /// Deletions of ranges that cover something in the runs.
+    pub(super) ranges: Arc<Ranges>,
 }
 
 /// A memtable, and where its share of the sequence numbers ends.
@@ -34,6 +39,8 @@ pub(super) struct Table {
     pub(super) memtable: MemTable,
     /// The last sequence number in it; the maximum while it takes writes.
     last_sequence: AtomicU64,
+    /// Deletions of ranges that were written with it; none until there is one.
+    ranges: ArcSwapOption<Ranges>,
 }
 
 impl Table {
@@ -41,7 +48,24 @@ impl Table {
         Ok(Table {
             memtable: MemTable::new(config)?,
             last_sequence: AtomicU64::new(u64::MAX),
+            ranges: ArcSwapOption::empty(),
         })
+    }
+
+    /// Adds deletions of ranges, before they become visible.
+    pub(super) fn delete_ranges(&self, order: &KeyOrder, deleted: &[RangeTombstone]) {
+        self.ranges.rcu(|ranges| {
+            let ranges = match ranges {
+                Some(ranges) => ranges.with(deleted),
+                None => Ranges::new(order.clone(), deleted.to_vec()),
+            };
+            Some(Arc::new(ranges))
+        });
+    }
+
+    /// The deletions of ranges that were written with it.
+    pub(super) fn ranges(&self) -> Option<Arc<Ranges>> {
+        self.ranges.load_full()
     }
 
     /// Notes that no more writes come. There are none under way.
@@ -67,6 +91,26 @@ impl State {
     /// state was replaced went elsewhere.
     pub(super) fn cut(&self, sequence: u64) -> u64 {
         sequence.min(self.newest().last_sequence())
+    }
+
+    /// Whether any range of keys was deleted that may matter.
+    pub(super) fn has_ranges(&self) -> bool {
+        let in_tables = || {
+            self.tables
+                .iter()
+                .any(|table| table.ranges.load().is_some())
+        };
+        !self.ranges.is_empty() || in_tables()
+    }
+
+    /// The newest deletion of a range that covers `key` and is not newer than `snapshot`: what is older of the key is
+    /// deleted. 0: there is none.
+    pub(super) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
+        let in_tables = self.tables.iter().filter_map(|table| {
+            let ranges = table.ranges.load();
+            ranges.as_ref().map(|ranges| ranges.cover(key, snapshot))
+        });
+        in_tables.fold(self.ranges.cover(key, snapshot), u64::max)
     }
 
     /// All versions, merged.

@@ -16,6 +16,7 @@ use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::run::SearchKey;
 use crate::run::lookup::{self, Found};
+use crate::versions::{Kind, Versions};
 use crate::{Error, Result, Values};
 
 /// Keys that are looked for in runs together. More in flight hide nothing more, and what they need lies on the stack.
@@ -55,6 +56,10 @@ impl<'a> View<'a> {
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.counters.count_lookups(1);
+        let cover = self.state.cover(key, self.sequence);
+        if cover > 0 {
+            return self.get_covered(key, cover);
+        }
         for table in &self.state.tables {
             match table.memtable.get(key, self.sequence)? {
                 Lookup::Value(value) => return Ok(Some(value.to_vec())),
@@ -85,6 +90,9 @@ impl<'a> View<'a> {
     ) {
         self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
+        if self.state.has_ranges() {
+            return self.multi_get_ranged(keys, values);
+        }
         let mut missing = values.take_missing();
         let (newest, older) = match self.state.tables.split_first() {
             Some((newest, older)) => (&newest.memtable, older),
@@ -103,6 +111,38 @@ impl<'a> View<'a> {
         );
         for batch in missing.chunks_mut(RUN_BATCH) {
             self.look_below(keys, batch, older, strategy, values);
+        }
+        values.keep_missing(missing);
+    }
+
+    /// The value of a key in a range that was deleted as of `cover`: only what is newer counts.
+    fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
+        let mut versions = self.state.versions(&self.inner.order);
+        versions.seek(key, self.sequence)?;
+        let newest = versions.at().filter(|at| {
+            let is_alive = at.sequence > cover && at.kind == Kind::Value;
+            is_alive && self.inner.order.compare(at.key, key).is_eq()
+        });
+        Ok(newest.map(|at| at.value.to_vec()))
+    }
+
+    /// [`multi_get`](Self::multi_get) where ranges were deleted: the keys in none of them as ever, the others one by
+    /// one.
+    fn multi_get_ranged<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) {
+        let mut missing = values.take_missing();
+        for (position, key) in keys.iter().enumerate() {
+            let key = key.as_ref();
+            match self.state.cover(key, self.sequence) {
+                0 => missing.push(position as u32),
+                cover => match self.get_covered(key, cover) {
+                    Ok(Some(value)) => values.set_found(position, &value),
+                    Ok(None) => {}
+                    Err(error) => values.set_failed(position, error),
+                },
+            }
+        }
+        for batch in missing.chunks_mut(RUN_BATCH) {
+            self.look_below(keys, batch, &self.state.tables, Strategy::Auto, values);
         }
         values.keep_missing(missing);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use super::{Commit, Inner};
-use crate::memtable::Prepared;
+use crate::ranges::RangeTombstone;
 use crate::{Durability, Error, Op, Result, WriteBatch};
 
 /// Capacity that a thread keeps for encoding single writes.
@@ -55,11 +55,13 @@ impl Inner {
         // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
         match &self.writer {
-            Writer::Unlogged { .. } => self.apply(iter::once(op), 1, &[], durability).map(drop),
+            Writer::Unlogged { .. } => self
+                .apply(iter::once(op), 1, &[], false, durability)
+                .map(drop),
             Writer::Logged(_) => SCRATCH.with_borrow_mut(|scratch| {
                 scratch.clear();
                 scratch.push(op)?;
-                let written = self.apply(iter::once(op), 1, scratch.encoded(), durability);
+                let written = self.apply(iter::once(op), 1, scratch.encoded(), false, durability);
                 if scratch.encoded().len() > KEPT_SCRATCH_BYTES {
                     scratch.clear();
                     scratch.shrink_to(KEPT_SCRATCH_BYTES);
@@ -76,7 +78,8 @@ impl Inner {
             }
             return Ok(self.visible.last());
         }
-        self.apply(batch.ops(), batch.len(), batch.encoded(), durability)
+        let (encoded, has_ranges) = (batch.encoded(), batch.has_ranges());
+        self.apply(batch.ops(), batch.len(), encoded, has_ranges, durability)
     }
 
     fn apply<'op>(
@@ -84,15 +87,29 @@ impl Inner {
         ops: impl Iterator<Item = Op<'op>> + Clone,
         count: usize,
         encoded: &[u8],
+        has_ranges: bool,
         durability: Durability,
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
+        if has_ranges {
+            self.check_ranges(&tombstones(ops.clone(), 0))?;
+        }
         self.slow_down(encoded.len());
         loop {
             // Held until the write is visible: a memtable is frozen when no write to it is under way.
             let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
             let needed_bytes = match active.memtable.prepare(ops.clone()) {
-                Ok(prepared) => return self.log_and_publish(prepared, count, encoded, durability),
+                Ok(prepared) => {
+                    let first_sequence = self.log(encoded, count, durability)?;
+                    let last_sequence = first_sequence + count as u64 - 1;
+                    prepared.publish(first_sequence);
+                    if has_ranges {
+                        let deleted = tombstones(ops.clone(), first_sequence);
+                        active.delete_ranges(&self.order, &deleted);
+                    }
+                    self.visible.publish(first_sequence, last_sequence);
+                    return Ok(last_sequence);
+                }
                 Err(Error::MemoryLimit { needed_bytes, .. }) => needed_bytes,
                 Err(error) => return Err(error),
             };
@@ -102,30 +119,31 @@ impl Inner {
         }
     }
 
-    fn log_and_publish(
-        &self,
-        prepared: Prepared<'_>,
-        count: usize,
-        encoded: &[u8],
-        durability: Durability,
-    ) -> Result<u64> {
-        let first_sequence = match &self.writer {
+    /// Logs a batch, if there is a log, and returns the sequence number of its first operation.
+    fn log(&self, encoded: &[u8], count: usize, durability: Durability) -> Result<u64> {
+        match &self.writer {
             // A batch has fewer bytes than fit 32 bits, and an operation has at least two.
             Writer::Logged(commit) => {
-                commit.log(encoded, count as u32, durability == Durability::Synced)?
+                commit.log(encoded, count as u32, durability == Durability::Synced)
             }
-            // Relaxed: it hands out numbers; `visible` orders what is done under them.
             Writer::Unlogged { next_sequence, .. } => {
-                next_sequence.fetch_add(count as u64, Ordering::Relaxed)
+                self.counters.count_write();
+                // Relaxed: it hands out numbers; `visible` orders what is done under them.
+                Ok(next_sequence.fetch_add(count as u64, Ordering::Relaxed))
             }
-        };
-        let last_sequence = first_sequence + count as u64 - 1;
-        prepared.publish(first_sequence);
-        self.visible.publish(first_sequence, last_sequence);
-        if matches!(self.writer, Writer::Unlogged { .. }) {
-            self.counters.count_write();
         }
-        Ok(last_sequence)
+    }
+
+    /// Refuses ranges that end before they start, or are empty.
+    fn check_ranges(&self, deleted: &[RangeTombstone]) -> Result<()> {
+        let is_bad = |range: &&RangeTombstone| self.order.compare(&range.start, &range.end).is_ge();
+        match deleted.iter().find(is_bad) {
+            None => Ok(()),
+            Some(range) => Err(Error::EmptyRange {
+                start: range.start.clone(),
+                end: range.end.clone(),
+            }),
+        }
     }
 
     pub(super) fn flush_wal(&self) -> Result<()> {
@@ -149,4 +167,21 @@ impl Inner {
             Writer::Unlogged { .. } => Ok(()),
         }
     }
+}
+
+/// The deletions of ranges among operations, the first of which has this sequence number.
+pub(super) fn tombstones<'op>(
+    ops: impl Iterator<Item = Op<'op>>,
+    first_sequence: u64,
+) -> Vec<RangeTombstone> {
+    let numbered = (first_sequence..).zip(ops);
+    let deleted = numbered.filter_map(|(sequence, op)| match op {
+        Op::DeleteRange { start, end } => Some(RangeTombstone {
+            start: start.to_vec(),
+            end: end.to_vec(),
+            sequence,
+        }),
+        Op::Put { .. } | Op::Delete { .. } => None,
+    });
+    deleted.collect()
 }

@@ -137,6 +137,9 @@ fn drafts<'op>(
         let (key, value, kind) = match op {
             Op::Put { key, value } => (key, value, Kind::Value),
             Op::Delete { key } => (key, &[][..], Kind::Deletion),
+            // It takes a sequence number, and so it takes an entry: the range's first key is among what it deletes. The
+            // rest of it is kept beside the table.
+            Op::DeleteRange { start, .. } => (start, &[][..], Kind::Deletion),
         };
         Draft {
             key,

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 use super::stored::{PageLocation, checksum};
+use crate::ranges::RangeTombstone;
 use crate::{MAX_KEY_BYTES, Result};
 
 /// Bytes before the first page.
@@ -38,6 +39,8 @@ pub(crate) struct RunMeta {
     pub(crate) largest_sequence: u64,
     /// When it was made, in seconds since 1970.
     pub(crate) created_unix: u64,
+    /// Deletions of ranges with sequence numbers up to this one have nothing left to cover here.
+    pub(crate) ranges_applied: u64,
     /// Pages with versions.
     pub(crate) leaf_pages: u32,
     /// Pages above them.
@@ -50,20 +53,12 @@ pub(crate) struct RunMeta {
     pub(crate) largest: Vec<u8>,
     /// The name of the comparator that the keys are ordered by.
     pub(crate) comparator: String,
-    /// Deletions of ranges of keys.
+    /// The deletions of ranges of keys that were in force when it was made: for a repair.
     pub(crate) range_tombstones: Vec<RangeTombstone>,
     /// Bytes of the file; not written in it.
     pub(crate) file_bytes: u64,
     /// The checksum of the footer, which depends on all else in the file; not written in the meta.
     pub(crate) checksum: u64,
-}
-
-/// The deletion of all keys from `start` up to, not including, `end`, as of `sequence`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RangeTombstone {
-    pub(crate) start: Vec<u8>,
-    pub(crate) end: Vec<u8>,
-    pub(crate) sequence: u64,
 }
 
 impl RunMeta {
@@ -81,6 +76,7 @@ impl RunMeta {
             self.smallest_sequence,
             self.largest_sequence,
             self.created_unix,
+            self.ranges_applied,
         ] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -115,6 +111,7 @@ impl RunMeta {
             smallest_sequence: rest.u64()?,
             largest_sequence: rest.u64()?,
             created_unix: rest.u64()?,
+            ranges_applied: rest.u64()?,
             leaf_pages: rest.u32()?,
             internal_pages: rest.u32()?,
             page_bytes: rest.u32()?,

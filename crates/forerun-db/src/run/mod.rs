@@ -42,7 +42,7 @@ mod stored;
 mod testing;
 mod writer;
 
-pub(crate) use meta::{RangeTombstone, RunMeta};
+pub(crate) use meta::RunMeta;
 pub use one::{Add, OneRun};
 pub(crate) use page::{Page, PageKind};
 pub(crate) use reader::Run;

@@ -21,6 +21,7 @@ use super::stored::{PageLocation, store};
 use super::{Compression, RunOptions};
 use crate::comparator::KeyOrder;
 use crate::io::{Io, IoFile, OpenMode, write_all_at};
+use crate::ranges::RangeTombstone;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
 
@@ -276,6 +277,13 @@ impl RunWriter {
     /// Leaves that are finished.
     pub(crate) fn leaves(&self) -> u32 {
         self.meta.leaf_pages
+    }
+
+    /// Notes the deletions of ranges that are in force, and up to which of them the versions that are added were left
+    /// out.
+    pub(crate) fn note_ranges(&mut self, ranges: &[RangeTombstone], applied: u64) {
+        self.meta.range_tombstones = ranges.to_vec();
+        self.meta.ranges_applied = applied;
     }
 
     /// Writes what is left, and makes the file durable; its name in the directory is for the caller to sync.

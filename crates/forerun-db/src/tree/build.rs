@@ -112,7 +112,7 @@ fn write_files(
             writer.written_bytes() >= build.run_bytes && !retain.is_of_last_key(version.key)
         };
         if let Some(full) = writer.take_if(is_full) {
-            full.finish()?;
+            finish(full, retain)?;
             paid_bytes = 0;
         }
         if retain.keeps(&version, &mut below) {
@@ -130,9 +130,15 @@ fn write_files(
         versions.next()?;
     }
     match writer {
-        Some(writer) => writer.finish().map(drop),
+        Some(writer) => finish(writer, retain),
         None => Ok(()),
     }
+}
+
+fn finish(mut writer: RunWriter, retain: &Retain) -> Result<()> {
+    let (ranges, applied) = retain.ranges();
+    writer.note_ranges(ranges, applied);
+    writer.finish().map(drop)
 }
 
 fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {

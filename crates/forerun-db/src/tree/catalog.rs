@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
+use crate::ranges::Ranges;
 use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
@@ -30,6 +31,7 @@ pub(crate) struct Catalog {
     /// As on disk, unless the last writing of it failed.
     manifest: Manifest,
     levels: Arc<Levels>,
+    ranges: Arc<Ranges>,
     numbers: Arc<RunNumbers>,
     /// Runs of edits whose manifest could not be written: it may be on disk all the same.
     in_doubt: Vec<Arc<Run>>,
@@ -82,6 +84,10 @@ impl Catalog {
             io: Arc::clone(io),
             dir: dir.to_owned(),
             numbers: Arc::new(RunNumbers::new(manifest.next_run)),
+            ranges: Arc::new(Ranges::new(
+                order.clone(),
+                manifest.keyspaces[0].ranges.clone(),
+            )),
             levels: Arc::new(levels),
             manifest,
             in_doubt: Vec::new(),
@@ -91,6 +97,11 @@ impl Catalog {
     /// The runs.
     pub(crate) fn levels(&self) -> &Arc<Levels> {
         &self.levels
+    }
+
+    /// The deletions of ranges that cover something in the runs.
+    pub(crate) fn ranges(&self) -> &Arc<Ranges> {
+        &self.ranges
     }
 
     /// Numbers for new runs.
@@ -119,6 +130,8 @@ impl Catalog {
         manifest.next_run = self.numbers.next();
         let keyspace = &mut manifest.keyspaces[0];
         keyspace.levels = levels.records();
+        keyspace.ranges.extend_from_slice(&edit.ranges);
+        keyspace.ranges.retain(|range| levels.needs(range));
         if let Some(logged) = logged {
             keyspace.flushed_sequence = logged.flushed_sequence;
             manifest.first_segment = logged.first_segment;
@@ -143,6 +156,10 @@ impl Catalog {
             run.remove_when_dropped(&self.io);
         }
         self.in_doubt.clear();
+        if manifest.keyspaces[0].ranges != self.ranges.tombstones() {
+            let ranges = manifest.keyspaces[0].ranges.clone();
+            self.ranges = Arc::new(Ranges::new(levels.order().clone(), ranges));
+        }
         self.manifest = manifest;
         self.levels = Arc::clone(&levels);
         Ok(levels)

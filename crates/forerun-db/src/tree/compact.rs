@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::Result;
+use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::run::cursor::{LevelCursor, RunCursor};
 use crate::tree::build::{Build, write_runs};
@@ -25,13 +26,15 @@ pub(crate) struct Compacted {
     pub(crate) dropped_deletions: u64,
 }
 
-/// Merges the runs of a compaction. `snapshots` are those that are alive, as of any moment since it was picked.
+/// Merges the runs of a compaction, leaving out what `ranges` delete. `snapshots` are those that are alive, as of any
+/// moment since it was picked.
 ///
 /// # Errors
 /// As [`write_runs`]: nothing is left of what was written, and the runs that went in are as they were.
 pub(crate) fn compact(
     compaction: &Compaction,
     snapshots: Vec<u64>,
+    ranges: Arc<Ranges>,
     build: &Build<'_>,
 ) -> Result<Compacted> {
     if compaction.is_move() {
@@ -43,6 +46,7 @@ pub(crate) fn compact(
             edit: Edit {
                 added: added.collect(),
                 removed: compaction.numbers().collect(),
+                ranges: Vec::new(),
             },
             ..Compacted::default()
         });
@@ -56,7 +60,7 @@ pub(crate) fn compact(
         cursors.push(level_cursor(&compaction.lower));
     }
     let mut merge = Merge::new(build.order.clone(), cursors);
-    let mut retain = Retain::new(build.order.clone(), snapshots);
+    let mut retain = Retain::new(build.order.clone(), snapshots).with_ranges(ranges);
     // All of a key that is older than what goes in lies deeper: whatever of level 0 stays behind has other keys or is
     // newer.
     let deeper = compaction.into + 1;
@@ -69,6 +73,7 @@ pub(crate) fn compact(
         edit: Edit {
             added: runs.into_iter().map(|run| (compaction.into, run)).collect(),
             removed: compaction.numbers().collect(),
+            ranges: Vec::new(),
         },
         dropped,
         dropped_deletions,

@@ -14,6 +14,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
+use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::tree::manifest::{LEVELS, RunRecord};
 
@@ -41,6 +42,8 @@ pub(crate) struct Edit {
     pub(crate) added: Vec<(usize, Arc<Run>)>,
     /// Numbers of the runs to remove.
     pub(crate) removed: Vec<u64>,
+    /// Deletions of ranges that come from memtables.
+    pub(crate) ranges: Vec<RangeTombstone>,
 }
 
 impl Levels {
@@ -115,6 +118,35 @@ impl Levels {
             ..self.candidates(key)
         };
         candidates.next().is_some()
+    }
+
+    /// Whether any run may hold a version that a deletion of a range covers.
+    pub(crate) fn needs(&self, range: &RangeTombstone) -> bool {
+        self.runs().any(|(_, run)| self.run_needs(run, range))
+    }
+
+    /// Whether a run may hold a version that a deletion of a range covers.
+    pub(crate) fn run_needs(&self, run: &Run, range: &RangeTombstone) -> bool {
+        let meta = run.meta();
+        meta.smallest_sequence < range.sequence
+            && meta.ranges_applied < range.sequence
+            && range.touches(&self.order, smallest(run), largest(run))
+    }
+
+    /// The runs that hold nothing but what deletions of ranges cover, for every reader: also as of `snapshots`.
+    pub(crate) fn covered(&self, ranges: &Ranges, snapshots: &[u64]) -> Vec<u64> {
+        let is_covered = |run: &Arc<Run>| {
+            let meta = run.meta();
+            ranges.tombstones().iter().any(|range| {
+                let sees_it =
+                    |snapshot: &u64| (meta.smallest_sequence..range.sequence).contains(snapshot);
+                meta.largest_sequence < range.sequence
+                    && range.spans(&self.order, smallest(run), largest(run))
+                    && !snapshots.iter().any(sees_it)
+            })
+        };
+        let covered = self.runs().filter(|(_, run)| is_covered(run));
+        covered.map(|(_, run)| run.number()).collect()
     }
 
     /// A level.
@@ -378,15 +410,15 @@ mod tests {
 
             // Taking out half of them, one edit for all or one for each, comes to the same.
             let removed: Vec<u64> = all.iter().copied().step_by(2).collect();
-            let once = levels.edit(&Edit { added: Vec::new(), removed: removed.clone() });
+            let once = levels.edit(&Edit { removed: removed.clone(), ..Edit::default() });
             let each = removed.iter().fold(levels.clone(), |levels, number| {
-                levels.edit(&Edit { added: Vec::new(), removed: vec![*number] })
+                levels.edit(&Edit { removed: vec![*number], ..Edit::default() })
             });
             prop_assert_eq!(once.records(), each.records());
             let left: BTreeSet<u64> = once.runs().map(|(_, run)| run.number()).collect();
             prop_assert_eq!(left, all.iter().copied().filter(|number| !removed.contains(number)).collect());
             let back = placed.iter().filter(|(_, run)| removed.contains(&run.number())).cloned().collect();
-            let again = once.edit(&Edit { added: back, removed: Vec::new() });
+            let again = once.edit(&Edit { added: back, ..Edit::default() });
             prop_assert_eq!(again.records(), levels.records());
         }
     }

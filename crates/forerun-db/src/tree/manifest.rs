@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::io::{Io, OpenMode, read_all};
+use crate::ranges::RangeTombstone;
 use crate::store_dir::write_whole;
 use crate::versions::MAX_SEQUENCE;
 use crate::wal::record::{u32_at, u64_at};
@@ -57,6 +58,8 @@ pub(crate) struct Keyspace {
     pub(crate) flushed_sequence: u64,
     /// The runs of each level, in the level's order.
     pub(crate) levels: [Vec<RunRecord>; LEVELS],
+    /// Deletions of ranges of keys that cover something in runs.
+    pub(crate) ranges: Vec<RangeTombstone>,
 }
 
 /// A run, so that its file is told from any other.
@@ -81,6 +84,7 @@ impl Manifest {
                 comparator: comparator.to_owned(),
                 flushed_sequence: 0,
                 levels: Default::default(),
+                ranges: Vec::new(),
             }],
         }
     }
@@ -136,6 +140,14 @@ impl Manifest {
                 put_u32(&mut bytes, level.len());
                 for run in level {
                     [run.number, run.bytes, run.checksum].map(|word| put_u64(&mut bytes, word));
+                }
+            }
+            put_u32(&mut bytes, keyspace.ranges.len());
+            for range in &keyspace.ranges {
+                put_u64(&mut bytes, range.sequence);
+                for key in [&range.start, &range.end] {
+                    put_u32(&mut bytes, key.len());
+                    bytes.extend_from_slice(key);
                 }
             }
         }
@@ -253,13 +265,31 @@ impl<'a> Reader<'a> {
                 level.push(run);
             }
         }
+        let mut ranges = Vec::new();
+        for _ in 0..self.u32()? {
+            let range = RangeTombstone {
+                sequence: self.u64()?,
+                start: self.key()?,
+                end: self.key()?,
+            };
+            if range.sequence > flushed_sequence {
+                return Err(self.bad("a range was deleted later than all that is in runs"));
+            }
+            ranges.push(range);
+        }
         Ok(Keyspace {
             id,
             name,
             comparator,
             flushed_sequence,
             levels,
+            ranges,
         })
+    }
+
+    fn key(&mut self) -> Result<Vec<u8>, Bad> {
+        let len = self.u32()? as usize;
+        self.take(len).map(<[u8]>::to_vec)
     }
 
     fn text(&mut self) -> Result<String, Bad> {

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use crate::TreeOptions;
 use crate::comparator::KeyOrder;
+use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::tree::levels::{Levels, largest, smallest};
 use crate::tree::manifest::LEVELS;
@@ -244,8 +245,9 @@ fn into_next(
 }
 
 /// The next step of bringing all that is in runs with numbers below `limit` into the last level, without deletions
-/// where no snapshot needs them; `None` when that is done. No other compaction may be under way.
-pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64) -> Option<Compaction> {
+/// and without what `ranges` delete, where no snapshot needs it; `None` when that is done. No other compaction may be
+/// under way.
+pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Option<Compaction> {
     let is_old = |run: &&Arc<Run>| run.number() < limit;
     let none = BTreeSet::new();
     if levels.level(0).runs().iter().any(|run| is_old(&run)) {
@@ -256,8 +258,16 @@ pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64) -> Option<Compaction> 
     if let Some((level, run)) = upper {
         return into_next(levels, level, level + 1, vec![Arc::clone(run)], &none);
     }
-    let has_deletions = |run: &&Arc<Run>| is_old(run) && run.meta().deletions > 0;
-    let run = levels.level(LAST).runs().iter().find(has_deletions)?;
+    let holds_deleted = |run: &&Arc<Run>| {
+        let is_in_range = || {
+            ranges
+                .tombstones()
+                .iter()
+                .any(|range| levels.run_needs(run, range))
+        };
+        is_old(run) && (run.meta().deletions > 0 || is_in_range())
+    };
+    let run = levels.level(LAST).runs().iter().find(holds_deleted)?;
     into_next(levels, LAST, LAST, vec![Arc::clone(run)], &none)
 }
 

@@ -261,7 +261,17 @@ impl Repair<'_> {
             .runs()
             .map(|(_, run)| run.meta().largest_sequence)
             .max();
-        keyspace.flushed_sequence = newest.unwrap_or(0);
+        // A run tells which deletions of ranges were in force when it was made. They still are: what they covered then is
+        // older. Each came with its memtable, and all of that is in runs.
+        for run in groups.iter().flat_map(|group| &group.runs) {
+            for range in &run.meta().range_tombstones {
+                if !keyspace.ranges.contains(range) {
+                    keyspace.ranges.push(range.clone());
+                }
+            }
+        }
+        let deleted = keyspace.ranges.iter().map(|range| range.sequence).max();
+        keyspace.flushed_sequence = newest.max(deleted).unwrap_or(0);
         self.find_log(&mut manifest, losses)?;
         Ok(manifest)
     }

@@ -11,14 +11,17 @@
 //! the key.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
+use crate::ranges::{RangeTombstone, Ranges};
 use crate::versions::{Kind, Version};
 
 /// Decides, of versions given in order, which are kept.
 #[derive(Debug)]
 pub(crate) struct Retain {
     order: KeyOrder,
+    ranges: Arc<Ranges>,
     /// Sequence numbers of the live snapshots, ascending.
     snapshots: Vec<u64>,
     /// The key of the last version, and how many snapshots are too old to see it; `None` before the first version.
@@ -35,6 +38,7 @@ impl Retain {
         snapshots.sort_unstable();
         snapshots.dedup();
         Retain {
+            ranges: Arc::new(Ranges::new(order.clone(), Vec::new())),
             order,
             snapshots,
             last: None,
@@ -42,6 +46,19 @@ impl Retain {
             dropped: 0,
             dropped_deletions: 0,
         }
+    }
+
+    /// Leaves out also what these deletions of ranges cover.
+    pub(crate) fn with_ranges(self, ranges: Arc<Ranges>) -> Retain {
+        Retain { ranges, ..self }
+    }
+
+    /// The deletions of ranges, and up to which of them nothing is left that they cover: what an older snapshot sees
+    /// is kept.
+    pub(crate) fn ranges(&self) -> (&[RangeTombstone], u64) {
+        let oldest = self.snapshots.first().copied().unwrap_or(u64::MAX);
+        let applied = self.ranges.largest_sequence().min(oldest);
+        (self.ranges.tombstones(), applied)
     }
 
     /// Whether a version is kept. Versions come in order. `below` tells whether anything older of this key may be
@@ -68,10 +85,18 @@ impl Retain {
         // Those that see this version and not the newer one stand between the two in the list; the newest version is
         // seen by whoever comes without a snapshot.
         let is_seen = newer_blind.is_none_or(|newer_blind| blind < newer_blind);
+        // Of the ranges that cover it the oldest leaves the fewest snapshots in between.
+        let is_covered = !self.ranges.is_empty()
+            && self
+                .ranges
+                .first_over(version.key, version.sequence)
+                .is_some_and(|range| {
+                    self.snapshots.partition_point(|snapshot| *snapshot < range) == blind
+                });
         let is_deletion = version.kind == Kind::Deletion;
         // With an older snapshot there may be an older version yet to come, kept for it, which this one must hide.
         let hides_nothing = is_deletion && blind == 0 && is_seen && !below(version.key);
-        let keep = is_seen && !hides_nothing;
+        let keep = is_seen && !hides_nothing && !is_covered;
         if !keep {
             self.dropped += 1;
             self.dropped_deletions += u64::from(is_deletion);

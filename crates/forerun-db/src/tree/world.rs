@@ -10,6 +10,7 @@ use crate::cache::PageCache;
 use crate::comparator::{Comparator, KeyOrder};
 use crate::io::Io;
 use crate::io::fault::FaultIo;
+use crate::ranges::Ranges;
 use crate::run::cursor::RunCursor;
 use crate::run::{Compression, RunOptions};
 use crate::tree::build::{Build, write_runs};
@@ -126,7 +127,7 @@ impl World {
         })?;
         let edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
-            removed: Vec::new(),
+            ..Edit::default()
         };
         let logged = Logged {
             flushed_sequence: self.sequence,
@@ -148,13 +149,17 @@ impl World {
     pub(super) fn run(&mut self, compaction: &Compaction) -> Result<()> {
         let snapshots = self.snapshots.clone();
         let run_bytes = self.options.run_bytes;
-        let done = self.with_build(run_bytes, |build| compact(compaction, snapshots, build))?;
+        let done = self.with_build(run_bytes, |build| {
+            let none = Ranges::new(self.order.clone(), Vec::new());
+            compact(compaction, snapshots, Arc::new(none), build)
+        })?;
         self.catalog.install(&done.edit, None).map(drop)
     }
 
     pub(super) fn compact_all(&mut self) -> Result<()> {
         let limit = self.catalog.numbers().next();
-        while let Some(compaction) = pick_full(self.catalog.levels(), limit) {
+        let none = Ranges::new(self.order.clone(), Vec::new());
+        while let Some(compaction) = pick_full(self.catalog.levels(), limit, &none) {
             self.run(&compaction)?;
         }
         Ok(())

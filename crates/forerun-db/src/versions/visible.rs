@@ -201,7 +201,6 @@ impl<C: Versions> Visible<C> {
                 passed += 1;
                 if passed == WALK_LIMIT {
                     self.versions.seek(&self.key, self.snapshot)?;
-                    passed = 0;
                     newest = self.versions.at().map(|at| at.kind);
                     keep(&mut self.value, self.versions.at().map(|at| at.value));
                     break;
