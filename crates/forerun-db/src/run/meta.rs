@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn a_length_beyond_the_end_takes_no_memory() {
         let mut bytes = meta().encode();
-        bytes[60..64].fill(0xff);
+        bytes[68..72].fill(0xff);
         assert!(RunMeta::decode(&bytes).is_err());
     }
 
