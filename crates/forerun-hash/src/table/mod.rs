@@ -423,7 +423,19 @@ impl Pinned<'_> {
     pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
         /// Keys of one directory: a long batch must not hold on to what growth has replaced.
         const STRETCH: usize = 4096;
+        /// Fewer keys than this are looked up one by one: their waits overlap as well as those of two
+        /// calls do, which a block's do not.
+        const BATCH_MIN: usize = 4;
         let len = keys.len().min(values.len()).min(found.len());
+        if len < BATCH_MIN {
+            let answers = values.iter_mut().zip(&mut found[..len]);
+            for (&key, (value, found)) in keys.iter().zip(answers) {
+                let answer = self.get(key);
+                *value = answer.unwrap_or(*value);
+                *found = answer.is_some();
+            }
+            return found[..len].iter().filter(|&&found| found).count();
+        }
         for start in (0..len).step_by(STRETCH) {
             let stretch = start..len.min(start + STRETCH);
             let batch = Batch {
