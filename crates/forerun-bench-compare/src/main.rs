@@ -105,20 +105,14 @@ fn main() -> anyhow::Result<()> {
             )
         }
         Command::Btree(args) => {
-            #[allow(unused_mut, reason = "where no peer is built in")]
-            let mut peers: Vec<&dyn Engine> = Vec::new();
-            #[allow(unused_mut, reason = "as above")]
-            let mut peer = None;
-            #[cfg(feature = "lmdb")]
-            {
-                peers.push(&lmdb::Lmdb);
-                peer = Some(("lmdb", lmdb::GET));
-            }
-            #[cfg(feature = "rocksdb")]
-            {
-                peers.push(&rocks::RocksRun);
-                peer = Some(("rocksdb", rocks::MULTIGET));
-            }
+            let peers: &[(&dyn Engine, &str)] = &[
+                #[cfg(feature = "lmdb")]
+                (&lmdb::Lmdb, lmdb::GET),
+                #[cfg(feature = "rocksdb")]
+                (&rocks::RocksRun, rocks::MULTIGET),
+            ];
+            let peer = peers.last().map(|(peer, way)| (peer.name(), *way));
+            let peers: Vec<&dyn Engine> = peers.iter().map(|(peer, _)| *peer).collect();
             btree::run_with(&args, &peers, peer)
         }
         Command::Ycsb(args) => {

@@ -209,6 +209,6 @@ impl Writer for RocksWriter<'_> {
         for entry in entries {
             batch.put(&entry.key, &entry.value);
         }
-        Ok(self.db.write_opt(&batch, &self.options)?)
+        Ok(self.db.write_opt(batch, &self.options)?)
     }
 }
