@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_core::Pages;
 
@@ -130,6 +131,10 @@ pub struct Options {
     pub pages: Pages,
     /// How runs are written.
     pub run: RunOptions,
+    /// How long what is written stays: when it is older, it is not found any more, and flushes and compactions leave it
+    /// out. Ages are known from flush to flush, so a thing lives up to that much longer, and as long as it is in a
+    /// memtable. Default: none, for ever.
+    pub ttl: Option<Duration>,
     /// How a page is searched. Default: by heads, which wins everywhere.
     pub row_search: RowSearch,
     /// How pages are read from the disk. Default: by io_uring, or by a pool of threads where that is refused.
@@ -162,6 +167,7 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             pages: Pages::Huge,
             run: RunOptions::default(),
+            ttl: None,
             row_search: RowSearch::default(),
             reads: ReadBackend::default(),
             tree: TreeOptions::default(),
@@ -185,6 +191,7 @@ impl fmt::Debug for Options {
             .field("cache_bytes", &self.cache_bytes)
             .field("pages", &self.pages)
             .field("run", &self.run)
+            .field("ttl", &self.ttl)
             .field("row_search", &self.row_search)
             .field("reads", &self.reads)
             .field("tree", &self.tree)

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
@@ -302,7 +303,7 @@ fn a_full_disk_refuses_writes_with_its_error_and_loses_nothing() {
                 Some(std::io::ErrorKind::StorageFull),
                 "{error}"
             );
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         db.flush().unwrap();
         db.close().unwrap();
@@ -416,6 +417,57 @@ fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
     }
     db.multi_get(&keys, &mut values).unwrap();
     assert_eq!(values.found(), 5_000);
+}
+
+#[test]
+fn what_is_older_than_the_time_to_live_is_not_found_and_its_runs_go_unread() {
+    let io = FaultIo::new();
+    let options = Options {
+        ttl: Some(Duration::from_secs(1)),
+        ..tiny_options()
+    };
+    let db = open(&io, &options).unwrap();
+    let name = |i: u64| format!("{i:05}").into_bytes();
+    for i in 0..200 {
+        db.put(&name(i), &value(i, 0)).unwrap();
+    }
+    db.flush().unwrap();
+    assert_eq!(db.iter().count(), 200, "nothing is old enough yet");
+    let before = db.snapshot();
+    std::thread::sleep(Duration::from_millis(2100));
+    db.put(&name(7), b"new").unwrap();
+    db.compact().unwrap();
+    let check = |db: &Db| {
+        let keys: Vec<_> = (0..200).map(name).collect();
+        let mut values = Values::new();
+        db.multi_get(&keys, &mut values).unwrap();
+        assert_eq!(values.found(), 1);
+        assert_eq!(values.get(7).unwrap(), Some(&b"new"[..]));
+        assert_eq!(db.get(&name(8)).unwrap(), None);
+        assert_eq!(db.iter().count(), 1);
+        assert_eq!(db.iter().rev().count(), 1);
+    };
+    check(&db);
+    assert_eq!(
+        before.iter().count(),
+        200,
+        "an older snapshot sees what it saw"
+    );
+    drop(before);
+    let read = db.stats().tree.compaction_read_bytes;
+    db.put(&name(7), b"new").unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    check(&db);
+    let entries: u64 = db.stats().levels.iter().map(|level| level.entries).sum();
+    assert!(entries <= 2, "{}", db.stats());
+    assert!(
+        db.stats().tree.compaction_read_bytes - read < 2_000,
+        "{}",
+        db.stats()
+    );
+    db.close().unwrap();
+    check(&open(&io, &tiny_options()).unwrap());
 }
 
 #[test]

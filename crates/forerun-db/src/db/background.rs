@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::Inner;
 use crate::{Background, Error, Result};
+
+/// How often what has expired is looked for: a sixteenth of the time to live, within these bounds.
+const SOONEST_LOOK: Duration = Duration::from_secs(1);
+const LATEST_LOOK: Duration = Duration::from_secs(60);
 
 /// The threads of an open store; they end with it.
 #[derive(Debug, Default)]
@@ -53,16 +58,21 @@ impl Workers {
 impl Inner {
     /// Does one kind of work whenever there is some, until the store is closed.
     fn work_on(&self, name: &str, step: fn(&Inner) -> Result<bool>) {
+        // Time passes without a turn.
+        let expiry_looks = self
+            .options
+            .ttl
+            .map(|ttl| (ttl / 16).clamp(SOONEST_LOOK, LATEST_LOOK));
         while let Some(turn) = self.work.turn() {
             match step(self) {
                 Ok(true) => self.work.note(None),
-                Ok(false) => self.work.wait(turn),
+                Ok(false) => self.work.wait(turn, expiry_looks),
                 Err(Error::Closed) => break,
                 Err(error) => {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will try again");
                     self.work.note(Some(error));
                     if let Some(turn) = self.work.turn() {
-                        self.work.wait(turn);
+                        self.work.wait(turn, None);
                     }
                 }
             }

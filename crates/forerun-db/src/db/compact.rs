@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Inner;
 use super::state::{State, Table};
@@ -63,7 +64,9 @@ impl Inner {
     /// Writes a memtable that takes no more writes to a run; to none if nothing of it is of use any more.
     pub(super) fn write_table(&self, table: &Table) -> Result<Vec<Arc<Run>>> {
         let levels = Arc::clone(&self.state.load().levels);
-        let mut retain = Retain::new(self.order.clone(), self.snapshots.list());
+        // What has just been written has not expired.
+        let (snapshots, _) = self.snapshots.list(0);
+        let mut retain = Retain::new(self.order.clone(), snapshots);
         if let Some(ranges) = table.ranges() {
             let known = self.state.load().ranges.with(ranges.tombstones());
             retain = retain.with_ranges(Arc::new(known));
@@ -81,10 +84,10 @@ impl Inner {
         let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
         let edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
-            removed: Vec::new(),
             ranges: table
                 .ranges()
                 .map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
+            ..Edit::default()
         };
         let mut catalog = self.tree.catalog();
         let logged = self.logged_after(&catalog, table.last_sequence());
@@ -93,6 +96,7 @@ impl Inner {
             let mut state = State::clone(state);
             state.levels = Arc::clone(&levels);
             state.ranges = Arc::clone(catalog.ranges());
+            state.expired_sequence = catalog.expired_sequence();
             state.tables.retain(|other| !Arc::ptr_eq(other, table));
             state
         });
@@ -113,6 +117,7 @@ impl Inner {
         Logged {
             flushed_sequence,
             first_segment: first_segment.unwrap_or(catalog.logged().first_segment),
+            written_by: self.options.ttl.map(|_| now_unix()),
         }
     }
 
@@ -138,6 +143,7 @@ impl Inner {
     /// Does the most urgent compaction. `false`: none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let _one_at_a_time = self.lock_compacting();
+        self.expire()?;
         if self.remove_covered_runs()? {
             return Ok(true);
         }
@@ -148,13 +154,34 @@ impl Inner {
         }
     }
 
-    /// Removes the runs of which nothing is left after deletions of ranges. `false`: there are none.
+    /// Lets what is older than the time to live expire, if there is one, and anything is.
+    fn expire(&self) -> Result<()> {
+        let Some(ttl) = self.options.ttl else {
+            return Ok(());
+        };
+        let expired_sequence = {
+            let catalog = self.tree.catalog();
+            let expired = catalog.written_by(now_unix().saturating_sub(ttl.as_secs()));
+            if expired <= catalog.expired_sequence() {
+                return Ok(());
+            }
+            expired
+        };
+        self.install(&Edit {
+            expired_sequence,
+            ..Edit::default()
+        })
+        .map(drop)
+    }
+
+    /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
     fn remove_covered_runs(&self) -> Result<bool> {
         let state = self.state.load_full();
-        if state.ranges.is_empty() {
+        if state.ranges.is_empty() && state.expired_sequence == 0 {
             return Ok(false);
         }
-        let removed = state.levels.covered(&state.ranges, &self.snapshots.list());
+        let (snapshots, expired) = self.snapshots.list(state.expired_sequence);
+        let removed = state.levels.covered(&state.ranges, expired, &snapshots);
         if removed.is_empty() {
             return Ok(false);
         }
@@ -171,6 +198,7 @@ impl Inner {
         let limit = self.tree.catalog().numbers().next();
         loop {
             let _one_at_a_time = self.lock_compacting();
+            self.expire()?;
             self.remove_covered_runs()?;
             let state = self.state.load_full();
             let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
@@ -181,12 +209,13 @@ impl Inner {
     }
 
     fn run_compaction(&self, compaction: &Compaction) -> Result<()> {
-        let snapshots = self.snapshots.list();
         let run_bytes = self.options.tree.run_bytes;
-        let ranges = Arc::clone(&self.state.load().ranges);
-        let done = self.with_build(run_bytes, |build| {
-            compact(compaction, snapshots, ranges, build)
-        })?;
+        let state = self.state.load_full();
+        let (snapshots, expired) = self.snapshots.list(state.expired_sequence);
+        let retain = Retain::new(self.order.clone(), snapshots)
+            .with_ranges(Arc::clone(&state.ranges))
+            .with_expired(expired);
+        let done = self.with_build(run_bytes, |build| compact(compaction, retain, build))?;
         self.install(&done.edit)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
@@ -208,6 +237,7 @@ impl Inner {
             let mut state = State::clone(state);
             state.levels = Arc::clone(&levels);
             state.ranges = Arc::clone(catalog.ranges());
+            state.expired_sequence = catalog.expired_sequence();
             state
         });
         Ok(levels)
@@ -261,4 +291,10 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Now, in seconds since 1970; 0 for a clock that stands before.
+pub(super) fn now_unix() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }

@@ -113,7 +113,7 @@ impl Inner {
             }
             waited_since.get_or_insert_with(Instant::now);
             match self.options.background {
-                Background::Threads => self.work.wait(turn),
+                Background::Threads => self.work.wait(turn, None),
                 Background::Caller => self.work_off()?,
             }
         };
@@ -189,7 +189,7 @@ impl Inner {
                     if let Some(failure) = self.work.failure_since(asked) {
                         return Err(failure);
                     }
-                    self.work.wait(turn);
+                    self.work.wait(turn, None);
                 }
             }
         }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use self_cell::self_cell;
 
+use super::snapshots::Moment;
 use super::state::State;
 use super::uncovered::Uncovered;
 use crate::comparator::KeyOrder;
@@ -76,13 +77,13 @@ impl Iter {
     pub(super) fn new(
         state: Arc<State>,
         order: &KeyOrder,
-        snapshot: u64,
+        moment: Moment,
         range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     ) -> Iter {
         let ends = Ends::new(state, |state| {
             let end = || {
-                let versions = Uncovered::new(state, order, snapshot);
-                Visible::new(versions, order.clone(), snapshot)
+                let versions = Uncovered::new(state, order, moment);
+                Visible::new(versions, order.clone(), moment.sequence)
             };
             Cursors {
                 front: end(),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use arc_swap::ArcSwap;
 
 use super::compact::Tree;
+use super::compact::now_unix;
 use super::flush::table_bytes_for;
 use super::snapshots::Snapshots;
 use super::state::{State, Table};
@@ -132,12 +133,13 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         };
         let edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
-            removed: Vec::new(),
             ranges,
+            ..Edit::default()
         };
         let logged = Logged {
             flushed_sequence,
             first_segment,
+            written_by: options.ttl.map(|_| now_unix()),
         };
         catalog.install(&edit, Some(logged))?;
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
@@ -166,6 +168,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         tables: vec![Arc::clone(&table)],
         levels: Arc::clone(catalog.levels()),
         ranges: Arc::clone(catalog.ranges()),
+        expired_sequence: catalog.expired_sequence(),
     };
     Ok(Inner {
         io,

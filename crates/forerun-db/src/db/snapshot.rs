@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Open;
 use super::iter::Iter;
+use super::snapshots::Moment;
 use super::view::View;
 use crate::memtable::Strategy;
 use crate::{Result, Values};
@@ -26,18 +27,18 @@ use crate::{Result, Values};
 /// ```
 pub struct Snapshot {
     open: Arc<Open>,
-    sequence: u64,
+    moment: Moment,
 }
 
 impl Snapshot {
     pub(super) fn new(open: Arc<Open>) -> Snapshot {
-        let sequence = open.inner.snapshots.add(|| open.inner.visible.last());
-        Snapshot { open, sequence }
+        let moment = open.inner.snapshots.add(|| open.inner.now());
+        Snapshot { open, moment }
     }
 
     /// Sequence number of the last operation it sees.
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.moment.sequence
     }
 
     /// As [`Db::get`](crate::Db::get), at this moment.
@@ -86,30 +87,30 @@ impl Snapshot {
     }
 
     fn view(&self) -> View<'_> {
-        View::as_of(&self.open.inner, self.sequence)
+        View::as_of(&self.open.inner, self.moment)
     }
 }
 
 impl Clone for Snapshot {
     fn clone(&self) -> Snapshot {
-        self.open.inner.snapshots.add_again(self.sequence);
+        self.open.inner.snapshots.add_again(self.moment);
         Snapshot {
             open: Arc::clone(&self.open),
-            sequence: self.sequence,
+            moment: self.moment,
         }
     }
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.open.inner.snapshots.remove(self.sequence);
+        self.open.inner.snapshots.remove(self.moment);
     }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Snapshot")
-            .field("sequence", &self.sequence)
+            .field("sequence", &self.moment.sequence)
             .finish_non_exhaustive()
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) levels: Arc<Levels>,
     /// Deletions of ranges that cover something in the runs.
     pub(super) ranges: Arc<Ranges>,
+    /// Everything up to this sequence number, all of it in runs, has expired.
+    pub(super) expired_sequence: u64,
 }
 
 /// A memtable, and where its share of the sequence numbers ends.

@@ -1,36 +1,37 @@
-//! All versions of a state but those in ranges that were deleted.
+//! All versions of a state but those in ranges that were deleted, and those that have expired.
 
+use super::snapshots::Moment;
 use super::state::State;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::tree::merge::Merge;
 use crate::versions::{Version, Versions};
 
-/// The versions of a state that deletions of ranges, as of a snapshot, leave.
+/// The versions of a state that expiry and deletions of ranges, as of a moment, leave.
 pub(super) struct Uncovered<'a> {
     versions: Merge<'a>,
     state: &'a State,
-    snapshot: u64,
-    /// Whether there is any such deletion: without one, nothing is asked.
+    moment: Moment,
+    /// Whether any range was deleted: without that, nothing is asked.
     has_ranges: bool,
 }
 
 impl<'a> Uncovered<'a> {
-    pub(super) fn new(state: &'a State, order: &KeyOrder, snapshot: u64) -> Uncovered<'a> {
+    pub(super) fn new(state: &'a State, order: &KeyOrder, moment: Moment) -> Uncovered<'a> {
         Uncovered {
             versions: state.versions(order),
             state,
-            snapshot,
+            moment,
             has_ranges: state.has_ranges(),
         }
     }
 
     fn stands_on_covered(&self) -> bool {
-        self.has_ranges
-            && self
-                .versions
-                .at()
-                .is_some_and(|at| self.state.cover(at.key, self.snapshot) > at.sequence)
+        let is_covered = |at: Version<'_>| {
+            self.has_ranges && self.state.cover(at.key, self.moment.sequence) > at.sequence
+        };
+        let at = self.versions.at();
+        at.is_some_and(|at| at.sequence <= self.moment.expired_sequence || is_covered(at))
     }
 
     fn pass_forward(&mut self) -> Result<()> {

@@ -12,6 +12,7 @@ use arc_swap::Guard;
 
 use super::Inner;
 use super::iter::Iter;
+use super::snapshots::Moment;
 use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::run::SearchKey;
@@ -26,7 +27,14 @@ const RUN_BATCH: usize = 256;
 pub(super) struct View<'a> {
     inner: &'a Inner,
     state: Guard<Arc<State>>,
-    sequence: u64,
+    moment: Moment,
+}
+
+impl Inner {
+    /// This moment, for a snapshot.
+    pub(super) fn now(&self) -> Moment {
+        View::now(self).moment
+    }
 }
 
 impl<'a> View<'a> {
@@ -35,33 +43,36 @@ impl<'a> View<'a> {
         // The state first: were the number older than the state, a compaction between the two might have dropped
         // versions that it needs. A number that is newer than the state is cut to what the state holds all of.
         let state = inner.state.load();
-        let sequence = state.cut(inner.visible.last());
+        let moment = Moment {
+            sequence: state.cut(inner.visible.last()),
+            expired_sequence: state.expired_sequence,
+        };
         View {
             inner,
             state,
-            sequence,
+            moment,
         }
     }
 
-    /// The store as a live snapshot of this number sees it.
-    pub(super) fn as_of(inner: &'a Inner, sequence: u64) -> View<'a> {
+    /// The store as a live snapshot of this moment sees it.
+    pub(super) fn as_of(inner: &'a Inner, moment: Moment) -> View<'a> {
         // A state that is loaded after the snapshot was made has all that was visible then.
         let state = inner.state.load();
         View {
             inner,
             state,
-            sequence,
+            moment,
         }
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.counters.count_lookups(1);
-        let cover = self.state.cover(key, self.sequence);
+        let cover = self.state.cover(key, self.moment.sequence);
         if cover > 0 {
             return self.get_covered(key, cover);
         }
         for table in &self.state.tables {
-            match table.memtable.get(key, self.sequence)? {
+            match table.memtable.get(key, self.moment.sequence)? {
                 Lookup::Value(value) => return Ok(Some(value.to_vec())),
                 Lookup::Deleted => return Ok(None),
                 Lookup::Missing => {}
@@ -70,7 +81,7 @@ impl<'a> View<'a> {
         if self.state.levels.run_count() == 0 {
             return Ok(None);
         }
-        let key = SearchKey::new(key, self.sequence);
+        let key = self.search_key(key);
         lookup::get(
             &self.state.levels,
             key,
@@ -100,7 +111,7 @@ impl<'a> View<'a> {
         };
         newest.multi_get(
             keys,
-            self.sequence,
+            self.moment.sequence,
             strategy,
             |position, lookup| match lookup {
                 Ok(Lookup::Value(value)) => values.set_found(position, value),
@@ -115,12 +126,20 @@ impl<'a> View<'a> {
         values.keep_missing(missing);
     }
 
+    fn search_key<'k>(&self, key: &'k [u8]) -> SearchKey<'k> {
+        SearchKey {
+            expired_sequence: self.moment.expired_sequence,
+            ..SearchKey::new(key, self.moment.sequence)
+        }
+    }
+
     /// The value of a key in a range that was deleted as of `cover`: only what is newer counts.
     fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
         let mut versions = self.state.versions(&self.inner.order);
-        versions.seek(key, self.sequence)?;
+        versions.seek(key, self.moment.sequence)?;
+        let gone = cover.max(self.moment.expired_sequence);
         let newest = versions.at().filter(|at| {
-            let is_alive = at.sequence > cover && at.kind == Kind::Value;
+            let is_alive = at.sequence > gone && at.kind == Kind::Value;
             is_alive && self.inner.order.compare(at.key, key).is_eq()
         });
         Ok(newest.map(|at| at.value.to_vec()))
@@ -132,7 +151,7 @@ impl<'a> View<'a> {
         let mut missing = values.take_missing();
         for (position, key) in keys.iter().enumerate() {
             let key = key.as_ref();
-            match self.state.cover(key, self.sequence) {
+            match self.state.cover(key, self.moment.sequence) {
                 0 => missing.push(position as u32),
                 cover => match self.get_covered(key, cover) {
                     Ok(Some(value)) => values.set_found(position, &value),
@@ -165,15 +184,20 @@ impl<'a> View<'a> {
             }
             let mut is_missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
-            memtable.multi_get(&batch[..left], self.sequence, strategy, |i, lookup| {
-                let position = positions[i] as usize;
-                match lookup {
-                    Ok(Lookup::Value(value)) => values.set_found(position, value),
-                    Ok(Lookup::Deleted) => {}
-                    Ok(Lookup::Missing) => is_missing[i] = true,
-                    Err(error) => values.set_failed(position, error),
-                }
-            });
+            memtable.multi_get(
+                &batch[..left],
+                self.moment.sequence,
+                strategy,
+                |i, lookup| {
+                    let position = positions[i] as usize;
+                    match lookup {
+                        Ok(Lookup::Value(value)) => values.set_found(position, value),
+                        Ok(Lookup::Deleted) => {}
+                        Ok(Lookup::Missing) => is_missing[i] = true,
+                        Err(error) => values.set_failed(position, error),
+                    }
+                },
+            );
             let mut kept = 0;
             for i in 0..left {
                 if is_missing[i] {
@@ -186,14 +210,9 @@ impl<'a> View<'a> {
         if left == 0 || self.state.levels.run_count() == 0 {
             return;
         }
-        let none = SearchKey {
-            key: &[],
-            sequence: self.sequence,
-            hash: 0,
-        };
-        let mut batch = [none; RUN_BATCH];
+        let mut batch = [SearchKey::NONE; RUN_BATCH];
         for (key, position) in batch.iter_mut().zip(&positions[..left]) {
-            *key = SearchKey::new(keys[*position as usize].as_ref(), self.sequence);
+            *key = self.search_key(keys[*position as usize].as_ref());
         }
         let reading = &self.inner.reading;
         lookup::multi_get(&self.state.levels, &batch[..left], reading, |i, found| {
@@ -232,7 +251,7 @@ impl<'a> View<'a> {
     pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
         let inner = self.inner;
         let state = Arc::clone(&self.state);
-        Iter::new(state, &inner.order, self.sequence, (start, end))
+        Iter::new(state, &inner.order, self.moment, (start, end))
     }
 }
 

@@ -85,22 +85,22 @@ impl Work {
         failure.map(|(failure, _)| failure.clone())
     }
 
-    /// Sleeps until the turn is another than `seen`, or the store is being closed. After a failure, not for long.
-    pub(super) fn wait(&self, seen: Turn) {
+    /// Sleeps until the turn is another than `seen`, or the store is being closed, or `at_most` so long. After a failure
+    /// not for long in any case.
+    pub(super) fn wait(&self, seen: Turn, at_most: Option<Duration>) {
         let mut state = self.lock();
         while state.turn == seen.0 && !state.is_stopping {
-            if state.failure.is_none() {
-                state = self
-                    .moved
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-            } else {
-                let waited = self.moved.wait_timeout(state, RETRY);
-                let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                state = after;
-                if timeout.timed_out() {
-                    return;
-                }
+            let retry = state.failure.as_ref().map(|_| RETRY);
+            let Some(timeout) = retry.or(at_most) else {
+                let woken = self.moved.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let woken = self.moved.wait_timeout(state, timeout);
+            let (after, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if timeout.timed_out() {
+                return;
             }
         }
     }
@@ -133,10 +133,10 @@ mod tests {
         let work = Work::default();
         let seen = work.turn().unwrap();
         work.nudge();
-        work.wait(seen);
+        work.wait(seen, None);
         let seen = work.turn().unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| work.wait(seen));
+            scope.spawn(|| work.wait(seen, None));
             work.stop();
         });
         assert_eq!(work.turn(), None);
@@ -146,7 +146,7 @@ mod tests {
     fn after_a_failure_nobody_sleeps_for_ever() {
         let work = Work::default();
         work.note(Some(Error::Closed));
-        work.wait(work.turn().unwrap());
+        work.wait(work.turn().unwrap(), None);
         assert!(matches!(work.failure(), Some(Error::Closed)));
         let asked = work.ask();
         assert!(

@@ -180,6 +180,8 @@ fn find<'r, 'g>(
         let page = Page::new(bytes);
         Ok(match row {
             None => Found::Missing,
+            // What is older has expired too.
+            Some(row) if page.sequence(row) <= key.expired_sequence => Found::Deleted,
             Some(row) => match page.version_kind(row) {
                 Kind::Value => Found::Value(page.value(row)),
                 Kind::Deletion => Found::Deleted,

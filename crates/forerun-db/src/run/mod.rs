@@ -106,9 +106,19 @@ pub(crate) struct SearchKey<'k> {
     pub(crate) sequence: u64,
     /// The key's hash, for the filters of all runs.
     pub(crate) hash: u64,
+    /// Versions up to this sequence number have expired.
+    pub(crate) expired_sequence: u64,
 }
 
 impl<'k> SearchKey<'k> {
+    /// The empty key, as of nothing: to fill an array with.
+    pub(crate) const NONE: SearchKey<'static> = SearchKey {
+        key: &[],
+        sequence: 0,
+        hash: 0,
+        expired_sequence: 0,
+    };
+
     /// Hashes the key.
     #[inline]
     pub(crate) fn new(key: &'k [u8], sequence: u64) -> Self {
@@ -117,6 +127,7 @@ impl<'k> SearchKey<'k> {
             key,
             sequence,
             hash,
+            expired_sequence: 0,
         }
     }
 }

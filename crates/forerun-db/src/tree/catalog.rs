@@ -44,7 +44,12 @@ pub(crate) struct Logged {
     pub(crate) flushed_sequence: u64,
     /// The first segment of the log with anything that is not.
     pub(crate) first_segment: u64,
+    /// By when, in seconds since 1970, all of that was written, if that is to be noted.
+    pub(crate) written_by: Option<u64>,
 }
+
+/// Notes of times that are kept: when there are more, every other one goes.
+const MOST_TIMES: usize = 256;
 
 impl Catalog {
     /// Opens the runs of a store, and removes files of runs that the manifest does not name. A store that has neither
@@ -114,7 +119,20 @@ impl Catalog {
         Logged {
             flushed_sequence: self.manifest.keyspaces[0].flushed_sequence,
             first_segment: self.manifest.first_segment,
+            written_by: None,
         }
+    }
+
+    /// Everything up to this sequence number has expired.
+    pub(crate) fn expired_sequence(&self) -> u64 {
+        self.manifest.keyspaces[0].expired_sequence
+    }
+
+    /// Up to which sequence number everything was written by a time, in seconds since 1970, as far as is noted.
+    pub(crate) fn written_by(&self, time: u64) -> u64 {
+        let times = &self.manifest.keyspaces[0].times;
+        let notes = times.partition_point(|(noted, _)| *noted <= time);
+        times[..notes].last().map_or(0, |(_, sequence)| *sequence)
     }
 
     /// Makes a change of the runs durable and returns the levels after it, which the caller shows to readers. With
@@ -130,11 +148,24 @@ impl Catalog {
         manifest.next_run = self.numbers.next();
         let keyspace = &mut manifest.keyspaces[0];
         keyspace.levels = levels.records();
+        keyspace.expired_sequence = keyspace.expired_sequence.max(edit.expired_sequence);
         keyspace.ranges.extend_from_slice(&edit.ranges);
         keyspace.ranges.retain(|range| levels.needs(range));
         if let Some(logged) = logged {
             keyspace.flushed_sequence = logged.flushed_sequence;
             manifest.first_segment = logged.first_segment;
+            // A clock that was put back must not make the notes go back.
+            let last = keyspace.times.last().map_or(0, |(time, _)| *time);
+            if let Some(time) = logged.written_by.filter(|time| *time >= last) {
+                keyspace.times.push((time, logged.flushed_sequence));
+                if keyspace.times.len() > MOST_TIMES {
+                    let mut is_kept = false;
+                    keyspace.times.retain(|_| {
+                        is_kept = !is_kept;
+                        is_kept
+                    });
+                }
+            }
         }
         if let Err(error) = manifest.write(&*self.io, &self.dir) {
             let added = edit.added.iter().map(|(_, run)| run);

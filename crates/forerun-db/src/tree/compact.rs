@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::Result;
-use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::run::cursor::{LevelCursor, RunCursor};
 use crate::tree::build::{Build, write_runs};
@@ -26,15 +25,13 @@ pub(crate) struct Compacted {
     pub(crate) dropped_deletions: u64,
 }
 
-/// Merges the runs of a compaction, leaving out what `ranges` delete. `snapshots` are those that are alive, as of any
-/// moment since it was picked.
+/// Merges the runs of a compaction. `retain` knows the snapshots that are alive, as of any moment since it was picked.
 ///
 /// # Errors
 /// As [`write_runs`]: nothing is left of what was written, and the runs that went in are as they were.
 pub(crate) fn compact(
     compaction: &Compaction,
-    snapshots: Vec<u64>,
-    ranges: Arc<Ranges>,
+    mut retain: Retain,
     build: &Build<'_>,
 ) -> Result<Compacted> {
     if compaction.is_move() {
@@ -46,7 +43,7 @@ pub(crate) fn compact(
             edit: Edit {
                 added: added.collect(),
                 removed: compaction.numbers().collect(),
-                ranges: Vec::new(),
+                ..Edit::default()
             },
             ..Compacted::default()
         });
@@ -60,7 +57,6 @@ pub(crate) fn compact(
         cursors.push(level_cursor(&compaction.lower));
     }
     let mut merge = Merge::new(build.order.clone(), cursors);
-    let mut retain = Retain::new(build.order.clone(), snapshots).with_ranges(ranges);
     // All of a key that is older than what goes in lies deeper: whatever of level 0 stays behind has other keys or is
     // newer.
     let deeper = compaction.into + 1;
@@ -73,7 +69,7 @@ pub(crate) fn compact(
         edit: Edit {
             added: runs.into_iter().map(|run| (compaction.into, run)).collect(),
             removed: compaction.numbers().collect(),
-            ranges: Vec::new(),
+            ..Edit::default()
         },
         dropped,
         dropped_deletions,

@@ -44,6 +44,8 @@ pub(crate) struct Edit {
     pub(crate) removed: Vec<u64>,
     /// Deletions of ranges that come from memtables.
     pub(crate) ranges: Vec<RangeTombstone>,
+    /// Everything up to this sequence number expires.
+    pub(crate) expired_sequence: u64,
 }
 
 impl Levels {
@@ -133,17 +135,25 @@ impl Levels {
             && range.touches(&self.order, smallest(run), largest(run))
     }
 
-    /// The runs that hold nothing but what deletions of ranges cover, for every reader: also as of `snapshots`.
-    pub(crate) fn covered(&self, ranges: &Ranges, snapshots: &[u64]) -> Vec<u64> {
+    /// The runs that hold nothing but what has expired, or is covered by deletions of ranges for every reader: also as
+    /// of `snapshots`.
+    pub(crate) fn covered(
+        &self,
+        ranges: &Ranges,
+        expired_sequence: u64,
+        snapshots: &[u64],
+    ) -> Vec<u64> {
         let is_covered = |run: &Arc<Run>| {
             let meta = run.meta();
-            ranges.tombstones().iter().any(|range| {
+            let has_expired = meta.largest_sequence <= expired_sequence;
+            let is_deleted = |range: &RangeTombstone| {
                 let sees_it =
                     |snapshot: &u64| (meta.smallest_sequence..range.sequence).contains(snapshot);
                 meta.largest_sequence < range.sequence
                     && range.spans(&self.order, smallest(run), largest(run))
                     && !snapshots.iter().any(sees_it)
-            })
+            };
+            has_expired || ranges.tombstones().iter().any(is_deleted)
         };
         let covered = self.runs().filter(|(_, run)| is_covered(run));
         covered.map(|(_, run)| run.number()).collect()

@@ -60,6 +60,10 @@ pub(crate) struct Keyspace {
     pub(crate) levels: [Vec<RunRecord>; LEVELS],
     /// Deletions of ranges of keys that cover something in runs.
     pub(crate) ranges: Vec<RangeTombstone>,
+    /// Everything up to this sequence number has expired.
+    pub(crate) expired_sequence: u64,
+    /// When, in seconds since 1970, everything up to which sequence number had been written; both ascending.
+    pub(crate) times: Vec<(u64, u64)>,
 }
 
 /// A run, so that its file is told from any other.
@@ -85,6 +89,8 @@ impl Manifest {
                 flushed_sequence: 0,
                 levels: Default::default(),
                 ranges: Vec::new(),
+                expired_sequence: 0,
+                times: Vec::new(),
             }],
         }
     }
@@ -149,6 +155,12 @@ impl Manifest {
                     put_u32(&mut bytes, key.len());
                     bytes.extend_from_slice(key);
                 }
+            }
+            put_u64(&mut bytes, keyspace.expired_sequence);
+            put_u32(&mut bytes, keyspace.times.len());
+            for (time, sequence) in &keyspace.times {
+                put_u64(&mut bytes, *time);
+                put_u64(&mut bytes, *sequence);
             }
         }
         let length = (bytes.len() - HEAD_BYTES) as u32;
@@ -277,6 +289,15 @@ impl<'a> Reader<'a> {
             }
             ranges.push(range);
         }
+        let expired_sequence = self.u64()?;
+        let mut times = Vec::new();
+        for _ in 0..self.u32()? {
+            times.push((self.u64()?, self.u64()?));
+        }
+        let is_ascending = times.is_sorted() && times.is_sorted_by_key(|(_, sequence)| *sequence);
+        if !is_ascending || expired_sequence > flushed_sequence {
+            return Err(self.bad("times are out of order, or more has expired than was written"));
+        }
         Ok(Keyspace {
             id,
             name,
@@ -284,6 +305,8 @@ impl<'a> Reader<'a> {
             flushed_sequence,
             levels,
             ranges,
+            expired_sequence,
+            times,
         })
     }
 

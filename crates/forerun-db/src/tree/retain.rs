@@ -22,6 +22,8 @@ use crate::versions::{Kind, Version};
 pub(crate) struct Retain {
     order: KeyOrder,
     ranges: Arc<Ranges>,
+    /// Versions up to this sequence number have expired.
+    expired_sequence: u64,
     /// Sequence numbers of the live snapshots, ascending.
     snapshots: Vec<u64>,
     /// The key of the last version, and how many snapshots are too old to see it; `None` before the first version.
@@ -39,6 +41,7 @@ impl Retain {
         snapshots.dedup();
         Retain {
             ranges: Arc::new(Ranges::new(order.clone(), Vec::new())),
+            expired_sequence: 0,
             order,
             snapshots,
             last: None,
@@ -51,6 +54,14 @@ impl Retain {
     /// Leaves out also what these deletions of ranges cover.
     pub(crate) fn with_ranges(self, ranges: Arc<Ranges>) -> Retain {
         Retain { ranges, ..self }
+    }
+
+    /// Leaves out also what has expired for all readers, those as of snapshots too: versions up to this sequence number.
+    pub(crate) fn with_expired(self, expired_sequence: u64) -> Retain {
+        Retain {
+            expired_sequence,
+            ..self
+        }
     }
 
     /// The deletions of ranges, and up to which of them nothing is left that they cover: what an older snapshot sees
@@ -85,18 +96,19 @@ impl Retain {
         // Those that see this version and not the newer one stand between the two in the list; the newest version is
         // seen by whoever comes without a snapshot.
         let is_seen = newer_blind.is_none_or(|newer_blind| blind < newer_blind);
+        let is_unseen_before =
+            |end: u64| self.snapshots.partition_point(|snapshot| *snapshot < end) == blind;
+        let has_expired = version.sequence <= self.expired_sequence;
         // Of the ranges that cover it the oldest leaves the fewest snapshots in between.
         let is_covered = !self.ranges.is_empty()
             && self
                 .ranges
                 .first_over(version.key, version.sequence)
-                .is_some_and(|range| {
-                    self.snapshots.partition_point(|snapshot| *snapshot < range) == blind
-                });
+                .is_some_and(is_unseen_before);
         let is_deletion = version.kind == Kind::Deletion;
         // With an older snapshot there may be an older version yet to come, kept for it, which this one must hide.
         let hides_nothing = is_deletion && blind == 0 && is_seen && !below(version.key);
-        let keep = is_seen && !hides_nothing && !is_covered;
+        let keep = is_seen && !hides_nothing && !is_covered && !has_expired;
         if !keep {
             self.dropped += 1;
             self.dropped_deletions += u64::from(is_deletion);

@@ -131,6 +131,7 @@ impl World {
         };
         let logged = Logged {
             flushed_sequence: self.sequence,
+            written_by: None,
             first_segment: self.sequence,
         };
         self.catalog.install(&edit, Some(logged))?;
@@ -150,8 +151,8 @@ impl World {
         let snapshots = self.snapshots.clone();
         let run_bytes = self.options.run_bytes;
         let done = self.with_build(run_bytes, |build| {
-            let none = Ranges::new(self.order.clone(), Vec::new());
-            compact(compaction, snapshots, Arc::new(none), build)
+            let retain = Retain::new(self.order.clone(), snapshots);
+            compact(compaction, retain, build)
         })?;
         self.catalog.install(&done.edit, None).map(drop)
     }
