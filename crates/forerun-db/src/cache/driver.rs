@@ -188,7 +188,7 @@ impl<'g> Reads<'g> {
     }
 
     /// Takes in the end of a read.
-    fn complete(&self, state: &mut State<'g>, mut done: Done) {
+    fn complete(&self, state: &mut State<'g>, done: Done) {
         let at = done.token as usize;
         let request = &state.requests[at];
         let (source, page_no, location) = (request.source, request.page_no, request.location);

@@ -43,6 +43,8 @@ struct Counts {
     compactions: AtomicU64,
     compaction_read_bytes: AtomicU64,
     compaction_written_bytes: AtomicU64,
+    dropped_entries: AtomicU64,
+    dropped_deletions: AtomicU64,
 }
 
 impl Tree {
@@ -219,11 +221,13 @@ impl Inner {
         self.install(&done.edit)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
-        for (count, bytes) in [
+        for (count, more) in [
             (&counts.compaction_read_bytes, done.read_bytes),
             (&counts.compaction_written_bytes, done.written_bytes),
+            (&counts.dropped_entries, done.dropped),
+            (&counts.dropped_deletions, done.dropped_deletions),
         ] {
-            count.fetch_add(bytes, Ordering::Relaxed);
+            count.fetch_add(more, Ordering::Relaxed);
         }
         self.note_pressure();
         self.work.nudge();

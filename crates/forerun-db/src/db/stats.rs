@@ -117,6 +117,10 @@ pub struct TreeWork {
     pub compaction_read_bytes: u64,
     /// Bytes of the runs they wrote.
     pub compaction_written_bytes: u64,
+    /// Entries they left out: overwritten, deleted, expired.
+    pub dropped_entries: u64,
+    /// Those among them that were deletions.
+    pub dropped_deletions: u64,
 }
 
 impl TreeWork {

@@ -240,7 +240,7 @@ fn versions_of_one_key_may_fill_many_pages() {
     let version = |n: u64| Entry {
         key: b"the key".to_vec(),
         sequence: 5000 - n,
-        value: (n % 11 != 0).then(|| vec![n as u8; 60]),
+        value: (!n.is_multiple_of(11)).then(|| vec![n as u8; 60]),
     };
     let mut entries: Vec<Entry> = (0..600).map(version).collect();
     let other = |key: &[u8]| Entry {
@@ -390,8 +390,8 @@ fn a_changed_byte_anywhere_is_found_and_named() {
     assert!(meta.leaf_pages > 2 && meta.internal_pages == 1);
     let good = io.read(PATH).unwrap();
     let file = io.open(Path::new(PATH), OpenMode::ReadWrite).unwrap();
-    for at in 0..good.len() {
-        let byte = good[at] ^ (1 << (at % 8));
+    for (at, byte) in good.iter().enumerate() {
+        let byte = byte ^ (1 << (at % 8));
         assert_eq!(file.write_at(&[byte], at as u64).unwrap(), 1);
         let named =
             damage(&io, &order, &entries).unwrap_or_else(|| panic!("byte {at} was not missed"));

@@ -96,6 +96,10 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
 }
 
 /// Looks a key up in one run.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments a second time in its state, and the state is to stay small"
+)]
 #[inline(always)]
 fn find<'r, 'g>(
     run: &'g Run,
@@ -191,6 +195,7 @@ fn find<'r, 'g>(
 }
 
 /// Looks a key up in runs, from the newest on, until one knows it.
+#[expect(clippy::manual_async_fn, reason = "as for `find`")]
 #[inline(always)]
 fn find_in<'r, 'g>(
     runs: &'r [&'g Run],

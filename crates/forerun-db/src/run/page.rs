@@ -137,12 +137,6 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Asks for the line that a search reads first.
-    #[inline(always)]
-    pub(crate) fn prefetch_start(bytes: &[u8]) {
-        prefetch_read(bytes.as_ptr());
-    }
-
     /// All of its bytes.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes

@@ -57,7 +57,7 @@ pub(super) fn run(
             0 => Compression::None,
             _ => Compression::Lz4,
         },
-        filter_bits_per_key: if number % 3 == 0 { 0 } else { 10 },
+        filter_bits_per_key: if number.is_multiple_of(3) { 0 } else { 10 },
     };
     let name = match order {
         KeyOrder::Bytewise => "forerun.bytewise",

@@ -270,6 +270,7 @@ impl RunWriter {
     }
 
     /// Versions so far.
+    #[cfg(test)]
     pub(crate) fn entries(&self) -> u64 {
         self.meta.entries
     }

@@ -49,14 +49,6 @@ pub(crate) struct Edit {
 }
 
 impl Levels {
-    /// No runs.
-    pub(crate) fn new(order: KeyOrder) -> Levels {
-        Levels {
-            order,
-            levels: Default::default(),
-        }
-    }
-
     /// These runs, each on its level. Level 0 is put in the order of age, the others in that of keys; whether they are
     /// disjoint, [`overlap`](Self::overlap) tells.
     pub(crate) fn with_runs(
@@ -233,11 +225,6 @@ impl Level {
     }
 
     /// The first run of a disjoint level that does not end before `key`; their number if there is none.
-    #[inline]
-    pub(crate) fn first_not_before(&self, order: &KeyOrder, key: &[u8]) -> usize {
-        self.first_ending(order, key, order.prefix(key))
-    }
-
     #[inline]
     fn first_ending(&self, order: &KeyOrder, key: &[u8], prefix: u64) -> usize {
         let from = self.ends.partition_point(|end| *end < prefix);

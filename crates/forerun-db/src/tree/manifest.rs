@@ -145,7 +145,9 @@ impl Manifest {
             for level in &keyspace.levels {
                 put_u32(&mut bytes, level.len());
                 for run in level {
-                    [run.number, run.bytes, run.checksum].map(|word| put_u64(&mut bytes, word));
+                    for word in [run.number, run.bytes, run.checksum] {
+                        put_u64(&mut bytes, word);
+                    }
                 }
             }
             put_u32(&mut bytes, keyspace.ranges.len());
