@@ -265,26 +265,15 @@ impl Inner {
 
     pub(super) fn tree_work(&self) -> TreeWork {
         let counts = &self.tree.counts;
-        let [
-            flushes,
-            flushed_bytes,
-            compactions,
-            read_bytes,
-            written_bytes,
-        ] = [
-            &counts.flushes,
-            &counts.flushed_bytes,
-            &counts.compactions,
-            &counts.compaction_read_bytes,
-            &counts.compaction_written_bytes,
-        ]
-        .map(|count| count.load(Ordering::Relaxed));
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         TreeWork {
-            flushes,
-            flushed_bytes,
-            compactions,
-            compaction_read_bytes: read_bytes,
-            compaction_written_bytes: written_bytes,
+            flushes: now(&counts.flushes),
+            flushed_bytes: now(&counts.flushed_bytes),
+            compactions: now(&counts.compactions),
+            compaction_read_bytes: now(&counts.compaction_read_bytes),
+            compaction_written_bytes: now(&counts.compaction_written_bytes),
+            dropped_entries: now(&counts.dropped_entries),
+            dropped_deletions: now(&counts.dropped_deletions),
         }
     }
 

@@ -334,6 +334,12 @@ impl Db {
         self.open.inner.compact_all()
     }
 
+    /// Changes the most bytes that flushes and compactions write in a second, which
+    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) set; `None` for no limit.
+    pub fn set_write_rate(&self, bytes_per_second: Option<u64>) {
+        self.open.inner.limiter.set(bytes_per_second);
+    }
+
     /// Makes a store in the directory `into`, which must be empty or not there, that holds what this one holds now.
     /// Runs get a second name there instead of a copy, where the file system can do that. Writes and reads go on
     /// meanwhile; what is written during the call may be in it or not, in the order of writing.
