@@ -23,8 +23,9 @@ use forerun_core::hashing::Permutation;
 /// Keys a block, which has a bit for each: more lines than memory works on at a time.
 const BLOCK: usize = 64;
 
-/// Tables up to this size are searched without fetching ahead: the caches next to a core hold them.
-const CACHED_BYTES: usize = 512 << 10;
+/// Tables up to this size are searched without fetching ahead: twice what a core's second-level cache
+/// holds, for a wait for the third level is short enough to be overlapped by what comes next.
+const CACHED_BYTES: usize = 5 << 19;
 
 /// What was read was not of one moment: a writer moved entries meanwhile.
 pub(super) struct Moved;

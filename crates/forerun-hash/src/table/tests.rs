@@ -55,6 +55,38 @@ fn most_hits_take_one_line_and_misses_fewer_than_hits() {
 }
 
 #[test]
+fn batches_of_every_length_answer_as_single_keys_do_with_and_without_fetching_ahead() {
+    // Too large for the caches; one segment of a few blocks; fewer entries than a block has keys.
+    for entries in [300_000, 3_000, 40] {
+        let table = table(entries);
+        for key in 0..(table.slots() as f64 * 0.9) as u64 {
+            table.insert(key, key + 1).unwrap();
+        }
+        let present = table.len() as u64;
+        let lens = (0..=200).chain([255, 256, 257, 1000, 5000]);
+        for (nth, len) in lens.enumerate() {
+            // Batches of present keys, of absent ones, and of both by turns.
+            let absent = |at: u64| nth % 3 == 1 || nth % 3 == 2 && at % 3 == 0;
+            let keys: Vec<u64> = (0..len as u64)
+                .map(|at| (at * 7919 + nth as u64) % present + u64::from(absent(at)) * present)
+                .collect();
+            let (mut values, mut found) = (vec![7; len], vec![nth % 2 == 0; len]);
+            let hits = table.find_batch(&keys, &mut values, &mut found);
+            assert_eq!(hits, found.iter().filter(|&&found| found).count());
+            for (at, &key) in keys.iter().enumerate() {
+                let value = table.get(key);
+                assert_eq!(value, (key < present).then_some(key + 1));
+                assert_eq!(
+                    (found[at], values[at]),
+                    (value.is_some(), value.unwrap_or(7)),
+                    "key {at} of {len}, {entries} entries"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn counters_return_to_zero_when_the_entries_that_are_away_are_gone() {
     let table = table(10_000);
     let keys = 0..(table.slots() as f64 * 0.9) as u64;
