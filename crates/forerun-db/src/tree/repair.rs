@@ -89,19 +89,22 @@ pub(crate) fn repair(build: &Build<'_>) -> Result<Repaired> {
         build,
         repaired: Repaired::default(),
         found: &found,
+        written: Vec::new(),
         bad: Vec::new(),
         replaced: Vec::new(),
     };
-    let repaired_manifest = match &manifest {
-        Some(manifest) => repair.mend(manifest, &mut losses)?,
-        None => None,
-    };
-    let manifest = match repaired_manifest {
-        Some(manifest) => manifest,
-        None => repair.rebuild(manifest, &mut losses)?,
-    };
+    let made = repair.make(manifest, &mut losses);
     repair.repaired.losses = losses;
-    repair.finish(manifest)
+    match made.and_then(|manifest| repair.set_aside().map(|()| manifest)) {
+        Ok(manifest) => repair.finish(manifest),
+        Err(error) => {
+            for run in &repair.written {
+                // If that fails, it is one more run for the next repair.
+                let _ = build.io.remove(run.path());
+            }
+            Err(error)
+        }
+    }
 }
 
 /// A store of several keyspaces, or in another order, is not for this release or this call to repair.
@@ -126,6 +129,8 @@ struct Repair<'b> {
     /// Numbers of the runs whose files are there, ascending.
     found: &'b [u64],
     repaired: Repaired,
+    /// New runs.
+    written: Vec<Arc<Run>>,
     /// Numbers of damaged runs.
     bad: Vec<u64>,
     /// Numbers of runs whose versions are in new ones.
@@ -133,6 +138,16 @@ struct Repair<'b> {
 }
 
 impl Repair<'_> {
+    /// The manifest of what can be read.
+    fn make(&mut self, found: Option<Manifest>, losses: &mut Vec<Loss>) -> Result<Manifest> {
+        if let Some(found) = &found
+            && let Some(mended) = self.mend(found, losses)?
+        {
+            return Ok(mended);
+        }
+        self.rebuild(found, losses)
+    }
+
     /// Puts, of each run that the manifest names, what can be read in its place. `None` if the levels are not disjoint.
     fn mend(&mut self, manifest: &Manifest, losses: &mut Vec<Loss>) -> Result<Option<Manifest>> {
         let mut runs = Vec::new();
@@ -209,6 +224,7 @@ impl Repair<'_> {
         let mut retain = Retain::new(build.order.clone(), Vec::new());
         let runs = write_runs(versions, &mut retain, |_| true, &build)?;
         self.repaired.new_runs += runs.len();
+        self.written.extend(runs.iter().cloned());
         Ok(runs)
     }
 
@@ -317,13 +333,9 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Makes it so, durably.
-    fn finish(mut self, mut manifest: Manifest) -> Result<Repaired> {
+    /// Gives damaged files another name, besides the one they have.
+    fn set_aside(&mut self) -> Result<()> {
         let build = self.build;
-        manifest.next_run = build.numbers.next();
-        if self.bad.is_empty() && self.repaired.was_sound() {
-            return Ok(self.repaired);
-        }
         for number in &self.bad {
             let path = run::path(build.dir, *number);
             let aside = path.with_extension("run.bad");
@@ -336,11 +348,24 @@ impl Repair<'_> {
         build
             .io
             .sync_dir(build.dir)
-            .map_err(|error| Error::io("sync", build.dir, error))?;
+            .map_err(|error| Error::io("sync", build.dir, error))
+    }
+
+    /// Makes it so, durably.
+    fn finish(self, mut manifest: Manifest) -> Result<Repaired> {
+        let build = self.build;
+        if self.bad.is_empty() && self.repaired.was_sound() {
+            return Ok(self.repaired);
+        }
+        manifest.next_run = build.numbers.next();
+        // If that fails, which manifest there is is open, and so all files stay.
         manifest.write(build.io, build.dir)?;
-        for number in self.bad.iter().chain(&self.replaced) {
+        let replaced = self.bad.iter().chain(&self.replaced).copied();
+        let written = self.written.iter().map(|run| run.number());
+        let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
+        for number in replaced.chain(written).filter(|number| !is_named(number)) {
             // If this fails, the next opening does it.
-            let _ = build.io.remove(&run::path(build.dir, *number));
+            let _ = build.io.remove(&run::path(build.dir, number));
         }
         Ok(self.repaired)
     }

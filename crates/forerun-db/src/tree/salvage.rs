@@ -30,8 +30,8 @@ pub struct Loss {
 /// From a key on and up to another one, which may itself be in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The key, or an empty one, from which on.
-    pub from: Vec<u8>,
+    /// The key from which on; `None`: from the first.
+    pub from: Option<Vec<u8>>,
     /// The key up to which; `None`: to the last.
     pub to: Option<Vec<u8>>,
 }
@@ -40,7 +40,7 @@ impl KeyRange {
     /// Every key.
     pub(crate) fn all() -> KeyRange {
         KeyRange {
-            from: Vec::new(),
+            from: None,
             to: None,
         }
     }
@@ -61,16 +61,14 @@ impl fmt::Display for Loss {
         write!(f, "{}: {}; lost: ", self.path.display(), self.reason)?;
         match &self.keys {
             None => f.write_str("all of it"),
-            Some(KeyRange { from, to: None }) => {
-                write!(f, "what it held from \"{}\" on", from.escape_ascii())
-            }
-            Some(KeyRange { from, to: Some(to) }) => {
-                write!(
-                    f,
-                    "what it held from \"{}\" to \"{}\"",
-                    from.escape_ascii(),
-                    to.escape_ascii()
-                )
+            Some(KeyRange { from, to }) => {
+                f.write_str("what it held")?;
+                for (word, key) in [("from", from), ("to", to)] {
+                    if let Some(key) = key {
+                        write!(f, " {word} \"{}\"", key.escape_ascii())?;
+                    }
+                }
+                Ok(())
             }
         }
     }
@@ -162,7 +160,7 @@ impl<'r> Salvage<'r> {
             };
             let (child, child_place) = page.child(row);
             let range = KeyRange {
-                from: std::mem::replace(&mut from, to.clone().unwrap_or_default()),
+                from: std::mem::replace(&mut from, to.clone()),
                 to,
             };
             match child < number {

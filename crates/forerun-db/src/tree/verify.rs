@@ -164,12 +164,7 @@ impl<'a> Walk<'a> {
 
     fn run(mut self) -> Result<()> {
         let root_number = self.run.meta().pages() - 1;
-        self.page(
-            root_number,
-            self.run.root_location(),
-            (b"", MAX_SEQUENCE),
-            None,
-        )?;
+        self.page(root_number, self.run.root_location(), None, None)?;
         if self.seen.contains(&false) {
             return Err(self.bad(
                 self.run.root_location(),
@@ -200,7 +195,7 @@ impl<'a> Walk<'a> {
         &mut self,
         number: u32,
         place: PageLocation,
-        from: Bound<'_>,
+        from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
         limiter::check(self.stop)?;
@@ -231,11 +226,12 @@ impl<'a> Walk<'a> {
         page: Page<'_>,
         number: u32,
         place: PageLocation,
-        from: Bound<'_>,
+        from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
-        let (mut key, mut next_key) = (from.0.to_vec(), Vec::new());
-        let mut sequence = from.1;
+        // The first row's separator is the one above; the first of all stands before everything.
+        let (mut key, mut next_key) = (Vec::new(), Vec::new());
+        let mut sequence = None;
         self.depth += 1;
         if self.depth > DEPTH_LIMIT {
             return Err(self.bad(place, "it is too deep below the root"));
@@ -252,12 +248,15 @@ impl<'a> Walk<'a> {
                 }
                 false => to,
             };
-            if next.is_some_and(|next| self.order((&key, sequence), next).is_ge()) {
+            let first = sequence.map_or(from, |sequence| Some((&key[..], sequence)));
+            if let (Some(first), Some(next)) = (first, next)
+                && self.order(first, next).is_ge()
+            {
                 return Err(self.bad(place, "its separators are out of order"));
             }
-            self.page(child, child_place, (&key, sequence), next)?;
+            self.page(child, child_place, first, next)?;
             if row + 1 < page.rows() {
-                sequence = page.sequence(row + 1);
+                sequence = Some(page.sequence(row + 1));
                 std::mem::swap(&mut key, &mut next_key);
             }
         }
@@ -269,7 +268,7 @@ impl<'a> Walk<'a> {
         &mut self,
         page: Page<'_>,
         place: PageLocation,
-        from: Bound<'_>,
+        from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
         for row in 0..page.rows() {
@@ -284,7 +283,9 @@ impl<'a> Walk<'a> {
             {
                 return Err(self.bad(place, "a version is out of order"));
             }
-            if self.order(at, from).is_lt() || to.is_some_and(|to| self.order(at, to).is_ge()) {
+            if from.is_some_and(|from| self.order(at, from).is_lt())
+                || to.is_some_and(|to| self.order(at, to).is_ge())
+            {
                 return Err(self.bad(place, "a version is not where the separators say"));
             }
             if !self.run.may_contain(SearchKey::new(&key, sequence).hash) {

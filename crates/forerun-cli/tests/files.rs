@@ -1,0 +1,223 @@
+//! `check`, `compact`, `checkpoint` and `dump`: what is in a store's files, whether it is whole, and a copy of it.
+
+mod common;
+
+use common::{Place, files};
+use std::path::PathBuf;
+
+const ROWS: usize = 2000;
+
+/// A store whose entries are in runs of one level, and what a scan of it prints.
+fn in_runs() -> (Place, String) {
+    let place = Place::new();
+    let row = |n: usize| {
+        format!(
+            "key{n:05},{}\n",
+            format!("{:x}", n * 2_654_435_761).repeat(9)
+        )
+    };
+    let rows: String = (0..ROWS).map(row).collect();
+    place
+        .file("t.csv", format!("id,v\n{rows}"))
+        .succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    let told = place.succeeds(&["compact", "db"]);
+    assert!(told.contains("after      1 run, "), "{told}");
+    let scan = place.succeeds(&["scan", "db"]);
+    assert_eq!(scan.lines().count(), ROWS);
+    (place, scan)
+}
+
+fn run_file(place: &Place) -> PathBuf {
+    let is_run = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "run");
+    let mut runs = files(&place.path("db")).into_iter().filter(is_run);
+    let run = runs.next().expect("there is a run");
+    assert_eq!(runs.next(), None);
+    run
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("it is JSON")
+}
+
+#[test]
+fn a_sound_store_is_told_sound_and_left_as_it_is() {
+    let (place, scan) = in_runs();
+    let told = place.succeeds(&["check", "db"]);
+    assert!(told.contains("runs       1, 2,000 versions in "), "{told}");
+    assert!(told.contains("found      no damage"), "{told}");
+    assert_eq!(place.succeeds(&["check", "db", "--repair"]), told);
+    let object = json(&place.succeeds(&["check", "db", "--json"]));
+    assert_eq!(object["versions"], ROWS);
+    assert_eq!(object["problems"], serde_json::json!([]));
+    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+    assert!(
+        place
+            .fails(3, &["check", "nowhere"])
+            .contains("nowhere is not a Forerun store")
+    );
+}
+
+#[test]
+fn a_damaged_page_is_named_and_its_repair_loses_that_page_alone() {
+    let (place, scan) = in_runs();
+    let run = run_file(&place);
+    let mut bytes = std::fs::read(&run).expect("it can be read");
+    bytes[20_000] ^= 1;
+    std::fs::write(&run, bytes).expect("it can be written");
+
+    let ran = place.run(&["check", "db"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    let name = run
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    assert!(
+        ran.stderr
+            .contains(&format!("{name} is corrupt at offset ")),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("db is damaged: 1 problem"), "{ran:?}");
+    place.fails(3, &["scan", "db"]);
+
+    let ran = place.run(&["check", "db", "--repair"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let told = ran.text();
+    assert!(
+        told.contains("repaired   0 runs kept, 1 written anew"),
+        "{told}"
+    );
+    assert!(
+        told.contains("lost       ") && told.contains(&format!("{name}.bad")),
+        "{told}"
+    );
+
+    let kept = place.succeeds(&["scan", "db"]);
+    let lost = scan.lines().filter(|line| !kept.contains(line)).count();
+    assert!((1..ROWS / 2).contains(&lost), "{lost} rows are lost");
+    assert!(
+        kept.lines().all(|line| scan.contains(line)),
+        "nothing is made up"
+    );
+    assert!(place.succeeds(&["check", "db"]).contains("no damage"));
+}
+
+#[test]
+fn a_lost_manifest_and_a_damaged_log_are_repaired() {
+    let (place, scan) = in_runs();
+    std::fs::remove_file(place.path("db/MANIFEST")).expect("it is there");
+    let told = place.fails(3, &["scan", "db"]);
+    assert!(
+        told.contains("MANIFEST is corrupt") && told.contains("repair"),
+        "{told}"
+    );
+    let ran = place.run(&["check", "db", "--repair"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.text()
+            .contains("repaired   the manifest, from the runs"),
+        "{ran:?}"
+    );
+    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+
+    place
+        .file("more.csv", "id,v\nmore1,x\n")
+        .succeeds(&["load", "db", "more.csv", "--key", "id"]);
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    let log = files(&place.path("db"))
+        .into_iter()
+        .rfind(is_log)
+        .expect("a store has a log");
+    let mut bytes = std::fs::read(&log).expect("it can be read");
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&log, bytes).expect("it can be written");
+    let ran = place.run(&["check", "db"]);
+    assert!(
+        ran.code == 4 && ran.stderr.contains(".log is corrupt at offset "),
+        "{ran:?}"
+    );
+    let ran = place.run(&["check", "db", "--repair"]);
+    assert!(
+        ran.code == 1 && ran.text().contains("lost       "),
+        "{ran:?}"
+    );
+    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+    assert!(place.succeeds(&["check", "db"]).contains("no damage"));
+}
+
+#[test]
+fn compaction_gives_back_the_space_of_what_was_overwritten() {
+    let (place, scan) = in_runs();
+    let length = || {
+        std::fs::metadata(run_file(&place))
+            .expect("it is there")
+            .len()
+    };
+    let before = length();
+    place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    place.succeeds(&["compact", "db"]);
+    assert_eq!(length(), before);
+    assert_eq!(place.succeeds(&["scan", "db"]), scan);
+}
+
+#[test]
+fn a_checkpoint_is_a_store_that_stays_as_it_was() {
+    let (place, scan) = in_runs();
+    place
+        .file("more.csv", "id,v\nmore1,x\n")
+        .succeeds(&["load", "db", "more.csv", "--key", "id"]);
+    let with_more = place.succeeds(&["scan", "db"]);
+    assert!(with_more.starts_with(&scan));
+    assert!(
+        place
+            .succeeds(&["checkpoint", "db", "copy"])
+            .contains("copy is a store")
+    );
+    place.file("t.csv", "id,v\nkey00000,changed\n");
+    place.succeeds(&["load", "db", "t.csv", "--key", "id"]);
+    place.succeeds(&["compact", "db"]);
+    assert_eq!(place.succeeds(&["scan", "copy"]), with_more);
+    assert!(place.succeeds(&["check", "copy"]).contains("no damage"));
+    assert!(
+        place
+            .fails(3, &["checkpoint", "db", "copy"])
+            .contains("copy holds")
+    );
+}
+
+#[test]
+fn the_files_are_shown_down_to_the_page() {
+    let (place, _) = in_runs();
+    let told = place.succeeds(&["dump", "db"]);
+    assert!(told.contains("  level 6      1 run, "), "{told}");
+    assert!(
+        told.contains("2000 versions") && told.contains("\"key00000\" .. \"key01999\""),
+        "{told}"
+    );
+    let name = run_file(&place);
+    let digits = name
+        .file_stem()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let number = digits.trim_start_matches("run-").trim_start_matches('0');
+    let told = place.succeeds(&["dump", "db", "--run", number]);
+    assert!(
+        told.contains("versions       2000, 0 of them deletions"),
+        "{told}"
+    );
+    let told = place.succeeds(&["dump", "db", "--run", number, "--page", "0", "--rows", "3"]);
+    assert!(
+        told.contains(": leaf of ") && told.contains("key00002") && !told.contains("key00003"),
+        "{told}"
+    );
+    assert!(
+        place
+            .fails(3, &["dump", "db", "--run", number, "--page", "9999"])
+            .contains("there is no page 9999")
+    );
+    assert!(
+        place
+            .fails(3, &["dump", "db", "--run", "77777"])
+            .contains("run-077777.run")
+    );
+}
