@@ -274,8 +274,9 @@ proptest! {
 
 #[test]
 fn a_repair_that_fails_anywhere_is_begun_again() {
+    let base = grown(false);
     let prepare = || {
-        let world = grown(false);
+        let world = base.fork();
         let path = world.run_path(0);
         let mut bytes = world.io.read(&path).unwrap();
         bytes[50] ^= 1;
@@ -304,10 +305,11 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
             let again = world
                 .repair()
                 .unwrap_or_else(|error| panic!("after {hit}: {error}"));
-            assert!(
-                first.is_ok() || again.losses.len() <= losses,
-                "after {hit}: {again:?}"
-            );
+            // A run that was cut short in its writing looks like one more that is lost, in all.
+            let known = again.losses.iter().filter(|loss| loss.keys.is_some());
+            if first.is_err() && known.count() != losses {
+                panic!("after {hit}: {again:?}");
+            }
             let found = world.found();
             for (key, value) in &found {
                 assert!(
@@ -320,8 +322,7 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
     }
 }
 
-fn with_log() -> (World, LogEnd) {
-    let world = grown(false);
+fn with_log(world: World) -> (World, LogEnd) {
     world.io.write("/db/wal-000003.log", &[3; 100]);
     world.io.write("/db/wal-000004.log", &[4; 90]);
     let log = LogEnd {
@@ -349,7 +350,7 @@ fn world_of(world: &World, io: &FaultIo) -> World {
 #[test]
 fn a_checkpoint_is_a_store_of_its_own() {
     for has_links in [true, false] {
-        let (mut world, log) = with_log();
+        let (mut world, log) = with_log(grown(false));
         world.io.set_links(has_links);
         world.catalog.checkpoint(Path::new("/copy"), &log).unwrap();
         let io = world.io.crash(0);
@@ -379,7 +380,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
 
 #[test]
 fn a_checkpoint_goes_nowhere_where_something_is() {
-    let (world, log) = with_log();
+    let (world, log) = with_log(grown(false));
     world.io.create_dir("/copy".as_ref()).unwrap();
     world
         .io
@@ -394,6 +395,7 @@ fn a_checkpoint_goes_nowhere_where_something_is() {
 
 #[test]
 fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
+    let base = grown(false);
     for call in 0.. {
         for (fault, has_links) in [
             (Fault::Fail(EIO), true),
@@ -401,7 +403,7 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
             (Fault::PowerLoss, true),
             (Fault::PowerLoss, false),
         ] {
-            let (world, log) = with_log();
+            let (world, log) = with_log(base.fork());
             world.io.set_links(has_links);
             world.io.fail_call(world.io.calls() + call, fault);
             let made = world.catalog.checkpoint(Path::new("/copy"), &log);
@@ -433,7 +435,7 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
 
 #[test]
 fn a_checkpoint_has_every_run_and_holds_none() {
-    let (world, log) = with_log();
+    let (world, log) = with_log(grown(false));
     let before: Vec<usize> = world
         .catalog
         .levels()

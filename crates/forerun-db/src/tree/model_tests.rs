@@ -100,6 +100,12 @@ fn levels_come_to_their_targets_and_stay_there() {
         );
     }
     assert!(levels.run_count() > 5);
+    let limit_bytes = 3 * world.options.run_bytes;
+    assert!(
+        levels
+            .runs()
+            .all(|(_, run)| run.meta().file_bytes < limit_bytes)
+    );
 }
 
 #[test]
@@ -268,25 +274,22 @@ fn fail_everywhere(prepare: impl Fn() -> World, work: impl Fn(&mut World) -> Res
 
 #[test]
 fn a_failure_at_any_call_of_a_flush_loses_nothing() {
-    let prepare = || {
-        let mut world = grown(false);
-        (0..50).for_each(|key| world.write(key * 3, (key % 4 > 0).then_some(100)));
-        world
-    };
-    fail_everywhere(prepare, World::flush);
+    let mut world = grown(false);
+    (0..50).for_each(|key| world.write(key * 3, (key % 4 > 0).then_some(100)));
+    fail_everywhere(|| world.fork(), World::flush);
 }
 
 #[test]
 fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
-    let prepare = || {
-        let mut world = grown(false);
-        while world.catalog.levels().level(0).runs().len() < 3 {
-            (0..30).for_each(|key| world.write(key * 5, (key % 4 > 0).then_some(100)));
-            world.flush().unwrap();
-        }
-        world
-    };
-    fail_everywhere(prepare, |world| world.compact(&BTreeSet::new()).map(drop));
+    let mut world = grown(false);
+    while world.catalog.levels().level(0).runs().len() < 3 {
+        (0..30).for_each(|key| world.write(key * 5, (key % 4 > 0).then_some(100)));
+        world.flush().unwrap();
+    }
+    fail_everywhere(
+        || world.fork(),
+        |world| world.compact(&BTreeSet::new()).map(drop),
+    );
 }
 
 #[test]
