@@ -307,7 +307,8 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
                 .unwrap_or_else(|error| panic!("after {hit}: {error}"));
             // A run that was cut short in its writing looks like one more that is lost, in all.
             let known = again.losses.iter().filter(|loss| loss.keys.is_some());
-            if first.is_err() && known.count() != losses {
+            // Where the manifest was written already, all is as it should be.
+            if again.rebuilt_manifest && first.is_err() && known.count() != losses {
                 panic!("after {hit}: {again:?}");
             }
             let found = world.found();

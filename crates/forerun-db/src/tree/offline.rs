@@ -166,14 +166,35 @@ pub fn repair_with_io(
             create: Create::Never,
             ..options.clone()
         };
-        let db = Db::open_with_io(io, path, options)?;
-        repaired
-            .losses
-            .extend(db.recovery().skipped.iter().map(Into::into));
+        let db = Db::open_with_io(Arc::clone(&io), path, options.clone())?;
+        let skipped = db.recovery().skipped.iter();
+        repaired.losses.extend(skipped.map(Into::into));
         db.flush()?;
+        let last_sequence = db.stats().last_sequence;
         db.close()?;
+        begin_log_anew(&io, path, &options, last_sequence)?;
     }
     Ok(repaired)
+}
+
+/// Leaves the log behind: everything up to `last_sequence` that can be read is in runs.
+fn begin_log_anew(
+    io: &Arc<dyn Io>,
+    path: &Path,
+    options: &Options,
+    last_sequence: u64,
+) -> Result<()> {
+    let place = Place::open(io, path, options)?;
+    let (Some(last), Some(mut manifest)) =
+        (place.dir.segments.last(), Manifest::read(&**io, path)?)
+    else {
+        return Ok(());
+    };
+    let flushed = &mut manifest.keyspaces[0].flushed_sequence;
+    *flushed = last_sequence.max(*flushed);
+    manifest.first_segment = last + 1;
+    // The segments go at the next opening.
+    manifest.write(&**io, path)
 }
 
 /// A store's directory, locked.
