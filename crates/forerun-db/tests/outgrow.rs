@@ -237,10 +237,10 @@ fn readers_see_whole_batches_while_memtables_become_runs() {
                         })
                     };
                     db.multi_get(&keys, &mut values).unwrap();
-                    for i in 0..PAIRS as usize {
+                    for (i, least) in least.iter().enumerate() {
                         let (x, y) = (values.get(2 * i).unwrap(), values.get(2 * i + 1).unwrap());
                         assert_eq!(x, y, "half of a batch is there");
-                        assert!(number(x) >= least[i], "an acknowledged write is not seen");
+                        assert!(number(x) >= *least, "an acknowledged write is not seen");
                     }
                     let scanned: BTreeMap<_, _> = db.iter().map(Result::unwrap).collect();
                     for i in 0..PAIRS {
