@@ -20,6 +20,9 @@ pub(crate) struct Compacted {
     /// Bytes of files read and written.
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
+    /// Versions that were left out, and the deletions among them.
+    pub(crate) dropped: u64,
+    pub(crate) dropped_deletions: u64,
 }
 
 /// Merges the runs of a compaction. `retain` knows the snapshots that are alive, as of any moment since it was picked.
@@ -59,6 +62,7 @@ pub(crate) fn compact(
     let deeper = compaction.into + 1;
     let below = |key: &[u8]| compaction.levels.may_hold_from(deeper, key);
     let runs = write_runs(&mut merge, &mut retain, below, build)?;
+    let (dropped, dropped_deletions) = retain.dropped();
     Ok(Compacted {
         read_bytes: compaction.bytes(),
         written_bytes: runs.iter().map(|run| run.meta().file_bytes).sum(),
@@ -67,6 +71,8 @@ pub(crate) fn compact(
             removed: compaction.numbers().collect(),
             ..Edit::default()
         },
+        dropped,
+        dropped_deletions,
     })
 }
 

@@ -6,7 +6,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
@@ -20,18 +20,32 @@ const NAP: Duration = Duration::from_millis(50);
 /// A limit of bytes a second, shared by all who write runs.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
     bytes_per_second: Option<u64>,
     /// When everything written so far is paid for.
-    paid_at: Mutex<Instant>,
+    paid_at: Instant,
 }
 
 impl RateLimiter {
     /// At most this many bytes a second; `None`: no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
         RateLimiter {
-            bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
-            paid_at: Mutex::new(Instant::now()),
+            state: Mutex::new(State {
+                bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
+                paid_at: Instant::now(),
+            }),
         }
+    }
+
+    /// Changes the limit; those who sleep notice it after their nap.
+    pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
+        let mut state = self.lock();
+        state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
+        state.paid_at = Instant::now();
     }
 
     /// Notes bytes that were written, and sleeps as long as the limit asks for.
@@ -40,17 +54,17 @@ impl RateLimiter {
     /// [`Error::Closed`] as soon as `stop` is set.
     pub(crate) fn take(&self, bytes: u64, stop: &AtomicBool) -> Result<()> {
         check(stop)?;
-        let Some(rate) = self.bytes_per_second else {
-            return Ok(());
-        };
         {
-            let mut paid_at = self.lock();
+            let mut state = self.lock();
+            let Some(rate) = state.bytes_per_second else {
+                return Ok(());
+            };
             // Time that nobody used is not saved up, or an idle hour would buy a burst.
-            let start = (*paid_at).max(Instant::now());
-            *paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
+            let start = state.paid_at.max(Instant::now());
+            state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
         }
         loop {
-            let paid_at = *self.lock();
+            let paid_at = self.lock().paid_at;
             let debt = paid_at.saturating_duration_since(Instant::now());
             if debt <= SLICE {
                 return Ok(());
@@ -60,9 +74,8 @@ impl RateLimiter {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Instant> {
-        // It is one number.
-        self.paid_at.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -91,8 +104,9 @@ mod tests {
         }
         let expected = Duration::from_millis(250) - SLICE;
         assert!(start.elapsed() >= expected, "{:?}", start.elapsed());
+        limiter.set(None);
         let start = Instant::now();
-        RateLimiter::new(None).take(1 << 40, &stop).unwrap();
+        limiter.take(1 << 40, &stop).unwrap();
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 

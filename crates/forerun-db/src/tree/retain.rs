@@ -29,6 +29,9 @@ pub(crate) struct Retain {
     /// The key of the last version, and how many snapshots are too old to see it; `None` before the first version.
     last: Option<usize>,
     key: Vec<u8>,
+    /// Versions that were not kept, and the deletions among them.
+    dropped: u64,
+    dropped_deletions: u64,
 }
 
 impl Retain {
@@ -43,6 +46,8 @@ impl Retain {
             snapshots,
             last: None,
             key: Vec::new(),
+            dropped: 0,
+            dropped_deletions: 0,
         }
     }
 
@@ -103,12 +108,22 @@ impl Retain {
         let is_deletion = version.kind == Kind::Deletion;
         // With an older snapshot there may be an older version yet to come, kept for it, which this one must hide.
         let hides_nothing = is_deletion && blind == 0 && is_seen && !below(version.key);
-        is_seen && !hides_nothing && !is_covered && !has_expired
+        let keep = is_seen && !hides_nothing && !is_covered && !has_expired;
+        if !keep {
+            self.dropped += 1;
+            self.dropped_deletions += u64::from(is_deletion);
+        }
+        keep
     }
 
     /// Whether a version is of the key that the last one was of.
     pub(crate) fn is_of_last_key(&self, key: &[u8]) -> bool {
         self.last.is_some() && self.order.compare(&self.key, key) == Ordering::Equal
+    }
+
+    /// How many versions were not kept, and how many of them were deletions.
+    pub(crate) fn dropped(&self) -> (u64, u64) {
+        (self.dropped, self.dropped_deletions)
     }
 }
 
@@ -155,6 +170,9 @@ mod tests {
                 .filter(|held| retain.keeps(&held.version(), |key| below_keys.contains(&key[0])))
                 .cloned()
                 .collect();
+            let (dropped, dropped_deletions) = retain.dropped();
+            prop_assert_eq!(dropped as usize, sorted.len() - kept.len());
+            prop_assert!(dropped_deletions <= dropped);
 
             let readers: Vec<u64> = snapshots.iter().copied().chain([u64::MAX]).collect();
             for key in 0..4 {
