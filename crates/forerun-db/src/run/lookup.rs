@@ -28,7 +28,6 @@ use crate::cache::driver::{PageSource, Reads};
 use crate::cache::{self, PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
 use crate::tree::levels::Levels;
-use crate::versions::Kind;
 
 /// Lookups in flight.
 const IN_FLIGHT: usize = 32;
@@ -186,9 +185,9 @@ fn find<'r, 'g>(
             None => Found::Missing,
             // What is older has expired too.
             Some(row) if page.sequence(row) <= key.expired_sequence => Found::Deleted,
-            Some(row) => match page.version_kind(row) {
-                Kind::Value => Found::Value(page.value(row)),
-                Kind::Deletion => Found::Deleted,
+            Some(row) => match page.says(row) {
+                Some(value) => Found::Value(value),
+                None => Found::Deleted,
             },
         })
     }

@@ -268,15 +268,18 @@ impl<'a> Page<'a> {
     /// Asks for what an answer from this row reads: the record with the beginning of its value.
     #[inline(always)]
     pub(crate) fn prefetch_record(&self, row: usize) {
-        /// Lines of a record that are asked for; the hardware follows a longer one by itself.
+        /// Bytes of a record that are asked for; the hardware follows a longer one by itself.
         const MOST_BYTES: usize = 4 * LINE_BYTES;
+        /// What is asked for where a record's end is not at hand.
+        const USUAL_BYTES: usize = 2 * LINE_BYTES;
         let record = self.record(row);
-        // The next record begins where this one ends. Its entry is in the same line, but for the last of a group.
-        let end = match row + 1 < self.rows() {
-            true => self.record(row + 1).at,
-            false => self.bytes.len(),
+        // It ends where the next one begins. The entry of that is in the same line, but for the last of a group, whose
+        // successor's line nobody has asked for.
+        let last = row % GROUP_ROWS == GROUP_ROWS - 1 || row + 1 >= self.rows();
+        let end = match last {
+            true => record.at + USUAL_BYTES,
+            false => self.record(row + 1).at.min(record.at + MOST_BYTES),
         };
-        let end = end.min(record.at + MOST_BYTES);
         let mut at = record.at;
         while at < end {
             prefetch_read(self.bytes.as_ptr().wrapping_add(at));
@@ -287,7 +290,11 @@ impl<'a> Page<'a> {
     /// What the row's key has behind the page's prefix.
     #[inline(always)]
     pub(crate) fn suffix(&self, row: usize) -> &'a [u8] {
-        let record = self.record(row);
+        self.record_suffix(&self.record(row))
+    }
+
+    #[inline(always)]
+    pub(super) fn record_suffix(&self, record: &Record) -> &'a [u8] {
         self.slice(record.suffix..record.suffix + record.suffix_len)
     }
 
@@ -328,21 +335,28 @@ impl<'a> Page<'a> {
         u64::from(self.u32_at(record.at)) | u64::from(self.u32_at(record.at + 4)) << 32
     }
 
+    /// What a leaf's row says of its key: its value, or `None` where it is a deletion.
+    #[inline(always)]
+    pub(crate) fn says(&self, row: usize) -> Option<&'a [u8]> {
+        let record = self.record(row);
+        let start = record.suffix + record.suffix_len;
+        let value = self.slice(start..start + self.u32_at(record.at + 8) as usize);
+        (self.tag(&record) as u8 == VALUE).then_some(value)
+    }
+
     /// What a leaf's row says of its key.
     #[inline(always)]
     pub(crate) fn version_kind(&self, row: usize) -> Kind {
-        match self.tag(&self.record(row)) as u8 == VALUE {
-            true => Kind::Value,
-            false => Kind::Deletion,
+        match self.says(row) {
+            Some(_) => Kind::Value,
+            None => Kind::Deletion,
         }
     }
 
     /// The value in a leaf's row; empty for a deletion.
     #[inline(always)]
     pub(crate) fn value(&self, row: usize) -> &'a [u8] {
-        let record = self.record(row);
-        let start = record.suffix + record.suffix_len;
-        self.slice(start..start + self.u32_at(record.at + 8) as usize)
+        self.says(row).unwrap_or_default()
     }
 
     /// The number of the page that an internal page's row leads to, without reading the row.

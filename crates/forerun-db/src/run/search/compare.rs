@@ -69,7 +69,7 @@ impl<'k> Skipping<'k> {
 impl Compare for Skipping<'_> {
     #[inline(always)]
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering {
-        let row = page.slice(record.suffix..record.suffix + record.suffix_len);
+        let row = page.record_suffix(record);
         // A row between the bounds shares with the key what both of them do.
         let skip = self.low.min(self.high);
         let rest = row.get(skip..).unwrap_or(&[]);
@@ -105,7 +105,7 @@ impl<'k> ByComparator<'k> {
 impl Compare for ByComparator<'_> {
     #[inline(always)]
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering {
-        let row = page.slice(record.suffix..record.suffix + record.suffix_len);
+        let row = page.record_suffix(record);
         self.comparator.compare(row, self.key)
     }
 }
@@ -119,10 +119,26 @@ pub(super) fn packed(bytes: &[u8]) -> u128 {
     }
 }
 
+/// Fewer than sixteen bytes: two words that overlap, rather than a copy byte by byte.
+#[inline(always)]
 fn padded(bytes: &[u8]) -> u128 {
-    let mut chunk = [0; 16];
-    chunk[..bytes.len()].copy_from_slice(bytes);
-    u128::from_be_bytes(chunk)
+    let len = bytes.len() as u32;
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        let first = u128::from(u64::from_be_bytes(*first)) << 64;
+        // What both words hold is shifted out of the second.
+        let rest = u64::from_be_bytes(*last).checked_shl(8 * (16 - len));
+        return first | u128::from(rest.unwrap_or(0));
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let first = u64::from(u32::from_be_bytes(*first)) << 32;
+        let rest = u32::from_be_bytes(*last).checked_shl(8 * (8 - len));
+        return u128::from(first | u64::from(rest.unwrap_or(0))) << 64;
+    }
+    let three = bytes
+        .iter()
+        .fold(0, |word, byte| word << 8 | u128::from(*byte));
+    // No bytes: zero, shifted nowhere.
+    three.checked_shl(128 - 8 * len).unwrap_or(0)
 }
 
 /// The bits of the first `len` bytes in [`packed`] ones.
@@ -148,4 +164,40 @@ pub(in super::super) fn shared_len(a: &[u8], b: &[u8]) -> usize {
     }
     let rest = a[shared..].iter().zip(&b[shared..]);
     shared + rest.take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_packed_as_a_padded_copy_is() {
+        for len in 0..20 {
+            let bytes: Vec<u8> = (0..len).map(|at| 0xf1_u8.wrapping_mul(at + 3)).collect();
+            let mut copy = [0; 16];
+            let kept = bytes.len().min(16);
+            copy[..kept].copy_from_slice(&bytes[..kept]);
+            assert_eq!(packed(&bytes), u128::from_be_bytes(copy), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_mask_has_the_bits_of_so_many_bytes() {
+        for len in 0..40 {
+            let kept = len.min(16);
+            let ones = [vec![255_u8; kept], vec![0; 16 - kept]].concat();
+            assert_eq!(mask(len), packed(&ones), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn what_two_keys_share_is_counted_to_the_byte() {
+        let key = b"a key of some thirty bytes, or so";
+        for at in 0..key.len() {
+            let mut other = key.to_vec();
+            other[at] ^= 1;
+            assert_eq!(shared_len(key, &other), at);
+            assert_eq!(shared_len(&key[..at], key), at);
+        }
+    }
 }
