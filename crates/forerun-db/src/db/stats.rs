@@ -253,7 +253,8 @@ impl fmt::Display for Stats {
             f,
             "memtable   {entries} entries in {used_bytes} of {limit_bytes} bytes ({percent:.1}%), {height} levels"
         )?;
-        for (level, stats) in self.levels.iter().enumerate() {
+        let levels = self.levels.iter().enumerate();
+        for (level, stats) in levels.filter(|(_, stats)| stats.runs > 0) {
             let LevelStats {
                 runs,
                 entries,
