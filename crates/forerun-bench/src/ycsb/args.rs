@@ -3,8 +3,8 @@
 use super::mix::Workload;
 use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
 use super::truth::WRITERS_MAX;
-use crate::output::Counted;
-use crate::size::{parse_count, parse_share, parse_size};
+use crate::output::{Counted, or};
+use crate::size::{parse_count, parse_size};
 use anyhow::{Result, ensure};
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   forerun bench ycsb --records 1M --ops 50k --batch 1,64
-  forerun bench ycsb --workload b,c,d --threads 2 --cache-share 0.1,1 --dir /mnt/disk
+  forerun bench ycsb --workload b,c,d --threads 2 --cache-share 0.1,1.25 --dir /mnt/disk
   forerun bench ycsb --workload c --report ycsb.html
 
 Workloads: a 50% reads, 50% updates; b 95% reads, 5% updates; c reads; d 95% reads of the newest records, 5% inserts; \
@@ -26,6 +26,8 @@ an earlier write of its batch changes, the batch is cut: what came before it is 
 if it made one operation after the other. A read-modify-write is a read of the batch and then a write. In d, reads \
 choose among the records whose inserts had returned when the batch was drawn. In e nothing is batched: scans and \
 inserts are made one after the other, and it is measured once.
+
+After the load every record is read once and checked, which also fills the caches.
 
 Rounds alternate between the engines: each makes the same --ops operations, drawn from the same seed, on one store \
 that goes through all rounds and workloads. The clock runs while the store does: drawing operations, composing values \
@@ -58,8 +60,9 @@ pub struct Args {
     #[arg(conflicts_with = "cache_share")]
     pub cache: Vec<u64>,
 
-    /// The same, as a share of the data: 0.1 or 10% [default: 1]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
+    /// The same, as a share of the data's bytes: 0.1 or 10%; at 1.25 all pages fit with what they take besides
+    /// [default: 1.25]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_cache_share)]
     pub cache_share: Vec<f64>,
 
     /// Where the stores are made, and removed again [default: the system's place for temporary
@@ -76,6 +79,22 @@ pub struct Args {
     pub output: Counted,
 }
 
+/// The share of the data that is cached unless another is asked for: pages are not full to the last byte.
+const CACHE_SHARE: f64 = 1.25;
+
+/// Reads a share that may exceed the whole, as `1.25` or `125%`.
+fn parse_cache_share(text: &str) -> Result<f64, String> {
+    let trimmed = text.trim();
+    let share = match trimmed.strip_suffix('%') {
+        Some(percent) => percent.parse::<f64>().map(|percent| percent / 100.0),
+        None => trimmed.parse::<f64>(),
+    };
+    match share {
+        Ok(share) if (0.0..=100.0).contains(&share) => Ok(share),
+        _ => Err(format!("{text:?} is no share: write 0.1, or 10%")),
+    }
+}
+
 /// The lists with their defaults filled in, and fit to be measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
@@ -90,9 +109,6 @@ pub(super) struct Plan {
 
 impl Args {
     pub(super) fn plan(&self) -> Result<Plan> {
-        fn or<T: Clone>(list: &[T], default: &[T]) -> Vec<T> {
-            if list.is_empty() { default } else { list }.to_vec()
-        }
         let (records, operations) = if self.output.quick {
             (2000, 400)
         } else {
@@ -133,7 +149,7 @@ impl Args {
             u32::MAX
         );
         let data_bytes = records * (KEY_BYTES_MAX + VALUE_BYTES) as u64;
-        let shares = or(&self.cache_share, &[1.0]);
+        let shares = or(&self.cache_share, &[CACHE_SHARE]);
         let of_share = |share: f64| (share * data_bytes as f64) as u64;
         let cache_bytes = if self.cache.is_empty() {
             shares.into_iter().map(of_share).collect()
@@ -172,7 +188,7 @@ mod tests {
         assert_eq!((plan.records, plan.operations), (1_000_000, 50_000));
         assert_eq!(plan.batches, [1, 64]);
         assert_eq!(plan.workloads.len(), 6);
-        assert_eq!(plan.cache_bytes, [1_023_000_000]);
+        assert_eq!(plan.cache_bytes, [1_278_750_000]);
         let args = Args {
             batch: vec![64, 8, 64],
             threads: vec![2, 1, 2],
@@ -186,6 +202,15 @@ mod tests {
         assert_eq!(plan.threads, [2, 1]);
         assert_eq!(plan.workloads, [Workload::C]);
         assert_eq!(plan.cache_bytes, [102_300, 1_023_000]);
+    }
+
+    #[test]
+    fn a_share_of_the_cache_may_exceed_the_data() {
+        assert_eq!(parse_cache_share("125%"), Ok(1.25));
+        assert_eq!(parse_cache_share("0.1"), Ok(0.1));
+        for text in ["-1", "NaN", "most", "101"] {
+            assert!(parse_cache_share(text).unwrap_err().contains(text));
+        }
     }
 
     #[test]

@@ -138,6 +138,8 @@ pub struct Operations {
 enum Chosen {
     Scrambled(Scrambled),
     Latest(Latest),
+    /// Each in turn, from this one on.
+    InTurn(u64),
 }
 
 /// What clients of a workload choose their records by, made once for all of them.
@@ -161,6 +163,14 @@ impl Requests {
         Requests { workload, chosen }
     }
 
+    /// Reads of each of `records` records once, as they were loaded: all over the order of keys.
+    pub fn all(records: u64) -> Requests {
+        Requests {
+            workload: Workload::C,
+            chosen: Chosen::InTurn(records),
+        }
+    }
+
     /// A client's operations.
     pub fn operations(&self, seed: u64) -> Operations {
         Operations {
@@ -179,6 +189,11 @@ impl Operations {
         let reads = rng.random::<f64>() < self.workload.reads();
         let record = match &mut self.chosen {
             Chosen::Latest(latest) => latest.draw(known, rng),
+            Chosen::InTurn(next) => {
+                let record = *next % known.max(1);
+                *next = record + 1;
+                record
+            }
             Chosen::Scrambled(scrambled) => loop {
                 let record = scrambled.draw(rng);
                 if record < known {
@@ -265,6 +280,13 @@ mod tests {
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn all_records_are_asked_for_in_turn() {
+        let mut operations = Requests::all(5).operations(1);
+        let drawn: Vec<Operation> = (0..6).map(|_| operations.draw(5)).collect();
+        assert_eq!(drawn, [0, 1, 2, 3, 4, 0].map(Operation::Read));
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! An engine's store with its truth, from loading on through all turns.
 //!
 //! ```text
-//!  open --> load, 100 records a write --> settle --> turns: threads of clients, operations shared out
-//!           clock, latencies              clock       clock, latencies a cell
+//!  open --> load, 100 records a write --> settle --> read all --> turns: threads of clients, operations shared out
+//!           clock, latencies              clock       checked      clock, latencies a cell
 //! ```
+//!
+//! All records are read once before the first turn: what was loaded is right, and the caches hold of it what they can,
+//! so that no turn measures their filling.
 //!
 //! The same store goes through all turns of all workloads, as YCSB's own order has it. All engines
 //! get the same operations in a turn, drawn from the same seed, so their stores hold the same
@@ -115,6 +118,12 @@ impl<'a> Stand<'a> {
             write_amplification: since(before.1, process::written_bytes()).map(per_byte),
             resident_bytes: since(before.0, process::resident_bytes()),
         };
+        bar.tell("reading all");
+        let all = Requests::all(room.records).operations(0);
+        let mut client = Client::new(&*store, &engine.batched(), all, &truth, true)?;
+        let read = client.run(room.records, LOAD_BATCH);
+        read.context("reading what was loaded")?;
+        drop(client);
         Ok(Stand {
             engine,
             store,
