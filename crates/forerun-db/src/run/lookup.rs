@@ -29,8 +29,9 @@ use crate::cache::{self, PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
 use crate::tree::levels::Levels;
 
-/// Lookups in flight.
-const IN_FLIGHT: usize = 32;
+/// Lookups in flight. In memory, from 8 to 64 measure alike, within 5%; a batch that waits for a disk wants all of its
+/// reads under way, and with 48 of 64 keys has most of what more would give.
+const IN_FLIGHT: usize = 48;
 
 /// Keys that are looked up under one pin: what is evicted meanwhile waits for its end.
 const CHUNK_KEYS: usize = 256;
