@@ -61,17 +61,18 @@ pub enum Create {
 
 /// The shape of the tree of runs, and how fast it may be rebuilt.
 ///
-/// Level 0 holds memtables as they were flushed, in runs that overlap. A level below holds runs that do not, and
-/// may have `level_factor` times the bytes of the one above.
+/// Level 0 holds memtables as they were flushed, in runs that overlap. A level below holds runs that do not. The last
+/// level, 6, has what it has, and each one above it a `level_factor`th of the next, up to the first that this leaves at
+/// most `level1_bytes`: there level 0 is merged into, and the levels in between are empty. So little is held twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeOptions {
-    /// Runs in level 0 at which they are merged into level 1. Default: 4.
+    /// Runs in level 0 at which they are merged into the first level below that is in use. Default: 4.
     pub level0_runs: usize,
     /// Runs in level 0 at which writes are slowed down. Default: 12.
     pub level0_slow_runs: usize,
     /// Runs in level 0 at which writes wait until there are fewer. Default: 20.
     pub level0_stop_runs: usize,
-    /// Bytes that level 1 may have. Default: 256 MiB.
+    /// Bytes that the first level in use below level 0 may have. Default: 256 MiB.
     pub level1_bytes: u64,
     /// How many times the bytes of a level the next one may have. Default: 10.
     pub level_factor: u32,

@@ -1,0 +1,152 @@
+//! Stores with damaged files are checked and repaired: what is wrong is found, what is left is there, and nothing is
+//! made up.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::{STORE, open, tiny_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Checked, Error, Loss, Repaired, Result, check_with_io, repair_with_io};
+use proptest::prelude::*;
+
+const KEYS: u64 = 150;
+const WRITES: u64 = 600;
+
+fn key(i: u64) -> Vec<u8> {
+    format!("key{:03}", i * 37 % KEYS).into_bytes()
+}
+
+/// Bytes that cannot be compressed, so that there are several runs.
+fn value(i: u64) -> Option<Vec<u8>> {
+    let words = (0..1 + i % 41).map(|word| (i << 8 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (i % 11 != 3).then(|| words.flat_map(u64::to_le_bytes).collect())
+}
+
+/// A store with several runs and something in the log, closed; and what is in it.
+fn filled() -> (FaultIo, BTreeMap<Vec<u8>, Vec<u8>>) {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    let mut model = BTreeMap::new();
+    for i in 0..WRITES {
+        match value(i) {
+            Some(value) => {
+                db.put(&key(i), &value).unwrap();
+                model.insert(key(i), value);
+            }
+            None => {
+                db.delete(&key(i)).unwrap();
+                model.remove(&key(i));
+            }
+        }
+    }
+    let runs: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+    assert!(runs > 2);
+    db.close().unwrap();
+    (io, model)
+}
+
+fn check(io: &FaultIo) -> Result<Checked> {
+    check_with_io(Arc::new(io.clone()), STORE, &tiny_options())
+}
+
+fn repair(io: &FaultIo) -> Result<Repaired> {
+    repair_with_io(Arc::new(io.clone()), STORE, &tiny_options())
+}
+
+fn is_in(loss: &Loss, key: &[u8]) -> bool {
+    let Some(keys) = &loss.keys else { return true };
+    keys.from.as_ref().is_none_or(|from| from[..] <= *key)
+        && keys.to.as_ref().is_none_or(|to| *key <= to[..])
+}
+
+#[test]
+fn a_sound_store_is_left_byte_for_byte_as_it_was() {
+    let (io, _) = filled();
+    let contents = |io: &FaultIo| -> Vec<_> {
+        let files = io
+            .files()
+            .into_iter()
+            .filter(|path| !path.ends_with("LOCK"));
+        files.map(|path| (io.read(&path), path)).collect()
+    };
+    let before = contents(&io);
+    let checked = check(&io).unwrap();
+    assert!(checked.problems.is_empty(), "{:?}", checked.problems);
+    assert_eq!(checked.log.last_sequence, WRITES);
+    assert!(checked.runs.runs > 2 && checked.runs.entries > 50);
+    assert!(repair(&io).unwrap().was_sound());
+    assert_eq!(contents(&io), before);
+}
+
+#[test]
+fn an_open_store_is_neither_checked_nor_repaired() {
+    let (io, _) = filled();
+    let _db = open(&io, &tiny_options()).unwrap();
+    assert!(matches!(check(&io), Err(Error::Locked { .. })));
+    assert!(matches!(repair(&io), Err(Error::Locked { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_changed_byte_is_found_and_a_repair_keeps_all_else(
+        file in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        flip in 1_u8..=255,
+        cut in prop::bool::weighted(0.2),
+    ) {
+        let (io, model) = filled();
+        let files = io.files();
+        let mine = |path: &&std::path::PathBuf| !path.ends_with("LOCK") && !path.ends_with("FORMAT");
+        let files: Vec<_> = files.iter().filter(mine).collect();
+        let path = file.get(&files);
+        let mut bytes = io.read(path).unwrap();
+        let at = at.index(bytes.len());
+        match cut {
+            true => bytes.truncate(at),
+            false => bytes[at] ^= flip,
+        }
+        io.write(path, &bytes);
+
+        let checked = match check(&io) {
+            Ok(checked) => checked,
+            // The manifest's version is its own.
+            Err(Error::NewerFormat { .. }) => return Ok(()),
+            Err(error) => return Err(TestCaseError::fail(error.to_string())),
+        };
+        prop_assert!(!checked.problems.is_empty(), "{} at {at}", path.display());
+        // What follows a damaged part of the log is told of as well.
+        let is_log = |path: &std::path::Path| path.extension().is_some_and(|extension| extension == "log");
+        for problem in &checked.problems {
+            match problem {
+                Error::CorruptFile { path: named, .. } => {
+                    let is_of_it = named == *path || path.ends_with("CLOSED") || is_log(named) && is_log(path);
+                    prop_assert!(is_of_it, "{problem}");
+                }
+                Error::NewerFormat { .. } => {}
+                other => prop_assert!(false, "{other}"),
+            }
+        }
+        let repaired = match repair(&io) {
+            Err(Error::NewerFormat { .. }) => return Ok(()),
+            repaired => repaired.unwrap(),
+        };
+        prop_assert!(check(&io).unwrap().problems.is_empty());
+        let db = open(&io, &tiny_options()).unwrap();
+        for i in 0..KEYS {
+            let (key, found) = (key(i), db.get(&key(i)).unwrap());
+            if repaired.losses.iter().any(|loss| is_in(loss, &key)) {
+                let mut written = (i % KEYS..WRITES).step_by(KEYS as usize).map(value);
+                prop_assert!(found.is_none() || written.any(|value| value == found), "{found:?}");
+            } else {
+                prop_assert_eq!(found.as_ref(), model.get(&key), "key {}", key.escape_ascii());
+            }
+        }
+        db.put(b"more", b"value").unwrap();
+        db.flush().unwrap();
+        prop_assert_eq!(db.get(b"more").unwrap(), Some(b"value".to_vec()));
+    }
+}
