@@ -5,7 +5,7 @@
 //!   memtable/    the newest writes, in memory, searched by the batch     batch.rs, values.rs
 //!   run/         all else, in sorted files of pages                      versions.rs: what both hold
 //!   cache/       pages in memory                                         comparator.rs: in which order
-//!   tree/        which runs there are: manifest, levels, compaction
+//!   tree/        which runs there are: manifest, levels, compaction      ranges.rs: what is deleted by range
 //!   wal/         the log the memtable is recovered from
 //!   store_dir.rs what a store's directory holds
 //!   io/          every access to files                                   error.rs
