@@ -213,12 +213,14 @@ fn loading_twice_gives_the_same_store() {
 }
 
 #[test]
-fn a_store_over_its_memory_limit_is_a_worded_error() {
+fn a_batch_over_the_memory_limit_is_a_worded_error() {
     let place = Place::new();
-    let rows: String = (0..4000)
+    let rows: String = (0..600)
         .map(|n| format!("{n},{}\n", "v".repeat(1000)))
         .collect();
-    place.file("t.csv", format!("id,v\n{rows}"));
+    // One row that no memtable within the limit can hold, in the second batch.
+    let large = "v".repeat(3 << 20);
+    place.file("t.csv", format!("id,v\n{rows}600,{large}\n"));
     let told = place.fails(
         3,
         &[
