@@ -22,7 +22,7 @@ use crate::run::Run;
 use crate::tree::build::{Build, write_runs};
 use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::compact::compact;
-use crate::tree::levels::{Edit, Levels};
+use crate::tree::levels::Edit;
 use crate::tree::pick::{Compaction, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::wal::segment;
@@ -91,22 +91,9 @@ impl Inner {
                 .map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
             ..Edit::default()
         };
-        let mut catalog = self.tree.catalog();
-        let logged = self.logged_after(&catalog, table.last_sequence());
-        let levels = catalog.install(&edit, Some(logged))?;
-        self.state.rcu(|state| {
-            let mut state = State::clone(state);
-            state.levels = Arc::clone(&levels);
-            state.ranges = Arc::clone(catalog.ranges());
-            state.expired_sequence = catalog.expired_sequence();
-            state.tables.retain(|other| !Arc::ptr_eq(other, table));
-            state
-        });
-        drop(catalog);
+        self.install(&edit, Some(table))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
         counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.note_pressure();
-        self.remove_segments(logged.first_segment);
         Ok(())
     }
 
@@ -169,11 +156,11 @@ impl Inner {
             }
             expired
         };
-        self.install(&Edit {
+        let edit = Edit {
             expired_sequence,
             ..Edit::default()
-        })
-        .map(drop)
+        };
+        self.install(&edit, None)
     }
 
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
@@ -187,11 +174,11 @@ impl Inner {
         if removed.is_empty() {
             return Ok(false);
         }
-        self.install(&Edit {
+        let edit = Edit {
             removed,
             ..Edit::default()
-        })?;
-        Ok(true)
+        };
+        self.install(&edit, None).map(|()| true)
     }
 
     /// Flushes, and compacts everything there is down to the last level.
@@ -218,7 +205,7 @@ impl Inner {
             .with_ranges(Arc::clone(&state.ranges))
             .with_expired(expired);
         let done = self.with_build(run_bytes, |build| compact(compaction, retain, build))?;
-        self.install(&done.edit)?;
+        self.install(&done.edit, None)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -229,22 +216,32 @@ impl Inner {
         ] {
             count.fetch_add(more, Ordering::Relaxed);
         }
-        self.note_pressure();
         self.work.nudge();
         Ok(())
     }
 
-    fn install(&self, edit: &Edit) -> Result<Arc<Levels>> {
+    /// Makes a change of the runs durable, and shows it to readers. The memtable that was `flushed` goes with it, and
+    /// what of the log was for it.
+    fn install(&self, edit: &Edit, flushed: Option<&Arc<Table>>) -> Result<()> {
         let mut catalog = self.tree.catalog();
-        let levels = catalog.install(edit, None)?;
+        let logged = flushed.map(|table| self.logged_after(&catalog, table.last_sequence()));
+        let levels = catalog.install(edit, logged)?;
+        let is_flushed =
+            |table: &Arc<Table>| flushed.is_some_and(|flushed| Arc::ptr_eq(flushed, table));
         self.state.rcu(|state| {
             let mut state = State::clone(state);
             state.levels = Arc::clone(&levels);
             state.ranges = Arc::clone(catalog.ranges());
             state.expired_sequence = catalog.expired_sequence();
+            state.tables.retain(|table| !is_flushed(table));
             state
         });
-        Ok(levels)
+        drop(catalog);
+        self.note_pressure();
+        if let Some(logged) = logged {
+            self.remove_segments(logged.first_segment);
+        }
+        Ok(())
     }
 
     fn with_build<T>(&self, run_bytes: u64, f: impl FnOnce(&Build<'_>) -> Result<T>) -> Result<T> {

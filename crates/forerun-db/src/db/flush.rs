@@ -95,32 +95,38 @@ impl Inner {
     }
 
     fn wait_for_room(&self, full: &Arc<Table>, limit_bytes: usize) -> Result<()> {
-        let mut waited_since = None;
-        let mut asked = None;
-        let result = loop {
-            let Some(turn) = self.work.turn() else {
-                break Err(Error::Closed);
-            };
-            let state = self.state.load();
-            if !Arc::ptr_eq(state.newest(), full) || self.has_room(&state, full, limit_bytes) {
-                break Ok(());
-            }
-            drop(state);
-            let asked = *asked.get_or_insert_with(|| self.work.ask());
-            if let Some(failure) = self.work.failure_since(asked) {
-                // Nobody can say whether the next attempt will do better. The write is refused, and may be repeated.
-                break Err(failure);
-            }
-            waited_since.get_or_insert_with(Instant::now);
-            match self.options.background {
-                Background::Threads => self.work.wait(turn, None),
-                Background::Caller => self.work_off()?,
-            }
-        };
-        if let Some(since) = waited_since {
-            self.counters.count_stall(since.elapsed());
+        let begun = Instant::now();
+        let mut looks = 0;
+        let result = self.wait_until(|state| {
+            looks += 1;
+            !Arc::ptr_eq(state.newest(), full) || self.has_room(state, full, limit_bytes)
+        });
+        if looks > 1 {
+            self.counters.count_stall(begun.elapsed());
         }
         result
+    }
+
+    /// Waits for flushes and compactions, or does them, until the state is as `is_done` wants it. If one fails
+    /// meanwhile, so does this: nobody can say whether the next attempt will do better.
+    fn wait_until(&self, mut is_done: impl FnMut(&State) -> bool) -> Result<()> {
+        let mut asked = None;
+        loop {
+            let turn = self.work.turn().ok_or(Error::Closed)?;
+            if is_done(&self.state.load()) {
+                return Ok(());
+            }
+            match self.options.background {
+                Background::Caller => self.work_off()?,
+                Background::Threads => {
+                    let asked = *asked.get_or_insert_with(|| self.work.ask());
+                    if let Some(failure) = self.work.failure_since(asked) {
+                        return Err(failure);
+                    }
+                    self.work.wait(turn, None);
+                }
+            }
+        }
     }
 
     /// Delays a write of so many bytes while level 0 is long.
@@ -151,14 +157,10 @@ impl Inner {
     pub(super) fn flush_one(&self) -> Result<bool> {
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state.load_full();
-        let Some((oldest, newer)) = state
-            .tables
-            .split_last()
-            .filter(|(_, newer)| !newer.is_empty())
-        else {
+        let tables = state.tables.split_last();
+        let Some((oldest, _)) = tables.filter(|(_, newer)| !newer.is_empty()) else {
             return Ok(false);
         };
-        debug_assert!(!newer.is_empty());
         let runs = self.write_table(oldest)?;
         self.install_flush(runs, oldest)?;
         Ok(true)
@@ -171,29 +173,10 @@ impl Inner {
         if active.memtable.stats().entries > 0 {
             self.replace_table(&active, self.options.memtable_bytes)?;
         }
-        let mut asked = None;
-        loop {
-            let Some(turn) = self.work.turn() else {
-                return Err(Error::Closed);
-            };
-            let state = self.state.load();
-            let is_there = |table: &Arc<Table>| Arc::ptr_eq(table, &active);
-            if !state.tables.iter().skip(1).any(is_there) {
-                break;
-            }
-            drop(state);
-            match self.options.background {
-                Background::Caller => self.work_off()?,
-                Background::Threads => {
-                    let asked = *asked.get_or_insert_with(|| self.work.ask());
-                    if let Some(failure) = self.work.failure_since(asked) {
-                        return Err(failure);
-                    }
-                    self.work.wait(turn, None);
-                }
-            }
-        }
-        Ok(())
+        self.wait_until(|state| {
+            let mut full = state.tables.iter().skip(1);
+            !full.any(|table| Arc::ptr_eq(table, &active))
+        })
     }
 }
 

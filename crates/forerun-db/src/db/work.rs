@@ -21,14 +21,14 @@ const RETRY: Duration = Duration::from_millis(500);
 pub(super) struct Work {
     state: Mutex<WorkState>,
     moved: Condvar,
-    /// Whether the store is being closed: the same as in `state`, for those in the middle of long work.
+    /// Whether the store is being closed. Set under the lock, for those who sleep; those in the middle of long work look
+    /// without it.
     is_stopping: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct WorkState {
     turn: u64,
-    is_stopping: bool,
     /// Why the last flush or compaction failed, and the turn that was then; until one succeeds.
     failure: Option<(Error, Turn)>,
 }
@@ -41,7 +41,7 @@ impl Work {
     /// The turn now; `None` once the store is being closed.
     pub(super) fn turn(&self) -> Option<Turn> {
         let state = self.lock();
-        (!state.is_stopping).then_some(Turn(state.turn))
+        (!self.is_stopping()).then_some(Turn(state.turn))
     }
 
     /// Moves the turn on, since the store's state has changed.
@@ -89,7 +89,7 @@ impl Work {
     /// not for long in any case.
     pub(super) fn wait(&self, seen: Turn, at_most: Option<Duration>) {
         let mut state = self.lock();
-        while state.turn == seen.0 && !state.is_stopping {
+        while state.turn == seen.0 && !self.is_stopping() {
             let retry = state.failure.as_ref().map(|_| RETRY);
             let Some(timeout) = retry.or(at_most) else {
                 let woken = self.moved.wait(state);
@@ -107,10 +107,16 @@ impl Work {
 
     /// Asks the workers to end.
     pub(super) fn stop(&self) {
-        // Relaxed: that it is seen soon is enough.
+        let state = self.lock();
+        // Relaxed: the lock orders it for those who hold it, and for others that it is seen soon is enough.
         self.is_stopping.store(true, Ordering::Relaxed);
-        self.lock().is_stopping = true;
+        drop(state);
         self.moved.notify_all();
+    }
+
+    /// Under the lock.
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
     }
 
     /// What tells long work to end.
