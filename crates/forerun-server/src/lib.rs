@@ -1,0 +1,2 @@
+#![forbid(unsafe_code)]
+//! A cache server that speaks memcached's protocol and answers every request as a batch.
