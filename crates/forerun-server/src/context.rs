@@ -1,0 +1,31 @@
+//! What the sessions of one thread share: counters that nobody else writes, and vectors that are used again.
+
+use std::sync::Arc;
+
+use crate::counters::Counters;
+use crate::shared::Shared;
+
+/// A thread's own part of a server. Make one a thread and hand it to every [`Session::receive`](crate::Session::receive)
+/// there.
+pub struct Context {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Context {
+    /// A context for the calling thread.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let counters = shared.register();
+        Self { shared, counters }
+    }
+
+    /// This thread's counters; whoever reads and writes the sockets counts their bytes here.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What all sessions share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}

@@ -1,0 +1,102 @@
+//! What sessions count: one set a thread, added up when someone asks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A count that one thread raises and any thread reads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Raises the count. Only one thread may do this; a read and a write are cheaper than a locked addition.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        // Relaxed: a statistic, which orders nothing. With one writer no addition is lost.
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now.wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// The count so far.
+    pub fn get(&self) -> u64 {
+        // Relaxed: a statistic, which orders nothing.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What the sessions of one thread have counted since the server started, under memcached's names.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        /// The counts of all threads added up, less what there was at the last `stats reset`.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct Totals {
+            $(pub $name: u64,)*
+        }
+
+        impl Totals {
+            pub(crate) fn add(&mut self, counters: &Counters) {
+                $(self.$name = self.$name.wrapping_add(counters.$name.get());)*
+            }
+
+            pub(crate) fn subtract(&mut self, base: &Totals) {
+                $(self.$name = self.$name.wrapping_sub(base.$name);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Keys looked up by retrieval commands.
+    cmd_get,
+    /// Storage commands that reached the cache.
+    cmd_set,
+    /// `flush_all` commands.
+    cmd_flush,
+    /// Keys touched: `touch`, `gat`, meta gets with `T`.
+    cmd_touch,
+    /// Meta commands.
+    cmd_meta,
+    /// Lookups that found something.
+    get_hits,
+    /// Lookups that found nothing.
+    get_misses,
+    /// Deletions that found something.
+    delete_hits,
+    /// Deletions that found nothing.
+    delete_misses,
+    /// Increments that found something.
+    incr_hits,
+    /// Increments that found nothing.
+    incr_misses,
+    /// Decrements that found something.
+    decr_hits,
+    /// Decrements that found nothing.
+    decr_misses,
+    /// Compare-and-swaps whose value matched.
+    cas_hits,
+    /// Compare-and-swaps that found nothing.
+    cas_misses,
+    /// Compare-and-swaps whose value did not match.
+    cas_badval,
+    /// Touches that found something.
+    touch_hits,
+    /// Touches that found nothing.
+    touch_misses,
+    /// Authentications tried.
+    auth_cmds,
+    /// Authentications refused.
+    auth_errors,
+    /// Values larger than the largest item.
+    store_too_large,
+    /// Values for which there was no memory.
+    store_no_memory,
+    /// Bytes received; counted by whoever reads the sockets.
+    bytes_read,
+    /// Bytes sent; counted by whoever writes the sockets.
+    bytes_written,
+    /// Batches of lookups.
+    batches,
+}

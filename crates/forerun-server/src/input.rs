@@ -1,0 +1,143 @@
+//! Bytes received and not yet taken.
+//!
+//! ```text
+//!   buffer   [ taken | bytes(): received, to be taken | space(): room to read into ]
+//!                    start                            end
+//! ```
+//!
+//! A session takes whole commands from the front. What it leaves, the start of a command whose rest is still to come, is
+//! shorter than [`LINE_BYTES_MAX`]; longer data is taken piece by piece. So the buffer keeps its size, whatever a client
+//! sends.
+
+/// Longest line that a session wants to see whole; it takes longer ones in pieces or refuses them. Less than the
+/// buffer's size, so that there is always room to read into.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// Size of the buffer, once there is one.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Room that [`Input::space`] promises.
+const SPACE_BYTES_MIN: usize = 16 << 10;
+
+/// The receiving end of a connection: outside code reads a socket into [`space`](Self::space), a
+/// [`Session`](crate::Session) takes commands from it.
+///
+/// ```
+/// use forerun_server::Input;
+///
+/// let mut input = Input::new();
+/// input.space()[..4].copy_from_slice(b"mn\r\n");
+/// input.filled(4);
+/// assert_eq!(input.bytes(), b"mn\r\n");
+/// ```
+#[derive(Debug, Default)]
+pub struct Input {
+    /// Empty until it is first read into, then always of [`BUFFER_BYTES`].
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// An empty input, which has no memory yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Room to read into: at least 16 KiB. Say with [`filled`](Self::filled) how much was read.
+    pub fn space(&mut self) -> &mut [u8] {
+        if self.buffer.is_empty() {
+            self.buffer.resize(BUFFER_BYTES, 0);
+        }
+        if self.buffer.len() - self.end < SPACE_BYTES_MIN {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.buffer.len() - self.end < SPACE_BYTES_MIN {
+            // Only when nobody takes: a session leaves less than LINE_BYTES_MAX.
+            self.buffer.resize(self.end + BUFFER_BYTES, 0);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// `count` bytes were read into [`space`](Self::space). More than its length counts as its length.
+    pub fn filled(&mut self, count: usize) {
+        self.end = self.buffer.len().min(self.end + count);
+    }
+
+    /// Appends `bytes`, as if they had been read.
+    pub fn extend(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let space = self.space();
+            let count = space.len().min(bytes.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            self.filled(count);
+            bytes = &bytes[count..];
+        }
+    }
+
+    /// What was received and not yet taken.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Whether all that was received is taken.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Takes `count` bytes from the front, at most all.
+    pub fn consume(&mut self, count: usize) {
+        self.start = self.end.min(self.start + count);
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Gives the buffer's memory back if nothing is in it; for a connection that is idle.
+    pub fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_and_the_buffer_keeps_its_size() {
+        let mut input = Input::new();
+        let mut expected = 0_u32;
+        let mut sent = 0_u32;
+        for round in 0..2_000_usize {
+            let count = round * 7919 % 3_000;
+            let piece: Vec<u8> = (0..count).map(|i| (sent as usize + i) as u8).collect();
+            input.extend(&piece);
+            sent += count as u32;
+            while input.bytes().len() > 1_000 {
+                for &byte in &input.bytes()[..500] {
+                    assert_eq!(byte, expected as u8);
+                    expected += 1;
+                }
+                input.consume(500);
+            }
+        }
+        assert_eq!(input.buffer.len(), BUFFER_BYTES);
+        assert_eq!(input.bytes().len() as u32, sent - expected);
+    }
+
+    #[test]
+    fn an_empty_input_gives_its_memory_back() {
+        let mut input = Input::new();
+        input.extend(b"get a");
+        input.release();
+        assert_eq!(input.bytes(), b"get a");
+        input.consume(5);
+        input.release();
+        assert_eq!(input.buffer.capacity(), 0);
+    }
+}

@@ -1,0 +1,220 @@
+//! Bytes to be sent, bounded.
+//!
+//! ```text
+//!   bytes   [ sent | composed, to be sent ............................................ ]
+//!                  start        ^ large.at                ^ large.at
+//!                               a large value goes here    another
+//! ```
+//!
+//! Replies are composed into one buffer. A large value is not copied: its reference lies in a queue beside the buffer,
+//! with the place where it goes, and keeps the item alive for as long as it waits to be sent.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// When this much waits to be sent, the output is full.
+const FULL_BYTES: usize = 64 << 10;
+
+/// A buffer that has grown beyond this is given back once it is empty.
+const KEEP_BYTES: usize = 256 << 10;
+
+/// A value that is sent from where it lies.
+pub(crate) type LargeValue = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+struct Large {
+    /// Where in `bytes` it goes: before the byte of this index.
+    at: usize,
+    value: LargeValue,
+    /// How much of it is sent.
+    sent: usize,
+}
+
+/// The sending end of a connection: a [`Session`](crate::Session) composes replies into it, outside code writes
+/// [`slices`](Self::slices) to a socket and says with [`advance`](Self::advance) how far it came.
+#[derive(Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    start: usize,
+    large: VecDeque<Large>,
+    large_bytes: usize,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("len", &self.len()).finish()
+    }
+}
+
+impl Output {
+    /// An empty output, which has no memory yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.start + self.large_bytes
+    }
+
+    /// Whether nothing waits to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether 64 KiB or more wait to be sent: a session composes no more until some are.
+    pub fn is_full(&self) -> bool {
+        self.len() >= FULL_BYTES
+    }
+
+    /// Fills `slices` from the front with what is to be sent, in order; returns how many are filled. One is enough
+    /// unless large values wait.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        let mut at = self.start;
+        let mut large = self.large.iter();
+        let mut put = |bytes: &'a [u8]| {
+            if bytes.is_empty() {
+                return true;
+            }
+            match slices.get_mut(count) {
+                Some(slice) => {
+                    *slice = IoSlice::new(bytes);
+                    count += 1;
+                    true
+                }
+                None => false,
+            }
+        };
+        loop {
+            let next = large.next();
+            let until = next.map_or(self.bytes.len(), |large| large.at);
+            if !put(&self.bytes[at..until]) {
+                break;
+            }
+            at = until;
+            let Some(large) = next else { break };
+            if !put(&(*large.value).as_ref()[large.sent..]) {
+                break;
+            }
+        }
+        count
+    }
+
+    /// `count` bytes from the front are sent.
+    pub fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let until = self
+                .large
+                .front()
+                .map_or(self.bytes.len(), |large| large.at);
+            let step = count.min(until - self.start);
+            self.start += step;
+            count -= step;
+            if count == 0 {
+                break;
+            }
+            let Some(large) = self.large.front_mut() else {
+                break;
+            };
+            let step = count.min((*large.value).as_ref().len() - large.sent);
+            large.sent += step;
+            self.large_bytes -= step;
+            count -= step;
+            if large.sent == (*large.value).as_ref().len() {
+                self.large.pop_front();
+            }
+        }
+        if self.is_empty() {
+            self.large.clear();
+            self.bytes.clear();
+            self.start = 0;
+            if self.bytes.capacity() > KEEP_BYTES {
+                self.bytes = Vec::new();
+            }
+        } else if self.start >= FULL_BYTES {
+            self.bytes.drain(..self.start);
+            for large in &mut self.large {
+                large.at -= self.start;
+            }
+            self.start = 0;
+        }
+    }
+
+    /// Gives the buffer's memory back if nothing is in it; for a connection that is idle.
+    pub fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::new();
+        }
+    }
+
+    /// The buffer that replies are composed into: append only.
+    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Puts a value that is not copied behind all that was composed.
+    pub(crate) fn push_large(&mut self, value: LargeValue) {
+        self.large_bytes += (*value).as_ref().len();
+        self.large.push_back(Large {
+            at: self.bytes.len(),
+            value,
+            sent: 0,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends all in pieces of `step` bytes.
+    fn send(output: &mut Output, step: usize) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while !output.is_empty() {
+            let mut slices = [IoSlice::new(&[]), IoSlice::new(&[])];
+            let count = output.slices(&mut slices);
+            assert!(count > 0);
+            let all: Vec<u8> = slices[..count]
+                .iter()
+                .flat_map(|slice| slice.iter().copied())
+                .collect();
+            let piece = &all[..all.len().min(step)];
+            sent.extend_from_slice(piece);
+            output.advance(piece.len());
+        }
+        sent
+    }
+
+    #[test]
+    fn large_values_go_where_they_were_put_however_slowly_they_are_sent() {
+        for step in [1, 7, 1_000, 200_000] {
+            let mut output = Output::new();
+            let mut expected = Vec::new();
+            for round in 0..40_u8 {
+                let text = vec![round; usize::from(round) * 200];
+                output.bytes_mut().extend_from_slice(&text);
+                expected.extend_from_slice(&text);
+                if round % 3 != 0 {
+                    let value = vec![round + 100; usize::from(round) * 50];
+                    output.push_large(Arc::new(value.clone()));
+                    expected.extend_from_slice(&value);
+                }
+            }
+            assert_eq!(output.len(), expected.len());
+            assert!(send(&mut output, step) == expected, "step {step}");
+            assert!(output.large.is_empty());
+        }
+    }
+
+    #[test]
+    fn it_is_full_at_64_kib_with_large_values_counted() {
+        let mut output = Output::new();
+        output.bytes_mut().extend_from_slice(&[b'a'; 1 << 10]);
+        output.push_large(Arc::new(vec![b'b'; 62 << 10]));
+        assert!(!output.is_full());
+        output.push_large(Arc::new(vec![b'c'; 1 << 10]));
+        assert!(output.is_full());
+    }
+}

@@ -1,0 +1,55 @@
+//! What the operator of a server decides about its sessions.
+
+/// Settings that sessions obey, and those that `stats settings` reports for the server around them.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What `version` answers. Clients take the first three numbers for memcached's version.
+    pub version: String,
+    /// Largest item in bytes, key and value.
+    pub item_size_max_bytes: usize,
+    /// `flush_all` is obeyed.
+    pub flush_enabled: bool,
+    /// `shutdown` is obeyed.
+    pub shutdown_command: bool,
+    /// A client must authenticate before anything else; [`Host::authenticates`](crate::Host::authenticates) decides.
+    pub auth_enabled: bool,
+    /// Reported: memory limit in bytes.
+    pub memory_limit_bytes: u64,
+    /// Reported: most connections at once.
+    pub max_connections: u32,
+    /// Reported: TCP port, 0 for none.
+    pub tcp_port: u16,
+    /// Reported: addresses listened on.
+    pub interfaces: String,
+    /// Reported: path of the Unix socket.
+    pub unix_socket: Option<String>,
+    /// Reported: worker threads.
+    pub threads: u32,
+    /// Reported: a full cache evicts.
+    pub evictions: bool,
+    /// Reported: seconds after which an idle connection is closed, 0 for never.
+    pub idle_timeout_s: u32,
+    /// Reported: TLS is on.
+    pub tls_enabled: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            version: concat!("1.6.18-forerun-", env!("CARGO_PKG_VERSION")).to_owned(),
+            item_size_max_bytes: 1 << 20,
+            flush_enabled: true,
+            shutdown_command: false,
+            auth_enabled: false,
+            memory_limit_bytes: 64 << 20,
+            max_connections: 1024,
+            tcp_port: 11211,
+            interfaces: "127.0.0.1".to_owned(),
+            unix_socket: None,
+            threads: 1,
+            evictions: true,
+            idle_timeout_s: 0,
+            tls_enabled: false,
+        }
+    }
+}
