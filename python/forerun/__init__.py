@@ -1,0 +1,15 @@
+"""Forerun: a key-value engine whose every lookup is a batch.
+
+>>> import forerun, tempfile
+>>> with forerun.Db(tempfile.mkdtemp() + "/towns") as db:
+...     db["oslo"] = b"59.91,10.75"
+...     db.put_many(["bern", "bonn"], [b"46.95,7.45", b"50.73,7.10"])
+...     db.multi_get(["bonn", "lyon", "oslo"])
+[b'50.73,7.10', None, b'59.91,10.75']
+"""
+
+from forerun import errors
+from forerun._forerun import Db, Items, Snapshot, WriteBatch, __version__
+from forerun.errors import Error
+
+__all__ = ["Db", "Error", "Items", "Snapshot", "WriteBatch", "__version__", "errors"]

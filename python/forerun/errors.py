@@ -1,0 +1,45 @@
+"""What can go wrong. Every message names the thing and the place."""
+
+
+class Error(Exception):
+    """The base of all errors of this package."""
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument that cannot be used: a key that is too long, an array of the wrong shape."""
+
+
+class NotFoundError(Error, FileNotFoundError):
+    """There is no store where one was to be opened, or the path holds something else."""
+
+
+class AlreadyExistsError(Error, FileExistsError):
+    """There is a store where a new one was to be created."""
+
+
+class LockedError(Error):
+    """The store is open already, in this process or in another."""
+
+
+class ClosedError(Error):
+    """The handle was closed."""
+
+
+class CorruptionError(Error):
+    """Bytes on disk or in memory are not what was written."""
+
+
+class VersionError(Error):
+    """The store was written by a newer release, or is ordered otherwise than it was opened."""
+
+
+class MemoryLimitError(Error, MemoryError):
+    """A write or a structure does not fit in the memory it may take."""
+
+
+class ReadOnlyError(Error):
+    """The store takes no more writes since an earlier failure."""
+
+
+class IoError(Error, OSError):
+    """The operating system failed a call."""

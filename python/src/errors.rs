@@ -1,0 +1,56 @@
+//! From the engine's errors to the exceptions of `forerun.errors`.
+
+use pyo3::PyErr;
+
+mod exceptions {
+    //! The classes stand in Python, where they can have two bases.
+    pyo3::import_exception!(forerun.errors, InvalidArgumentError);
+    pyo3::import_exception!(forerun.errors, NotFoundError);
+    pyo3::import_exception!(forerun.errors, AlreadyExistsError);
+    pyo3::import_exception!(forerun.errors, LockedError);
+    pyo3::import_exception!(forerun.errors, ClosedError);
+    pyo3::import_exception!(forerun.errors, CorruptionError);
+    pyo3::import_exception!(forerun.errors, VersionError);
+    pyo3::import_exception!(forerun.errors, MemoryLimitError);
+    pyo3::import_exception!(forerun.errors, ReadOnlyError);
+    pyo3::import_exception!(forerun.errors, IoError);
+    pyo3::import_exception!(forerun.errors, Error);
+}
+
+/// The exception for an error of the engine, with its words.
+pub(crate) fn exception(error: forerun::Error) -> PyErr {
+    use exceptions::*;
+    use forerun::Error as E;
+    let words = error.to_string();
+    match error {
+        E::KeyTooLong { .. }
+        | E::ValueTooLong { .. }
+        | E::BatchTooLong { .. }
+        | E::EmptyRange { .. }
+        | E::OutOfOrder { .. }
+        | E::PrefixOrder { .. }
+        | E::LogOff => InvalidArgumentError::new_err(words),
+        E::NotAStore { .. } => NotFoundError::new_err(words),
+        E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),
+        E::Locked { .. } => LockedError::new_err(words),
+        E::Closed => ClosedError::new_err(words),
+        E::CorruptEntry { .. } | E::CorruptFile { .. } | E::MalformedBatch { .. } => {
+            CorruptionError::new_err(words)
+        }
+        E::NewerFormat { .. } | E::ComparatorMismatch { .. } => VersionError::new_err(words),
+        E::MemoryLimit { .. } | E::OutOfMemory { .. } => MemoryLimitError::new_err(words),
+        E::Poisoned { .. } => ReadOnlyError::new_err(words),
+        E::Io { .. } => IoError::new_err(words),
+        _ => Error::new_err(words),
+    }
+}
+
+/// What is wrong with an argument.
+pub(crate) fn invalid(words: impl Into<String>) -> PyErr {
+    exceptions::InvalidArgumentError::new_err(words.into())
+}
+
+/// A handle that was closed.
+pub(crate) fn closed(what: &str) -> PyErr {
+    exceptions::ClosedError::new_err(format!("the {what} is closed"))
+}

@@ -1,0 +1,133 @@
+//! An iterator that fetches a few hundred entries at a time while other Python threads run.
+
+use std::collections::VecDeque;
+use std::ops::Bound as End;
+use std::sync::Arc;
+
+use forerun::Snapshot;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::{exception, invalid};
+
+/// Entries fetched at once.
+const FETCHED_ENTRIES: usize = 256;
+/// Bytes after which no more are fetched at once: entries may be large.
+const FETCHED_BYTES: usize = 1 << 20;
+
+/// What of an entry is given.
+#[derive(Clone, Copy)]
+pub(crate) enum Shown {
+    Items,
+    Keys,
+    Values,
+}
+
+/// An iterator over the entries of a snapshot.
+#[pyclass(module = "forerun", name = "Items")]
+pub(crate) struct Items {
+    /// `None` when all were fetched.
+    snapshot: Option<Arc<Snapshot>>,
+    shown: Shown,
+    start: End<Vec<u8>>,
+    end: End<Vec<u8>>,
+    reverse: bool,
+    fetched: VecDeque<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Items {
+    /// Iterates from the first bound up to the second, or over the keys that begin with the third.
+    pub(crate) fn new(
+        snapshot: Arc<Snapshot>,
+        shown: Shown,
+        bounds: [Option<Vec<u8>>; 3],
+        reverse: bool,
+    ) -> PyResult<Items> {
+        let (start, end) = match bounds {
+            [start, end, None] => (
+                start.map_or(End::Unbounded, End::Included),
+                end.map_or(End::Unbounded, End::Excluded),
+            ),
+            [None, None, Some(prefix)] => {
+                let end = behind(&prefix).map_or(End::Unbounded, End::Excluded);
+                (End::Included(prefix), end)
+            }
+            _ => {
+                return Err(invalid(
+                    "a range has a `prefix`, or a `start` and an `end`, not both",
+                ));
+            }
+        };
+        Ok(Items {
+            snapshot: Some(snapshot),
+            shown,
+            start,
+            end,
+            reverse,
+            fetched: VecDeque::new(),
+        })
+    }
+
+    fn fetch(&mut self) -> forerun::Result<()> {
+        let Some(snapshot) = &self.snapshot else {
+            return Ok(());
+        };
+        let mut iter = snapshot.range::<Vec<u8>>((self.start.clone(), self.end.clone()));
+        let mut bytes = 0;
+        while self.fetched.len() < FETCHED_ENTRIES && bytes < FETCHED_BYTES {
+            let entry = if self.reverse {
+                iter.next_entry_back()?
+            } else {
+                iter.next_entry()?
+            };
+            let Some(entry) = entry else {
+                drop(iter);
+                self.snapshot = None;
+                return Ok(());
+            };
+            bytes += entry.key.len() + entry.value.len();
+            self.fetched
+                .push_back((entry.key.to_vec(), entry.value.to_vec()));
+        }
+        drop(iter);
+        if let Some((key, _)) = self.fetched.back() {
+            let reached = End::Excluded(key.clone());
+            if self.reverse {
+                self.end = reached;
+            } else {
+                self.start = reached;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The least key that is greater than all that begin with `prefix`, if there is one.
+fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+#[pymethods]
+impl Items {
+    fn __iter__(slf: Bound<'_, Items>) -> Bound<'_, Items> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if self.fetched.is_empty() {
+            py.detach(|| self.fetch()).map_err(exception)?;
+        }
+        let Some((key, value)) = self.fetched.pop_front() else {
+            return Ok(None);
+        };
+        let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+        Ok(Some(match self.shown {
+            Shown::Items => (bytes(&key), bytes(&value)).into_pyobject(py)?.into_any(),
+            Shown::Keys => bytes(&key).into_any(),
+            Shown::Values => bytes(&value).into_any(),
+        }))
+    }
+}

@@ -1,0 +1,36 @@
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "documented for Python, in forerun/_forerun.pyi"
+)]
+//! The Python package's extension module.
+//!
+//! ```text
+//!   forerun/__init__.py   what users import: these classes, and the errors
+//!   forerun/errors.py     the exceptions
+//!   forerun._forerun      this: handles on the engine, arrays in and out
+//! ```
+//!
+//! Whatever may wait (for memory, the disk, a lock) runs while other Python threads do. Arrays are used where they
+//! lie; keys and values that are `bytes` are not copied either.
+
+mod db;
+mod errors;
+mod items;
+mod keys;
+mod reader;
+
+/// The module `forerun._forerun`.
+#[pyo3::pymodule(name = "_forerun")]
+mod module {
+    #[pymodule_export]
+    use crate::db::{Db, SnapshotView, WriteBatch};
+    #[pymodule_export]
+    use crate::items::Items;
+    #[pymodule_export]
+    use crate::reader::Reader;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,282 @@
+//! What a store, one of its snapshots and the like can read: the base class of them all.
+
+use std::sync::RwLock;
+
+use forerun::{Db, Snapshot, Values};
+use numpy::{
+    PyArray1, PyArrayMethods, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
+};
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::errors::{closed, exception, invalid};
+use crate::items::{Items, Shown};
+use crate::keys::{Batch, Bytes};
+
+/// Where reads go.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Db(Db),
+    /// Shared with the iterators over it.
+    Snapshot(std::sync::Arc<Snapshot>),
+}
+
+impl Source {
+    fn get(&self, key: &[u8]) -> forerun::Result<Option<Vec<u8>>> {
+        match self {
+            Source::Db(db) => db.get(key),
+            Source::Snapshot(snapshot) => snapshot.get(key),
+        }
+    }
+
+    fn multi_get(&self, keys: &[&[u8]], values: &mut Values) -> forerun::Result<()> {
+        match self {
+            Source::Db(db) => db.multi_get(keys, values),
+            Source::Snapshot(snapshot) => snapshot.multi_get(keys, values),
+        }
+    }
+
+    /// Its state as of now, which stays.
+    fn snapshot(&self) -> std::sync::Arc<Snapshot> {
+        match self {
+            Source::Db(db) => db.snapshot().into(),
+            Source::Snapshot(snapshot) => snapshot.clone(),
+        }
+    }
+}
+
+/// The base of `Db` and `Snapshot`: looking up and iterating.
+#[pyclass(subclass, frozen, module = "forerun", name = "Reader")]
+pub(crate) struct Reader {
+    what: &'static str,
+    /// `None` once it is closed.
+    source: RwLock<Option<Source>>,
+}
+
+impl Reader {
+    pub(crate) fn new(what: &'static str, source: Source) -> Reader {
+        Reader {
+            what,
+            source: RwLock::new(Some(source)),
+        }
+    }
+
+    /// What it reads, unless it is closed. A clone: nothing is locked while Python runs.
+    pub(crate) fn source(&self) -> PyResult<Source> {
+        let source = self.source.read();
+        let source = source.unwrap_or_else(std::sync::PoisonError::into_inner);
+        source.clone().ok_or_else(|| closed(self.what))
+    }
+
+    /// Closes it, and gives what it read if it was open.
+    pub(crate) fn take(&self) -> Option<Source> {
+        let source = self.source.write();
+        source
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take()
+    }
+
+    fn look_up(&self, py: Python<'_>, keys: &Batch<'_>) -> PyResult<Values> {
+        let source = self.source()?;
+        let keys = keys.slices()?;
+        let mut values = Values::new();
+        py.detach(|| source.multi_get(&keys, &mut values))
+            .map_err(exception)?;
+        Ok(values)
+    }
+
+    fn items<'py>(
+        &self,
+        py: Python<'py>,
+        shown: Shown,
+        bounds: [Option<&Bound<'py, PyAny>>; 3],
+        reverse: bool,
+    ) -> PyResult<Bound<'py, Items>> {
+        let [start, end, prefix] = bounds.map(|bound| {
+            let bytes = bound.map(|bound| Bytes::new(bound, "bound")).transpose()?;
+            PyResult::Ok(bytes.map(|bytes| bytes.as_ref().to_vec()))
+        });
+        let items = Items::new(
+            self.source()?.snapshot(),
+            shown,
+            [start?, end?, prefix?],
+            reverse,
+        )?;
+        Bound::new(py, items)
+    }
+}
+
+#[pymethods]
+impl Reader {
+    /// The value of a key, or `default` if there is none.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (source, key) = (self.source()?, Bytes::new(key, "key")?);
+        let value = py.detach(|| source.get(key.as_ref())).map_err(exception)?;
+        Ok(match value {
+            Some(value) => Some(PyBytes::new(py, &value).into_any()),
+            None => default,
+        })
+    }
+
+    /// The values of a batch of keys, in their order; `None` where there is none.
+    fn multi_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let values = self.look_up(py, &Batch::new(keys, "key")?)?;
+        let list = PyList::empty(py);
+        for value in values.iter() {
+            let value = value.map_err(|error| exception(error.clone()))?;
+            list.append(value.map(|value| PyBytes::new(py, value)))?;
+        }
+        Ok(list)
+    }
+
+    /// Copies the values of a batch of keys into the rows of `out`, an array of any type whose rows have as many bytes
+    /// as each value, and returns which were found. Rows of others stay as they were.
+    #[pyo3(signature = (keys, out, found=None))]
+    fn multi_get_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+        found: Option<Bound<'py, PyArray1<bool>>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let keys = Batch::new(keys, "key")?;
+        let mut rows = byte_rows(out)?;
+        let values = self.look_up(py, &keys)?;
+        let found = match found {
+            Some(found) => found,
+            None => PyArray1::zeros(py, values.len(), false),
+        };
+        let mut noted: PyReadwriteArray1<'_, bool> = found
+            .try_readwrite()
+            .map_err(|error| invalid(format!("`found` cannot be written: {error}")))?;
+        let [count, row_bytes] = [rows.shape()[0], rows.shape()[1]];
+        if count != values.len() || noted.len() != values.len() {
+            return Err(invalid(format!(
+                "{} keys need as many rows in `out` and places in `found`, which have {count} and {}",
+                values.len(),
+                noted.len()
+            )));
+        }
+        let rows = rows.as_slice_mut()?;
+        let noted = noted.as_slice_mut()?;
+        for (position, value) in values.iter().enumerate() {
+            let value = value.map_err(|error| exception(error.clone()))?;
+            noted[position] = value.is_some();
+            let Some(value) = value else { continue };
+            if value.len() != row_bytes {
+                return Err(invalid(format!(
+                    "the value of key {position} has {} bytes, and a row of `out` {row_bytes}",
+                    value.len()
+                )));
+            }
+            rows[position * row_bytes..][..row_bytes].copy_from_slice(value);
+        }
+        Ok(found)
+    }
+
+    /// Entries as pairs, in the order of keys: from `start` on, up to but without `end`, or those that begin with
+    /// `prefix`. They are as they were when this was called.
+    #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
+    #[pyo3(name = "items")]
+    fn py_items<'py>(
+        &self,
+        py: Python<'py>,
+        start: Option<&Bound<'py, PyAny>>,
+        end: Option<&Bound<'py, PyAny>>,
+        prefix: Option<&Bound<'py, PyAny>>,
+        reverse: bool,
+    ) -> PyResult<Bound<'py, Items>> {
+        self.items(py, Shown::Items, [start, end, prefix], reverse)
+    }
+
+    /// As `items`, the keys alone.
+    #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
+    fn keys<'py>(
+        &self,
+        py: Python<'py>,
+        start: Option<&Bound<'py, PyAny>>,
+        end: Option<&Bound<'py, PyAny>>,
+        prefix: Option<&Bound<'py, PyAny>>,
+        reverse: bool,
+    ) -> PyResult<Bound<'py, Items>> {
+        self.items(py, Shown::Keys, [start, end, prefix], reverse)
+    }
+
+    /// As `items`, the values alone.
+    #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        start: Option<&Bound<'py, PyAny>>,
+        end: Option<&Bound<'py, PyAny>>,
+        prefix: Option<&Bound<'py, PyAny>>,
+        reverse: bool,
+    ) -> PyResult<Bound<'py, Items>> {
+        self.items(py, Shown::Values, [start, end, prefix], reverse)
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.get(py, key, None)?;
+        value.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.get(py, key, None)?.is_some())
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Items>> {
+        self.items(py, Shown::Keys, [None; 3], false)
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.source().is_err()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(format!(
+            "a {} is a handle of this process and cannot be pickled: pickle its path and open it there",
+            self.what
+        )))
+    }
+}
+
+/// An array's rows as bytes, without a copy.
+fn byte_rows<'py>(array: &Bound<'py, PyAny>) -> PyResult<PyReadwriteArray2<'py, u8>> {
+    let is_usable = array.hasattr("flags")? && {
+        let flags = array.getattr("flags")?;
+        flags.getattr("c_contiguous")?.is_truthy()? && flags.getattr("writeable")?.is_truthy()?
+    };
+    if !is_usable {
+        return Err(invalid("`out` is a C-contiguous array that can be written"));
+    }
+    let rows: usize = array.len()?;
+    let bytes: usize = array.getattr("nbytes")?.extract()?;
+    // The array is contiguous, so both are views of its memory.
+    let shape = (rows, bytes.checked_div(rows).unwrap_or(0));
+    let view = array
+        .call_method1("reshape", (-1,))?
+        .call_method1("view", ("uint8",))?
+        .call_method1("reshape", (shape,))?;
+    let view = view
+        .cast_into::<numpy::PyArray2<u8>>()
+        .map_err(|error| invalid(format!("`out` cannot be seen as bytes: {error}")))?;
+    view.try_readwrite()
+        .map_err(|error| invalid(format!("`out` cannot be written: {error}")))
+}
