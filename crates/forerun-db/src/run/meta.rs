@@ -53,6 +53,9 @@ pub(crate) struct RunMeta {
     pub(crate) largest: Vec<u8>,
     /// The name of the comparator that the keys are ordered by.
     pub(crate) comparator: String,
+    /// The keyspace that it was written for, by number and by name: for a repair.
+    pub(crate) keyspace: u32,
+    pub(crate) keyspace_name: String,
     /// The deletions of ranges of keys that were in force when it was made: for a repair.
     pub(crate) range_tombstones: Vec<RangeTombstone>,
     /// Bytes of the file; not written in it.
@@ -80,7 +83,12 @@ impl RunMeta {
         ] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        for number in [self.leaf_pages, self.internal_pages, self.page_bytes] {
+        for number in [
+            self.leaf_pages,
+            self.internal_pages,
+            self.page_bytes,
+            self.keyspace,
+        ] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         let mut string = |string: &[u8]| {
@@ -90,6 +98,7 @@ impl RunMeta {
         string(&self.smallest);
         string(&self.largest);
         string(self.comparator.as_bytes());
+        string(self.keyspace_name.as_bytes());
         bytes.extend_from_slice(&(self.range_tombstones.len() as u32).to_le_bytes());
         for tombstone in &self.range_tombstones {
             for bound in [&tombstone.start, &tombstone.end] {
@@ -115,9 +124,11 @@ impl RunMeta {
             leaf_pages: rest.u32()?,
             internal_pages: rest.u32()?,
             page_bytes: rest.u32()?,
+            keyspace: rest.u32()?,
             smallest: rest.key()?,
             largest: rest.key()?,
             comparator: rest.text()?,
+            keyspace_name: rest.text()?,
             ..RunMeta::default()
         };
         for _ in 0..rest.u32()? {
@@ -172,7 +183,7 @@ impl<'a> Fields<'a> {
         let len = self.u32()? as usize;
         let text = std::str::from_utf8(self.bytes(len)?);
         text.map(str::to_owned)
-            .map_err(|_| "the comparator's name is not UTF-8")
+            .map_err(|_| "a name in the run's description is not UTF-8")
     }
 }
 
@@ -290,6 +301,8 @@ mod tests {
             leaf_pages: 2,
             internal_pages: 1,
             page_bytes: 16384,
+            keyspace: 3,
+            keyspace_name: "users".into(),
             smallest: b"".to_vec(),
             largest: b"zebra".to_vec(),
             comparator: "forerun.bytewise".into(),
@@ -315,7 +328,7 @@ mod tests {
     #[test]
     fn a_length_beyond_the_end_takes_no_memory() {
         let mut bytes = meta().encode();
-        bytes[68..72].fill(0xff);
+        bytes[72..76].fill(0xff);
         assert!(RunMeta::decode(&bytes).is_err());
     }
 

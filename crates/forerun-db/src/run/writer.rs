@@ -280,6 +280,13 @@ impl RunWriter {
         self.meta.leaf_pages
     }
 
+    /// Notes the keyspace that it is written for.
+    #[expect(dead_code, reason = "runs are of one keyspace so far")]
+    pub(crate) fn note_keyspace(&mut self, id: u32, name: &str) {
+        self.meta.keyspace = id;
+        self.meta.keyspace_name = name.to_owned();
+    }
+
     /// Notes the deletions of ranges that are in force, and up to which of them the versions that are added were left
     /// out.
     pub(crate) fn note_ranges(&mut self, ranges: &[RangeTombstone], applied: u64) {

@@ -117,7 +117,7 @@ impl Catalog {
     /// How far the log is in runs.
     pub(crate) fn logged(&self) -> Logged {
         Logged {
-            flushed_sequence: self.manifest.keyspaces[0].flushed_sequence,
+            flushed_sequence: self.manifest.flushed_sequence,
             first_segment: self.manifest.first_segment,
             written_by: None,
         }
@@ -146,14 +146,16 @@ impl Catalog {
         debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
         let mut manifest = self.manifest.clone();
         manifest.next_run = self.numbers.next();
+        if let Some(logged) = logged {
+            manifest.flushed_sequence = logged.flushed_sequence;
+            manifest.first_segment = logged.first_segment;
+        }
         let keyspace = &mut manifest.keyspaces[0];
         keyspace.levels = levels.records();
         keyspace.expired_sequence = keyspace.expired_sequence.max(edit.expired_sequence);
         keyspace.ranges.extend_from_slice(&edit.ranges);
         keyspace.ranges.retain(|range| levels.needs(range));
         if let Some(logged) = logged {
-            keyspace.flushed_sequence = logged.flushed_sequence;
-            manifest.first_segment = logged.first_segment;
             // A clock that was put back must not make the notes go back.
             let last = keyspace.times.last().map_or(0, |(time, _)| *time);
             if let Some(time) = logged.written_by.filter(|time| *time >= last) {

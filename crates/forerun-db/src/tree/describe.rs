@@ -75,14 +75,14 @@ fn write_manifest(
 ) -> std::fmt::Result {
     writeln!(text, "next run       {}", manifest.next_run)?;
     writeln!(text, "first segment  {}", manifest.first_segment)?;
+    writeln!(
+        text,
+        "in runs        up to sequence number {}",
+        manifest.flushed_sequence
+    )?;
     for keyspace in &manifest.keyspaces {
         writeln!(text, "keyspace {} {:?}", keyspace.id, keyspace.name)?;
         writeln!(text, "  comparator   {}", keyspace.comparator)?;
-        writeln!(
-            text,
-            "  in runs      up to sequence number {}",
-            keyspace.flushed_sequence
-        )?;
         for (level, records) in keyspace.levels.iter().enumerate() {
             if records.is_empty() {
                 continue;

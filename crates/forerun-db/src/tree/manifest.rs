@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  0       8         12         16       20
-//! ┌───────┬─────────┬──────────┬────────┬──────────┬───────────────┬───────────┬───────────┬──────────┐
-//! │ magic │ version │ checksum │ length │ next_run │ first_segment │ keyspaces │ keyspaces │ checksum │
-//! └───────┴─────────┴──────────┴────────┴──────────┴───────────────┴─ count ───┴───────────┴──────────┘
-//!                                       └───────────────── length bytes ───────────────────┘
-//! keyspace = id │ flushed_sequence │ name │ comparator │ levels: 7 × (count │ count × (number │ bytes │ checksum))
+//! ┌───────┬─────────┬──────────┬────────┬──────────┬───────────────┬──────────────────┬───────────────┬───────────┬───────────┬──────────┐
+//! │ magic │ version │ checksum │ length │ next_run │ first_segment │ flushed_sequence │ next_keyspace │ keyspaces │ keyspaces │ checksum │
+//! └───────┴─────────┴──────────┴────────┴──────────┴───────────────┴──────────────────┴───────────────┴─ count ───┴───────────┴──────────┘
+//!                                       └────────────────────────────────── length bytes ──────────────────────────────────┘
+//! keyspace = id │ name │ comparator │ levels: 7 × (count │ count × (number │ bytes │ checksum))
 //! ```
 //!
 //! `docs/format.md` defines it. It is small (24 bytes a run), so each change writes it anew, in one piece and durably:
@@ -20,7 +20,7 @@ use crate::ranges::RangeTombstone;
 use crate::store_dir::write_whole;
 use crate::versions::MAX_SEQUENCE;
 use crate::wal::record::{u32_at, u64_at};
-use crate::{Error, Result};
+use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// Name of the file.
 pub(crate) const NAME: &str = "MANIFEST";
@@ -43,6 +43,10 @@ pub(crate) struct Manifest {
     pub(crate) next_run: u64,
     /// The first segment of the log that holds anything that is in no run.
     pub(crate) first_segment: u64,
+    /// Everything up to this sequence number is in runs.
+    pub(crate) flushed_sequence: u64,
+    /// A number above those of all keyspaces that there ever were.
+    pub(crate) next_keyspace: u32,
     /// Ascending by id. The first is the default one: id 0, and an empty name.
     pub(crate) keyspaces: Vec<Keyspace>,
 }
@@ -54,8 +58,6 @@ pub(crate) struct Keyspace {
     pub(crate) name: String,
     /// Name of the comparator that orders the keys.
     pub(crate) comparator: String,
-    /// Everything of this keyspace up to this sequence number is in runs.
-    pub(crate) flushed_sequence: u64,
     /// The runs of each level, in the level's order.
     pub(crate) levels: [Vec<RunRecord>; LEVELS],
     /// Deletions of ranges of keys that cover something in runs.
@@ -76,22 +78,30 @@ pub(crate) struct RunRecord {
     pub(crate) checksum: u64,
 }
 
+impl Keyspace {
+    /// One without runs.
+    pub(crate) fn new(id: u32, name: &str, comparator: &str) -> Keyspace {
+        Keyspace {
+            id,
+            name: name.to_owned(),
+            comparator: comparator.to_owned(),
+            levels: Default::default(),
+            ranges: Vec::new(),
+            expired_sequence: 0,
+            times: Vec::new(),
+        }
+    }
+}
+
 impl Manifest {
     /// That of a store without runs.
     pub(crate) fn new(comparator: &str) -> Manifest {
         Manifest {
             next_run: 1,
             first_segment: 1,
-            keyspaces: vec![Keyspace {
-                id: 0,
-                name: String::new(),
-                comparator: comparator.to_owned(),
-                flushed_sequence: 0,
-                levels: Default::default(),
-                ranges: Vec::new(),
-                expired_sequence: 0,
-                times: Vec::new(),
-            }],
+            flushed_sequence: 0,
+            next_keyspace: 1,
+            keyspaces: vec![Keyspace::new(0, "", comparator)],
         }
     }
 
@@ -134,10 +144,11 @@ impl Manifest {
         bytes.extend_from_slice(&[0; 4]);
         put_u64(&mut bytes, self.next_run);
         put_u64(&mut bytes, self.first_segment);
+        put_u64(&mut bytes, self.flushed_sequence);
+        bytes.extend_from_slice(&self.next_keyspace.to_le_bytes());
         put_u32(&mut bytes, self.keyspaces.len());
         for keyspace in &self.keyspaces {
             bytes.extend_from_slice(&keyspace.id.to_le_bytes());
-            put_u64(&mut bytes, keyspace.flushed_sequence);
             for text in [&keyspace.name, &keyspace.comparator] {
                 put_u32(&mut bytes, text.len());
                 bytes.extend_from_slice(text.as_bytes());
@@ -204,6 +215,11 @@ impl Manifest {
     }
 }
 
+/// Whether a keyspace other than the store's own may have this name.
+pub(crate) fn is_keyspace_name(name: &str) -> bool {
+    (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len())
+}
+
 /// Why bytes are no manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
@@ -224,20 +240,26 @@ impl<'a> Reader<'a> {
     fn manifest(&mut self) -> Result<Manifest, Bad> {
         let next_run = self.u64()?;
         let first_segment = self.u64()?;
+        let flushed_sequence = self.u64()?;
+        if flushed_sequence > MAX_SEQUENCE {
+            return Err(self.bad("a sequence number is out of range"));
+        }
+        let next_keyspace = self.u32()?;
         let count = self.u32()?;
         let mut keyspaces: Vec<Keyspace> = Vec::new();
-        let mut numbers = BTreeSet::new();
+        let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..count {
             let at = self.at;
-            let keyspace = self.keyspace(next_run, &mut numbers)?;
+            let keyspace = self.keyspace(next_run, flushed_sequence, &mut numbers)?;
             let is_in_order = match keyspaces.last() {
                 None => keyspace.id == 0 && keyspace.name.is_empty(),
-                Some(last) => last.id < keyspace.id && !keyspace.name.is_empty(),
+                Some(last) => last.id < keyspace.id && is_keyspace_name(&keyspace.name),
             };
-            if !is_in_order {
+            if !is_in_order || keyspace.id >= next_keyspace || !names.insert(keyspace.name.clone())
+            {
                 return Err(Bad::Bytes {
                     offset: at,
-                    reason: "a keyspace's id or name is out of order",
+                    reason: "a keyspace's id or name is out of order, or there twice",
                 });
             }
             keyspaces.push(keyspace);
@@ -247,17 +269,20 @@ impl<'a> Reader<'a> {
             false => Ok(Manifest {
                 next_run,
                 first_segment,
+                flushed_sequence,
+                next_keyspace,
                 keyspaces,
             }),
         }
     }
 
-    fn keyspace(&mut self, next_run: u64, numbers: &mut BTreeSet<u64>) -> Result<Keyspace, Bad> {
+    fn keyspace(
+        &mut self,
+        next_run: u64,
+        flushed_sequence: u64,
+        numbers: &mut BTreeSet<u64>,
+    ) -> Result<Keyspace, Bad> {
         let id = self.u32()?;
-        let flushed_sequence = self.u64()?;
-        if flushed_sequence > MAX_SEQUENCE {
-            return Err(self.bad("a sequence number is out of range"));
-        }
         let name = self.text()?;
         let comparator = self.text()?;
         let mut levels: [Vec<RunRecord>; LEVELS] = Default::default();
@@ -304,7 +329,6 @@ impl<'a> Reader<'a> {
             id,
             name,
             comparator,
-            flushed_sequence,
             levels,
             ranges,
             expired_sequence,
@@ -377,7 +401,8 @@ mod tests {
         let mut manifest = Manifest::new("forerun.bytewise");
         manifest.next_run = 40;
         manifest.first_segment = 7;
-        manifest.keyspaces[0].flushed_sequence = 12_345;
+        manifest.flushed_sequence = 12_345;
+        manifest.next_keyspace = 5;
         manifest.keyspaces[0].levels[0] = vec![run(39), run(31)];
         manifest.keyspaces[0].levels[6] = vec![run(3), run(11), run(5)];
         let mut other = manifest.keyspaces[0].clone();
@@ -438,7 +463,7 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 6] = [
+        let changes: [(&str, Change); 10] = [
             ("a number twice", |m| {
                 m.keyspaces[1].levels[1][0].number = 39
             }),
@@ -448,8 +473,16 @@ mod tests {
             ("the number 0", |m| m.keyspaces[1].levels[1][0].number = 0),
             ("no default keyspace", |m| drop(m.keyspaces.remove(0))),
             ("ids out of order", |m| m.keyspaces[1].id = 0),
+            ("an id of the future", |m| m.next_keyspace = 3),
+            ("a keyspace without a name", |m| m.keyspaces[1].name.clear()),
+            ("a name that is too long", |m| {
+                m.keyspaces[1].name = "x".repeat(256)
+            }),
+            ("a name twice", |m| {
+                m.keyspaces.push(Keyspace::new(4, "users", "x"));
+            }),
             ("a sequence number beyond all", |m| {
-                m.keyspaces[0].flushed_sequence = 1 << 56
+                m.flushed_sequence = 1 << 56
             }),
         ];
         for (name, change) in changes {

@@ -190,7 +190,7 @@ fn begin_log_anew(
     else {
         return Ok(());
     };
-    let flushed = &mut manifest.keyspaces[0].flushed_sequence;
+    let flushed = &mut manifest.flushed_sequence;
     *flushed = last_sequence.max(*flushed);
     manifest.first_segment = last + 1;
     // The segments go at the next opening.
@@ -248,7 +248,7 @@ impl Place {
             closed,
             power_lost: self.dir.power_lost(),
             flushed: Flushed {
-                sequence: manifest.keyspaces[0].flushed_sequence,
+                sequence: manifest.flushed_sequence,
                 first_segment: manifest.first_segment,
             },
         };

@@ -287,7 +287,7 @@ impl Repair<'_> {
             }
         }
         let deleted = keyspace.ranges.iter().map(|range| range.sequence).max();
-        keyspace.flushed_sequence = newest.max(deleted).unwrap_or(0);
+        manifest.flushed_sequence = newest.max(deleted).unwrap_or(0);
         self.find_log(&mut manifest, losses)?;
         Ok(manifest)
     }
@@ -318,7 +318,7 @@ impl Repair<'_> {
         let Ok(header) = Header::decode(&bytes[..got]) else {
             return Ok(());
         };
-        let flushed = &mut manifest.keyspaces[0].flushed_sequence;
+        let flushed = &mut manifest.flushed_sequence;
         if header.first_sequence > *flushed + 1 {
             losses.push(Loss {
                 path,
