@@ -14,6 +14,8 @@ mod context;
 mod counters;
 mod input;
 mod output;
+#[allow(dead_code)]
+mod protocol;
 mod session;
 mod settings;
 mod shared;

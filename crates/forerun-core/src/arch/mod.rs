@@ -10,10 +10,12 @@
 //! | aarch64 | `prfm pldl1keep`       | 128 B on Apple, else 64 B | scalar, neon |
 //! | other   | nothing                | 64 B | scalar                |
 
+mod delimiters;
 mod isa;
 mod prefetch;
 mod simd;
 
+pub use delimiters::{DELIMITER_BLOCK_BYTES, delimiters};
 pub use isa::{Isa, IsaChoice, ParseIsaError, Request, isa, isa_choice};
 pub use prefetch::{prefetch_read, prefetch_read_l2};
 pub use simd::{Lanes, Mask, OneLane, Scalar, Simd, WithSimd, dispatch};

@@ -1,0 +1,75 @@
+//! Keys as meta commands send them: plain, or binary in base64.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::KEY_BYTES_MAX;
+
+/// A decoded key, or room for one.
+pub(crate) type DecodedKey = [u8; KEY_BYTES_MAX];
+
+/// Decodes a base64 key of at most [`KEY_BYTES_MAX`] bytes into `decoded`; nothing where it is none or is empty.
+pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a [u8]> {
+    // The decoder wants room for whole groups of three.
+    let mut room = [0; KEY_BYTES_MAX + 2];
+    let count = STANDARD.decode_slice(key, &mut room).ok()?;
+    if count == 0 || count > KEY_BYTES_MAX {
+        return None;
+    }
+    decoded[..count].copy_from_slice(&room[..count]);
+    Some(&decoded[..count])
+}
+
+/// Appends ` k` and the key; a binary one in base64, with the flag that says so.
+pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
+    out.extend_from_slice(b" k");
+    if binary {
+        push_base64(out, key);
+        out.extend_from_slice(b" b");
+    } else {
+        out.extend_from_slice(key);
+    }
+}
+
+/// Appends the key in base64.
+pub(crate) fn push_base64(out: &mut Vec<u8>, key: &[u8]) {
+    let mut room = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
+    // A key of the cache is never longer than KEY_BYTES_MAX, so there is room; were there not, nothing is appended.
+    if let Ok(count) = STANDARD.encode_slice(key, &mut room) {
+        out.extend_from_slice(&room[..count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binary_key_comes_back_as_it_was_sent() {
+        let mut decoded = [0; KEY_BYTES_MAX];
+        let key = decode(b"44OG44K544OI", &mut decoded).expect("it is base64");
+        assert_eq!(key, "テスト".as_bytes());
+        let mut out = Vec::new();
+        push_key_flag(&mut out, key, true);
+        assert_eq!(out, b" k44OG44K544OI b");
+    }
+
+    #[test]
+    fn what_is_no_base64_or_empty_is_no_key() {
+        let mut decoded = [0; KEY_BYTES_MAX];
+        for bad in [&b""[..], b"a", b"ab", b"a$==", b"44OG44K544O"] {
+            assert_eq!(decode(bad, &mut decoded), None, "{}", bad.escape_ascii());
+        }
+        assert_eq!(
+            decode(&[b'A'; 248], &mut decoded).map(<[u8]>::len),
+            Some(186)
+        );
+    }
+
+    #[test]
+    fn the_longest_key_has_room_in_base64() {
+        let mut out = Vec::new();
+        push_base64(&mut out, &[0xff; KEY_BYTES_MAX]);
+        assert_eq!(out.len(), 336);
+    }
+}

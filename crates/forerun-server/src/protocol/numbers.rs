@@ -1,0 +1,121 @@
+//! Decimal numbers as commands hold them.
+
+/// Seconds up to which an expiration time counts from now: 30 days. Larger ones are times of day.
+const RELATIVE_TTL_MAX_S: i64 = 60 * 60 * 24 * 30;
+
+/// An expiration time as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expiration {
+    /// 0.
+    Never,
+    /// Negative.
+    Past,
+    /// Seconds from now, at most 30 days.
+    In(u32),
+    /// Seconds since 1970.
+    AtUnix(u64),
+}
+
+/// An unsigned number: digits, with a plus sign at most.
+pub(crate) fn parse_u64(token: &[u8]) -> Option<u64> {
+    let digits = token.strip_prefix(b"+").unwrap_or(token);
+    if digits.is_empty() {
+        return None;
+    }
+    let mut value = 0_u64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(digit.into())?;
+    }
+    Some(value)
+}
+
+/// An unsigned number of 32 bits.
+pub(crate) fn parse_u32(token: &[u8]) -> Option<u32> {
+    parse_u64(token)?.try_into().ok()
+}
+
+/// A signed number.
+pub(crate) fn parse_i64(token: &[u8]) -> Option<i64> {
+    match token.strip_prefix(b"-") {
+        // A sign after the sign is no number.
+        Some(digits) if digits.first() == Some(&b'+') => None,
+        Some(digits) => 0_i64.checked_sub_unsigned(parse_u64(digits)?),
+        None => parse_u64(token)?.try_into().ok(),
+    }
+}
+
+/// The length of a data block: what fits into 31 bits with the two bytes of its end.
+pub(crate) fn parse_length(token: &[u8]) -> Option<usize> {
+    let length = parse_u32(token)?;
+    (length <= i32::MAX as u32 - 2).then_some(length as usize)
+}
+
+/// An expiration time.
+pub(crate) fn parse_expiration(token: &[u8]) -> Option<Expiration> {
+    Some(match parse_i64(token)? {
+        0 => Expiration::Never,
+        past if past < 0 => Expiration::Past,
+        relative @ ..=RELATIVE_TTL_MAX_S => Expiration::In(u32::try_from(relative).ok()?),
+        unix => Expiration::AtUnix(unix.unsigned_abs()),
+    })
+}
+
+/// Appends `number` in decimal.
+#[inline]
+pub(crate) fn push_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_digits_that_fit() {
+        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_u64(b"+7"), Some(7));
+        for bad in [
+            &b""[..],
+            b"+",
+            b"-1",
+            b"1x",
+            b"0x10",
+            b" 1",
+            b"18446744073709551616",
+            b"1.5",
+        ] {
+            assert_eq!(parse_u64(bad), None, "{}", bad.escape_ascii());
+        }
+        assert_eq!(parse_u32(b"4294967295"), Some(u32::MAX));
+        assert_eq!(parse_u32(b"4294967296"), None);
+        assert_eq!(parse_i64(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(parse_i64(b"-9223372036854775809"), None);
+        assert_eq!(parse_i64(b"-+1"), None);
+        assert_eq!(parse_length(b"2147483645"), Some(2_147_483_645));
+        assert_eq!(parse_length(b"2147483646"), None);
+        assert_eq!(parse_length(b"-1"), None);
+    }
+
+    #[test]
+    fn thirty_days_and_less_count_from_now_and_more_is_a_time_of_day() {
+        assert_eq!(parse_expiration(b"0"), Some(Expiration::Never));
+        assert_eq!(parse_expiration(b"-1"), Some(Expiration::Past));
+        assert_eq!(
+            parse_expiration(b"2592000"),
+            Some(Expiration::In(2_592_000))
+        );
+        assert_eq!(
+            parse_expiration(b"2592001"),
+            Some(Expiration::AtUnix(2_592_001))
+        );
+        assert_eq!(
+            parse_expiration(b"5000000000"),
+            Some(Expiration::AtUnix(5_000_000_000))
+        );
+        assert_eq!(parse_expiration(b"soon"), None);
+    }
+}
