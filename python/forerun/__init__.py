@@ -9,7 +9,7 @@
 """
 
 from forerun import errors
-from forerun._forerun import Db, Items, Snapshot, WriteBatch, __version__
+from forerun._forerun import Cache, Db, Items, Snapshot, WriteBatch, __version__
 from forerun.errors import Error
 
-__all__ = ["Db", "Error", "Items", "Snapshot", "WriteBatch", "__version__", "errors"]
+__all__ = ["Cache", "Db", "Error", "Items", "Snapshot", "WriteBatch", "__version__", "errors"]

@@ -92,17 +92,10 @@ impl Db {
     ) -> PyResult<()> {
         let (db, durability) = (open(slf)?, durability_of(durability)?);
         let (keys, values) = (Batch::new(keys, "key")?, Batch::new(values, "value")?);
-        let (keys, values) = (keys.slices()?, values.slices()?);
-        if keys.len() != values.len() {
-            return Err(invalid(format!(
-                "there are {} keys and {} values",
-                keys.len(),
-                values.len()
-            )));
-        }
+        let pairs = Batch::pairs(&keys, &values)?;
         let write = || {
             let mut batch = forerun::WriteBatch::new();
-            for (key, value) in keys.iter().zip(&values) {
+            for (key, value) in &pairs {
                 batch.put(key, value)?;
             }
             db.write(&batch, durability)

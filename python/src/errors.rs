@@ -45,6 +45,21 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
     }
 }
 
+/// The exception for an error of the cache, with its words.
+pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
+    use forerun::cache::Error as E;
+    let words = error.to_string();
+    match error {
+        E::Memory(_) => exceptions::MemoryLimitError::new_err(words),
+        _ => exceptions::InvalidArgumentError::new_err(words),
+    }
+}
+
+/// What does not fit in memory.
+pub(crate) fn too_large(words: &str) -> PyErr {
+    exceptions::MemoryLimitError::new_err(words.to_owned())
+}
+
 /// What is wrong with an argument.
 pub(crate) fn invalid(words: impl Into<String>) -> PyErr {
     exceptions::InvalidArgumentError::new_err(words.into())

@@ -81,6 +81,30 @@ impl<'py> Batch<'py> {
         Ok(Batch::Objects(bytes?))
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Batch::Objects(objects) => objects.len(),
+            Batch::Numbers(numbers) => numbers.len(),
+            Batch::Rows(rows) => rows.shape()[0],
+        }
+    }
+
+    /// Keys with their values.
+    pub(crate) fn pairs<'a>(
+        keys: &'a Batch<'_>,
+        values: &'a Batch<'_>,
+    ) -> PyResult<Vec<(&'a [u8], &'a [u8])>> {
+        if keys.len() != values.len() {
+            return Err(invalid(format!(
+                "there are {} keys and {} values",
+                keys.len(),
+                values.len()
+            )));
+        }
+        Ok(keys.slices()?.into_iter().zip(values.slices()?).collect())
+    }
+
     /// Their bytes, in order. Fit for use while other Python threads run.
     pub(crate) fn slices(&self) -> PyResult<Vec<&[u8]>> {
         Ok(match self {

@@ -14,15 +14,19 @@
 //! Whatever may wait (for memory, the disk, a lock) runs while other Python threads do. Arrays are used where they
 //! lie; keys and values that are `bytes` are not copied either.
 
+mod cache;
 mod db;
 mod errors;
 mod items;
 mod keys;
 mod reader;
+mod rows;
 
 /// The module `forerun._forerun`.
 #[pyo3::pymodule(name = "_forerun")]
 mod module {
+    #[pymodule_export]
+    use crate::cache::Cache;
     #[pymodule_export]
     use crate::db::{Db, SnapshotView, WriteBatch};
     #[pymodule_export]

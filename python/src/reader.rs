@@ -3,9 +3,7 @@
 use std::sync::RwLock;
 
 use forerun::{Db, Snapshot, Values};
-use numpy::{
-    PyArray1, PyArrayMethods, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
-};
+use numpy::PyArray1;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -13,6 +11,7 @@ use pyo3::types::{PyBytes, PyList};
 use crate::errors::{closed, exception, invalid};
 use crate::items::{Items, Shown};
 use crate::keys::{Batch, Bytes};
+use crate::rows::Rows;
 
 /// Where reads go.
 #[derive(Clone)]
@@ -151,38 +150,13 @@ impl Reader {
         found: Option<Bound<'py, PyArray1<bool>>>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let keys = Batch::new(keys, "key")?;
-        let mut rows = byte_rows(out)?;
+        let rows = Rows::new(keys.len(), out, found)?;
         let values = self.look_up(py, &keys)?;
-        let found = match found {
-            Some(found) => found,
-            None => PyArray1::zeros(py, values.len(), false),
-        };
-        let mut noted: PyReadwriteArray1<'_, bool> = found
-            .try_readwrite()
-            .map_err(|error| invalid(format!("`found` cannot be written: {error}")))?;
-        let [count, row_bytes] = [rows.shape()[0], rows.shape()[1]];
-        if count != values.len() || noted.len() != values.len() {
-            return Err(invalid(format!(
-                "{} keys need as many rows in `out` and places in `found`, which have {count} and {}",
-                values.len(),
-                noted.len()
-            )));
-        }
-        let rows = rows.as_slice_mut()?;
-        let noted = noted.as_slice_mut()?;
-        for (position, value) in values.iter().enumerate() {
-            let value = value.map_err(|error| exception(error.clone()))?;
-            noted[position] = value.is_some();
-            let Some(value) = value else { continue };
-            if value.len() != row_bytes {
-                return Err(invalid(format!(
-                    "the value of key {position} has {} bytes, and a row of `out` {row_bytes}",
-                    value.len()
-                )));
-            }
-            rows[position * row_bytes..][..row_bytes].copy_from_slice(value);
-        }
-        Ok(found)
+        rows.fill(
+            values
+                .iter()
+                .map(|value| value.map_err(|error| exception(error.clone()))),
+        )
     }
 
     /// Entries as pairs, in the order of keys: from `start` on, up to but without `end`, or those that begin with
@@ -255,28 +229,4 @@ impl Reader {
             self.what
         )))
     }
-}
-
-/// An array's rows as bytes, without a copy.
-fn byte_rows<'py>(array: &Bound<'py, PyAny>) -> PyResult<PyReadwriteArray2<'py, u8>> {
-    let is_usable = array.hasattr("flags")? && {
-        let flags = array.getattr("flags")?;
-        flags.getattr("c_contiguous")?.is_truthy()? && flags.getattr("writeable")?.is_truthy()?
-    };
-    if !is_usable {
-        return Err(invalid("`out` is a C-contiguous array that can be written"));
-    }
-    let rows: usize = array.len()?;
-    let bytes: usize = array.getattr("nbytes")?.extract()?;
-    // The array is contiguous, so both are views of its memory.
-    let shape = (rows, bytes.checked_div(rows).unwrap_or(0));
-    let view = array
-        .call_method1("reshape", (-1,))?
-        .call_method1("view", ("uint8",))?
-        .call_method1("reshape", (shape,))?;
-    let view = view
-        .cast_into::<numpy::PyArray2<u8>>()
-        .map_err(|error| invalid(format!("`out` cannot be seen as bytes: {error}")))?;
-    view.try_readwrite()
-        .map_err(|error| invalid(format!("`out` cannot be written: {error}")))
 }

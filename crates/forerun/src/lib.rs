@@ -94,6 +94,28 @@ pub mod hash {
     pub use forerun_hash::{Error, HashTable, Iter, Options, Pinned};
 }
 
+/// A cache of byte strings within a hard limit of memory, shared by threads, whose every lookup is a batch.
+///
+/// ```
+/// use forerun::cache::{Cache, CacheOptions, Expiry, Store};
+///
+/// # fn main() -> Result<(), forerun::cache::Error> {
+/// let cache = Cache::new(CacheOptions { memory_limit_bytes: 64 << 20, ..CacheOptions::default() })?;
+/// cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
+///
+/// // Values are read where they lie, as long as the guard is there.
+/// let guard = cache.pin();
+/// let mut items = [None; 2];
+/// guard.multi_get(&[b"CH/Bern", b"FR/Lyon"], &mut items);
+/// assert_eq!(items[0].unwrap().value(), b"46.948,7.447");
+/// assert!(items[1].is_none());
+/// # Ok(())
+/// # }
+/// ```
+pub mod cache {
+    pub use forerun_cache::*;
+}
+
 /// What most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
     pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};

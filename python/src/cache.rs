@@ -1,0 +1,382 @@
+//! `Cache`: bounded memory, bytes under bytes.
+
+use forerun::cache::{
+    Arithmetic, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
+};
+use numpy::PyArray1;
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::errors::{cache_exception, invalid, too_large};
+use crate::keys::{Batch, Bytes};
+use crate::rows::Rows;
+
+/// A cache of bytes under bytes within a hard limit of memory.
+#[pyclass(frozen, module = "forerun")]
+pub(crate) struct Cache {
+    cache: forerun::cache::Cache,
+}
+
+/// The values of a batch, one behind the other.
+#[derive(Default)]
+struct Values {
+    bytes: Vec<u8>,
+    /// Where each ends, and whether there is one.
+    ends: Vec<(usize, bool)>,
+}
+
+impl Values {
+    fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|&(end, _)| end));
+        let spans = starts.zip(&self.ends);
+        spans.map(|(start, &(end, is_found))| is_found.then(|| &self.bytes[start..end]))
+    }
+}
+
+impl Cache {
+    fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> Values {
+        py.detach(|| {
+            self.cache.tick();
+            let guard = self.cache.pin();
+            let mut items = vec![None; keys.len()];
+            guard.multi_get(keys, &mut items);
+            let mut values = Values::default();
+            for item in items {
+                let value = item.map(|item| item.value());
+                values.bytes.extend_from_slice(value.unwrap_or_default());
+                values.ends.push((values.bytes.len(), value.is_some()));
+            }
+            values
+        })
+    }
+
+    /// The second in which something of this age is gone.
+    fn expiry(&self, ttl_seconds: Option<u32>) -> Expiry {
+        self.cache.tick();
+        match ttl_seconds {
+            None => Expiry::Never,
+            Some(seconds) => Expiry::At(self.cache.now().saturating_add(seconds)),
+        }
+    }
+
+    fn store(
+        &self,
+        py: Python<'_>,
+        entry: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+        ttl_seconds: Option<u32>,
+        mode: Mode,
+        compare_cas: Option<u64>,
+    ) -> PyResult<Option<u64>> {
+        let (key, value) = (Bytes::new(entry.0, "key")?, Bytes::new(entry.1, "value")?);
+        let expiry = self.expiry(ttl_seconds);
+        let stored = py.detach(|| {
+            self.cache.store(Store {
+                expiry,
+                mode,
+                compare_cas,
+                ..Store::set(key.as_ref(), value.as_ref())
+            })
+        });
+        match stored {
+            Stored::Stored { cas } => Ok(Some(cas)),
+            Stored::NotStored | Stored::Exists | Stored::NotFound => Ok(None),
+            Stored::TooLarge => Err(invalid(format!(
+                "an entry of {} and {} bytes is too large for this cache, whose limit is {} (a key has at most {})",
+                key.as_ref().len(),
+                value.as_ref().len(),
+                self.cache.options().max_item_bytes,
+                forerun::cache::MAX_KEY_BYTES
+            ))),
+            Stored::OutOfMemory => Err(too_large("the cache is full and nothing may be evicted")),
+        }
+    }
+
+    fn count(&self, py: Python<'_>, arithmetic: Arithmetic<'_>) -> PyResult<Option<u64>> {
+        let counted = py.detach(|| {
+            self.cache.tick();
+            self.cache.arithmetic(arithmetic)
+        });
+        match counted {
+            Counted::Counted { value, .. } => Ok(Some(value)),
+            Counted::NotFound | Counted::Exists => Ok(None),
+            Counted::NotANumber => Err(invalid(
+                "the value is not a decimal number that fits 64 bits",
+            )),
+            Counted::OutOfMemory => Err(too_large("the cache is full and nothing may be evicted")),
+        }
+    }
+}
+
+#[pymethods]
+impl Cache {
+    #[new]
+    #[pyo3(signature = (memory_limit_bytes=64 << 20, *, max_item_bytes=None))]
+    fn new(memory_limit_bytes: usize, max_item_bytes: Option<usize>) -> PyResult<Cache> {
+        let default = CacheOptions::default();
+        let cache = forerun::cache::Cache::new(CacheOptions {
+            memory_limit_bytes,
+            max_item_bytes: max_item_bytes.unwrap_or(default.max_item_bytes),
+            ..default
+        });
+        let cache = cache.map_err(cache_exception)?;
+        Ok(Cache { cache })
+    }
+
+    /// The value of a key, or `default` if there is none.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let key = Bytes::new(key, "key")?;
+        self.cache.tick();
+        let guard = self.cache.pin();
+        let item = guard.get(key.as_ref());
+        Ok(item
+            .map(|item| PyBytes::new(py, item.value()).into_any())
+            .or(default))
+    }
+
+    /// The value of a key and its version, for `compare_and_set`; `None` if there is none.
+    fn gets<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
+        let key = Bytes::new(key, "key")?;
+        self.cache.tick();
+        let guard = self.cache.pin();
+        let item = guard.get(key.as_ref());
+        Ok(item.map(|item| (PyBytes::new(py, item.value()), item.cas())))
+    }
+
+    /// The values of a batch of keys, in their order; `None` where there is none.
+    fn multi_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys = Batch::new(keys, "key")?;
+        let values = self.look_up(py, &keys.slices()?);
+        PyList::new(
+            py,
+            values
+                .iter()
+                .map(|value| value.map(|value| PyBytes::new(py, value)))
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    /// Copies the values of a batch of keys into the rows of `out`, an array of any type whose rows have as many bytes
+    /// as each value, and returns which were found. Rows of others stay as they were.
+    #[pyo3(signature = (keys, out, found=None))]
+    fn multi_get_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+        found: Option<Bound<'py, PyArray1<bool>>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let keys = Batch::new(keys, "key")?;
+        let keys = keys.slices()?;
+        let rows = Rows::new(keys.len(), out, found)?;
+        rows.fill(self.look_up(py, &keys).iter().map(Ok))
+    }
+
+    /// Stores a value, for so many seconds if it is said, and returns its version.
+    #[pyo3(signature = (key, value, *, ttl_seconds=None))]
+    fn set(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<Option<u64>> {
+        self.store(py, (key, value), ttl_seconds, Mode::Set, None)
+    }
+
+    /// Stores a value if its key has none. Returns the new version, or `None` if there was one.
+    #[pyo3(signature = (key, value, *, ttl_seconds=None))]
+    fn add(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<Option<u64>> {
+        self.store(py, (key, value), ttl_seconds, Mode::Add, None)
+    }
+
+    /// Stores a value if its key has one. Returns the new version, or `None` if there was none.
+    #[pyo3(signature = (key, value, *, ttl_seconds=None))]
+    fn replace(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<Option<u64>> {
+        self.store(py, (key, value), ttl_seconds, Mode::Replace, None)
+    }
+
+    /// Stores a value if that of its key is still of this version (`gets`). Returns the new version, or `None`.
+    #[pyo3(signature = (key, value, version, *, ttl_seconds=None))]
+    fn compare_and_set(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        version: u64,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<Option<u64>> {
+        self.store(py, (key, value), ttl_seconds, Mode::Set, Some(version))
+    }
+
+    /// Stores many values; keys and values as `multi_get` takes keys.
+    #[pyo3(signature = (keys, values, *, ttl_seconds=None))]
+    fn set_many(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<()> {
+        let (keys, values) = (Batch::new(keys, "key")?, Batch::new(values, "value")?);
+        let pairs = Batch::pairs(&keys, &values)?;
+        let expiry = self.expiry(ttl_seconds);
+        let refused = py.detach(|| {
+            pairs.iter().position(|(key, value)| {
+                let stored = self.cache.store(Store {
+                    expiry,
+                    ..Store::set(key, *value)
+                });
+                !matches!(stored, Stored::Stored { .. })
+            })
+        });
+        match refused {
+            None => Ok(()),
+            Some(position) => Err(invalid(format!(
+                "entry {position}, of {} and {} bytes, does not fit in this cache; those before it are stored",
+                pairs[position].0.len(),
+                pairs[position].1.len()
+            ))),
+        }
+    }
+
+    /// Removes a key; tells whether it was there.
+    fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let key = Bytes::new(key, "key")?;
+        let deleted = py.detach(|| {
+            self.cache.tick();
+            self.cache.delete(Delete::key(key.as_ref()))
+        });
+        Ok(deleted == Deleted::Deleted)
+    }
+
+    /// Gives an entry so many seconds from now, or for ever; tells whether it is there.
+    #[pyo3(signature = (key, ttl_seconds=None))]
+    fn touch(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<bool> {
+        let key = Bytes::new(key, "key")?;
+        let expiry = self.expiry(ttl_seconds);
+        Ok(py.detach(|| self.cache.touch(key.as_ref(), expiry)))
+    }
+
+    /// Adds to a decimal number and returns the sum, modulo 2**64; `None` if there is no such key.
+    #[pyo3(signature = (key, delta=1))]
+    fn increment(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        delta: u64,
+    ) -> PyResult<Option<u64>> {
+        let key = Bytes::new(key, "key")?;
+        self.count(py, Arithmetic::increment(key.as_ref(), delta))
+    }
+
+    /// Subtracts from a decimal number, down to 0, and returns the rest; `None` if there is no such key.
+    #[pyo3(signature = (key, delta=1))]
+    fn decrement(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        delta: u64,
+    ) -> PyResult<Option<u64>> {
+        let key = Bytes::new(key, "key")?;
+        self.count(py, Arithmetic::decrement(key.as_ref(), delta))
+    }
+
+    /// Removes everything.
+    fn clear(&self) {
+        self.cache.tick();
+        self.cache.flush_all(self.cache.now());
+    }
+
+    /// Figures, as a dict.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.cache.stats();
+        let figures = PyDict::new(py);
+        for (name, figure) in [
+            ("items", stats.items),
+            ("item_bytes", stats.item_bytes),
+            ("get_hits", stats.get_hits),
+            ("get_misses", stats.get_misses),
+            ("evictions", stats.evictions),
+            ("expired", stats.expired),
+            ("limit_bytes", stats.limit_bytes),
+            ("memory_bytes", stats.memory_bytes),
+        ] {
+            figures.set_item(name, figure)?;
+        }
+        Ok(figures)
+    }
+
+    /// Entries, those that have expired and are not yet reclaimed included.
+    fn __len__(&self) -> usize {
+        self.cache.stats().items as usize
+    }
+
+    fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let key = Bytes::new(key, "key")?;
+        self.cache.tick();
+        Ok(self.cache.pin().peek(key.as_ref()).is_some())
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.get(py, key, None)?;
+        value.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
+    }
+
+    fn __setitem__(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.set(py, key, value, None).map(drop)
+    }
+
+    fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        match self.delete(py, key)? {
+            true => Ok(()),
+            false => Err(PyKeyError::new_err(key.clone().unbind())),
+        }
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "a cache is memory of this process and cannot be pickled: other processes reach one by `forerun serve`",
+        ))
+    }
+}

@@ -1,0 +1,89 @@
+//! Values of a batch, copied into the rows of an array that the caller has.
+
+use numpy::{
+    PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+
+use crate::errors::invalid;
+
+/// An array's rows, and which of them were filled.
+pub(crate) struct Rows<'py> {
+    bytes: PyReadwriteArray2<'py, u8>,
+    noted: PyReadwriteArray1<'py, bool>,
+    found: Bound<'py, PyArray1<bool>>,
+}
+
+impl<'py> Rows<'py> {
+    /// As many rows of `out`, an array of any type, as there are keys. `found` is made if it is not given.
+    pub(crate) fn new(
+        keys: usize,
+        out: &Bound<'py, PyAny>,
+        found: Option<Bound<'py, PyArray1<bool>>>,
+    ) -> PyResult<Rows<'py>> {
+        let bytes = byte_rows(out)?;
+        let found = found.unwrap_or_else(|| PyArray1::zeros(out.py(), keys, false));
+        let noted = found
+            .try_readwrite()
+            .map_err(|error| invalid(format!("`found` cannot be written: {error}")))?;
+        if bytes.shape()[0] != keys || noted.len() != keys {
+            return Err(invalid(format!(
+                "{keys} keys need as many rows in `out` and places in `found`, which have {} and {}",
+                bytes.shape()[0],
+                noted.len()
+            )));
+        }
+        Ok(Rows {
+            bytes,
+            noted,
+            found,
+        })
+    }
+
+    /// Notes what was found of each key, in order, and copies it.
+    pub(crate) fn fill<'v>(
+        mut self,
+        values: impl Iterator<Item = PyResult<Option<&'v [u8]>>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let row_bytes = self.bytes.shape()[1];
+        let bytes = self.bytes.as_slice_mut()?;
+        let noted = self.noted.as_slice_mut()?;
+        for (position, (value, noted)) in values.zip(noted).enumerate() {
+            let value = value?;
+            *noted = value.is_some();
+            let Some(value) = value else { continue };
+            if value.len() != row_bytes {
+                return Err(invalid(format!(
+                    "the value of key {position} has {} bytes, and a row of `out` {row_bytes}",
+                    value.len()
+                )));
+            }
+            bytes[position * row_bytes..][..row_bytes].copy_from_slice(value);
+        }
+        Ok(self.found)
+    }
+}
+
+/// An array's rows as bytes, without a copy.
+fn byte_rows<'py>(array: &Bound<'py, PyAny>) -> PyResult<PyReadwriteArray2<'py, u8>> {
+    let is_usable = array.hasattr("flags")? && {
+        let flags = array.getattr("flags")?;
+        flags.getattr("c_contiguous")?.is_truthy()? && flags.getattr("writeable")?.is_truthy()?
+    };
+    if !is_usable {
+        return Err(invalid("`out` is a C-contiguous array that can be written"));
+    }
+    let rows: usize = array.len()?;
+    let bytes: usize = array.getattr("nbytes")?.extract()?;
+    // The array is contiguous, so both are views of its memory.
+    let shape = (rows, bytes.checked_div(rows).unwrap_or(0));
+    let view = array
+        .call_method1("reshape", (-1,))?
+        .call_method1("view", ("uint8",))?
+        .call_method1("reshape", (shape,))?;
+    let view = view
+        .cast_into::<PyArray2<u8>>()
+        .map_err(|error| invalid(format!("`out` cannot be seen as bytes: {error}")))?;
+    view.try_readwrite()
+        .map_err(|error| invalid(format!("`out` cannot be written: {error}")))
+}

@@ -1,0 +1,102 @@
+"""`forerun.Cache` against a dict."""
+
+import pickle
+import random
+import time
+
+import forerun
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def cache():
+    return forerun.Cache(32 << 20)
+
+
+def test_agrees_with_a_dict_through_random_operations(cache):
+    random.seed(3)
+    model = {}
+    for step in range(20_000):
+        key = b"key%03d" % random.randrange(300)
+        match random.randrange(6):
+            case 0 | 1:
+                cache[key] = model[key] = b"%d" % step
+            case 2:
+                assert cache.delete(key) == (model.pop(key, None) is not None)
+            case 3:
+                assert (cache.add(key, b"0") is None) == (key in model)
+                model.setdefault(key, b"0")
+            case 4:
+                assert cache.increment(key, 7) == (int(model[key]) + 7 if key in model else None)
+                if key in model:
+                    model[key] = b"%d" % (int(model[key]) + 7)
+            case 5:
+                keys = [b"key%03d" % random.randrange(300) for _ in range(20)]
+                assert cache.multi_get(keys) == [model.get(key) for key in keys]
+                assert (key in cache) == (key in model)
+    assert len(cache) == len(model)
+    cache.clear()
+    assert cache.multi_get(list(model)) == [None] * len(model)
+
+
+def test_rows_are_copied_into_an_array(cache):
+    keys = np.arange(1000, dtype=np.uint64)
+    rows = np.random.default_rng(1).random((1000, 16), dtype=np.float32)
+    cache.set_many(keys, rows.view(np.uint8))
+    out = np.zeros((1001, 16), dtype=np.float32)
+    found = cache.multi_get_into(np.arange(1000, -1, -1, dtype=np.uint64), out)
+    assert found.tolist() == [False] + [True] * 1000
+    assert (out[1:] == rows[::-1]).all()
+
+
+def test_a_version_guards_against_writes_in_between(cache):
+    cache["key"] = b"old"
+    value, version = cache.gets("key")
+    assert value == b"old"
+    assert cache.compare_and_set("key", b"new", version) is not None
+    assert cache.compare_and_set("key", b"newer", version) is None
+    assert cache["key"] == b"new"
+    assert cache.gets("other") is None
+    assert cache.replace("other", b"") is None
+
+
+def test_what_has_expired_is_gone(cache):
+    cache.set("short", b"1", ttl_seconds=1)
+    cache.set("long", b"1", ttl_seconds=100)
+    cache.set("touched", b"1")
+    assert cache.touch("touched", 1)
+    assert not cache.touch("nothing")
+    assert "short" in cache
+    time.sleep(2.1)
+    assert cache.multi_get(["short", "long", "touched"]) == [None, b"1", None]
+
+
+def test_memory_stays_within_the_limit(cache):
+    for start in range(0, 200_000, 1000):
+        keys = [b"key%d" % i for i in range(start, start + 1000)]
+        cache.set_many(keys, [b"x" * 500] * 1000)
+        stats = cache.stats()
+        assert stats["memory_bytes"] <= stats["limit_bytes"] == 32 << 20
+    assert stats["evictions"] > 100_000
+    assert cache.get(b"key199999") == b"x" * 500
+
+
+def test_what_cannot_be_is_refused_by_words(cache):
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="too large"):
+        cache.set("key", b"x" * (2 << 20))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="too large"):
+        cache.set("k" * 300, b"")
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="2 keys and 1 values"):
+        cache.set_many(["a", "b"], [b""])
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="number"):
+        cache["word"] = b"word"
+        cache.increment("word")
+    with pytest.raises(forerun.errors.InvalidArgumentError):
+        forerun.Cache(1)
+    with pytest.raises(KeyError):
+        cache["nothing"]
+    with pytest.raises(KeyError):
+        del cache["nothing"]
+    with pytest.raises(ValueError, match="pickled"):
+        pickle.dumps(cache)
