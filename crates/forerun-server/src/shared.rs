@@ -1,9 +1,12 @@
 //! What all sessions of a server share, and what they ask of the server around them.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use forerun_cache::{Cache, Expiry};
 
 use crate::counters::{Counters, Totals};
+use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
 
 /// What `stats` reports about connections, under memcached's names.
@@ -57,8 +60,11 @@ impl Host for NoHost {}
 /// What all sessions of a server share.
 pub struct Shared {
     pub(crate) settings: Settings,
+    pub(crate) cache: Arc<Cache>,
     pub(crate) host: Box<dyn Host>,
     pub(crate) started: Instant,
+    /// The time of day, in seconds since 1970, at second 0 of the cache's clock.
+    unix_zero_s: u64,
     counters: Mutex<Registered>,
 }
 
@@ -71,9 +77,15 @@ struct Registered {
 
 impl Shared {
     /// What sessions share.
-    pub fn new(settings: Settings, host: Box<dyn Host>) -> Self {
+    pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn Host>) -> Self {
+        // A system whose clock stands before 1970 has other worries.
+        let unix_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs());
         Self {
+            unix_zero_s: unix_s.saturating_sub(cache.now().into()),
             settings,
+            cache,
             host,
             started: Instant::now(),
             counters: Mutex::default(),
@@ -83,6 +95,30 @@ impl Shared {
     /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// The second of the cache's clock that a client means; 1, which has always come, for one that is past.
+    pub(crate) fn expiry(&self, expiration: Expiration) -> Expiry {
+        let now = self.cache.now();
+        match expiration {
+            Expiration::Never => Expiry::Never,
+            Expiration::Past => Expiry::At(1),
+            Expiration::In(seconds) => Expiry::At(now.saturating_add(seconds)),
+            Expiration::AtUnix(unix_s) => {
+                let second = unix_s.saturating_sub(self.unix_zero_s).max(1);
+                Expiry::At(u32::try_from(second).unwrap_or(u32::MAX))
+            }
+        }
+    }
+
+    /// The time of day by the cache's clock, in seconds since 1970.
+    pub(crate) fn unix_now_s(&self) -> u64 {
+        self.unix_zero_s + u64::from(self.cache.now())
     }
 
     /// A new thread's counters, which [`totals`](Self::totals) adds in.
@@ -106,7 +142,7 @@ impl Shared {
         registered.base = registered.sum();
     }
 
-    fn registered(&self) -> std::sync::MutexGuard<'_, Registered> {
+    fn registered(&self) -> MutexGuard<'_, Registered> {
         // Nothing is half done when a thread panics under this lock.
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
