@@ -6,24 +6,38 @@
 //!   input.rs   bytes received and not yet taken        output.rs   bytes to be sent, bounded
 //!   shared.rs  what all sessions of a server share     context.rs  what one thread's sessions share
 //!   counters.rs   what is counted                      settings.rs what the operator decides
+//!
+//!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
+//!   auth.rs    the file of users                 snapshot/   the cache's content in a file
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod auth;
 mod context;
 mod counters;
+mod error;
 mod input;
+mod net;
 mod output;
 #[allow(dead_code)]
 mod protocol;
+mod server;
 mod session;
 mod settings;
 mod shared;
+mod snapshot;
 
 pub use context::Context;
 pub use counters::{Counter, Counters};
+pub use error::Error;
 pub use input::Input;
+pub use net::{Address, Listen, MinVersion, TlsOptions, UNIX_MODE, VerifyClient};
 pub use output::Output;
+pub use server::{Ended, Remote, Server, ServerOptions, SnapshotOptions};
 pub use session::{Next, Session};
 pub use settings::Settings;
 pub use shared::{ConnectionStats, Host, NoHost, Shared};
+#[doc(hidden)]
+pub use snapshot::fuzz_snapshot;
+pub use snapshot::{SnapshotError, SnapshotStats, read_snapshot, write_snapshot};

@@ -1,0 +1,179 @@
+//! Where a server listens: TCP addresses and unix sockets, and how they are written.
+//!
+//! ```text
+//!   127.0.0.1            an interface, at the default port
+//!   localhost:11212      a name: all its addresses
+//!   [::1]:11211          IPv6 takes brackets where a port follows
+//!   0.0.0.0:0            any free port
+//!   notls:127.0.0.1:11213        plain, although the server has a certificate
+//!   unix:/run/forerun.sock       a unix socket
+//! ```
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use crate::error::Error;
+
+/// One place to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Where.
+    pub address: Address,
+    /// Whether connections there speak TLS, if the server has a certificate.
+    pub tls: bool,
+}
+
+/// The address of a listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A TCP port; port 0 is any free one.
+    Tcp(SocketAddr),
+    /// A unix socket. A socket that a server before left at this path is replaced.
+    Unix {
+        /// Its path.
+        path: PathBuf,
+        /// Who may connect: the file's permission bits.
+        mode: u32,
+    },
+}
+
+/// The permission bits of a unix socket where none are asked for: its owner alone.
+pub const UNIX_MODE: u32 = 0o700;
+
+impl Listen {
+    /// A TCP listener, with TLS where the server has it.
+    pub fn tcp(address: SocketAddr) -> Listen {
+        Listen {
+            address: Address::Tcp(address),
+            tls: true,
+        }
+    }
+
+    /// A unix socket, which is always plain.
+    pub fn unix(path: impl Into<PathBuf>, mode: u32) -> Listen {
+        Listen {
+            address: Address::Unix {
+                path: path.into(),
+                mode,
+            },
+            tls: false,
+        }
+    }
+
+    /// Reads a place as drawn at the top of this module; a name may stand for several addresses.
+    ///
+    /// # Errors
+    /// [`Error::Address`] where the text is no address, or the name has none.
+    ///
+    /// ```
+    /// use forerun_server::Listen;
+    /// let places = Listen::parse("notls:[::1]:0", 11211)?;
+    /// assert_eq!(places[0].address.to_string(), "[::1]:0");
+    /// assert!(!places[0].tls);
+    /// # Ok::<(), forerun_server::Error>(())
+    /// ```
+    pub fn parse(text: &str, default_port: u16) -> Result<Vec<Listen>, Error> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path {
+                "" => Err(bad(text, "a path must follow")),
+                path => Ok(vec![Listen::unix(path, UNIX_MODE)]),
+            };
+        }
+        let (place, tls) = match text.strip_prefix("notls:") {
+            Some(place) => (place, false),
+            None => (text, true),
+        };
+        let addresses = tcp_addresses(text, place, default_port)?;
+        Ok(addresses
+            .into_iter()
+            .map(|address| Listen {
+                address: Address::Tcp(address),
+                tls,
+            })
+            .collect())
+    }
+}
+
+fn bad(text: &str, reason: impl fmt::Display) -> Error {
+    Error::Address {
+        text: text.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+fn tcp_addresses(text: &str, place: &str, default_port: u16) -> Result<Vec<SocketAddr>, Error> {
+    if let Ok(address) = place.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    let bare = place.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<Ipv6Addr>() {
+        return Ok(vec![SocketAddr::new(IpAddr::V6(ip), default_port)]);
+    }
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) => {
+            let port = port
+                .parse::<u16>()
+                .map_err(|_| bad(text, format_args!("{port:?} is no port")))?;
+            (host, port)
+        }
+        None => (place, default_port),
+    };
+    if host.is_empty() {
+        return Err(bad(text, "it names no interface"));
+    }
+    let found: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| bad(text, error))?
+        .collect();
+    if found.is_empty() {
+        return Err(bad(text, "the name has no address"));
+    }
+    Ok(found)
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<(String, bool)> {
+        let places = Listen::parse(text, 11211).expect(text);
+        places
+            .iter()
+            .map(|place| (place.address.to_string(), place.tls))
+            .collect()
+    }
+
+    #[test]
+    fn places_are_read_as_drawn() {
+        for (text, address, tls) in [
+            ("127.0.0.1", "127.0.0.1:11211", true),
+            ("0.0.0.0:0", "0.0.0.0:0", true),
+            ("[::1]:7", "[::1]:7", true),
+            ("::1", "[::1]:11211", true),
+            ("[::1]", "[::1]:11211", true),
+            ("notls:127.0.0.1:11213", "127.0.0.1:11213", false),
+            ("unix:/run/f.sock", "unix:/run/f.sock", false),
+        ] {
+            assert_eq!(read(text), [(address.to_owned(), tls)], "{text}");
+        }
+        assert!(read("localhost").iter().all(|(_, tls)| *tls));
+    }
+
+    #[test]
+    fn what_is_no_place_is_named() {
+        for text in ["", "unix:", ":80", "127.0.0.1:port", "127.0.0.1:70000"] {
+            let error = Listen::parse(text, 11211).unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Sockets that wait for connections, and the connections they give.
+
+use std::fs;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+
+use mio::event::Source;
+use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use mio::{Interest, Registry, Token};
+
+use super::address::{Address, Listen};
+use crate::error::Error;
+
+/// A bound socket that waits for connections. A unix socket's file goes with it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Bound,
+    /// The address with the port that was given.
+    pub(crate) address: Address,
+    /// Whether its connections speak TLS.
+    pub(crate) tls: bool,
+}
+
+#[derive(Debug)]
+enum Bound {
+    Tcp(TcpListener),
+    /// The file is kept for its end: it goes with the listener.
+    Unix(
+        UnixListener,
+        #[expect(dead_code, reason = "its drop counts")] SocketFile,
+    ),
+}
+
+/// A unix socket's path, removed when its listener goes.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have removed it already, which is as good.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A connection, plain.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// Binds what is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] with the address and the system's reason.
+    pub(crate) fn bind(place: &Listen) -> Result<Listener, Error> {
+        let failed = |source| Error::Listen {
+            address: place.address.to_string(),
+            source,
+        };
+        let (socket, address) = match &place.address {
+            Address::Tcp(address) => {
+                let socket = TcpListener::bind(*address).map_err(failed)?;
+                let bound = socket.local_addr().map_err(failed)?;
+                (Bound::Tcp(socket), Address::Tcp(bound))
+            }
+            Address::Unix { path, mode } => {
+                let socket = bind_unix(path, *mode).map_err(failed)?;
+                (socket, place.address.clone())
+            }
+        };
+        Ok(Listener {
+            socket,
+            address,
+            tls: place.tls,
+        })
+    }
+
+    /// The next connection, without waiting, with its peer in words; `WouldBlock` where there is none.
+    pub(crate) fn accept(&self) -> io::Result<(Socket, Peer)> {
+        match &self.socket {
+            Bound::Tcp(socket) => {
+                let (stream, peer) = socket.accept()?;
+                // Answers leave at once: a request's answer is written as a whole.
+                stream.set_nodelay(true)?;
+                Ok((Socket::Tcp(stream), Peer::Tcp(peer)))
+            }
+            Bound::Unix(socket, _) => {
+                let (stream, _) = socket.accept()?;
+                Ok((Socket::Unix(stream), Peer::Unix))
+            }
+        }
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match &mut self.socket {
+            Bound::Tcp(socket) => registry.register(socket, token, Interest::READABLE),
+            Bound::Unix(socket, _) => registry.register(socket, token, Interest::READABLE),
+        }
+    }
+}
+
+/// Binds a unix socket with `mode`. A socket at `path` that nobody listens at is replaced; any other file is not.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<Bound> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.file_type().is_socket() => {
+            if StdUnixStream::connect(path).is_ok() {
+                return Err(io::Error::new(
+                    ErrorKind::AddrInUse,
+                    "a server listens there",
+                ));
+            }
+            fs::remove_file(path)?;
+        }
+        Ok(_) => {
+            let reason = "there is a file that is no socket";
+            return Err(io::Error::new(ErrorKind::AlreadyExists, reason));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let socket = UnixListener::bind(path)?;
+    let file = SocketFile(path.to_owned());
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(Bound::Unix(socket, file))
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Tcp(SocketAddr),
+    Unix,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Peer::Tcp(address) => write!(f, "tcp:{address}"),
+            Peer::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(into),
+            Socket::Unix(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.write_vectored(parts),
+            Socket::Unix(stream) => stream.write_vectored(parts),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Source for Socket {
+    fn register(&mut self, registry: &Registry, token: Token, what: Interest) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.register(registry, token, what),
+            Socket::Unix(stream) => stream.register(registry, token, what),
+        }
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, what: Interest) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.reregister(registry, token, what),
+            Socket::Unix(stream) => stream.reregister(registry, token, what),
+        }
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.deregister(registry),
+            Socket::Unix(stream) => stream.deregister(registry),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unix(path: &Path) -> Result<Listener, Error> {
+        Listener::bind(&Listen::unix(path, 0o740))
+    }
+
+    fn reason(error: Error) -> String {
+        match error {
+            Error::Listen { source, .. } => source.to_string(),
+            other => other.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_has_its_mode_and_goes_with_its_listener() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = unix(&path).expect("it is bound");
+        let mode = fs::metadata(&path)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o740);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_a_live_one_and_a_file_are_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        // Std's listener leaves its file behind, as a killed server does.
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("it is bound"));
+        let live = unix(&path).expect("the dead one is replaced");
+        let error = reason(unix(&path).expect_err("a live one stays"));
+        assert!(error.contains("a server listens there"), "{error}");
+        drop(live);
+        fs::write(&path, "precious").expect("a file");
+        let error = reason(unix(&path).expect_err("a file stays"));
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+    }
+}

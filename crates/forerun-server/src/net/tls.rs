@@ -1,0 +1,116 @@
+//! TLS: certificate, key and authorities from files, in the words of memcached's `ssl_*` options.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::error::Error;
+
+/// Whether clients must show a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerifyClient {
+    /// They are not asked for one (`ssl_verify_mode=0`).
+    #[default]
+    No,
+    /// They are asked; one that is shown must be good (`ssl_verify_mode=1`).
+    Request,
+    /// No connection without a good one (`ssl_verify_mode=2`; 3 is the same here, where no connection negotiates twice).
+    Require,
+}
+
+/// The oldest version of TLS that is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinVersion {
+    /// TLS 1.2 and 1.3. Older ones are not spoken at all.
+    #[default]
+    Tls12,
+    /// TLS 1.3 alone.
+    Tls13,
+}
+
+/// What a server needs to speak TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The server's certificate and those between it and its authority, PEM (`ssl_chain_cert`).
+    pub certificates: PathBuf,
+    /// The certificate's key, PEM (`ssl_key`); it may stand in the same file.
+    pub key: PathBuf,
+    /// Authorities of clients' certificates, PEM (`ssl_ca_cert`); needed where clients are verified.
+    pub authorities: Option<PathBuf>,
+    /// Whether clients must show a certificate (`ssl_verify_mode`).
+    pub verify_client: VerifyClient,
+    /// The oldest version that is spoken (`ssl_min_version`).
+    pub min_version: MinVersion,
+}
+
+impl TlsOptions {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] with the file that cannot be read, holds nothing of use, or does not fit the others.
+    pub(crate) fn load(&self) -> Result<Arc<ServerConfig>, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions: &[&rustls::SupportedProtocolVersion] = match self.min_version {
+            MinVersion::Tls12 => &[&rustls::version::TLS12, &rustls::version::TLS13],
+            MinVersion::Tls13 => &[&rustls::version::TLS13],
+        };
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions)
+            .map_err(|error| wrong(&self.certificates, error))?;
+        let builder = match self.verify_client {
+            VerifyClient::No => builder.with_no_client_auth(),
+            asked => {
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(self.roots()?.into(), provider);
+                let verifier = if asked == VerifyClient::Request {
+                    verifier.allow_unauthenticated()
+                } else {
+                    verifier
+                };
+                let place = self.authorities.as_deref().unwrap_or(&self.certificates);
+                let verifier = verifier.build().map_err(|error| wrong(place, error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let chain = certificates(&self.certificates)?;
+        let key =
+            PrivateKeyDer::from_pem_file(&self.key).map_err(|error| wrong(&self.key, error))?;
+        let config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| wrong(&self.certificates, error))?;
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, Error> {
+        let Some(path) = &self.authorities else {
+            let reason = "clients are to be verified, and no file of authorities is given";
+            return Err(wrong(&self.certificates, reason));
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|error| wrong(path, error))?;
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read = CertificateDer::pem_file_iter(path)
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+        .map_err(|error| wrong(path, error))?;
+    if read.is_empty() {
+        return Err(wrong(path, "it holds no certificate"));
+    }
+    Ok(read)
+}
+
+fn wrong(path: &Path, reason: impl std::fmt::Display) -> Error {
+    Error::Tls {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    }
+}

@@ -1,0 +1,271 @@
+//! One connection in its worker: a transport, a session, and what lies between them.
+//!
+//! ```text
+//!   transport ── read ──> Input ──> Session ──> Output ── write ──> transport
+//!                  ^                                |
+//!                  └── nothing is read while answers wait: a slow reader holds back itself alone
+//! ```
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::take;
+
+use crate::auth::{Entry, Gate, Users};
+use crate::context::Context;
+use crate::input::Input;
+use crate::net::Transport;
+use crate::output::Output;
+use crate::session::{Next, Session};
+
+use super::connections::Ticket;
+
+/// Reads (of up to an input's size) that a connection gets before others have their turn.
+const READS_A_TURN: u32 = 8;
+/// Turns in which a connection's last requests are read when the server drains.
+const TURNS_TO_FINISH: u32 = 64;
+/// Parts of an output that one call writes.
+const SLICES: usize = 16;
+
+/// A connection and all that is its own.
+pub(crate) struct Connection {
+    transport: Transport,
+    pub(crate) ticket: Ticket,
+    session: Session,
+    input: Input,
+    output: Output,
+    /// Before a connection has said who it is, where it must.
+    gate: Option<Gate>,
+    /// What the system last told: bytes may be there, all bytes there will ever be have come, bytes may be written.
+    readable: bool,
+    read_closed: bool,
+    writable: bool,
+    /// The session stopped at a full output: it goes on before more is read.
+    unfinished: bool,
+    /// What is in the output is written, then it is over.
+    closing: bool,
+}
+
+/// How a connection's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It waits for the system to tell of it.
+    Wait,
+    /// It has more to do, after the others.
+    Again,
+    /// It is over.
+    Close,
+    /// It is over, and so is the server: the client said `shutdown`.
+    Shutdown,
+}
+
+/// What a worker lends a connection for a turn.
+pub(crate) struct Turns<'a> {
+    pub(crate) context: &'a mut Context,
+    pub(crate) users: Option<&'a Users>,
+    pub(crate) spare: &'a mut Spare,
+    pub(crate) now_s: u64,
+}
+
+/// Buffers that a worker's connections use in turn: one that waits with nothing in its own has no memory for them, and
+/// the next finds them in the processor's cache.
+#[derive(Default)]
+pub(crate) struct Spare {
+    input: Input,
+    output: Output,
+}
+
+impl Connection {
+    pub(crate) fn new(transport: Transport, ticket: Ticket, authenticates: bool) -> Connection {
+        Connection {
+            transport,
+            ticket,
+            session: Session::new(),
+            input: Input::new(),
+            output: Output::new(),
+            gate: authenticates.then(Gate::default),
+            readable: false,
+            read_closed: false,
+            writable: true,
+            unfinished: false,
+            closing: false,
+        }
+    }
+
+    pub(crate) fn transport(&mut self) -> &mut Transport {
+        &mut self.transport
+    }
+
+    /// Notes what the system told. False where that changes nothing for the connection.
+    pub(crate) fn told(&mut self, event: &mio::event::Event) -> bool {
+        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        let writable = event.is_writable() || event.is_write_closed() || event.is_error();
+        self.readable |= readable;
+        self.read_closed |= event.is_read_closed() || event.is_error();
+        self.writable |= writable;
+        readable || !self.is_sent()
+    }
+
+    /// No more commands are wanted than those that are there: what was received is answered, then it is over.
+    pub(crate) fn finish(&mut self, turns: &mut Turns<'_>) -> Turn {
+        self.readable = true;
+        let mut turn = self.turn(turns);
+        // A client that sends and sends is not listened to for ever.
+        for _ in 0..TURNS_TO_FINISH {
+            if turn != Turn::Again {
+                break;
+            }
+            turn = self.turn(turns);
+        }
+        self.closing = true;
+        match turn {
+            Turn::Wait | Turn::Again if self.is_sent() && !self.unfinished => Turn::Close,
+            turn => turn,
+        }
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn turn(&mut self, turns: &mut Turns<'_>) -> Turn {
+        if self.input.is_empty() {
+            self.input = take(&mut turns.spare.input);
+        }
+        if self.output.is_empty() {
+            self.output = take(&mut turns.spare.output);
+        }
+        let turn = self.go_on(turns).unwrap_or_else(|error| {
+            // That a peer is gone is an everyday matter.
+            tracing::debug!(peer = %self.ticket.peer(), %error, "a connection ended by a fault");
+            Turn::Close
+        });
+        if self.input.is_empty() {
+            turns.spare.input = take(&mut self.input);
+        }
+        if self.output.is_empty() {
+            turns.spare.output = take(&mut self.output);
+        }
+        turn
+    }
+
+    fn go_on(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
+        for _ in 0..READS_A_TURN {
+            self.send(turns)?;
+            if !self.is_sent() {
+                self.ticket.waits_for_reader(true);
+                return Ok(Turn::Wait);
+            }
+            self.ticket.waits_for_reader(false);
+            if !self.unfinished {
+                if !self.closing && !self.receive(turns)? && !self.closing {
+                    return Ok(Turn::Wait);
+                }
+                if self.closing {
+                    self.transport.goodbye();
+                    return Ok(Turn::Close);
+                }
+            }
+            match self.answer(turns) {
+                Next::More => self.unfinished = false,
+                Next::Full => self.unfinished = true,
+                Next::Close => self.closing = true,
+                Next::Shutdown { .. } => {
+                    self.closing = true;
+                    self.send(turns)?;
+                    return Ok(Turn::Shutdown);
+                }
+            }
+        }
+        self.send(turns)?;
+        self.ticket.connections().yielded();
+        Ok(Turn::Again)
+    }
+
+    /// Reads once. False where nothing came.
+    fn receive(&mut self, turns: &mut Turns<'_>) -> io::Result<bool> {
+        if !self.readable {
+            return Ok(false);
+        }
+        let space = self.input.space();
+        let room = space.len();
+        match self.transport.read(space) {
+            Ok(0) => {
+                // Half a command stays one.
+                self.closing = true;
+                Ok(false)
+            }
+            Ok(count) => {
+                self.input.filled(count);
+                turns.context.counters().bytes_read.add(count as u64);
+                self.ticket.heard(turns.now_s);
+                // A short read has emptied a plain socket, and what comes later is told anew: one call saved.
+                if count < room && !self.read_closed && self.transport.is_plain() {
+                    self.readable = false;
+                }
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes commands from the input.
+    fn answer(&mut self, turns: &mut Turns<'_>) -> Next {
+        if let (Some(gate), Some(users)) = (&mut self.gate, turns.users) {
+            loop {
+                match gate.read(self.input.bytes(), users) {
+                    Entry::More => return Next::More,
+                    Entry::Close => return Next::Close,
+                    Entry::Answered {
+                        consumed,
+                        answer,
+                        open,
+                        tried,
+                    } => {
+                        self.input.consume(consumed);
+                        self.output.bytes_mut().extend_from_slice(answer.as_bytes());
+                        let counters = turns.context.counters();
+                        counters.auth_cmds.add(u64::from(tried));
+                        counters.auth_errors.add(u64::from(tried && !open));
+                        if open {
+                            break;
+                        }
+                        if self.output.is_full() {
+                            return Next::Full;
+                        }
+                    }
+                }
+            }
+            self.gate = None;
+        }
+        self.session
+            .receive(&mut self.input, &mut self.output, turns.context)
+    }
+
+    fn is_sent(&self) -> bool {
+        self.output.is_empty() && !self.transport.pending()
+    }
+
+    /// Writes until all is sent or the socket takes no more.
+    fn send(&mut self, turns: &mut Turns<'_>) -> io::Result<()> {
+        while self.writable && !self.output.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = self.output.slices(&mut slices);
+            match self.transport.write(&slices[..count]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(sent) => {
+                    self.output.advance(sent);
+                    turns.context.counters().bytes_written.add(sent as u64);
+                    self.ticket.heard(turns.now_s);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) => return Err(error),
+            }
+        }
+        if self.writable && self.transport.pending() {
+            self.transport.flush()?;
+            // What rustls still holds, the socket did not take: the system tells when it does.
+            self.writable = !self.transport.pending();
+        }
+        Ok(())
+    }
+}

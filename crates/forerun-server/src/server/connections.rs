@@ -1,0 +1,229 @@
+//! Who is connected: counts for `stats` and metrics, and a list for `stats conns`.
+//!
+//! ```text
+//!   front ── admit ──> Ticket ── travels with the connection to its worker; dropped with it
+//!                        └ Arc<Card>  peer, since, last command: read by whoever asks
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::net::Peer;
+use crate::shared::ConnectionStats;
+
+/// What is known of a connection outside its worker.
+#[derive(Debug)]
+struct Card {
+    peer: Peer,
+    listener: Arc<str>,
+    /// When it last said something, in seconds on the server's clock.
+    last_heard_s: AtomicU64,
+    /// Whether answers wait for it to read.
+    waits_for_reader: AtomicBool,
+}
+
+/// All connections of a server.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    started: Instant,
+    limit: usize,
+    now: AtomicUsize,
+    total: AtomicU64,
+    rejected: AtomicU64,
+    idle_kicks: AtomicU64,
+    yields: AtomicU64,
+    accept_pauses: AtomicU64,
+    accepting: AtomicBool,
+    cards: Mutex<BTreeMap<u64, Arc<Card>>>,
+}
+
+/// A connection's place among the others; it is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    id: u64,
+    card: Arc<Card>,
+    connections: Arc<Connections>,
+}
+
+// All counts here are statistics and the limit is one comparison by the one thread that admits: they order nothing,
+// so every access is relaxed.
+const RELAXED: Ordering = Ordering::Relaxed;
+
+impl Connections {
+    pub(crate) fn new(limit: usize) -> Connections {
+        Connections {
+            started: Instant::now(),
+            limit,
+            now: AtomicUsize::new(0),
+            total: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            idle_kicks: AtomicU64::new(0),
+            yields: AtomicU64::new(0),
+            accept_pauses: AtomicU64::new(0),
+            accepting: AtomicBool::new(true),
+            cards: Mutex::default(),
+        }
+    }
+
+    /// A place for a new connection, unless all are taken.
+    pub(crate) fn admit(self: &Arc<Self>, peer: Peer, listener: &Arc<str>) -> Option<Ticket> {
+        if self.now.load(RELAXED) >= self.limit {
+            self.rejected.fetch_add(1, RELAXED);
+            return None;
+        }
+        self.now.fetch_add(1, RELAXED);
+        let id = self.total.fetch_add(1, RELAXED);
+        let card = Arc::new(Card {
+            peer,
+            listener: listener.clone(),
+            last_heard_s: AtomicU64::new(self.now_s()),
+            waits_for_reader: AtomicBool::new(false),
+        });
+        self.cards().insert(id, card.clone());
+        Some(Ticket {
+            id,
+            card,
+            connections: self.clone(),
+        })
+    }
+
+    /// Seconds since the server started.
+    pub(crate) fn now_s(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.now.load(RELAXED)
+    }
+
+    /// The system gave no descriptor for a connection, and accepting paused.
+    pub(crate) fn paused(&self) {
+        self.accept_pauses.fetch_add(1, RELAXED);
+    }
+
+    /// The listeners are closed.
+    pub(crate) fn closed(&self) {
+        self.accepting.store(false, RELAXED);
+    }
+
+    /// A connection with more to do let the others go first.
+    pub(crate) fn yielded(&self) {
+        self.yields.fetch_add(1, RELAXED);
+    }
+
+    /// A connection was closed because it had been silent.
+    pub(crate) fn kicked(&self) {
+        self.idle_kicks.fetch_add(1, RELAXED);
+    }
+
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        let now = self.now.load(RELAXED) as u64;
+        ConnectionStats {
+            curr_connections: now,
+            total_connections: self.total.load(RELAXED),
+            rejected_connections: self.rejected.load(RELAXED),
+            connection_structures: now,
+            conn_yields: self.yields.load(RELAXED),
+            idle_kicks: self.idle_kicks.load(RELAXED),
+            listen_disabled_num: self.accept_pauses.load(RELAXED),
+            accepting_conns: self.accepting.load(RELAXED),
+        }
+    }
+
+    /// Calls `line` with each connection's number, a name and a value, as `stats conns` shows them.
+    pub(crate) fn describe(&self, line: &mut dyn FnMut(u64, &str, &str)) {
+        let now_s = self.now_s();
+        // The list is copied, so that nobody waits at the door while it is written out.
+        let cards: Vec<(u64, Arc<Card>)> = self
+            .cards()
+            .iter()
+            .map(|(id, card)| (*id, card.clone()))
+            .collect();
+        for (id, card) in cards {
+            let state = match card.waits_for_reader.load(RELAXED) {
+                true => "conn_mwrite",
+                false => "conn_read",
+            };
+            let silent_s = now_s.saturating_sub(card.last_heard_s.load(RELAXED));
+            line(id, "addr", &card.peer.to_string());
+            line(id, "listen_addr", &card.listener);
+            line(id, "state", state);
+            line(id, "secs_since_last_cmd", &silent_s.to_string());
+        }
+    }
+
+    fn cards(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Card>>> {
+        // Insertions and removals are whole, whoever panics between them.
+        self.cards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// The connection said something at `now_s`.
+    pub(crate) fn heard(&self, now_s: u64) {
+        self.card.last_heard_s.store(now_s, RELAXED);
+    }
+
+    /// When it last did.
+    pub(crate) fn last_heard_s(&self) -> u64 {
+        self.card.last_heard_s.load(RELAXED)
+    }
+
+    /// Answers wait for it to read, or do not any more.
+    pub(crate) fn waits_for_reader(&self, waits: bool) {
+        self.card.waits_for_reader.store(waits, RELAXED);
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        self.card.peer
+    }
+
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.connections.cards().remove(&self.id);
+        self.connections.now.fetch_sub(1, RELAXED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_its_connection_goes() {
+        let connections = Arc::new(Connections::new(2));
+        let listener: Arc<str> = "unix:/s".into();
+        let first = connections.admit(Peer::Unix, &listener).expect("a place");
+        let second = connections.admit(Peer::Unix, &listener).expect("a place");
+        assert!(connections.admit(Peer::Unix, &listener).is_none());
+        drop(first);
+        let third = connections.admit(Peer::Unix, &listener).expect("a place");
+        let stats = connections.stats();
+        assert_eq!(
+            (
+                stats.curr_connections,
+                stats.total_connections,
+                stats.rejected_connections
+            ),
+            (2, 3, 1)
+        );
+        let mut ids = Vec::new();
+        connections.describe(&mut |id, name, value| {
+            if name == "listen_addr" {
+                assert_eq!(value, "unix:/s");
+                ids.push(id);
+            }
+        });
+        assert_eq!(ids, [1, 2]);
+        drop((second, third));
+        assert_eq!(connections.count(), 0);
+    }
+}

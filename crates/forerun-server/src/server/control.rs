@@ -1,0 +1,56 @@
+//! What the outside asks of a running server: a snapshot, or its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mio::Waker;
+
+/// Asks things of the front, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    asked: Arc<Asked>,
+    waker: Arc<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    drain: AtomicBool,
+    snapshot: AtomicBool,
+}
+
+// The flags carry no data with them, and the wake-up that follows orders them: relaxed would do, the pair of release
+// and acquire says so without an argument about the kernel.
+impl Control {
+    pub(crate) fn new(waker: Waker) -> Control {
+        Control {
+            asked: Arc::default(),
+            waker: Arc::new(waker),
+        }
+    }
+
+    /// Asks for the end: connections are answered and closed, the snapshot written.
+    pub(crate) fn drain(&self) {
+        self.asked.drain.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Asks for a snapshot now.
+    pub(crate) fn snapshot(&self) {
+        self.asked.snapshot.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn drain_asked(&self) -> bool {
+        self.asked.drain.load(Ordering::Acquire)
+    }
+
+    /// Whether a snapshot was asked for since this was last called.
+    pub(crate) fn take_snapshot(&self) -> bool {
+        self.asked.snapshot.swap(false, Ordering::AcqRel)
+    }
+
+    fn wake(&self) {
+        // It fails only where the front's poll is gone: nothing is left to ask.
+        let _ = self.waker.wake();
+    }
+}

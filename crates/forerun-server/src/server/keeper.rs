@@ -1,0 +1,102 @@
+//! Keeps the cache's content in its snapshot file, one writer at a time.
+
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use forerun_cache::Cache;
+
+use crate::error::Error;
+use crate::snapshot::{SnapshotError, beside, read_snapshot, write_snapshot};
+
+use super::options::SnapshotOptions;
+
+/// Reads the file at the start and writes it when asked to.
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper {
+    options: Arc<SnapshotOptions>,
+    /// Held while the file is written.
+    writing: Arc<Mutex<()>>,
+}
+
+impl Keeper {
+    pub(crate) fn new(options: SnapshotOptions) -> Keeper {
+        Keeper {
+            options: Arc::new(options),
+            writing: Arc::default(),
+        }
+    }
+
+    /// Fills the cache from the file, if there is one.
+    pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
+        let path = &self.options.path;
+        let start = Instant::now();
+        match read_snapshot(cache, path) {
+            Ok(None) => tracing::info!(path = %path.display(), "no snapshot: the cache is empty"),
+            Ok(Some(read)) => tracing::info!(
+                path = %path.display(),
+                items = read.items,
+                bytes = read.bytes,
+                expired = read.expired,
+                refused = read.refused,
+                ms = start.elapsed().as_millis() as u64,
+                "snapshot read"
+            ),
+            Err(error) if self.options.ignore_bad => {
+                cache.flush_all(cache.now());
+                let bad = beside(path, ".bad");
+                // Where it cannot be kept it is overwritten by the next one, which is what was asked for.
+                let kept = fs::rename(path, &bad).is_ok();
+                tracing::error!(%error, kept, "the snapshot cannot be used: the cache is empty");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Writes the file.
+    pub(crate) fn keep(&self, cache: &Cache) -> Result<(), SnapshotError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(cache)
+    }
+
+    /// Writes the file in a thread of its own, unless it is being written already.
+    pub(crate) fn keep_beside(&self, cache: &Arc<Cache>) {
+        let (keeper, cache) = (self.clone(), cache.clone());
+        let write = move || match keeper.writing.try_lock() {
+            Ok(_writing) => {
+                // The error is told where it happened; the server goes on.
+                let _ = keeper.write(&cache);
+            }
+            Err(_) => tracing::warn!("a snapshot is being written already"),
+        };
+        let spawned = thread::Builder::new()
+            .name("snapshot".to_owned())
+            .spawn(write);
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread to write a snapshot");
+        }
+    }
+
+    fn write(&self, cache: &Cache) -> Result<(), SnapshotError> {
+        let path = &self.options.path;
+        let start = Instant::now();
+        match write_snapshot(cache, path) {
+            Ok(written) => {
+                tracing::info!(
+                    path = %path.display(),
+                    items = written.items,
+                    bytes = written.bytes,
+                    ms = start.elapsed().as_millis() as u64,
+                    "snapshot written"
+                );
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "the snapshot cannot be written");
+                Err(error)
+            }
+        }
+    }
+}

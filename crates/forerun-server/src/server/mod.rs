@@ -1,0 +1,287 @@
+//! A running server: threads, sockets, and what becomes of them.
+//!
+//! ```text
+//!   front       accepts, hands connections out in turn, the cache's clock, snapshots, the end
+//!   worker      a thread: its poll, its connections; reads, answers, writes, and never waits for one of them
+//!   connection  transport, input, session, output       connections  who there is: limit, counts, list
+//!   keeper      the snapshot file                        control      what is asked from outside
+//! ```
+
+mod connection;
+mod connections;
+mod control;
+mod front;
+mod keeper;
+mod options;
+mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use forerun_cache::Cache;
+use mio::{Poll, Token, Waker};
+
+use crate::auth::Users;
+use crate::error::Error;
+use crate::net::{Address, Listener};
+use crate::settings::Settings;
+use crate::shared::{ConnectionStats, Host, Shared};
+use crate::snapshot::SnapshotError;
+
+use connections::Connections;
+use control::Control;
+use front::{Front, Waiting};
+use keeper::Keeper;
+pub use options::{ServerOptions, SnapshotOptions};
+use worker::{Setup, Worker};
+
+/// A server that runs, in threads of its own.
+///
+/// ```
+/// use forerun_cache::{Cache, CacheOptions};
+/// use forerun_server::{Listen, Server, ServerOptions};
+/// use std::sync::Arc;
+///
+/// let cache = Arc::new(Cache::new(CacheOptions::default())?);
+/// let options = ServerOptions::new(Listen::parse("127.0.0.1:0", 11211)?);
+/// let server = Server::start(options, cache)?;
+/// println!("listening on {}", server.addresses()[0]);
+/// server.drain();
+/// server.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it asks it to drain and does not wait.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<Address>,
+    shared: Arc<Shared>,
+    control: Control,
+    front: Option<JoinHandle<Result<(), Ended>>>,
+}
+
+/// Why a server ended before it was asked to, or not as it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The system failed a thread in what no connection can cause.
+    #[error("the server ended by a fault of the system")]
+    Io(#[source] io::Error),
+    /// A thread panicked, which is a bug.
+    #[error("a thread of the server panicked")]
+    Panic,
+    /// All was served, and the snapshot at the end could not be written.
+    #[error(transparent)]
+    Snapshot(SnapshotError),
+}
+
+/// What sessions ask of the server around them.
+struct Around(Arc<Connections>);
+
+impl Host for Around {
+    fn connection_stats(&self) -> ConnectionStats {
+        self.0.stats()
+    }
+
+    fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
+        self.0.describe(line);
+    }
+}
+
+impl Server {
+    /// Reads what is to be read, binds the listeners, and serves.
+    ///
+    /// # Errors
+    /// Any [`Error`]; then nothing is bound and no thread is left.
+    pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
+        options.check()?;
+        // The cache may be older than its server: its clock is right from here on.
+        cache.tick();
+        let tls = options.tls.as_ref().map(|tls| tls.load()).transpose()?;
+        let users = options.auth_file.as_deref().map(Users::load).transpose()?;
+        let keeper = options.snapshot.clone().map(Keeper::new);
+        if let Some(keeper) = &keeper {
+            keeper.restore(&cache)?;
+        }
+        let listeners = options
+            .listen
+            .iter()
+            .map(Listener::bind)
+            .collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<Address> = listeners.iter().map(|one| one.address.clone()).collect();
+
+        let connections = Arc::new(Connections::new(options.connection_limit));
+        let settings = told(&options, &addresses, &cache);
+        let host = Box::new(Around(connections.clone()));
+        let shared = Arc::new(Shared::new(settings, cache.clone(), host));
+        let start = |what| move |source| Error::Start { what, source };
+        let poll = Poll::new().map_err(start("a poll"))?;
+        let waker = Waker::new(poll.registry(), front::WAKE).map_err(start("a poll"))?;
+        let control = Control::new(waker);
+        let mut front = Front {
+            poll,
+            listeners: waiting(listeners),
+            workers: Vec::new(),
+            threads: Vec::new(),
+            connections: connections.clone(),
+            control: control.clone(),
+            cache,
+            keeper,
+            drain_timeout: options.drain_timeout,
+            next_worker: 0,
+        };
+        for (number, waiting) in front.listeners.iter_mut().enumerate() {
+            let registry = front.poll.registry();
+            let registered = waiting.listener.register(registry, Token(number));
+            registered.map_err(start("a poll"))?;
+        }
+        let setup = Setup {
+            shared: shared.clone(),
+            connections,
+            control: control.clone(),
+            tls,
+            users: users.map(Arc::new),
+            idle_timeout_s: options.idle_timeout.as_secs(),
+        };
+        for number in 0..options.threads {
+            let (worker, handle) = Worker::new(setup.clone()).map_err(start("a poll"))?;
+            let control = control.clone();
+            let run = move || {
+                // However a worker ends, the server does not go on without it.
+                let _end = DrainOnDrop(control);
+                worker.run()
+            };
+            let thread = thread::Builder::new().name(format!("worker-{number}"));
+            front
+                .threads
+                .push(thread.spawn(run).map_err(start("a thread"))?);
+            front.workers.push(handle);
+        }
+        let thread = thread::Builder::new().name("front".to_owned());
+        let front = thread
+            .spawn(move || front.run())
+            .map_err(start("a thread"))?;
+        for address in &addresses {
+            tracing::info!(%address, "listening");
+        }
+        Ok(Server {
+            addresses,
+            shared,
+            control,
+            front: Some(front),
+        })
+    }
+
+    /// Where it listens, in the order asked for, with the ports it was given.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// What its sessions share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Asks it to end: no new connections, what was received is answered, the snapshot is written. It returns at once.
+    pub fn drain(&self) {
+        self.control.drain();
+    }
+
+    /// Asks for a snapshot now, beside its work. It returns at once; without a snapshot file it does nothing.
+    pub fn snapshot(&self) {
+        self.control.snapshot();
+    }
+
+    /// What can ask it to drain from another thread, while this one waits.
+    pub fn remote(&self) -> Remote {
+        Remote(self.control.clone())
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn wait(mut self) -> Result<(), Ended> {
+        match self.front.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) => Err(Ended::Panic),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.control.drain();
+    }
+}
+
+/// Asks things of a server from any thread.
+#[derive(Clone, Debug)]
+pub struct Remote(Control);
+
+impl Remote {
+    /// As [`Server::drain`].
+    pub fn drain(&self) {
+        self.0.drain();
+    }
+
+    /// As [`Server::snapshot`].
+    pub fn snapshot(&self) {
+        self.0.snapshot();
+    }
+}
+
+struct DrainOnDrop(Control);
+
+impl Drop for DrainOnDrop {
+    fn drop(&mut self) {
+        self.0.drain();
+    }
+}
+
+fn waiting(listeners: Vec<Listener>) -> Vec<Waiting> {
+    let name = |listener: &Listener| listener.address.to_string().into();
+    listeners
+        .into_iter()
+        .map(|listener| Waiting {
+            name: name(&listener),
+            listener,
+            ready: false,
+        })
+        .collect()
+}
+
+/// The settings with what this server knows better.
+fn told(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
+    let tcp = addresses.iter().find_map(|address| match address {
+        Address::Tcp(address) => Some(address.port()),
+        Address::Unix { .. } => None,
+    });
+    let unix = addresses.iter().find_map(|address| match address {
+        Address::Tcp(_) => None,
+        Address::Unix { path, .. } => Some(path.display().to_string()),
+    });
+    let interfaces: Vec<String> = addresses
+        .iter()
+        .filter_map(|address| match address {
+            Address::Tcp(address) => Some(address.ip().to_string()),
+            Address::Unix { .. } => None,
+        })
+        .collect();
+    Settings {
+        item_size_max_bytes: cache.options().max_item_bytes,
+        memory_limit_bytes: cache.options().memory_limit_bytes as u64,
+        evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
+        auth_enabled: options.auth_file.is_some(),
+        max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
+        tcp_port: tcp.unwrap_or(0),
+        unix_socket: unix,
+        interfaces: interfaces.join(","),
+        threads: options.threads as u32,
+        idle_timeout_s: u32::try_from(options.idle_timeout.as_secs()).unwrap_or(u32::MAX),
+        tls_enabled: options.tls.is_some(),
+        ..options.settings.clone()
+    }
+}

@@ -1,0 +1,257 @@
+//! A cache's content in a file, from one server's end to the next one's start. `docs/format.md` draws the file.
+//!
+//! ```text
+//!   write   cache ── scan ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
+//!   read    FILE ──> frames, checked ──> records ──> cache
+//! ```
+//!
+//! What is written is what was there while it was written: the server goes on, so two items of a snapshot may be of two
+//! moments. Items that are stale or claimed are left out: they wait for a client that brings a new value.
+
+mod frames;
+mod record;
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forerun_cache::{Cache, Cursor};
+
+use frames::{FrameReader, FrameWriter};
+use record::{Read as Next, read_record, write_end, write_record};
+
+/// The file's first bytes.
+const MAGIC: [u8; 8] = *b"FORECACH";
+/// The version of the format.
+const VERSION: u32 = 1;
+/// Bytes of the header: magic, version, time, checksum.
+const HEADER_BYTES: usize = 24;
+
+/// Why a snapshot cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The system's fault.
+    #[error("snapshot: cannot {doing} {}", path.display())]
+    Io {
+        /// What was to be done.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file begins with something else.
+    #[error("snapshot: {} is no snapshot of a cache", path.display())]
+    NotASnapshot {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is of another version of the format.
+    #[error("snapshot: {} is of version {version} of the format, this program reads {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The file is not as it was written.
+    #[error("snapshot: {} is damaged: {what} near byte {offset}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+    },
+}
+
+/// What was written or read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotStats {
+    /// Items.
+    pub items: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Of a file that was read: items that had expired meanwhile.
+    pub expired: u64,
+    /// Of a file that was read: items for which this cache has no room.
+    pub refused: u64,
+}
+
+/// Writes the cache's content to `path`: whole, or the file that was there stays.
+///
+/// # Errors
+/// [`SnapshotError::Io`].
+pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, SnapshotError> {
+    let new = beside(path, ".new");
+    let failed = |doing, path: &Path| {
+        let path = path.to_owned();
+        move |source| SnapshotError::Io {
+            doing,
+            path,
+            source,
+        }
+    };
+    let file = File::create(&new).map_err(failed("create", &new))?;
+    let stats = write_to(cache, &file, unix_s()).map_err(failed("write", &new))?;
+    file.sync_all().map_err(failed("sync", &new))?;
+    fs::rename(&new, path).map_err(failed("replace", path))?;
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(failed("sync the directory of", path))?;
+    Ok(stats)
+}
+
+/// Puts the content of the snapshot at `path` into `cache`; `None` where there is no such file.
+///
+/// After an error the cache may hold a part of it, checked but not all.
+///
+/// # Errors
+/// Any [`SnapshotError`].
+pub fn read_snapshot(cache: &Cache, path: &Path) -> Result<Option<SnapshotStats>, SnapshotError> {
+    let failed = |source| SnapshotError::Io {
+        doing: "read",
+        path: path.to_owned(),
+        source,
+    };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    match read_from(cache, BufReader::with_capacity(1 << 20, file), unix_s()) {
+        Ok(stats) => Ok(Some(stats)),
+        Err(Fault::Io(source)) => Err(failed(source)),
+        Err(Fault::NotASnapshot) => Err(SnapshotError::NotASnapshot {
+            path: path.to_owned(),
+        }),
+        Err(Fault::Version(version)) => Err(SnapshotError::Version {
+            path: path.to_owned(),
+            version,
+        }),
+        Err(Fault::Damaged { what, offset }) => Err(SnapshotError::Damaged {
+            path: path.to_owned(),
+            what,
+            offset,
+        }),
+    }
+}
+
+/// The name of a file that stands beside `path` for a while.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// A fault of the bytes, without a file's name.
+#[derive(Debug)]
+enum Fault {
+    Io(io::Error),
+    NotASnapshot,
+    Version(u32),
+    Damaged { what: &'static str, offset: u64 },
+}
+
+fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[12..20].copy_from_slice(&now_unix_s.to_le_bytes());
+    let checksum = crc32c::crc32c(&header[..20]);
+    header[20..].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<SnapshotStats> {
+    to.write_all(&header(now_unix_s))?;
+    let mut frames = FrameWriter::new(to);
+    let mut items = 0;
+    let mut failed = Ok(());
+    let mut at = Some(Cursor::default());
+    while let (Some(cursor), Ok(())) = (at, &failed) {
+        // A guard a part, so that the cache can use what it gives up meanwhile.
+        at = cache.pin().scan(cursor, |item| {
+            if failed.is_ok() && !item.is_stale() && !item.is_claimed() {
+                failed = write_record(&mut frames, &item, cache.now(), now_unix_s);
+                items += u64::from(failed.is_ok());
+            }
+        });
+    }
+    failed?;
+    write_end(&mut frames, items)?;
+    let bytes = frames.finish()? + HEADER_BYTES as u64;
+    Ok(SnapshotStats {
+        items,
+        bytes,
+        ..SnapshotStats::default()
+    })
+}
+
+fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
+    let mut header = [0; HEADER_BYTES];
+    match from.read_exact(&mut header) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(Fault::NotASnapshot);
+        }
+        read => read.map_err(Fault::Io)?,
+    }
+    if header[..8] != MAGIC {
+        return Err(Fault::NotASnapshot);
+    }
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+    if word(8) != VERSION {
+        return Err(Fault::Version(word(8)));
+    }
+    if word(20) != crc32c::crc32c(&header[..20]) {
+        return Err(Fault::Damaged {
+            what: "the header's checksum is wrong",
+            offset: 0,
+        });
+    }
+    let mut frames = FrameReader::new(from, HEADER_BYTES as u64);
+    let mut stats = SnapshotStats::default();
+    let mut value = Vec::new();
+    loop {
+        match read_record(&mut frames, cache, &mut value, now_unix_s)? {
+            Next::Stored => stats.items += 1,
+            Next::Expired => stats.expired += 1,
+            Next::Refused => stats.refused += 1,
+            Next::End { items } => {
+                let read = stats.items + stats.expired + stats.refused;
+                if items != read || !frames.is_at_end()? {
+                    return Err(frames.damaged("the number of items is wrong"));
+                }
+                stats.bytes = frames.offset();
+                return Ok(stats);
+            }
+        }
+    }
+}
+
+/// Reads bytes as a snapshot into a small cache: whatever they are, this ends and does not panic.
+#[doc(hidden)]
+pub fn fuzz_snapshot(bytes: &[u8]) {
+    let options = forerun_cache::CacheOptions {
+        memory_limit_bytes: 4 << 20,
+        max_item_bytes: 1 << 20,
+        ..Default::default()
+    };
+    if let Ok(cache) = Cache::new(options) {
+        // An error is as good an end as any.
+        let _ = read_from(&cache, bytes, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! One item in a snapshot.
+//!
+//! ```text
+//!   item  ┌─────────┬───────┬────────────┬─────┬───────────┬─────┬───────┐
+//!         │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │
+//!         │ 1, > 0  │ 4     │ 8          │ 8   │ 4         │     │       │
+//!         └─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
+//!   end   ┌─────────┬───────┐
+//!         │ 0       │ items │      how many there were; nothing follows
+//!         │ 1       │ 8     │
+//!         └─────────┴───────┘
+//! ```
+
+use std::io::{self, Write};
+
+use forerun_cache::{Cache, Expiry, Item, MAX_KEY_BYTES, Store, Stored, Value};
+
+use super::Fault;
+use super::frames::{FRAME_BYTES, FrameReader};
+
+/// Bytes of a record before its key.
+const HEAD_BYTES: usize = 1 + 4 + 8 + 8 + 4;
+
+/// Writes an item. `now_s` is the cache's clock, `now_unix_s` the same moment for everybody else.
+pub(super) fn write_record(
+    to: &mut impl Write,
+    item: &Item<'_>,
+    now_s: u32,
+    now_unix_s: u64,
+) -> io::Result<()> {
+    let expires_at = match item.expiry() {
+        Expiry::Never => 0,
+        Expiry::At(second) => now_unix_s + u64::from(second.saturating_sub(now_s)),
+    };
+    let mut head = Vec::with_capacity(HEAD_BYTES + MAX_KEY_BYTES);
+    // Keys have at most MAX_KEY_BYTES = 250 bytes, values at most 1 GiB.
+    head.push(item.key().len() as u8);
+    head.extend_from_slice(&item.flags().to_le_bytes());
+    head.extend_from_slice(&expires_at.to_le_bytes());
+    head.extend_from_slice(&item.cas().to_le_bytes());
+    head.extend_from_slice(&(item.value().len() as u32).to_le_bytes());
+    head.extend_from_slice(item.key());
+    to.write_all(&head)?;
+    to.write_all(item.value())
+}
+
+/// Writes what stands behind the last item.
+pub(super) fn write_end(to: &mut impl Write, items: u64) -> io::Result<()> {
+    to.write_all(&[0])?;
+    to.write_all(&items.to_le_bytes())
+}
+
+/// What a record was.
+pub(super) enum Read {
+    /// An item, which is in the cache now.
+    Stored,
+    /// An item that has expired.
+    Expired,
+    /// An item that this cache does not take.
+    Refused,
+    /// The end, and the number of items before it.
+    End {
+        /// How many.
+        items: u64,
+    },
+}
+
+/// Reads a record and stores its item. `value` is memory to use again.
+pub(super) fn read_record<R: io::Read>(
+    from: &mut FrameReader<R>,
+    cache: &Cache,
+    value: &mut Vec<u8>,
+    now_unix_s: u64,
+) -> Result<Read, Fault> {
+    let mut key_len = [0];
+    from.take(&mut key_len)?;
+    let key_len = usize::from(key_len[0]);
+    if key_len == 0 {
+        let mut items = [0; 8];
+        from.take(&mut items)?;
+        let items = u64::from_le_bytes(items);
+        return Ok(Read::End { items });
+    }
+    if key_len > MAX_KEY_BYTES {
+        return Err(from.damaged("a key is too long"));
+    }
+    let mut head = [0; HEAD_BYTES - 1];
+    from.take(&mut head)?;
+    let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| head[at + byte]));
+    let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+    let (flags, expires_at, cas) = (u32_at(0), u64_at(4), u64_at(12));
+    let value_len = u32_at(20) as usize;
+    let mut key = [0; MAX_KEY_BYTES];
+    let key = &mut key[..key_len];
+    from.take(key)?;
+
+    let left_s = expires_at.saturating_sub(now_unix_s);
+    if expires_at != 0 && left_s == 0 {
+        skip(from, value_len)?;
+        return Ok(Read::Expired);
+    }
+    let expiry = match expires_at {
+        0 => Expiry::Never,
+        // The clock ends in 136 years, and so do items that would stay longer.
+        _ => Expiry::At(
+            cache
+                .now()
+                .saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX)),
+        ),
+    };
+    let value: Value<'_> = if value_len <= FRAME_BYTES {
+        value.resize(value_len, 0);
+        from.take(value)?;
+        value.as_slice().into()
+    } else if let Ok(mut buffer) = cache.value_buffer(value_len) {
+        while !buffer.is_full() {
+            let room = buffer.unfilled();
+            let count = room.len().min(FRAME_BYTES);
+            from.take(&mut room[..count])?;
+            buffer.advance(count);
+        }
+        buffer.into()
+    } else {
+        skip(from, value_len)?;
+        return Ok(Read::Refused);
+    };
+    let stored = cache.store(Store {
+        flags,
+        expiry,
+        new_cas: Some(cas),
+        ..Store::set(key, value)
+    });
+    Ok(match stored {
+        Stored::Stored { .. } => Read::Stored,
+        _ => Read::Refused,
+    })
+}
+
+fn skip<R: io::Read>(from: &mut FrameReader<R>, count: usize) -> Result<(), Fault> {
+    let mut left = count;
+    let mut into = [0; 4096];
+    while left > 0 {
+        let now = left.min(into.len());
+        from.take(&mut into[..now])?;
+        left -= now;
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! A snapshot brings back what was there, and nothing else, whatever becomes of its bytes.
+
+use super::*;
+use forerun_cache::{CacheOptions, Expiry, Store};
+use proptest::prelude::*;
+
+const NOW_UNIX_S: u64 = 1_800_000_000;
+
+fn cache() -> Cache {
+    Cache::new(CacheOptions {
+        memory_limit_bytes: 64 << 20,
+        max_item_bytes: 8 << 20,
+        ..CacheOptions::default()
+    })
+    .expect("a cache")
+}
+
+fn written(cache: &Cache) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let stats = write_to(cache, &mut bytes, NOW_UNIX_S).expect("memory can be written");
+    assert_eq!(stats.bytes, bytes.len() as u64);
+    bytes
+}
+
+/// An item as it must come back: value, flags, CAS number, seconds to live.
+fn item(cache: &Cache, key: &[u8]) -> Option<(Vec<u8>, u32, u64, Option<u32>)> {
+    let guard = cache.pin();
+    let item = guard.peek(key)?;
+    let left = match item.expiry() {
+        Expiry::Never => None,
+        Expiry::At(second) => Some(second - cache.now()),
+    };
+    Some((item.value().to_vec(), item.flags(), item.cas(), left))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn what_was_there_is_there_again(
+        items in proptest::collection::hash_map(
+            proptest::collection::vec(any::<u8>(), 1..40),
+            (proptest::collection::vec(any::<u8>(), 0..600), any::<u32>(), 0_u32..100),
+            0..60,
+        ),
+        later_s in 0_u64..100,
+    ) {
+        let before = cache();
+        before.advance(50);
+        for (key, (value, flags, live_s)) in &items {
+            let expiry = match live_s {
+                0 => Expiry::Never,
+                live_s => Expiry::At(50 + live_s),
+            };
+            before.store(Store { flags: *flags, expiry, ..Store::set(key, value.as_slice()) });
+        }
+        let bytes = written(&before);
+        let after = cache();
+        after.advance(7);
+        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s).expect("it is whole");
+        prop_assert_eq!(stats.items + stats.expired, items.len() as u64);
+        for key in items.keys() {
+            let expected = item(&before, key).and_then(|(value, flags, cas, left)| match left {
+                Some(left) if u64::from(left) <= later_s => None,
+                Some(left) => Some((value, flags, cas, Some(left - later_s as u32))),
+                None => Some((value, flags, cas, None)),
+            });
+            prop_assert_eq!(item(&after, key), expected);
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_found(at in any::<prop::sample::Index>(), mask in 1_u8..) {
+        let before = cache();
+        for number in 0..100_u32 {
+            before.store(Store::set(&number.to_le_bytes(), b"a value of some length"));
+        }
+        let mut bytes = written(&before);
+        let at = at.index(bytes.len());
+        bytes[at] ^= mask;
+        prop_assert!(read_from(&cache(), bytes.as_slice(), NOW_UNIX_S).is_err(), "byte {}", at);
+    }
+
+    #[test]
+    fn any_bytes_end_in_words(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut snapshot = header(NOW_UNIX_S).to_vec();
+        snapshot.extend_from_slice(&bytes);
+        prop_assert!(read_from(&cache(), snapshot.as_slice(), NOW_UNIX_S).is_err());
+    }
+}
+
+#[test]
+fn every_cut_is_found() {
+    let before = cache();
+    for number in 0..20_u32 {
+        before.store(Store::set(&number.to_le_bytes(), b"value"));
+    }
+    let bytes = written(&before);
+    for end in 0..bytes.len() {
+        assert!(
+            read_from(&cache(), &bytes[..end], NOW_UNIX_S).is_err(),
+            "{end}"
+        );
+    }
+    let mut more = bytes.clone();
+    more.push(0);
+    assert!(read_from(&cache(), more.as_slice(), NOW_UNIX_S).is_err());
+}
+
+#[test]
+fn a_value_of_many_frames_comes_back_and_one_too_large_is_counted() {
+    let before = cache();
+    let value: Vec<u8> = (0..3_000_000_u32).map(|byte| (byte % 251) as u8).collect();
+    before.store(Store::set(b"large", value.as_slice()));
+    before.store(Store::set(b"small", b"x"));
+    let bytes = written(&before);
+    let after = cache();
+    let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S).expect("it is whole");
+    assert_eq!(stats.items, 2);
+    assert_eq!(item(&after, b"large").expect("it is there").0, value);
+
+    let small = Cache::new(CacheOptions::default()).expect("a cache");
+    let stats = read_from(&small, bytes.as_slice(), NOW_UNIX_S).expect("it is whole");
+    assert_eq!((stats.items, stats.refused), (1, 1));
+    assert!(item(&small, b"small").is_some());
+}
+
+#[test]
+fn faults_are_told_apart_and_name_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    assert_eq!(read_snapshot(&cache(), &path).expect("none"), None);
+    let told = |bytes: &[u8]| {
+        fs::write(&path, bytes).expect("a file");
+        let error = read_snapshot(&cache(), &path).expect_err("it is bad");
+        assert!(error.to_string().contains("cache.snapshot"), "{error}");
+        error
+    };
+    assert!(matches!(
+        told(b"GIF89a"),
+        SnapshotError::NotASnapshot { .. }
+    ));
+    let mut other = header(NOW_UNIX_S);
+    other[8] = 2;
+    assert!(matches!(
+        told(&other),
+        SnapshotError::Version { version: 2, .. }
+    ));
+    assert!(matches!(
+        told(&header(NOW_UNIX_S)),
+        SnapshotError::Damaged { offset: 24, .. }
+    ));
+
+    write_snapshot(&cache(), &path).expect("it replaces what was there");
+    assert!(
+        read_snapshot(&cache(), &path)
+            .expect("it is whole")
+            .is_some()
+    );
+    let missing = dir.path().join("none/cache.snapshot");
+    let error = write_snapshot(&cache(), &missing).expect_err("there is no directory");
+    assert!(
+        matches!(
+            error,
+            SnapshotError::Io {
+                doing: "create",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
