@@ -9,7 +9,31 @@
 """
 
 from forerun import errors
-from forerun._forerun import Cache, Db, Items, Snapshot, WriteBatch, __version__
+from forerun._forerun import (
+    Cache,
+    Copied,
+    Db,
+    Items,
+    Snapshot,
+    WriteBatch,
+    __version__,
+    device_info,
+    gather,
+    scatter,
+)
 from forerun.errors import Error
 
-__all__ = ["Cache", "Db", "Error", "Items", "Snapshot", "WriteBatch", "__version__", "errors"]
+__all__ = [
+    "Cache",
+    "Copied",
+    "Db",
+    "Error",
+    "Items",
+    "Snapshot",
+    "WriteBatch",
+    "__version__",
+    "device_info",
+    "errors",
+    "gather",
+    "scatter",
+]

@@ -7,7 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self, disjoint_base
 
-__all__ = ["Cache", "Db", "Items", "Reader", "Snapshot", "WriteBatch", "__version__"]
+__all__ = [
+    "Cache",
+    "Copied",
+    "Db",
+    "Items",
+    "Reader",
+    "Snapshot",
+    "WriteBatch",
+    "__version__",
+    "device_info",
+    "gather",
+    "scatter",
+]
 
 # `bytes`, or text that is taken as UTF-8.
 _Bytes = bytes | bytearray | str
@@ -18,6 +30,30 @@ _T = TypeVar("_T")
 
 __version__: str
 
+# What has rows in the processor's memory: an array, or a tensor by DLPack.
+_Rows = Any
+_Indices = NDArray[np.int32] | NDArray[np.int64]
+_Pairs = _Indices | tuple[_Indices, _Indices]
+
+@final
+class Copied:
+    @property
+    def rows(self) -> int: ...
+    @property
+    def zeroed(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def out_of_range(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+def gather(
+    host: _Rows, device: _Rows, pairs: _Pairs, *, absent: Literal["skip", "zero"] = "skip", threads: int = 1
+) -> Copied: ...
+def scatter(
+    device: _Rows, host: _Rows, pairs: _Pairs, *, absent: Literal["skip", "zero"] = "skip", threads: int = 1
+) -> Copied: ...
+def device_info() -> dict[str, Any]: ...
 @final
 class Items(Iterator[_T], Generic[_T]):
     def __next__(self) -> _T: ...

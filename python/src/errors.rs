@@ -55,6 +55,11 @@ pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
     }
 }
 
+/// The exception for a row copy that cannot be made, with its words.
+pub(crate) fn refusal(refusal: forerun::gpu::gather::Refusal) -> PyErr {
+    invalid(refusal.to_string())
+}
+
 /// What does not fit in memory.
 pub(crate) fn too_large(words: &str) -> PyErr {
     exceptions::MemoryLimitError::new_err(words.to_owned())

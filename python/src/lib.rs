@@ -17,6 +17,7 @@
 mod cache;
 mod db;
 mod errors;
+mod gather;
 mod items;
 mod keys;
 mod reader;
@@ -29,6 +30,8 @@ mod module {
     use crate::cache::Cache;
     #[pymodule_export]
     use crate::db::{Db, SnapshotView, WriteBatch};
+    #[pymodule_export]
+    use crate::gather::{Copied, device_info, gather, scatter};
     #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]

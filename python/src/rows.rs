@@ -1,7 +1,8 @@
 //! Values of a batch, copied into the rows of an array that the caller has.
 
 use numpy::{
-    PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray1, PyReadwriteArray2, PyUntypedArrayMethods,
+    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2,
+    PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
 
@@ -21,7 +22,7 @@ impl<'py> Rows<'py> {
         out: &Bound<'py, PyAny>,
         found: Option<Bound<'py, PyArray1<bool>>>,
     ) -> PyResult<Rows<'py>> {
-        let bytes = byte_rows(out)?;
+        let bytes = writable_rows(out, "out")?;
         let found = found.unwrap_or_else(|| PyArray1::zeros(out.py(), keys, false));
         let noted = found
             .try_readwrite()
@@ -64,14 +65,43 @@ impl<'py> Rows<'py> {
     }
 }
 
+/// An array's rows as bytes that can be written, without a copy.
+pub(crate) fn writable_rows<'py>(
+    array: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<PyReadwriteArray2<'py, u8>> {
+    byte_rows(array, name)?
+        .try_readwrite()
+        .map_err(|error| invalid(format!("`{name}` cannot be written: {error}")))
+}
+
 /// An array's rows as bytes, without a copy.
-fn byte_rows<'py>(array: &Bound<'py, PyAny>) -> PyResult<PyReadwriteArray2<'py, u8>> {
-    let is_usable = array.hasattr("flags")? && {
-        let flags = array.getattr("flags")?;
-        flags.getattr("c_contiguous")?.is_truthy()? && flags.getattr("writeable")?.is_truthy()?
+pub(crate) fn readable_rows<'py>(
+    array: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<PyReadonlyArray2<'py, u8>> {
+    byte_rows(array, name)?
+        .try_readonly()
+        .map_err(|error| invalid(format!("`{name}` cannot be read: {error}")))
+}
+
+/// A view of an array, or of what gives one by DLPack, as bytes of shape (rows, bytes of a row).
+fn byte_rows<'py>(array: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray2<u8>>> {
+    let py = array.py();
+    let array = if !array.hasattr("flags")? && array.hasattr("__dlpack__")? {
+        &py.import("numpy")?.call_method1("from_dlpack", (array,))?
+    } else {
+        array
     };
-    if !is_usable {
-        return Err(invalid("`out` is a C-contiguous array that can be written"));
+    let is_contiguous = array.hasattr("flags")?
+        && array
+            .getattr("flags")?
+            .getattr("c_contiguous")?
+            .is_truthy()?;
+    if !is_contiguous {
+        return Err(invalid(format!(
+            "`{name}` is to be a C-contiguous array in the processor's memory"
+        )));
     }
     let rows: usize = array.len()?;
     let bytes: usize = array.getattr("nbytes")?.extract()?;
@@ -81,9 +111,6 @@ fn byte_rows<'py>(array: &Bound<'py, PyAny>) -> PyResult<PyReadwriteArray2<'py, 
         .call_method1("reshape", (-1,))?
         .call_method1("view", ("uint8",))?
         .call_method1("reshape", (shape,))?;
-    let view = view
-        .cast_into::<PyArray2<u8>>()
-        .map_err(|error| invalid(format!("`out` cannot be seen as bytes: {error}")))?;
-    view.try_readwrite()
-        .map_err(|error| invalid(format!("`out` cannot be written: {error}")))
+    view.cast_into::<PyArray2<u8>>()
+        .map_err(|error| invalid(format!("`{name}` cannot be seen as bytes: {error}")))
 }

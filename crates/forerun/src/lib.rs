@@ -116,6 +116,21 @@ pub mod cache {
     pub use forerun_cache::*;
 }
 
+/// Scattered rows between host memory and a GPU's, in one launch; the same on the processor where there is none.
+///
+/// ```
+/// use forerun::gpu::gather::{Spec, cpu};
+///
+/// let (host, mut device) = ([10u8, 11, 20, 21, 30, 31], [0u8; 4]);
+/// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, 0, 1]))?;
+/// cpu::gather(&host, &mut device, &Spec::dense(2, 3, 2), &pairs, cpu::Extras::default())?;
+/// assert_eq!(device, [30, 31, 10, 11]);
+/// # Ok::<(), forerun::gpu::gather::Refusal>(())
+/// ```
+pub mod gpu {
+    pub use forerun_gpu::*;
+}
+
 /// What most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
     pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};

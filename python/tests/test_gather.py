@@ -1,0 +1,86 @@
+"""`forerun.gather` and `forerun.scatter` against NumPy's indexing."""
+
+import forerun
+import numpy as np
+import pytest
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("columns", [1, 7, 164])
+def test_agrees_with_fancy_indexing(dtype, threads, columns):
+    host = RNG.random((500, columns), dtype=np.float32)
+    sources = RNG.integers(0, 500, 200).astype(dtype)
+    places = RNG.permutation(300)[:200].astype(dtype)
+    device, expected = np.zeros((2, 300, columns), np.float32)
+    expected[places] = host[sources]
+    copied = forerun.gather(host, device, np.stack([sources, places], axis=1), threads=threads)
+    assert copied.rows == 200
+    assert (device == expected).all()
+
+    back, expected = np.zeros((2, 500, columns), np.float32)
+    to = RNG.permutation(500)[:200].astype(dtype)
+    expected[to] = device[places]
+    assert forerun.scatter(device, back, (places, to), threads=threads).rows == 200
+    assert (back == expected).all()
+
+
+def test_an_index_that_names_no_row_is_skipped_zeroed_and_counted():
+    host = np.arange(1, 7, dtype=np.int64).reshape(3, 2)
+    device = np.full((3, 2), 9, dtype=np.int64)
+    pairs = np.array([[2, 0], [-1, 1], [0, -1], [7, 2]])
+    copied = forerun.gather(host, device, pairs)
+    assert (copied.rows, copied.skipped, copied.out_of_range) == (1, 3, 1)
+    assert device.tolist() == [[5, 6], [9, 9], [9, 9]]
+    assert forerun.gather(host, device, pairs, absent="zero").zeroed == 2
+    assert device.tolist() == [[5, 6], [0, 0], [0, 0]]
+
+
+def test_what_gives_memory_by_dlpack_is_used_where_it_lies():
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    host, device = np.arange(8.0).reshape(4, 2), np.zeros((2, 2))
+    forerun.gather(Tensor(host), Tensor(device), np.array([[3, 1]]))
+    assert device.tolist() == [[0, 0], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    "host, device, pairs, words",
+    [
+        (np.zeros((4, 2)), np.zeros((4, 3)), np.zeros((1, 2), np.int64), "16 bytes"),
+        (np.zeros((4, 2)), np.zeros((4, 2)), np.zeros((1, 3), np.int64), r"\(n, 2\)"),
+        (np.zeros((4, 2)), np.zeros((4, 2)), np.zeros((1, 2)), "int32 or int64"),
+        (np.zeros((4, 2)), np.zeros((4, 2)), (np.zeros(3, np.int64), np.zeros(2, np.int64)), "3"),
+        (np.zeros((4, 2)).T, np.zeros((2, 4)), np.zeros((1, 2), np.int64), "contiguous"),
+        ([1, 2], np.zeros((4, 2)), np.zeros((1, 2), np.int64), "host"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_words(host, device, pairs, words):
+    with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
+        forerun.gather(host, device, pairs)
+
+
+def test_memory_that_is_read_only_or_read_as_well_is_refused():
+    rows, pairs = np.zeros((4, 2)), np.zeros((1, 2), np.int64)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="written"):
+        forerun.gather(rows, rows, pairs)
+    frozen = np.zeros((4, 2))
+    frozen.flags.writeable = False
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="written"):
+        forerun.gather(rows, frozen, pairs)
+
+
+def test_the_machine_is_described():
+    info = forerun.device_info()
+    assert info["isa"]
+    assert bool(info["gpus"]) != bool(info["no_gpu_because"])
