@@ -40,7 +40,7 @@ pub mod wal;
 
 pub use batch::{Op, Ops, WriteBatch};
 pub use cache::CacheStats;
-pub use db::{BackPressure, Db, Iter, LevelStats, Snapshot, Stats, TreeWork};
+pub use db::{BackPressure, Db, Ingestion, Iter, LevelStats, Snapshot, Stats, TreeWork};
 pub use error::{Error, Result};
 pub use io::ReadBackend;
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};

@@ -31,6 +31,8 @@ enum Step {
     /// Lets go of a snapshot.
     Forget(usize),
     DeleteRange(Key, Key),
+    /// Sorted entries, of which a key may be there several times; and whether they are committed.
+    Ingest(Vec<(Key, Option<Vec<u8>>)>, bool),
     Flush,
     Compact,
     Close,
@@ -61,6 +63,13 @@ fn ends() -> impl Strategy<Value = Vec<bool>> {
 
 fn step() -> impl Strategy<Value = Step> {
     let value = || prop::collection::vec(any::<u8>(), 0..40);
+    // Half of them with large values, so that there are several runs and many places for them.
+    let large = || prop::collection::vec(any::<u8>(), 600..3000);
+    let some = |value: BoxedStrategy<Vec<u8>>| prop::option::weighted(0.8, value);
+    let ingested = prop_oneof![
+        prop::collection::vec((key(), some(value().boxed())), 0..12),
+        prop::collection::vec((key(), some(large().boxed())), 0..12),
+    ];
     let write = prop::collection::vec((key(), prop::option::weighted(0.7, value())), 0..8);
     prop_oneof![
         6 => (key(), value()).prop_map(|(key, value)| Step::Put(key, value)),
@@ -73,6 +82,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Snapshot),
         1 => any::<usize>().prop_map(Step::Forget),
         2 => (key(), key()).prop_map(|(start, end)| Step::DeleteRange(start, end)),
+        2 => (ingested, prop::bool::weighted(0.8))
+            .prop_map(|(entries, commits)| Step::Ingest(entries, commits)),
         1 => Just(Step::Flush),
         1 => Just(Step::Compact),
         1 => Just(Step::Close),
@@ -264,6 +275,35 @@ fn run(steps: &[Step], options: &Options) {
                     .0
                     .retain(|key, _| !is_inside(comparator, key, &start, &end));
             }
+            Step::Ingest(entries, commits) => {
+                let mut entries = entries.clone();
+                entries.sort_by(|a, b| comparator.compare(&a.0, &b.0));
+                let last = db.stats().last_sequence;
+                let mut ingestion = db.ingest();
+                let mut before = None;
+                for (key, value) in &entries {
+                    let added = match value {
+                        Some(value) => ingestion.add(key, value),
+                        None => ingestion.delete(key),
+                    };
+                    if before.replace(key) == Some(key) {
+                        assert!(matches!(added, Err(Error::OutOfOrder { .. })));
+                        continue;
+                    }
+                    added.unwrap();
+                    if *commits {
+                        model.apply(key, value);
+                    }
+                }
+                match commits {
+                    true => {
+                        let sequence = ingestion.commit().unwrap();
+                        assert_eq!(sequence, last + u64::from(!entries.is_empty()));
+                        assert_eq!(sequence, db.stats().last_sequence);
+                    }
+                    false => drop(ingestion),
+                }
+            }
             Step::Flush => db.flush().unwrap(),
             Step::Compact => db.compact().unwrap(),
             Step::Close => {
@@ -272,6 +312,10 @@ fn run(steps: &[Step], options: &Options) {
                 assert!(db.recovery().clean_close);
             }
             Step::Kill => {
+                // Snapshots die with the process.
+                for remembered in snapshots.drain(..) {
+                    check_snapshot(&remembered, comparator);
+                }
                 io = io.kill();
                 db = open(&io, options).unwrap();
                 assert_eq!(
@@ -283,6 +327,8 @@ fn run(steps: &[Step], options: &Options) {
         }
     }
     check_iter(db.iter(), model.entries(comparator, |_| true), &[false; 60]);
+    let verified = db.verify().unwrap();
+    assert!(verified.problems.is_empty(), "{:?}", verified.problems);
     // Snapshots see what they saw, whatever was written since, and after their store was closed
     // too.
     snapshots

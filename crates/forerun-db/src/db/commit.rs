@@ -101,14 +101,26 @@ impl Commit {
     pub(super) fn log(&self, payload: &[u8], ops: u32, sync: bool) -> Result<u64> {
         // The long part of the checksum needs no lock.
         let payload_checksum = crc32c::crc32c(payload);
+        self.append(ops, sync, |records| {
+            record::begin(records, payload, payload_checksum, ops);
+        })
+    }
+
+    /// Takes a sequence number for an ingestion, which is in the log, on stable storage, then.
+    pub(super) fn log_ingestion(&self) -> Result<u64> {
+        self.append(1, true, record::begin_ingestion)
+    }
+
+    /// Adds a record that takes so many sequence numbers, if any, and returns the first of them once it is written.
+    fn append(&self, numbers: u32, sync: bool, begin: impl FnOnce(&mut Vec<u8>)) -> Result<u64> {
         let mut queue = self.lock();
         queue.check()?;
         let ahead = queue.pending.ops;
-        if ops > 0 {
-            record::begin(&mut queue.pending.records, payload, payload_checksum, ops);
+        if numbers > 0 {
+            begin(&mut queue.pending.records);
             queue.pending.batches += 1;
         }
-        queue.pending.ops += u64::from(ops);
+        queue.pending.ops += u64::from(numbers);
         queue.pending.sync |= sync;
         let result = if queue.log.is_some() {
             self.lead(queue)

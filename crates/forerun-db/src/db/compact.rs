@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Inner;
+use super::open::new_table;
 use super::state::{State, Table};
 use super::stats::TreeWork;
 use super::write::Writer;
@@ -35,11 +36,26 @@ pub(super) struct Tree {
     counts: Counts,
 }
 
+/// What becomes of memtables when the runs change.
+enum Memtables<'a> {
+    Same,
+    /// This one, the oldest, is in runs.
+    Flushed(&'a Arc<Table>),
+    /// The only one there is, which is empty, makes way for another: everything up to a sequence number is in runs.
+    Ingested {
+        sequence: u64,
+        before: &'a Arc<Table>,
+        after: &'a Arc<Table>,
+    },
+}
+
 /// Relaxed throughout: counts order nothing.
 #[derive(Debug, Default)]
 struct Counts {
     flushes: AtomicU64,
     flushed_bytes: AtomicU64,
+    ingestions: AtomicU64,
+    ingested_bytes: AtomicU64,
     compactions: AtomicU64,
     compaction_read_bytes: AtomicU64,
     compaction_written_bytes: AtomicU64,
@@ -91,7 +107,7 @@ impl Inner {
                 .map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
             ..Edit::default()
         };
-        self.install(&edit, Some(table))?;
+        self.install(&edit, Memtables::Flushed(table))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
         counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -160,7 +176,7 @@ impl Inner {
             expired_sequence,
             ..Edit::default()
         };
-        self.install(&edit, None)
+        self.install(&edit, Memtables::Same)
     }
 
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
@@ -178,7 +194,7 @@ impl Inner {
             removed,
             ..Edit::default()
         };
-        self.install(&edit, None).map(|()| true)
+        self.install(&edit, Memtables::Same).map(|()| true)
     }
 
     /// Flushes, and compacts everything there is down to the last level.
@@ -205,7 +221,7 @@ impl Inner {
             .with_ranges(Arc::clone(&state.ranges))
             .with_expired(expired);
         let done = self.with_build(run_bytes, |build| compact(compaction, retain, build))?;
-        self.install(&done.edit, None)?;
+        self.install(&done.edit, Memtables::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -220,20 +236,59 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes a change of the runs durable, and shows it to readers. The memtable that was `flushed` goes with it, and
-    /// what of the log was for it.
-    fn install(&self, edit: &Edit, flushed: Option<&Arc<Table>>) -> Result<()> {
+    /// Puts runs that are newer than all else, and have all versions of this sequence number, into the tree. There is
+    /// nothing in memtables; `active`, which is held for writing, becomes another.
+    pub(super) fn install_ingestion(
+        &self,
+        runs: Vec<Arc<Run>>,
+        sequence: u64,
+        active: &mut Arc<Table>,
+    ) -> Result<()> {
+        let table = Arc::new(new_table(&self.options, self.options.memtable_bytes)?);
+        let counts = &self.tree.counts;
+        let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
+        let edit = Edit {
+            ingested: runs,
+            ..Edit::default()
+        };
+        let memtables = Memtables::Ingested {
+            sequence,
+            before: active,
+            after: &table,
+        };
+        self.install(&edit, memtables)?;
+        *active = table;
+        counts.ingestions.fetch_add(1, Ordering::Relaxed);
+        counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes a change of the runs durable, and shows it to readers. What of the log is in runs with it goes.
+    fn install(&self, edit: &Edit, memtables: Memtables<'_>) -> Result<()> {
         let mut catalog = self.tree.catalog();
-        let logged = flushed.map(|table| self.logged_after(&catalog, table.last_sequence()));
+        let flushed_sequence = match &memtables {
+            Memtables::Same => None,
+            Memtables::Flushed(table) => Some(table.last_sequence()),
+            Memtables::Ingested { sequence, .. } => Some(*sequence),
+        };
+        let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
         let levels = catalog.install(edit, logged)?;
-        let is_flushed =
-            |table: &Arc<Table>| flushed.is_some_and(|flushed| Arc::ptr_eq(flushed, table));
+        if let Memtables::Ingested { before, .. } = &memtables {
+            // Who still reads the state before must not go by a number that has the ingestion in it, or what is after.
+            before.freeze(self.visible.last());
+        }
         self.state.rcu(|state| {
             let mut state = State::clone(state);
             state.levels = Arc::clone(&levels);
             state.ranges = Arc::clone(catalog.ranges());
             state.expired_sequence = catalog.expired_sequence();
-            state.tables.retain(|table| !is_flushed(table));
+            match &memtables {
+                Memtables::Same => {}
+                Memtables::Flushed(flushed) => {
+                    state.tables.retain(|table| !Arc::ptr_eq(flushed, table));
+                }
+                Memtables::Ingested { after, .. } => state.tables = vec![Arc::clone(after)],
+            }
             state
         });
         drop(catalog);
@@ -244,7 +299,11 @@ impl Inner {
         Ok(())
     }
 
-    fn with_build<T>(&self, run_bytes: u64, f: impl FnOnce(&Build<'_>) -> Result<T>) -> Result<T> {
+    pub(super) fn with_build<T>(
+        &self,
+        run_bytes: u64,
+        f: impl FnOnce(&Build<'_>) -> Result<T>,
+    ) -> Result<T> {
         let numbers = Arc::clone(self.tree.catalog().numbers());
         f(&Build {
             io: &*self.io,
@@ -266,6 +325,8 @@ impl Inner {
         TreeWork {
             flushes: now(&counts.flushes),
             flushed_bytes: now(&counts.flushed_bytes),
+            ingestions: now(&counts.ingestions),
+            ingested_bytes: now(&counts.ingested_bytes),
             compactions: now(&counts.compactions),
             compaction_read_bytes: now(&counts.compaction_read_bytes),
             compaction_written_bytes: now(&counts.compaction_written_bytes),

@@ -63,19 +63,35 @@ impl Inner {
             if !self.has_room(&self.state.load(), full, limit_bytes) {
                 continue;
             }
-            let table = Arc::new(new_table(&self.options, limit_bytes)?);
-            // No write is under way, so all that were made are visible, and in this memtable or an older one.
-            full.freeze(self.visible.last());
-            self.state.rcu(|state| {
-                let mut state = State::clone(state);
-                state.tables.insert(0, Arc::clone(&table));
-                state
-            });
-            *active = table;
-            drop(active);
-            self.work.nudge();
-            return Ok(());
+            return self.freeze(&mut active, limit_bytes);
         }
+    }
+
+    /// Puts a memtable of this size before the one that takes writes. `active` is held for writing, and there is room.
+    fn freeze(&self, active: &mut Arc<Table>, limit_bytes: usize) -> Result<()> {
+        let table = Arc::new(new_table(&self.options, limit_bytes)?);
+        // No write is under way, so all that were made are visible, and in this memtable or an older one.
+        active.freeze(self.visible.last());
+        self.state.rcu(|state| {
+            let mut state = State::clone(state);
+            state.tables.insert(0, Arc::clone(&table));
+            state
+        });
+        *active = table;
+        self.work.nudge();
+        Ok(())
+    }
+
+    /// Brings everything that was written into runs, while `active` is held for writing, so that no more is: the
+    /// memtable that takes writes is empty then, and the only one.
+    pub(super) fn flush_under_lock(&self, active: &mut Arc<Table>) -> Result<()> {
+        let is_only_one = |state: &State| state.tables.len() == 1;
+        self.wait_until(is_only_one)?;
+        if active.memtable.stats().entries > 0 {
+            self.freeze(active, self.options.memtable_bytes)?;
+            self.wait_until(is_only_one)?;
+        }
+        Ok(())
     }
 
     /// Whether a memtable of this size may be added behind one that is about to be frozen.
@@ -109,7 +125,7 @@ impl Inner {
 
     /// Waits for flushes and compactions, or does them, until the state is as `is_done` wants it. If one fails
     /// meanwhile, so does this: nobody can say whether the next attempt will do better.
-    fn wait_until(&self, mut is_done: impl FnMut(&State) -> bool) -> Result<()> {
+    pub(super) fn wait_until(&self, mut is_done: impl FnMut(&State) -> bool) -> Result<()> {
         let mut asked = None;
         loop {
             let turn = self.work.turn().ok_or(Error::Closed)?;

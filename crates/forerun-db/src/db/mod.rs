@@ -7,6 +7,8 @@
 //!   get, multi_get, iter, range, prefix ──> view.rs, as of the newest visible sequence number, or of a snapshot's
 //!                                           state.rs: the memtables and runs of one moment
 //!
+//!   ingest.rs ──> runs, whole, past log and memtables; a sequence number for all of them
+//!
 //!   a full memtable ──> flush.rs ──> a run in level 0 ──> compact.rs ──> runs below
 //!                       background.rs, work.rs: who does it, and who waits for whom
 //! ```
@@ -16,6 +18,7 @@ mod checkpoint;
 mod commit;
 mod compact;
 mod flush;
+mod ingest;
 mod iter;
 mod open;
 mod snapshot;
@@ -56,6 +59,7 @@ use visible::Visible;
 use work::Work;
 use write::Writer;
 
+pub use ingest::Ingestion;
 pub use iter::Iter;
 pub use snapshot::Snapshot;
 pub use stats::{BackPressure, LevelStats, Stats, TreeWork};
@@ -332,6 +336,12 @@ impl Db {
     /// As [`flush`](Self::flush), and [`Error::CorruptFile`](crate::Error::CorruptFile).
     pub fn compact(&self) -> Result<()> {
         self.open.inner.compact_all()
+    }
+
+    /// Begins to take in many entries at once, in ascending order of their keys, past log and memtables: see
+    /// [`Ingestion`]. Nothing of it is visible before [`Ingestion::commit`].
+    pub fn ingest(&self) -> Ingestion {
+        Ingestion::new(Arc::clone(&self.open))
     }
 
     /// Changes the most bytes that flushes and compactions write in a second, which

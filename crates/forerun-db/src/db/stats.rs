@@ -103,7 +103,7 @@ impl Counters {
     }
 }
 
-/// What flushes and compactions did since the store was opened.
+/// What flushes, ingestions and compactions did since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreeWork {
@@ -111,6 +111,10 @@ pub struct TreeWork {
     pub flushes: u64,
     /// Bytes of the runs they became.
     pub flushed_bytes: u64,
+    /// Ingestions: see [`Db::ingest`](crate::Db::ingest).
+    pub ingestions: u64,
+    /// Bytes of their runs.
+    pub ingested_bytes: u64,
     /// Compactions, those that only moved a run to another level included.
     pub compactions: u64,
     /// Bytes of the runs they read.
@@ -124,10 +128,10 @@ pub struct TreeWork {
 }
 
 impl TreeWork {
-    /// Bytes written to runs for each byte flushed: the write amplification of the tree, without the log.
+    /// Bytes written to runs for each byte flushed or ingested: the write amplification of the tree, without the log.
     pub fn write_amplification(&self) -> f64 {
-        let written = self.flushed_bytes + self.compaction_written_bytes;
-        written as f64 / self.flushed_bytes.max(1) as f64
+        let came_in = self.flushed_bytes + self.ingested_bytes;
+        (came_in + self.compaction_written_bytes) as f64 / came_in.max(1) as f64
     }
 }
 

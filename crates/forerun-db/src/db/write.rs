@@ -134,6 +134,18 @@ impl Inner {
         }
     }
 
+    /// Takes a sequence number for an ingestion; it is in the log, if there is one, durably.
+    pub(super) fn log_ingestion(&self) -> Result<u64> {
+        self.check_takes_writes(Durability::Buffered)?;
+        match &self.writer {
+            Writer::Logged(commit) => commit.log_ingestion(),
+            // Relaxed: as in `log`.
+            Writer::Unlogged { next_sequence, .. } => {
+                Ok(next_sequence.fetch_add(1, Ordering::Relaxed))
+            }
+        }
+    }
+
     /// Refuses ranges that end before they start, or are empty.
     fn check_ranges(&self, deleted: &[RangeTombstone]) -> Result<()> {
         let is_bad = |range: &&RangeTombstone| self.order.compare(&range.start, &range.end).is_ge();

@@ -364,6 +364,7 @@ impl Versions for RunCursor<'_> {
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        let sequence = self.run.sought_sequence(sequence);
         self.row = None;
         self.descend(To::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
@@ -371,6 +372,7 @@ impl Versions for RunCursor<'_> {
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        let sequence = self.run.sought_sequence(sequence);
         self.row = None;
         self.descend(To::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
@@ -396,7 +398,7 @@ impl Versions for RunCursor<'_> {
         let page = self.leaf.page();
         Some(Version {
             key: &self.key,
-            sequence: page.sequence(row),
+            sequence: self.run.sequence(page.sequence(row)),
             kind: page.version_kind(row),
             value: page.value(row),
         })

@@ -185,7 +185,7 @@ fn find<'r, 'g>(
         Ok(match row {
             None => Found::Missing,
             // What is older has expired too.
-            Some(row) if page.sequence(row) <= key.expired_sequence => Found::Deleted,
+            Some(row) if run.sequence(page.sequence(row)) <= key.expired_sequence => Found::Deleted,
             Some(row) => match page.says(row) {
                 Some(value) => Found::Value(value),
                 None => Found::Deleted,
@@ -268,8 +268,9 @@ impl<'g> Candidates<'g> {
             let mut from = 0;
             for (key, end) in group.iter().zip(by_range) {
                 let candidates = all[from..end as usize].iter();
-                of.runs
-                    .extend(candidates.filter(|run| run.may_contain(key.hash)));
+                let may_hold =
+                    |run: &&&Run| run.may_contain(key.hash) && run.is_visible(key.sequence);
+                of.runs.extend(candidates.filter(may_hold));
                 of.ends.push(of.runs.len() as u32);
                 from = end as usize;
             }
@@ -331,7 +332,7 @@ pub(crate) fn get<T>(
     let pin = cache::pin();
     let reads = Reads::new(&context.cache, &pin, context.backend);
     for run in candidates {
-        if !run.may_contain(key.hash) {
+        if !run.may_contain(key.hash) || !run.is_visible(key.sequence) {
             continue;
         }
         match alone_with(&reads, find(run, key, context.search, &reads))? {

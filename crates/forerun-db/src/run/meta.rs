@@ -12,6 +12,7 @@ use std::path::Path;
 
 use super::stored::{PageLocation, checksum};
 use crate::ranges::RangeTombstone;
+use crate::versions::MAX_SEQUENCE;
 use crate::{MAX_KEY_BYTES, Result};
 
 /// Bytes before the first page.
@@ -41,6 +42,9 @@ pub(crate) struct RunMeta {
     pub(crate) created_unix: u64,
     /// Deletions of ranges with sequence numbers up to this one have nothing left to cover here.
     pub(crate) ranges_applied: u64,
+    /// The sequence number of all its versions, whatever is written beside each; 0: each has its own. That of an
+    /// ingestion is known only when its pages are written.
+    pub(crate) ingested_sequence: u64,
     /// Pages with versions.
     pub(crate) leaf_pages: u32,
     /// Pages above them.
@@ -80,6 +84,7 @@ impl RunMeta {
             self.largest_sequence,
             self.created_unix,
             self.ranges_applied,
+            self.ingested_sequence,
         ] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -121,6 +126,7 @@ impl RunMeta {
             largest_sequence: rest.u64()?,
             created_unix: rest.u64()?,
             ranges_applied: rest.u64()?,
+            ingested_sequence: rest.u64()?,
             leaf_pages: rest.u32()?,
             internal_pages: rest.u32()?,
             page_bytes: rest.u32()?,
@@ -138,7 +144,12 @@ impl RunMeta {
                 sequence: rest.u64()?,
             });
         }
-        match rest.0.is_empty() && meta.deletions <= meta.entries && meta.leaf_pages > 0 {
+        let ingested = meta.ingested_sequence;
+        let is_numbered = ingested == 0
+            || (ingested <= MAX_SEQUENCE
+                && (meta.smallest_sequence, meta.largest_sequence) == (ingested, ingested));
+        let is_sound = meta.deletions <= meta.entries && meta.leaf_pages > 0 && is_numbered;
+        match rest.0.is_empty() && is_sound {
             true => Ok(meta),
             false => Err("the run's description contradicts itself"),
         }
@@ -326,9 +337,28 @@ mod tests {
     }
 
     #[test]
+    fn an_ingestion_has_one_number_for_all() {
+        let ingested = |ingested_sequence, smallest_sequence, largest_sequence| RunMeta {
+            ingested_sequence,
+            smallest_sequence,
+            largest_sequence,
+            ..meta()
+        };
+        let decoded = |meta: RunMeta| RunMeta::decode(&meta.encode());
+        assert_eq!(decoded(ingested(8, 8, 8)), Ok(ingested(8, 8, 8)));
+        for bad in [
+            ingested(8, 1, 8),
+            ingested(8, 8, 9),
+            ingested(1 << 56, 1 << 56, 1 << 56),
+        ] {
+            assert!(decoded(bad).is_err());
+        }
+    }
+
+    #[test]
     fn a_length_beyond_the_end_takes_no_memory() {
         let mut bytes = meta().encode();
-        bytes[72..76].fill(0xff);
+        bytes[80..84].fill(0xff);
         assert!(RunMeta::decode(&bytes).is_err());
     }
 

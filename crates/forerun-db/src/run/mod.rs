@@ -10,7 +10,7 @@
 //!   filter.rs        which keys cannot be in the run
 //!   stored.rs        a page as it lies in the file: checksum, compression
 //!   meta.rs          what a run says of itself; header, footer
-//!   writer.rs        versions in order -> a file
+//!   writer.rs        versions in order -> a file       out.rs: its end; pending.rs: numbered when it is written
 //!   reader.rs        a file -> an open run
 //!   dump.rs          a page, for people
 //!   lookup.rs        keys, one or many, in the runs that may hold them
@@ -29,11 +29,13 @@ pub mod fuzz;
 pub(crate) mod lookup;
 mod meta;
 mod one;
+mod out;
 mod page;
 mod page_builder;
 mod page_check;
 #[cfg(test)]
 mod page_tests;
+mod pending;
 mod reader;
 mod row_search;
 mod search;
@@ -45,6 +47,7 @@ mod writer;
 pub(crate) use meta::RunMeta;
 pub use one::{Add, OneRun};
 pub(crate) use page::{Page, PageKind};
+pub(crate) use pending::{INGESTED_AS, PendingRun};
 pub(crate) use reader::Run;
 pub use row_search::{RowSearch, UnknownRowSearch};
 pub(crate) use stored::{PageLocation, unstore};

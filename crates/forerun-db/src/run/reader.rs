@@ -132,6 +132,32 @@ impl Run {
         &self.path
     }
 
+    /// The sequence number of a version, given the one that is written beside it.
+    #[inline(always)]
+    pub(crate) fn sequence(&self, written: u64) -> u64 {
+        match self.meta.ingested_sequence {
+            0 => written,
+            ingested => ingested,
+        }
+    }
+
+    /// What to look for in the pages instead of a sequence number. The versions of an ingestion are all written as
+    /// number 1, so that what is sought from the ingestion's number on finds them as it is; what is older is behind.
+    #[inline(always)]
+    pub(crate) fn sought_sequence(&self, sequence: u64) -> u64 {
+        if self.is_visible(sequence) {
+            sequence
+        } else {
+            0
+        }
+    }
+
+    /// Whether readers as of a sequence number may see anything of the run: of an ingestion that came later they do not.
+    #[inline(always)]
+    pub(crate) fn is_visible(&self, sequence: u64) -> bool {
+        sequence >= self.meta.ingested_sequence
+    }
+
     /// The order of its keys.
     #[inline(always)]
     pub(crate) fn order(&self) -> &KeyOrder {

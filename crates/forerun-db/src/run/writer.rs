@@ -9,24 +9,23 @@
 //! One leaf and the internal page above it are in the making at a time, and a small buffer waits to be written. Kept until
 //! the end are eight bytes a key, for the filter, and a separator for each internal page above the leaves.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::filter::{self, Filter};
-use super::meta::{Footer, RunMeta, encode_header, new_salt};
+use super::meta::{RunMeta, encode_header, new_salt};
+use super::out::Out;
 use super::page::{PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
+use super::pending::{PendingRun, Undescribed};
 use super::search::shared_len;
-use super::stored::{PageLocation, store};
+use super::stored::PageLocation;
 use super::{Compression, RunOptions};
 use crate::comparator::KeyOrder;
-use crate::io::{Io, IoFile, OpenMode, write_all_at};
+use crate::io::{Io, OpenMode};
 use crate::ranges::RangeTombstone;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
-
-/// Bytes that are gathered before they are written.
-const BUFFER_BYTES: usize = 256 << 10;
 
 /// Writes a run. Dropped without [`finish`](Self::finish), it leaves a file that is no run.
 pub(crate) struct RunWriter {
@@ -121,56 +120,6 @@ impl Level {
     }
 }
 
-/// The file, at its end.
-struct Out {
-    file: Box<dyn IoFile>,
-    path: PathBuf,
-    salt: u64,
-    compression: Compression,
-    /// What is not written yet.
-    buffer: Vec<u8>,
-    /// Offset of the buffer's first byte.
-    written: u64,
-    /// Where the last page was stored.
-    last_page: PageLocation,
-}
-
-impl Out {
-    fn offset(&self) -> u64 {
-        self.written + self.buffer.len() as u64
-    }
-
-    /// Stores a page.
-    fn page(&mut self, page: &[u8]) -> Result<PageLocation> {
-        self.last_page = self.stored(page, self.compression)?;
-        debug_assert!(self.last_page.is_sound());
-        Ok(self.last_page)
-    }
-
-    fn stored(&mut self, bytes: &[u8], compression: Compression) -> Result<PageLocation> {
-        let offset = self.offset();
-        let stored_len = store(self.salt, offset, bytes, compression, &mut self.buffer);
-        if self.buffer.len() >= BUFFER_BYTES {
-            self.write()?;
-        }
-        Ok(PageLocation {
-            offset,
-            stored_len: stored_len as u32,
-            raw_len: bytes.len() as u32,
-        })
-    }
-
-    fn write(&mut self) -> Result<()> {
-        write_all_at(&*self.file, &self.buffer, self.written)
-            .map_err(|error| Error::io("write", &self.path, error))?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        // What a single large value has taken is given back.
-        self.buffer.shrink_to(2 * BUFFER_BYTES);
-        Ok(())
-    }
-}
-
 impl RunWriter {
     /// Creates the file, or empties it.
     pub(crate) fn create(
@@ -193,7 +142,7 @@ impl RunWriter {
                 salt,
                 compression: options.compression,
                 buffer: encode_header(salt).to_vec(),
-                written: 0,
+                written_bytes: 0,
                 last_page: PageLocation::default(),
             },
             options,
@@ -298,7 +247,25 @@ impl RunWriter {
     ///
     /// # Errors
     /// [`Error::EmptyRun`] if there is no version in it; [`Error::Io`].
-    pub(crate) fn finish(mut self) -> Result<RunMeta> {
+    pub(crate) fn finish(self) -> Result<RunMeta> {
+        let (mut out, rest) = self.finish_pages()?;
+        rest.describe(&mut out)
+    }
+
+    /// Writes and syncs all but the description of versions that get one sequence number together, later. They were
+    /// added as number [`INGESTED_AS`](super::pending::INGESTED_AS).
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub(crate) fn finish_later(self) -> Result<PendingRun> {
+        let (mut out, rest) = self.finish_pages()?;
+        out.write()?;
+        out.sync()?;
+        Ok(PendingRun::new(out, rest))
+    }
+
+    /// Lays down the last pages and the filter.
+    fn finish_pages(mut self) -> Result<(Out, Undescribed)> {
         if self.meta.entries == 0 {
             let path = self.out.path;
             return Err(Error::EmptyRun { path });
@@ -312,23 +279,12 @@ impl RunWriter {
 
         let mut meta = self.meta;
         meta.largest = self.last_key;
-        let meta_offset = self.out.offset();
-        self.out.stored(&meta.encode(), Compression::None)?;
-        let footer = Footer {
-            pages: meta.pages(),
+        let rest = Undescribed {
+            meta,
             root,
             filter_offset,
-            meta_offset,
-            salt: self.out.salt,
         };
-        let (bytes, checksum) = footer.encode(self.out.offset());
-        self.out.buffer.extend_from_slice(&bytes);
-        self.out.write()?;
-        let synced = self.out.file.sync();
-        synced.map_err(|error| Error::io("sync", &self.out.path, error))?;
-        meta.file_bytes = self.out.offset();
-        meta.checksum = checksum;
-        Ok(meta)
+        Ok((self.out, rest))
     }
 
     fn finish_leaf(&mut self) -> Result<()> {

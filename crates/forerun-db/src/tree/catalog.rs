@@ -170,7 +170,7 @@ impl Catalog {
             }
         }
         if let Err(error) = manifest.write(&*self.io, &self.dir) {
-            let added = edit.added.iter().map(|(_, run)| run);
+            let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
             // A run that only changes its level is named by both.
             let added = added.filter(|run| !edit.removed.contains(&run.number()));
             self.in_doubt.extend(added.cloned());

@@ -146,8 +146,13 @@ fn write_run(text: &mut String, run: &Run) -> std::fmt::Result {
     writeln!(text, "raw bytes      {}", meta.raw_bytes)?;
     writeln!(
         text,
-        "sequence       {}..{}",
-        meta.smallest_sequence, meta.largest_sequence
+        "sequence       {}..{}{}",
+        meta.smallest_sequence,
+        meta.largest_sequence,
+        match meta.ingested_sequence {
+            0 => "",
+            _ => ", of an ingestion: in the pages stands 1",
+        }
     )?;
     writeln!(
         text,

@@ -40,6 +40,9 @@ pub(crate) struct Level {
 pub(crate) struct Edit {
     /// Runs to add, and to which level.
     pub(crate) added: Vec<(usize, Arc<Run>)>,
+    /// Runs to add that are newer than all there are and have no key in common: each goes to the deepest level above
+    /// which, and on which, nothing has keys in its range.
+    pub(crate) ingested: Vec<Arc<Run>>,
     /// Numbers of the runs to remove.
     pub(crate) removed: Vec<u64>,
     /// Deletions of ranges that come from memtables.
@@ -68,8 +71,26 @@ impl Levels {
         Levels { order, levels }
     }
 
+    /// The deepest level on which a run that is newer than all there are can be: nothing there, nor above, has keys in
+    /// its range. Level 0 takes all others.
+    fn place_for(&self, run: &Run) -> usize {
+        let is_free = |level: &Level| {
+            let mut overlapping = level.overlapping(&self.order, smallest(run), largest(run));
+            overlapping.next().is_none()
+        };
+        let free = self.levels.iter().take_while(|level| is_free(level));
+        free.count().saturating_sub(1)
+    }
+
     /// The levels after a change.
     pub(crate) fn edit(&self, edit: &Edit) -> Levels {
+        if !edit.ingested.is_empty() {
+            let mut edit = edit.clone();
+            for run in std::mem::take(&mut edit.ingested) {
+                edit.added.push((self.place_for(&run), run));
+            }
+            return self.edit(&edit);
+        }
         let touched = |level: usize| {
             edit.added.iter().any(|(to, _)| *to == level)
                 || self.levels[level]

@@ -299,7 +299,7 @@ impl Versions for Salvage<'_> {
         let page = Page::new(&self.page);
         Some(Version {
             key: &self.key,
-            sequence: page.sequence(row),
+            sequence: self.run.sequence(page.sequence(row)),
             kind: page.version_kind(row),
             value: page.value(row),
         })

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::run::{Page, PageKind, PageLocation, Run, RunMeta, SearchKey};
+use crate::run::{INGESTED_AS, Page, PageKind, PageLocation, Run, RunMeta, SearchKey};
 use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
 use crate::tree::limiter;
@@ -294,8 +294,12 @@ impl<'a> Walk<'a> {
             self.sum.entries += 1;
             self.sum.deletions += u64::from(page.version_kind(row) == Kind::Deletion);
             self.sum.raw_bytes += (key.len() + page.value(row).len()) as u64;
-            self.sum.smallest_sequence = self.sum.smallest_sequence.min(sequence);
-            self.sum.largest_sequence = self.sum.largest_sequence.max(sequence);
+            let counted = self.run.sequence(sequence);
+            if counted != sequence && sequence != INGESTED_AS {
+                return Err(self.bad(place, "a version of an ingestion has a number of its own"));
+            }
+            self.sum.smallest_sequence = self.sum.smallest_sequence.min(counted);
+            self.sum.largest_sequence = self.sum.largest_sequence.max(counted);
             if self.sum.entries == 1 {
                 self.sum.smallest.clone_from(&key);
             }

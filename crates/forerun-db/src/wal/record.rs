@@ -24,6 +24,9 @@ pub(crate) const SEQUENCE_END: u64 = 1 << 56;
 /// Every byte of the segment before this record was on stable storage when it was written.
 const SYNCED_BEFORE: u32 = 1;
 
+/// The record has no operations: its sequence number is that of an ingestion, which is in runs if it came to be.
+const INGESTION: u32 = 2;
+
 /// A good record, in the bytes of its segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Record<'a> {
@@ -33,10 +36,12 @@ pub(crate) struct Record<'a> {
     pub(crate) end: usize,
     /// Sequence number of its first operation.
     pub(crate) first_sequence: u64,
-    /// Number of its operations, at least 1.
+    /// How many sequence numbers it takes, at least 1: one for each operation; one for an ingestion, which has none.
     pub(crate) count: u32,
     /// Whether everything before it was durable when it was written.
     pub(crate) synced_before: bool,
+    /// Whether it only gave an ingestion its number.
+    pub(crate) is_ingestion: bool,
     /// Its operations.
     pub(crate) ops: Ops<'a>,
 }
@@ -60,6 +65,13 @@ pub(crate) fn begin(out: &mut Vec<u8>, payload: &[u8], payload_checksum: u32, co
     out.extend_from_slice(payload);
 }
 
+/// Lays the unsealed record of an ingestion down at the end of `out`.
+pub(crate) fn begin_ingestion(out: &mut Vec<u8>) {
+    let at = out.len();
+    begin(out, &[], crc32c::crc32c(&[]), 1);
+    out[at + 20..at + 24].copy_from_slice(&INGESTION.to_le_bytes());
+}
+
 /// Seals the unsealed records of `group`, which will stand at `offset`, and returns the sequence
 /// number after the last.
 ///
@@ -77,7 +89,8 @@ pub(crate) fn seal(
         let len = HEADER_BYTES + u32_at(rest, 4) as usize;
         let (record, after) = rest.split_at_mut(len);
         record[8..16].copy_from_slice(&sequence.to_le_bytes());
-        record[20..24].copy_from_slice(&flags.to_le_bytes());
+        let flags_and_kind = flags | u32_at(record, 20);
+        record[20..24].copy_from_slice(&flags_and_kind.to_le_bytes());
         let checksum = checksum(u32_at(record, 0), record, salt, offset);
         record[0..4].copy_from_slice(&checksum.to_le_bytes());
         sequence += u64::from(u32_at(record, 16));
@@ -96,7 +109,12 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
     }
     let (len, count) = (u32_at(bytes, 4) as usize, u32_at(bytes, 16));
     let (first_sequence, flags) = (u64_at(bytes, 8), u32_at(bytes, 20));
-    if len > MAX_BATCH_BYTES || count == 0 || first_sequence == 0 || flags & !SYNCED_BEFORE != 0 {
+    let is_ingestion = flags & INGESTION != 0;
+    let is_sound = match is_ingestion {
+        true => len == 0 && count == 1,
+        false => len <= MAX_BATCH_BYTES && count > 0,
+    };
+    if !is_sound || first_sequence == 0 || flags & !(SYNCED_BEFORE | INGESTION) != 0 {
         return Err("the record's header makes no sense");
     }
     if first_sequence
@@ -111,7 +129,8 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
     if checksum(crc32c::crc32c(payload), bytes, salt, offset as u64) != u32_at(bytes, 0) {
         return Err("the record's checksum does not match");
     }
-    let Ok(ops) = Ops::checked(payload, count as usize) else {
+    let ops = if is_ingestion { 0 } else { count as usize };
+    let Ok(ops) = Ops::checked(payload, ops) else {
         return Err("the record's batch is malformed");
     };
     let synced_before = flags & SYNCED_BEFORE != 0;
@@ -121,6 +140,7 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
         first_sequence,
         count,
         synced_before,
+        is_ingestion,
         ops,
     })
 }
@@ -227,6 +247,31 @@ mod tests {
                 value: b"value"
             })
         );
+    }
+
+    #[test]
+    fn the_record_of_an_ingestion_takes_a_number_and_has_no_operation() {
+        let mut group = Vec::new();
+        begin_ingestion(&mut group);
+        begin_ingestion(&mut group);
+        assert_eq!(seal(&mut group, 0, SALT, 7, true), 9);
+        for (offset, first, synced_before) in [(0, 7, true), (HEADER_BYTES, 8, false)] {
+            let record = read(&group, offset, SALT).unwrap();
+            assert_eq!(
+                (
+                    record.first_sequence,
+                    record.last_sequence(),
+                    record.synced_before
+                ),
+                (first, first, synced_before)
+            );
+            assert!(record.is_ingestion && record.ops.len() == 0);
+        }
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bad = group.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&bad, 0, SALT).is_err(), "bit {bit}");
+        }
     }
 
     #[test]

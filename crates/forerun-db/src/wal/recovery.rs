@@ -256,8 +256,8 @@ impl Replay<'_> {
 
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
         self.next_sequence = record.last_sequence() + 1;
-        // A batch is in one memtable, so it is in runs whole or not at all.
-        if record.last_sequence() > self.circumstances.flushed.sequence {
+        // A batch is in one memtable, so it is in runs whole or not at all. An ingestion is in runs, or came to nothing.
+        if record.last_sequence() > self.circumstances.flushed.sequence && !record.is_ingestion {
             (self.apply)(record)?;
             self.report.batches += 1;
             self.report.operations += u64::from(record.count);

@@ -1,0 +1,266 @@
+//! Many entries at once, sorted: written straight to runs, beside the log and the memtables.
+//!
+//! ```text
+//!   add       ─> run files without a description, each up to the tree's target size     nobody sees them, nobody waits
+//!   commit    ─> flush ─┬ no more writes                                               ┬─> writes go on
+//!                       └ flush the rest ─> number @S, in the log ─> descriptions @S   │
+//!                                           ─> manifest ─> state ─> visible up to S ───┘
+//! ```
+//!
+//! All entries have one sequence number, which is taken last: they are newer than what was written before the commit,
+//! and older than what is after. The memtables are flushed first, so that everything up to S is in runs, as it is after
+//! a flush: recovery, checkpoints and repairs meet nothing new. While writes wait, a description of a few hundred bytes
+//! is written and synced for each run, and the manifest; the pages are on stable storage before.
+//!
+//! Cut short anywhere before the manifest, there are files that it does not name, which the next opening removes, and at
+//! most a record in the log of a number that nothing has.
+
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::{Inner, Open};
+use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
+use crate::store_dir::StoreDir;
+use crate::versions::{Kind, Version};
+use crate::{Background, Error, Op, Result};
+
+/// Entries on their way into a store, in ascending order: for loading much at once. They are written once, to where
+/// compaction would bring them in the end, and not to the log and a memtable first.
+///
+/// Other writes and reads go on beside it. Nothing of it is visible before [`commit`](Self::commit); dropped without,
+/// it leaves nothing.
+///
+/// ```
+/// use forerun_db::{Db, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default())?;
+/// let mut ingestion = db.ingest();
+/// for number in 0..10_000 {
+///     ingestion.add(format!("{number:06}").as_bytes(), b"value")?;
+/// }
+/// assert_eq!(db.get(b"000042")?, None);
+/// ingestion.commit()?;
+/// assert_eq!(db.get(b"000042")?.as_deref(), Some(&b"value"[..]));
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+pub struct Ingestion {
+    open: Arc<Open>,
+    /// The run in the making.
+    writer: Option<RunWriter>,
+    /// Those that are written, but for their descriptions.
+    pending: Vec<PendingRun>,
+    /// Number and path of each file that was begun.
+    files: Vec<(u64, PathBuf)>,
+    last_key: Option<Vec<u8>>,
+    /// Why nothing can be added any more.
+    failure: Option<Error>,
+}
+
+impl Ingestion {
+    pub(super) fn new(open: Arc<Open>) -> Ingestion {
+        Ingestion {
+            open,
+            writer: None,
+            pending: Vec::new(),
+            files: Vec::new(),
+            last_key: None,
+            failure: None,
+        }
+    }
+
+    /// Adds: set `key` to `value`.
+    ///
+    /// # Errors
+    /// - [`Error::OutOfOrder`]: the key is not behind the last one, in the store's order. [`Error::KeyTooLong`],
+    ///   [`Error::ValueTooLong`]. Nothing is added then, and others can be.
+    /// - [`Error::Io`], [`Error::Closed`]: nothing of the ingestion can come in any more.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Op::Put { key, value }.check_lengths()?;
+        self.push(key, Kind::Value, value)
+    }
+
+    /// Adds: remove `key`, which need not be there.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Op::Delete { key }.check_lengths()?;
+        self.push(key, Kind::Deletion, &[])
+    }
+
+    /// Makes all that was added visible, at once, and durable, whatever [`Options::durability`](crate::Options) says; it
+    /// is newer than all that was written before. Returns its sequence number; if nothing was added, that of the newest
+    /// visible operation.
+    ///
+    /// Everything that is in memory is flushed on the way. Writes wait for the last part of that, and for a short write
+    /// and a sync for each run; reads do not.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and what flushing meets: nothing is visible, and all of it is removed. Only where it was the
+    /// manifest that could not be written, it is open whether all is there after the next opening, or nothing.
+    /// [`Error::Poisoned`], [`Error::Closed`]: the store takes no writes.
+    pub fn commit(mut self) -> Result<u64> {
+        self.check()?;
+        self.end_run()?;
+        let inner = &self.open.inner;
+        if self.pending.is_empty() {
+            return Ok(inner.visible.last());
+        }
+        let synced = inner.io.sync_dir(&inner.path);
+        synced.map_err(|error| Error::io("sync", &inner.path, error))?;
+        let pending = std::mem::take(&mut self.pending);
+        let sequence = inner.commit_ingestion(pending, &mut self.files)?;
+        match inner.options.background {
+            Background::Threads => inner.work.nudge(),
+            // What fails here is not the ingestion: the next write meets it again.
+            Background::Caller => drop(inner.work_off()),
+        }
+        Ok(sequence)
+    }
+
+    fn push(&mut self, key: &[u8], kind: Kind, value: &[u8]) -> Result<()> {
+        self.check()?;
+        let order = &self.open.inner.order;
+        if let Some(last) = &self.last_key
+            && order.compare(last, key).is_ge()
+        {
+            return Err(Error::OutOfOrder { key: key.to_vec() });
+        }
+        let written = self.write(Version {
+            key,
+            sequence: INGESTED_AS,
+            kind,
+            value,
+        });
+        if let Err(error) = &written {
+            self.failure = Some(error.clone());
+        }
+        let last = self.last_key.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
+        written
+    }
+
+    fn write(&mut self, version: Version<'_>) -> Result<()> {
+        let limit_bytes = self.open.inner.options.tree.run_bytes;
+        let is_full = |writer: &RunWriter| writer.written_bytes() >= limit_bytes;
+        if self.writer.as_ref().is_some_and(is_full) {
+            self.end_run()?;
+        }
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            None => {
+                let writer = self.open.inner.begin_run(&mut self.files)?;
+                self.writer.insert(writer)
+            }
+        };
+        writer.add(version)
+    }
+
+    fn end_run(&mut self) -> Result<()> {
+        if let Some(writer) = self.writer.take() {
+            self.pending.push(writer.finish_later()?);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.failure {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Ingestion {
+    fn drop(&mut self) {
+        let inner = &self.open.inner;
+        // Where the store was closed, the names may be another's by now; the next opening has removed the files.
+        let Ok(_ours) = inner.hold_dir() else { return };
+        for (_, path) in &self.files {
+            // If this fails, the next opening does it: no manifest names the file.
+            let _ = inner.io.remove(path);
+        }
+    }
+}
+
+impl std::fmt::Debug for Ingestion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ingestion")
+            .field("runs", &self.files.len())
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Begins the file of a run.
+    fn begin_run(&self, files: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
+        let _ours = self.hold_dir()?;
+        self.with_build(u64::MAX, |build| {
+            let number = build.numbers.take();
+            let path = run::path(build.dir, number);
+            files.push((number, path.clone()));
+            RunWriter::create(
+                build.io,
+                &path,
+                build.order,
+                build.comparator,
+                build.options,
+            )
+        })
+    }
+
+    /// Gives the runs a sequence number and puts them into the tree. Those of `files` that are to be removed are left.
+    fn commit_ingestion(
+        &self,
+        pending: Vec<PendingRun>,
+        files: &mut Vec<(u64, PathBuf)>,
+    ) -> Result<u64> {
+        // Most of what is in memory is flushed while writes go on, and there is room in level 0, should it be needed.
+        self.flush_all()?;
+        let stop_runs = self.options.tree.level0_stop_runs;
+        self.wait_until(|state| state.levels.level(0).runs().len() < stop_runs)?;
+        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        self.flush_under_lock(&mut active)?;
+        // Closing waits for this: from here on the files must be ours until the manifest is written.
+        let _ours = self.hold_dir()?;
+        let sequence = self.log_ingestion()?;
+        let described = self.describe(pending, files, sequence);
+        let installed = described.and_then(|runs| {
+            // Installed, or in doubt: the catalog knows which of the files are to go.
+            files.clear();
+            self.install_ingestion(runs, sequence, &mut active)
+        });
+        // Come what may: what is written next has to wait for no one. If nothing was installed, nothing has this number.
+        self.visible.publish(sequence, sequence);
+        installed.map(|()| sequence)
+    }
+
+    /// Completes the runs, and opens them.
+    fn describe(
+        &self,
+        pending: Vec<PendingRun>,
+        files: &[(u64, PathBuf)],
+        sequence: u64,
+    ) -> Result<Vec<Arc<Run>>> {
+        let runs = pending.into_iter().zip(files);
+        let open = |(pending, (number, path)): (PendingRun, &(u64, PathBuf))| {
+            pending.finish(&*self.io, sequence)?;
+            let order = self.order.clone();
+            Run::open(&*self.io, path, *number, order, &self.cache).map(Arc::new)
+        };
+        runs.map(open).collect()
+    }
+
+    /// The store's directory, which stays ours as long as this is held.
+    fn hold_dir(&self) -> Result<MutexGuard<'_, Option<StoreDir>>> {
+        let dir = self.dir.lock().unwrap_or_else(PoisonError::into_inner);
+        match dir.is_some() {
+            true => Ok(dir),
+            false => Err(Error::Closed),
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! Ingestion: what is taken in whole, in order, is there whole, in the right order of age, whatever fails meanwhile.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{STORE, open, small_options, tiny_options};
+use forerun_db::io::Io;
+use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
+use forerun_db::{Background, Db, Durability, Error, Options, Result, Values, WalMode};
+
+/// Keys of the script. Those that are ingested hold large values, so that there are several runs.
+const KEYS: usize = 12;
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key-{number:02}").into_bytes()
+}
+
+/// A word, and what does not compress.
+fn value(what: &str, number: usize) -> Vec<u8> {
+    let noise = (1..120).map(|i: u64| (i << 8 | number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let word = what.bytes().chain(*b".");
+    word.chain(noise.flat_map(u64::to_be_bytes)).collect()
+}
+
+/// The word that the store holds under a key; none if there is nothing.
+fn holds(db: &Db, number: usize, case: &str) -> String {
+    let value = db.get(&key(number));
+    let value = value.unwrap_or_else(|error| panic!("{case}: {error}"));
+    let value = value.unwrap_or_default();
+    let word = value.split(|byte| *byte == b'.').next().unwrap_or(&[]);
+    String::from_utf8(word.to_vec()).unwrap()
+}
+
+/// How far the script came, by what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    Nothing,
+    /// All keys are `before`, synced.
+    Before,
+    /// The ingestion was begun to be committed: it may be there.
+    Committing,
+    /// The ingestion is there: even keys are `ingested`, each fourth of all is deleted.
+    Ingested,
+    /// Each third key is `after`, synced.
+    After,
+}
+
+fn ingest(db: &Db, told: &mut Told) -> Result<()> {
+    let mut ingestion = db.ingest();
+    for number in (0..KEYS).step_by(2) {
+        match number % 4 {
+            0 => ingestion.add(&key(number), &value("ingested", number))?,
+            _ => ingestion.delete(&key(number))?,
+        }
+    }
+    *told = Told::Committing;
+    ingestion.commit()?;
+    *told = Told::Ingested;
+    Ok(())
+}
+
+fn put_all(db: &Db, what: &str, step: usize) -> Result<()> {
+    for number in (0..KEYS).step_by(step) {
+        db.put_with(&key(number), &value(what, number), Durability::Synced)?;
+    }
+    Ok(())
+}
+
+/// The script, as far as it comes.
+fn run(io: &FaultIo, options: &Options, told: &mut Told) -> Result<()> {
+    let db = open(io, options)?;
+    put_all(&db, "before", 1)?;
+    *told = Told::Before;
+    ingest(&db, told)?;
+    put_all(&db, "after", 3)?;
+    *told = Told::After;
+    db.close()
+}
+
+/// What the keys may hold after the script was cut short.
+fn check(db: &Db, told: Told, case: &str) {
+    if told == Told::Nothing {
+        for number in 0..KEYS {
+            let held = holds(db, number, case);
+            assert!(held.is_empty() || held == "before", "{case}: {held}");
+        }
+        return;
+    }
+    let ingested = |number: usize| match number % 4 {
+        0 => "ingested",
+        2 => "",
+        _ => "before",
+    };
+    let is_ingested = (0..KEYS)
+        .filter(|number| number % 2 == 0 && number % 3 != 0)
+        .map(|number| holds(db, number, case) == ingested(number))
+        .collect::<Vec<bool>>();
+    assert!(
+        is_ingested.iter().all(|is| *is == is_ingested[0]),
+        "{case}: half of the ingestion is there"
+    );
+    let is_ingested = is_ingested[0];
+    match told {
+        Told::Nothing | Told::Before => assert!(!is_ingested, "{case}: ingested from nowhere"),
+        Told::Committing => {}
+        Told::Ingested | Told::After => assert!(is_ingested, "{case}: the ingestion is gone"),
+    }
+    for number in 0..KEYS {
+        let held = holds(db, number, case);
+        let mut may_be = vec![if is_ingested {
+            ingested(number)
+        } else {
+            "before"
+        }];
+        match told {
+            Told::Nothing => may_be.push(""),
+            Told::Ingested if number % 3 == 0 => may_be.push("after"),
+            Told::After if number % 3 == 0 => may_be = vec!["after"],
+            _ => {}
+        }
+        assert!(
+            may_be.contains(&held.as_str()),
+            "{case}: key {number} holds {held:?}, and not one of {may_be:?}"
+        );
+    }
+    let verified = db.verify().unwrap();
+    assert!(
+        verified.problems.is_empty(),
+        "{case}: {:?}",
+        verified.problems
+    );
+}
+
+/// Files of runs in the store's directory.
+fn run_files(io: &FaultIo) -> usize {
+    let names = io.list(STORE.as_ref()).unwrap();
+    let is_run = |name: &std::ffi::OsString| name.to_str().unwrap().ends_with(".run");
+    names.iter().filter(|name| is_run(name)).count()
+}
+
+/// A store that flushes for ingestions only, and one that flushes and compacts all the time; all in the caller's thread,
+/// so that calls come in the same order each time.
+fn stores() -> [Options; 2] {
+    let flushes_rarely = Options {
+        background: Background::Caller,
+        ..small_options()
+    };
+    [flushes_rarely, tiny_options()]
+}
+
+#[test]
+fn a_power_loss_at_any_call_leaves_all_of_an_ingestion_or_nothing() {
+    for options in stores() {
+        let mut committing = 0;
+        for call in 0.. {
+            let io = FaultIo::new();
+            io.fail_call(call, Fault::PowerLoss);
+            let mut told = Told::Nothing;
+            let _ = run(&io, &options, &mut told);
+            let Some(hit) = io.hit() else { break };
+            committing += usize::from(told == Told::Committing);
+            let case = format!("power lost at call {call} ({hit}), told {told:?}");
+            let killed = io.kill();
+            let crashed = [0, 1, 2 + call].map(|seed| (format!("seed {seed}"), io.crash(seed)));
+            let ends = crashed.into_iter().chain([("killed".to_owned(), killed)]);
+            for (i, (how, after)) in ends.enumerate() {
+                let case = format!("{case}, {how}");
+                let db = open(&after, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
+                check(&db, told, &case);
+                if call % 4 != i as u64 {
+                    continue;
+                }
+                // The store goes on, and numbers continue: what is written now is the newest.
+                put_all(&db, "more", 2).unwrap();
+                let mut again = Told::Nothing;
+                ingest(&db, &mut again).unwrap();
+                db.put(&key(0), &value("last", 0)).unwrap();
+                drop(db);
+                let db = open(&after, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
+                assert_eq!(holds(&db, 0, &case), "last", "{case}");
+                assert_eq!(holds(&db, 2, &case), "", "{case}");
+                assert_eq!(holds(&db, 4, &case), "ingested", "{case}");
+            }
+        }
+        assert!(
+            committing > 20,
+            "only {committing} power losses in a commit"
+        );
+    }
+}
+
+#[test]
+fn a_call_that_fails_leaves_all_of_an_ingestion_or_nothing_and_the_store_whole() {
+    for options in stores() {
+        // One kind at every call, the others at a few.
+        for (fault, step) in [
+            (Fault::Fail(EIO), 1),
+            (Fault::Fail(ENOSPC), 5),
+            (Fault::TornWrite(EIO), 3),
+            (Fault::ShortWrite, 7),
+        ] {
+            let io = FaultIo::new();
+            let db = open(&io, &options).unwrap();
+            put_all(&db, "before", 1).unwrap();
+            let first = io.calls();
+            let mut told = Told::Before;
+            ingest(&db, &mut told).unwrap();
+            let calls = io.calls() - first;
+            let mut in_doubt = 0;
+            for call in (0..calls).step_by(step) {
+                let io = FaultIo::new();
+                let db = open(&io, &options).unwrap();
+                put_all(&db, "before", 1).unwrap();
+                io.fail_call(io.calls() + call, fault);
+                let mut told = Told::Before;
+                let ingested = ingest(&db, &mut told);
+                let case = format!("{fault:?} at call {call} ({:?})", io.hit());
+                let told = match ingested {
+                    Ok(()) => Told::Ingested,
+                    Err(_) => Told::Before,
+                };
+                check(&db, told, &case);
+                let is_writable = put_all(&db, "before", 5).is_ok();
+                if is_writable {
+                    // A new attempt gets its way, and leaves no file of the first.
+                    let mut told = Told::Before;
+                    ingest(&db, &mut told).unwrap_or_else(|error| panic!("{case}: {error}"));
+                    check(&db, Told::Ingested, &case);
+                    put_all(&db, "before", 1).unwrap();
+                }
+                let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+                // A file that cannot be removed stays until the next opening.
+                let is_left = io.hit().is_some_and(|hit| hit.starts_with("remove"));
+                if is_writable && !is_left {
+                    assert_eq!(run_files(&io), named, "{case}");
+                }
+                drop(db);
+                let after = io.kill();
+                let db = open(&after, &options).unwrap_or_else(|error| panic!("{case}: {error}"));
+                // The log took no more: whether the manifest came through is open.
+                let told = if is_writable {
+                    Told::Nothing
+                } else {
+                    Told::Committing
+                };
+                in_doubt += usize::from(!is_writable);
+                if !is_writable {
+                    check(&db, told, &case);
+                }
+                let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+                assert_eq!(run_files(&after), named, "{case}: files that nobody names");
+            }
+            assert!(
+                in_doubt < calls as usize / 2,
+                "{in_doubt} of {calls} stopped the store"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_committed_leaves_nothing() {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    let mut told = Told::Nothing;
+    ingest(&db, &mut told).unwrap();
+    let runs = run_files(&io);
+    let mut ingestion = db.ingest();
+    for number in 0..KEYS {
+        ingestion
+            .add(&key(number), &value("dropped", number))
+            .unwrap();
+    }
+    assert!(run_files(&io) > runs + 1, "several runs were begun");
+    drop(ingestion);
+    assert_eq!(run_files(&io), runs);
+    assert_eq!(holds(&db, 0, ""), "ingested");
+
+    // A process that dies leaves files; the next opening removes them.
+    let mut ingestion = db.ingest();
+    for number in 0..KEYS {
+        ingestion
+            .add(&key(number), &value("dropped", number))
+            .unwrap();
+    }
+    let after = io.kill();
+    assert!(run_files(&after) > runs);
+    let db = open(&after, &tiny_options()).unwrap();
+    assert_eq!(run_files(&after), runs);
+    assert_eq!(holds(&db, 0, ""), "ingested");
+}
+
+#[test]
+fn keys_come_in_order_and_one_that_does_not_is_left_out() {
+    let io = FaultIo::new();
+    let db = open(&io, &small_options()).unwrap();
+    assert_eq!(db.ingest().commit().unwrap(), 0, "nothing was added");
+    let mut ingestion = db.ingest();
+    ingestion.add(b"b", b"1").unwrap();
+    for late in [&b"b"[..], b"a", b""] {
+        let refused = ingestion.add(late, b"2");
+        assert!(matches!(refused, Err(Error::OutOfOrder { key }) if key == late));
+    }
+    let refused = ingestion.add(&vec![b'c'; 65_537], b"");
+    assert!(matches!(refused, Err(Error::KeyTooLong { .. })));
+    ingestion.delete(b"c").unwrap();
+    assert_eq!(ingestion.commit().unwrap(), 1);
+    let entries: Vec<_> = db.iter().map(Result::unwrap).collect();
+    assert_eq!(entries, [(b"b".to_vec(), b"1".to_vec())]);
+}
+
+#[test]
+fn runs_go_as_deep_as_nothing_is_in_their_way() {
+    let io = FaultIo::new();
+    let db = open(&io, &small_options()).unwrap();
+    let ingest = |keys: &[&str]| {
+        let mut ingestion = db.ingest();
+        for key in keys {
+            ingestion.add(key.as_bytes(), b"value").unwrap();
+        }
+        ingestion.commit().unwrap();
+    };
+    let runs = || -> Vec<usize> { db.stats().levels.iter().map(|level| level.runs).collect() };
+    ingest(&["a", "c"]);
+    ingest(&["d", "f"]);
+    assert_eq!(runs(), [0, 0, 0, 0, 0, 0, 2]);
+    ingest(&["e"]);
+    assert_eq!(runs(), [0, 0, 0, 0, 0, 1, 2]);
+    db.put(b"g", b"value").unwrap();
+    ingest(&["g"]);
+    assert_eq!(runs(), [2, 0, 0, 0, 0, 1, 2], "above the memtable's run");
+    ingest(&["h"]);
+    assert_eq!(runs(), [2, 0, 0, 0, 0, 1, 3]);
+}
+
+#[test]
+fn a_snapshot_from_before_sees_nothing_of_it_even_when_it_is_merged() {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    put_all(&db, "before", 1).unwrap();
+    let before = db.snapshot();
+    let mut told = Told::Nothing;
+    ingest(&db, &mut told).unwrap();
+    let after = db.snapshot();
+    put_all(&db, "after", 1).unwrap();
+    db.compact().unwrap();
+    for number in 0..KEYS {
+        let key = key(number);
+        assert_eq!(before.get(&key).unwrap(), Some(value("before", number)));
+        let seen = match number % 4 {
+            0 => Some(value("ingested", number)),
+            2 => None,
+            _ => Some(value("before", number)),
+        };
+        assert_eq!(after.get(&key).unwrap(), seen, "key {number}");
+        assert_eq!(db.get(&key).unwrap(), Some(value("after", number)));
+    }
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let mut values = Values::new();
+    before.multi_get(&keys, &mut values).unwrap();
+    assert_eq!(values.found(), KEYS);
+    after.multi_get(&keys, &mut values).unwrap();
+    assert_eq!(values.found(), KEYS - KEYS / 4);
+    assert_eq!(before.iter().count(), KEYS);
+    assert_eq!(after.iter().rev().count(), KEYS - KEYS / 4);
+}
+
+#[test]
+fn readers_see_ingestions_and_writes_in_the_order_they_were_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options {
+        background: Background::Threads,
+        ..tiny_options()
+    };
+    let db = Db::open(directory.path().join("store"), options).unwrap();
+    let is_done = AtomicBool::new(false);
+    let number = |value: Option<&[u8]>| -> u64 {
+        value.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut values = Values::new();
+                while !is_done.load(Ordering::Relaxed) {
+                    let keys = [&b"a"[..], b"put", b"z"];
+                    db.multi_get(&keys, &mut values).unwrap();
+                    let [a, put, z] = [0, 1, 2].map(|i| number(values.get(i).unwrap()));
+                    assert_eq!(a, z, "half of an ingestion");
+                    // Round n ingests `n` and then puts `n`.
+                    assert!(a == put || a == put + 1, "ingested {a}, put {put}");
+                }
+            });
+        }
+        for round in 1..=60_u64 {
+            let mut ingestion = db.ingest();
+            for key in [b"a", b"z"] {
+                ingestion.add(key, &round.to_le_bytes()).unwrap();
+            }
+            ingestion.commit().unwrap();
+            db.put(b"put", &round.to_le_bytes()).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn writers_beside_it_lose_nothing_and_win_where_they_come_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let options = Options {
+        background: Background::Threads,
+        ..tiny_options()
+    };
+    let db = Db::open(&path, options.clone()).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let db = &db;
+            scope.spawn(move || {
+                for round in 0..400_u32 {
+                    let key = format!("w{writer}-{:02}", round % 40);
+                    db.put(key.as_bytes(), &round.to_le_bytes()).unwrap();
+                    let got = db.get(key.as_bytes()).unwrap();
+                    assert_eq!(got.as_deref(), Some(&round.to_le_bytes()[..]));
+                }
+            });
+        }
+        for round in 0..20_u32 {
+            let mut ingestion = db.ingest();
+            ingestion.add(b"a", &round.to_le_bytes()).unwrap();
+            // In the midst of the writers' keys.
+            ingestion.add(b"w0-99", &round.to_le_bytes()).unwrap();
+            ingestion.commit().unwrap();
+        }
+    });
+    for db in [&db, &db.clone()] {
+        assert_eq!(db.iter().count(), 82);
+    }
+    db.close().unwrap();
+    let db = Db::open(&path, options).unwrap();
+    assert_eq!(db.iter().count(), 82);
+    for writer in 0..2 {
+        for slot in 0..40_u32 {
+            let key = format!("w{writer}-{slot:02}");
+            let last = (360 + slot).to_le_bytes();
+            assert_eq!(db.get(key.as_bytes()).unwrap().as_deref(), Some(&last[..]));
+        }
+    }
+}
+
+#[test]
+fn without_a_log_an_ingestion_is_durable_all_the_same() {
+    let io = FaultIo::new();
+    let options = Options {
+        wal: WalMode::Off,
+        ..tiny_options()
+    };
+    let db = open(&io, &options).unwrap();
+    db.put(&key(0), b"before").unwrap();
+    let mut told = Told::Nothing;
+    ingest(&db, &mut told).unwrap();
+    let io = io.crash(0);
+    let db = open(&io, &options).unwrap();
+    assert_eq!(holds(&db, 0, ""), "ingested");
+    db.put(&key(0), b"after").unwrap();
+    assert_eq!(holds(&db, 0, ""), "after");
+    db.flush().unwrap();
+    assert_eq!(holds(&db, 0, ""), "after");
+}
+
+#[test]
+fn a_repair_without_the_manifest_keeps_the_order_of_age() {
+    let io = FaultIo::new();
+    let options = small_options();
+    let db = open(&io, &options).unwrap();
+    put_all(&db, "before", 1).unwrap();
+    db.flush().unwrap();
+    let mut told = Told::Nothing;
+    ingest(&db, &mut told).unwrap();
+    put_all(&db, "after", 3).unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    io.remove(format!("{STORE}/MANIFEST").as_ref()).unwrap();
+    assert!(open(&io, &options).is_err());
+    let repaired = forerun_db::repair_with_io(Arc::new(io.clone()), STORE, &options).unwrap();
+    assert!(repaired.rebuilt_manifest && repaired.losses.is_empty());
+    let db = open(&io, &options).unwrap();
+    check(&db, Told::After, "repaired");
+}
+
+#[test]
+fn a_checkpoint_has_ingestions_and_goes_on_behind_them() {
+    let io = FaultIo::new();
+    let options = small_options();
+    let db = open(&io, &options).unwrap();
+    put_all(&db, "before", 1).unwrap();
+    let mut told = Told::Nothing;
+    ingest(&db, &mut told).unwrap();
+    put_all(&db, "after", 3).unwrap();
+    db.checkpoint("/copy").unwrap();
+    let copy = Db::open_with_io(Arc::new(io.clone()), "/copy", options).unwrap();
+    check(&copy, Told::After, "the copy");
+    assert_eq!(copy.stats().last_sequence, db.stats().last_sequence);
+}
