@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, checkpoint, compact, demo, dump, get, load, multiget, replay, scan, stats, stress,
+    bench, check, checkpoint, compact, demo, dump, get, load, multiget, replay, scan, serve, stats,
+    stress,
 };
 use crate::exit::EXIT_CODES_HELP;
 
@@ -14,7 +15,8 @@ Examples:
   forerun get cities.db 2661552                    one value
   forerun scan cities.db --prefix 26 --limit 5     some of it in order
   forerun multiget cities.db --keys wanted.txt     many keys in batches
-  forerun replay trace.db app.trace.xz --format u32be --fill";
+  forerun replay trace.db app.trace.xz --format u32be --fill
+  forerun serve --memory-limit 1GiB                a cache that memcached's clients use";
 
 /// A key-value engine whose every lookup is a batch
 #[derive(Debug, Parser)]
@@ -42,6 +44,7 @@ pub enum Command {
     Checkpoint(checkpoint::Args),
     Dump(dump::Args),
     Replay(replay::Args),
+    Serve(Box<serve::Args>),
     Bench(bench::Args),
     Stress(stress::Args),
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "demo",
     "load",
     "get",
@@ -16,6 +16,7 @@ const COMMANDS: [&str; 13] = [
     "checkpoint",
     "dump",
     "replay",
+    "serve",
     "bench",
     "stress",
 ];

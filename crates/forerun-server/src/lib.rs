@@ -9,6 +9,7 @@
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 snapshot/   the cache's content in a file
+//!   metrics/   for Prometheus
 //! ```
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod context;
 mod counters;
 mod error;
 mod input;
+mod metrics;
 mod net;
 mod output;
 #[allow(dead_code)]

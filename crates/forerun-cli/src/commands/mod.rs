@@ -11,6 +11,7 @@ pub mod load;
 pub mod multiget;
 pub mod replay;
 pub mod scan;
+pub mod serve;
 pub mod stats;
 pub mod stress;
 
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Stress(args) => stress::run(&args),
     }

@@ -16,6 +16,7 @@ mod options;
 mod worker;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -24,6 +25,7 @@ use mio::{Poll, Token, Waker};
 
 use crate::auth::Users;
 use crate::error::Error;
+use crate::metrics::{Endpoint, Metrics};
 use crate::net::{Address, Listener};
 use crate::settings::Settings;
 use crate::shared::{ConnectionStats, Host, Shared};
@@ -58,6 +60,7 @@ pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
     control: Control,
+    metrics: Option<Endpoint>,
     front: Option<JoinHandle<Result<(), Ended>>>,
 }
 
@@ -158,6 +161,10 @@ impl Server {
                 .push(thread.spawn(run).map_err(start("a thread"))?);
             front.workers.push(handle);
         }
+        let metrics = match options.metrics {
+            Some(address) => Some(Endpoint::start(address, Metrics::new(shared.clone()))?),
+            None => None,
+        };
         let thread = thread::Builder::new().name("front".to_owned());
         let front = thread
             .spawn(move || front.run())
@@ -169,6 +176,7 @@ impl Server {
             addresses,
             shared,
             control,
+            metrics,
             front: Some(front),
         })
     }
@@ -176,6 +184,11 @@ impl Server {
     /// Where it listens, in the order asked for, with the ports it was given.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// Where its metrics are served, with the port that was given.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|endpoint| endpoint.address)
     }
 
     /// What its sessions share.

@@ -1,0 +1,274 @@
+//! The options of `forerun serve`: memcached's names where memcached has the option.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use forerun_bench::size::parse_size;
+use forerun_cache::{CacheOptions, WhenFull};
+use forerun_server::{
+    Address, Listen, MinVersion, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
+    VerifyClient,
+};
+
+use crate::exit::UsageError;
+
+/// Serve a cache to memcached's clients
+///
+/// Speaks memcached's classic text and meta commands. All that a connection has asked for and that has arrived is looked
+/// up as one batch, whether it came as one `get` of many keys or as many commands. It listens on the loopback interface
+/// unless told otherwise, prints the addresses on standard output, and logs to standard error.
+///
+/// SIGTERM and SIGINT end it gracefully: what was received is answered, the snapshot is written. SIGUSR1 does the same,
+/// as in memcached. SIGUSR2 writes the snapshot and goes on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun serve                                        127.0.0.1:11211, 64 MiB, a thread a core
+  forerun serve --port 11212 --threads 2 --memory-limit 1GiB
+  forerun serve --listen 127.0.0.1 --listen [::1] --conn-limit 10000 --idle-timeout 600
+  forerun serve --unix-socket /run/forerun.sock --unix-mask 770
+  forerun serve --snapshot cache.snapshot              starts with what it held when it ended
+  forerun serve --enable-ssl --ssl-chain-cert server.pem --ssl-key server.key
+  forerun serve --auth-file users --metrics 127.0.0.1:9150")]
+pub struct Args {
+    /// The TCP port; 0 for any free one
+    #[arg(short, long, value_name = "PORT", default_value_t = 11211)]
+    port: u16,
+    /// An interface to listen on, as ADDRESS, ADDRESS:PORT, or notls:ADDRESS:PORT for a plain one beside TLS; may be
+    /// given several times [default: 127.0.0.1]
+    #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',')]
+    listen: Vec<String>,
+    /// A unix socket to listen on; without --listen, instead of TCP
+    #[arg(short = 's', long, value_name = "FILE")]
+    unix_socket: Option<PathBuf>,
+    /// Who may connect to the unix socket: permission bits, in octal
+    #[arg(short = 'a', long, value_name = "BITS", default_value_t = format!("{UNIX_MODE:o}"))]
+    unix_mask: String,
+    /// Threads that serve connections [default: as many as the machine has cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// All memory that the cache may hold, index included: 1GiB, 512MiB, or a number of MiB
+    #[arg(short, long, visible_alias = "memory", value_name = "SIZE", default_value = "64", value_parser = parse_memory)]
+    memory_limit: usize,
+    /// The largest item: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in memcached
+    #[arg(short = 'I', long, value_name = "SIZE", default_value = "1m", value_parser = parse_item_size)]
+    max_item_size: usize,
+    /// Refuse new items when the memory is full instead of making room
+    #[arg(short = 'M', long)]
+    disable_evictions: bool,
+    /// Connections at once
+    #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    conn_limit: u32,
+    /// Close connections that have been silent for longer; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    idle_timeout: u32,
+    /// How long connections may take to read their last answers at the end
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    drain_timeout: u32,
+    /// Connections must authenticate as one of these: a file of lines user:password
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// Obey the command `shutdown`
+    #[arg(short = 'A', long)]
+    enable_shutdown: bool,
+    /// Do not obey the command `flush_all`
+    #[arg(short = 'F', long)]
+    disable_flush_all: bool,
+    /// Keep the cache's content in this file while the server is not running
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// Start with an empty cache where the snapshot cannot be used; it is kept as FILE.bad
+    #[arg(long, requires = "snapshot")]
+    snapshot_ignore_bad: bool,
+    /// Serve metrics for Prometheus here, over HTTP
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// What the log looks like
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Log more: -v connections that end by a fault, -vv all there is
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(flatten)]
+    tls: TlsArgs,
+}
+
+/// TLS, in the words of memcached's extended options.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "TLS")]
+struct TlsArgs {
+    /// Speak TLS, but on listeners marked with notls
+    #[arg(short = 'Z', long, requires = "ssl_chain_cert", requires = "ssl_key")]
+    enable_ssl: bool,
+    /// The server's certificate and those between it and its authority, PEM
+    #[arg(long, value_name = "FILE", requires = "enable_ssl")]
+    ssl_chain_cert: Option<PathBuf>,
+    /// The certificate's key, PEM
+    #[arg(long, value_name = "FILE", requires = "enable_ssl")]
+    ssl_key: Option<PathBuf>,
+    /// Authorities of clients' certificates, PEM
+    #[arg(long, value_name = "FILE", requires = "enable_ssl")]
+    ssl_ca_cert: Option<PathBuf>,
+    /// Whether clients must show a certificate: 0 no, 1 one that is shown must be good, 2 or 3 they must
+    #[arg(long, value_name = "MODE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    ssl_verify_mode: u8,
+    /// The oldest version that is spoken
+    #[arg(long, value_enum, default_value_t = Version::Tls12)]
+    ssl_min_version: Version,
+}
+
+/// What a log looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line an event, for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Version {
+    #[value(name = "tlsv1.2")]
+    Tls12,
+    #[value(name = "tlsv1.3")]
+    Tls13,
+}
+
+/// A memory limit: a bare number counts MiB, as in memcached.
+fn parse_memory(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(mebibytes) => mebibytes
+            .checked_mul(1 << 20)
+            .ok_or_else(|| format!("{text} MiB are more than this machine can address")),
+        Err(_) => parse_size(text).map_err(|error| error.to_string()),
+    }
+}
+
+/// The size of an item: as in memcached `k` and `m` are powers of 1024.
+fn parse_item_size(text: &str) -> Result<usize, String> {
+    let binary = match text.as_bytes().last() {
+        Some(b'k' | b'K' | b'm' | b'M' | b'g' | b'G') => format!("{text}i"),
+        _ => text.to_owned(),
+    };
+    parse_size(&binary).map_err(|error| error.to_string())
+}
+
+impl Args {
+    /// The cache that is asked for.
+    pub fn cache(&self) -> CacheOptions {
+        CacheOptions {
+            memory_limit_bytes: self.memory_limit,
+            max_item_bytes: self.max_item_size,
+            when_full: match self.disable_evictions {
+                true => WhenFull::Refuse,
+                false => WhenFull::Evict,
+            },
+            ..CacheOptions::default()
+        }
+    }
+
+    /// Descriptors that as many connections take, and what else is open.
+    pub fn descriptors(&self) -> u64 {
+        u64::from(self.conn_limit) + 64
+    }
+
+    /// The server that is asked for.
+    pub fn server(&self) -> anyhow::Result<ServerOptions> {
+        let threads = match self.threads {
+            Some(threads) => usize::from(threads),
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        Ok(ServerOptions {
+            threads,
+            connection_limit: self.conn_limit as usize,
+            idle_timeout: Duration::from_secs(self.idle_timeout.into()),
+            drain_timeout: Duration::from_secs(self.drain_timeout.into()),
+            tls: self.tls.options(),
+            auth_file: self.auth_file.clone(),
+            snapshot: self.snapshot.clone().map(|path| SnapshotOptions {
+                path,
+                ignore_bad: self.snapshot_ignore_bad,
+            }),
+            metrics: self.metrics,
+            settings: Settings {
+                flush_enabled: !self.disable_flush_all,
+                shutdown_command: self.enable_shutdown,
+                ..Settings::default()
+            },
+            ..ServerOptions::new(self.places()?)
+        })
+    }
+
+    fn places(&self) -> anyhow::Result<Vec<Listen>> {
+        let mut places = Vec::new();
+        if let Some(path) = &self.unix_socket {
+            let mode = u32::from_str_radix(&self.unix_mask, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o777)
+                .ok_or_else(|| {
+                    let text = &self.unix_mask;
+                    UsageError(format!("--unix-mask {text} is no octal number up to 777"))
+                })?;
+            places.push(Listen::unix(path, mode));
+        }
+        let loopback = ["127.0.0.1".to_owned()];
+        let interfaces: &[String] = match (&self.unix_socket, self.listen.as_slice()) {
+            (Some(_), []) => &[],
+            (None, []) => &loopback,
+            (_, given) => given,
+        };
+        for interface in interfaces {
+            let found = Listen::parse(interface, self.port)
+                .map_err(|error| UsageError(error.to_string()))?;
+            // `localhost` may name an address twice.
+            for place in found {
+                let any_port = matches!(place.address, Address::Tcp(at) if at.port() == 0);
+                if any_port || !places.contains(&place) {
+                    places.push(place);
+                }
+            }
+        }
+        Ok(places)
+    }
+}
+
+impl TlsArgs {
+    fn options(&self) -> Option<TlsOptions> {
+        if !self.enable_ssl {
+            return None;
+        }
+        Some(TlsOptions {
+            certificates: self.ssl_chain_cert.clone()?,
+            key: self.ssl_key.clone()?,
+            authorities: self.ssl_ca_cert.clone(),
+            verify_client: match self.ssl_verify_mode {
+                0 => VerifyClient::No,
+                1 => VerifyClient::Request,
+                _ => VerifyClient::Require,
+            },
+            min_version: match self.ssl_min_version {
+                Version::Tls12 => MinVersion::Tls12,
+                Version::Tls13 => MinVersion::Tls13,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_memcached_reads_them_and_as_people_write_them() {
+        assert_eq!(parse_memory("64"), Ok(64 << 20));
+        assert_eq!(parse_memory("1GiB"), Ok(1 << 30));
+        assert!(parse_memory("lots").is_err());
+        assert!(parse_memory("99999999999999999999").is_err());
+        assert_eq!(parse_item_size("1m"), Ok(1 << 20));
+        assert_eq!(parse_item_size("512k"), Ok(512 << 10));
+        assert_eq!(parse_item_size("2MiB"), Ok(2 << 20));
+        assert_eq!(parse_item_size("1048576"), Ok(1 << 20));
+    }
+}

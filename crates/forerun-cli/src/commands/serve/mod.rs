@@ -1,0 +1,108 @@
+//! `forerun serve`: the cache server as a process: options, logs, signals.
+
+mod args;
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use anyhow::Context;
+use forerun_cache::Cache;
+use forerun_server::{Remote, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::{Handle, Signals};
+use tracing_subscriber::EnvFilter;
+
+pub use args::Args;
+use args::LogFormat;
+
+use crate::exit::Outcome;
+use crate::output::Out;
+
+/// Runs the command: until a signal ends it.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let options = args.server()?;
+    log(args);
+    raise_descriptor_limit(args.descriptors());
+    let cache = Cache::new(args.cache()).context("cannot make the cache")?;
+    let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
+    let signals = obey_signals(server.remote()).context("cannot take signals")?;
+
+    let mut out = Out::new();
+    for address in server.addresses() {
+        out.line(format_args!("listening on {address}"))?;
+    }
+    if let Some(address) = server.metrics_address() {
+        out.line(format_args!("metrics at http://{address}/metrics"))?;
+    }
+    out.finish()?;
+    let ended = server.wait();
+    signals.close();
+    ended.context("the server failed")?;
+    Ok(Outcome::Done)
+}
+
+/// Sends the log to standard error.
+fn log(args: &Args) {
+    let level = match args.verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    let log = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(EnvFilter::new(format!("forerun_server={level},warn")));
+    // A log that is there already stays: there is none in this process.
+    let _ = match args.log_format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
+}
+
+/// Asks the system for as many descriptors as the connections take. Where it gives fewer, the limit it has holds, and is
+/// told.
+fn raise_descriptor_limit(wanted: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let most = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(most),
+            maximum: limit.maximum,
+        },
+    );
+    if raised.is_err() || most < wanted {
+        let has = getrlimit(Resource::Nofile).current;
+        tracing::warn!(wanted, ?has, "fewer descriptors than connections may take");
+    }
+}
+
+/// Listens to signals in a thread of its own. A second SIGTERM or SIGINT ends the process at once.
+fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
+    let told_once = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_default(signal, told_once.clone())?;
+        signal_hook::flag::register(signal, told_once.clone())?;
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
+    let handle = signals.handle();
+    let obey = move || {
+        for signal in &mut signals {
+            tracing::info!(signal, "a signal came");
+            match signal {
+                SIGUSR2 => remote.snapshot(),
+                _ => remote.drain(),
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(obey)?;
+    Ok(handle)
+}

@@ -1,0 +1,127 @@
+//! As much of an HTTP/1.1 server as a scraper needs: `GET /metrics`, one request a connection, one connection at a time.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::text::Metrics;
+use crate::error::Error;
+
+/// The longest request's head.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// How long a scraper may take to ask, and as long again to read.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Serves metrics in a thread of its own, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Binds `address` and serves.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], or [`Error::Start`] where there is no thread.
+    pub(crate) fn start(address: SocketAddr, metrics: Metrics) -> Result<Endpoint, Error> {
+        let failed = |source| Error::Listen {
+            address: address.to_string(),
+            source,
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let told = over.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                // Relaxed: a flag that carries nothing, and the connection that woke this thread came after it was set.
+                if told.load(Ordering::Relaxed) {
+                    return;
+                }
+                if let Err(error) = stream.and_then(|stream| answer(stream, &metrics)) {
+                    tracing::debug!(%error, "a scrape failed");
+                    // Where no descriptor is left, not at full speed.
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("metrics".to_owned());
+        let thread = thread.spawn(serve).map_err(|source| Error::Start {
+            what: "a thread",
+            source,
+        })?;
+        Ok(Endpoint {
+            address,
+            over,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // Relaxed: see where it is read.
+        self.over.store(true, Ordering::Relaxed);
+        // A connection wakes the thread from its wait. Where there is none to be had, it ends with the process.
+        if TcpStream::connect_timeout(&self.address, PATIENCE).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // It has nothing to tell, and a panic of its own was told by it.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let head = read_head(&mut stream)?;
+    let mut words = head.split(|byte| *byte == b' ');
+    let (method, target) = (words.next(), words.next());
+    let path = target.and_then(|target| target.split(|byte| *byte == b'?').next());
+    let (status, kind, body) = match (method, path) {
+        (Some(b"GET" | b"HEAD"), Some(b"/metrics")) => (
+            "200 OK",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            metrics.text().map_err(io::Error::other)?,
+        ),
+        (Some(b"GET" | b"HEAD"), Some(_)) => {
+            let body = "There is /metrics.\n".to_owned();
+            ("404 Not Found", "text/plain", body)
+        }
+        (_, Some(_)) => ("405 Method Not Allowed", "text/plain", String::new()),
+        (_, None) => ("400 Bad Request", "text/plain", String::new()),
+    };
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    )?;
+    if method != Some(b"HEAD") {
+        stream.write_all(body.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The request up to the empty line that ends its head.
+fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || head.len() > HEAD_BYTES_MAX {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => head.extend_from_slice(&piece[..count]),
+        }
+    }
+    Ok(head)
+}

@@ -1,0 +1,272 @@
+//! What is told, under which name. `docs/serving.md` lists the names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::counters::Totals;
+use crate::shared::Shared;
+
+/// The metrics of one server; read anew for each scrape.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+}
+
+#[derive(Debug)]
+struct OfServer(Arc<Shared>);
+
+impl Metrics {
+    pub(crate) fn new(shared: Arc<Shared>) -> Metrics {
+        let mut registry = Registry::with_prefix("forerun");
+        registry.register_collector(Box::new(OfServer(shared)));
+        Metrics { registry }
+    }
+
+    /// The metrics as OpenMetrics text.
+    ///
+    /// # Errors
+    /// Only the writer's, and a `String` has none.
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl Collector for OfServer {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut all = All(encoder);
+        sessions(&mut all, &self.0.totals())?;
+        connections(&mut all, &self.0)?;
+        cache(&mut all, &self.0)
+    }
+}
+
+fn sessions(all: &mut All<'_>, totals: &Totals) -> fmt::Result {
+    let help = "Commands answered; of gets and touches, their keys";
+    all.counters("commands", help, ["command"])?
+        .put(["get"], totals.cmd_get)?
+        .put(["set"], totals.cmd_set)?
+        .put(["flush"], totals.cmd_flush)?
+        .put(["touch"], totals.cmd_touch)?
+        .put(["meta"], totals.cmd_meta)?;
+    let help = "What became of what was asked for";
+    all.counters("outcomes", help, ["command", "outcome"])?
+        .put(["get", "hit"], totals.get_hits)?
+        .put(["get", "miss"], totals.get_misses)?
+        .put(["delete", "hit"], totals.delete_hits)?
+        .put(["delete", "miss"], totals.delete_misses)?
+        .put(["incr", "hit"], totals.incr_hits)?
+        .put(["incr", "miss"], totals.incr_misses)?
+        .put(["decr", "hit"], totals.decr_hits)?
+        .put(["decr", "miss"], totals.decr_misses)?
+        .put(["cas", "hit"], totals.cas_hits)?
+        .put(["cas", "miss"], totals.cas_misses)?
+        .put(["cas", "changed"], totals.cas_badval)?
+        .put(["touch", "hit"], totals.touch_hits)?
+        .put(["touch", "miss"], totals.touch_misses)?
+        .put(["store", "too_large"], totals.store_too_large)?
+        .put(["store", "no_memory"], totals.store_no_memory)?
+        .put(["auth", "tried"], totals.auth_cmds)?
+        .put(["auth", "refused"], totals.auth_errors)?;
+    all.counter("batches", "Batches of lookups", totals.batches)?;
+    all.counters("network_bytes", "Bytes received and sent", ["direction"])?
+        .put(["in"], totals.bytes_read)?
+        .put(["out"], totals.bytes_written)?;
+    Ok(())
+}
+
+fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
+    let stats = shared.host.connection_stats();
+    let limit = u64::from(shared.settings.max_connections);
+    all.gauge("connections", "Open connections", stats.curr_connections)?;
+    all.gauge("connections_limit", "Connections at once", limit)?;
+    for (name, help, value) in [
+        (
+            "connections_accepted",
+            "Connections accepted",
+            stats.total_connections,
+        ),
+        (
+            "connections_rejected",
+            "Connections beyond the limit",
+            stats.rejected_connections,
+        ),
+        (
+            "connections_idle_closed",
+            "Connections closed for their silence",
+            stats.idle_kicks,
+        ),
+        (
+            "connection_yields",
+            "Times one with more to do let others go first",
+            stats.conn_yields,
+        ),
+        (
+            "accept_pauses",
+            "Times the system had no descriptor",
+            stats.listen_disabled_num,
+        ),
+    ] {
+        all.counter(name, help, value)?;
+    }
+    let uptime_s = shared.started.elapsed().as_secs();
+    all.gauge("uptime_seconds", "Seconds since the start", uptime_s)
+}
+
+fn cache(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
+    let stats = shared.cache.stats();
+    let used = |all: u64, unfetched: u64| all.saturating_sub(unfetched);
+    all.gauge("cache_items", "Items stored", stats.items)?;
+    let help = "Keys, values and headers of the items stored";
+    all.gauge("cache_item_bytes", help, stats.item_bytes)?;
+    let help = "Memory held, by what it is for";
+    all.gauges("cache_memory_bytes", help, ["kind"])?
+        .put(["blocks"], stats.block_bytes)?
+        .put(["large"], stats.large_bytes)?
+        .put(["index"], stats.index_bytes)?
+        .put(["fixed"], stats.fixed_bytes)?;
+    let help = "The most memory that may be held";
+    all.gauge("cache_memory_limit_bytes", help, stats.limit_bytes)?;
+    all.counter("cache_stored", "Items ever stored", stats.stored)?;
+    let help = "Items removed, and whether anybody had asked for them";
+    all.counters("cache_removed", help, ["reason", "fetched"])?
+        .put(
+            ["evicted", "yes"],
+            used(stats.evictions, stats.evicted_unfetched),
+        )?
+        .put(["evicted", "no"], stats.evicted_unfetched)?
+        .put(
+            ["expired", "yes"],
+            used(stats.expired, stats.expired_unfetched),
+        )?
+        .put(["expired", "no"], stats.expired_unfetched)?;
+    let help = "Stores refused because nothing made room";
+    all.counter("cache_out_of_memory", help, stats.out_of_memory)
+}
+
+/// Writes metrics one after the other.
+struct All<'a>(DescriptorEncoder<'a>);
+
+/// A metric of several values, told apart by labels.
+struct Family<'a, const N: usize> {
+    to: prometheus_client::encoding::MetricEncoder<'a>,
+    labels: [&'static str; N],
+    metric: fn(u64) -> Metric,
+}
+
+/// A value as it stands.
+enum Metric {
+    Counter(ConstCounter),
+    Gauge(ConstGauge<u64>),
+}
+
+impl Metric {
+    fn counter(value: u64) -> Metric {
+        Metric::Counter(ConstCounter::new(value))
+    }
+
+    fn gauge(value: u64) -> Metric {
+        Metric::Gauge(ConstGauge::new(value))
+    }
+
+    fn as_metric(&self) -> &dyn EncodeMetric {
+        match self {
+            Metric::Counter(counter) => counter,
+            Metric::Gauge(gauge) => gauge,
+        }
+    }
+}
+
+impl<'a> All<'a> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.one(name, help, &Metric::counter(value))
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.one(name, help, &Metric::gauge(value))
+    }
+
+    fn one(&mut self, name: &str, help: &str, metric: &Metric) -> fmt::Result {
+        let metric = metric.as_metric();
+        let kind = metric.metric_type();
+        metric.encode(self.0.encode_descriptor(name, help, None, kind)?)
+    }
+
+    fn counters<'s, const N: usize>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        labels: [&'static str; N],
+    ) -> Result<Family<'s, N>, fmt::Error> {
+        self.family(name, help, labels, Metric::counter)
+    }
+
+    fn gauges<'s, const N: usize>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        labels: [&'static str; N],
+    ) -> Result<Family<'s, N>, fmt::Error> {
+        self.family(name, help, labels, Metric::gauge)
+    }
+
+    fn family<'s, const N: usize>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        labels: [&'static str; N],
+        metric: fn(u64) -> Metric,
+    ) -> Result<Family<'s, N>, fmt::Error> {
+        let kind = metric(0).as_metric().metric_type();
+        let to = self.0.encode_descriptor(name, help, None, kind)?;
+        Ok(Family { to, labels, metric })
+    }
+}
+
+impl<const N: usize> Family<'_, N> {
+    fn put(mut self, of: [&str; N], value: u64) -> Result<Self, fmt::Error> {
+        let labels: Vec<_> = self.labels.into_iter().zip(of).collect();
+        let metric = (self.metric)(value);
+        let to = self.to.encode_family(&labels)?;
+        metric.as_metric().encode(to)?;
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::NoHost;
+    use forerun_cache::{Cache, CacheOptions, Store};
+
+    #[test]
+    fn every_metric_is_in_the_documentation_and_has_its_value() {
+        let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+        cache.store(Store::set(b"key", b"value"));
+        let shared = Shared::new(Default::default(), cache, Box::new(NoHost));
+        shared.register().get_hits.add(3);
+        let text = Metrics::new(Arc::new(shared)).text().expect("a text");
+        assert!(
+            text.contains("forerun_outcomes_total{command=\"get\",outcome=\"hit\"} 3\n"),
+            "{text}"
+        );
+        assert!(text.contains("forerun_cache_items 1\n"), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let documentation = include_str!("../../../../docs/serving.md");
+        let mut families = 0;
+        for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let name = line.split(' ').next().unwrap_or_default();
+            assert!(documentation.contains(&format!("`{name}")), "{name}");
+            families += 1;
+        }
+        assert!(families > 15, "{text}");
+    }
+}
