@@ -80,15 +80,24 @@ pub enum Ended {
 }
 
 /// What sessions ask of the server around them.
-struct Around(Arc<Connections>);
+struct Around {
+    connections: Arc<Connections>,
+    users: Option<Users>,
+}
 
 impl Host for Around {
     fn connection_stats(&self) -> ConnectionStats {
-        self.0.stats()
+        self.connections.stats()
     }
 
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
-        self.0.describe(line);
+        self.connections.describe(line);
+    }
+
+    fn authenticates(&self, user: &[u8], password: &[u8]) -> bool {
+        self.users
+            .as_ref()
+            .is_some_and(|users| users.knows(user, password))
     }
 }
 
@@ -116,7 +125,10 @@ impl Server {
 
         let connections = Arc::new(Connections::new(options.connection_limit));
         let settings = told(&options, &addresses, &cache);
-        let host = Box::new(Around(connections.clone()));
+        let host = Box::new(Around {
+            connections: connections.clone(),
+            users,
+        });
         let shared = Arc::new(Shared::new(settings, cache.clone(), host));
         let start = |what| move |source| Error::Start { what, source };
         let poll = Poll::new().map_err(start("a poll"))?;
@@ -144,7 +156,6 @@ impl Server {
             connections,
             control: control.clone(),
             tls,
-            users: users.map(Arc::new),
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
         for number in 0..options.threads {
