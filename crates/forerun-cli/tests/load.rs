@@ -248,3 +248,62 @@ fn a_batch_over_the_memory_limit_is_a_worded_error() {
         .and_then(|rows| rows.replace(',', "").parse().ok());
     assert!(kept > 0 && Some(kept) == counted, "{kept}: {told}");
 }
+
+#[test]
+fn rows_whose_keys_ascend_go_past_the_log_until_one_does_not() {
+    let place = Place::new();
+    let row = |n: u32, text: &str| format!("{n:06},{text}\n");
+    let mut rows: String = (0..20_000).map(|n| row(n, "first")).collect();
+    place.file("sorted.csv", format!("id,v\n{rows}"));
+    rows.extend((0..3).map(|n| row(19_999 - n, "second")));
+    rows.extend((20_000..20_600).map(|n| row(n, "third")));
+    place.file("nearly.csv", format!("id,v\n{rows}"));
+
+    let log_bytes = |store: &str| -> u64 {
+        let files = std::fs::read_dir(place.path(store))
+            .unwrap()
+            .map(Result::unwrap);
+        let logs = files.filter(|file| file.file_name().to_str().unwrap().ends_with(".log"));
+        logs.map(|file| file.metadata().unwrap().len()).sum()
+    };
+    let told = place.succeeds(&["load", "sorted", "sorted.csv", "--key", "id"]);
+    assert!(told.contains("20,000 new keys, 0 replaced"), "{told}");
+    place.succeeds(&[
+        "load",
+        "synced",
+        "sorted.csv",
+        "--key",
+        "id",
+        "--durability",
+        "synced",
+    ]);
+    let (ingested, put) = (log_bytes("sorted"), log_bytes("synced"));
+    assert!(
+        ingested < put / 2,
+        "{ingested} bytes of log, and {put} where all are put"
+    );
+
+    for store in ["sorted", "nearly"] {
+        let told = place.succeeds(&["load", store, "nearly.csv", "--key", "id"]);
+        let replaced = if store == "sorted" {
+            "600 new keys, 20,003"
+        } else {
+            "20,600 new keys, 3"
+        };
+        assert!(told.contains(replaced), "{told}");
+        let lines = place.succeeds(&["scan", store]);
+        assert_eq!(lines.lines().count(), 20_600);
+        for (n, line) in lines.lines().enumerate() {
+            let text = match n {
+                0..19_997 => "first",
+                ..20_000 => "second",
+                _ => "third",
+            };
+            assert_eq!(
+                line,
+                format!("{n:06}\t{{\"id\":\"{n:06}\",\"v\":\"{text}\"}}")
+            );
+        }
+        place.succeeds(&["check", store]);
+    }
+}

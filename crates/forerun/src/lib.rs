@@ -62,11 +62,11 @@
 pub use forerun_core::arch::{Isa, isa};
 pub use forerun_db::{
     BackPressure, Background, BadRange, Bytewise, CacheStats, Checked, Checks, Comparator,
-    Compression, Create, Db, Described, Durability, Entry, Error, Iter, KeyRange, LevelStats, Loss,
-    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, Ops, Options, ReadBackend, Recovery,
-    RecoveryReport, Repaired, Result, ReverseBytewise, RowSearch, RunOptions, Snapshot, Stats,
-    Strategy, TreeOptions, TreeWork, Values, Verified, WalMode, WriteBatch, check, describe,
-    repair,
+    Compression, Create, Db, Described, Durability, Entry, Error, Ingestion, Iter, KeyRange,
+    LevelStats, Loss, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, Ops, Options,
+    ReadBackend, Recovery, RecoveryReport, Repaired, Result, ReverseBytewise, RowSearch,
+    RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values, Verified, WalMode,
+    WriteBatch, check, describe, repair,
 };
 
 /// Hash tables of fixed width, in memory, whose every lookup is a batch.

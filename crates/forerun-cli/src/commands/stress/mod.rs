@@ -25,8 +25,8 @@ use crate::exit::{Outcome, UsageError};
 /// opened and compared whole. One batch of lookups in four is answered again key by key.
 ///
 /// With --crash, a child process writes and acknowledges each finished write; it is killed at a random time
-/// (SIGKILL), the store is opened and must hold each acknowledged write, and of the one write a thread had under way
-/// either all or nothing. Then a new child goes on with the same store.
+/// (SIGKILL), the store is opened and must hold each acknowledged write (a put, a deletion, a batch, an ingestion), and
+/// of the one write a thread had under way either all or nothing. Then a new child goes on with the same store.
 ///
 /// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]

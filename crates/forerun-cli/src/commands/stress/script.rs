@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use forerun::{Durability, WriteBatch};
+use forerun::{Db, Durability, WriteBatch};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -24,6 +24,8 @@ pub struct Write {
     pub ops: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// How durable it is before it is acknowledged.
     pub durability: Durability,
+    /// Whether it is ingested: its keys ascend then.
+    pub is_ingested: bool,
 }
 
 /// Key `number` of a thread.
@@ -45,19 +47,31 @@ pub fn write(seed: u64, thread: usize, n: u64) -> Write {
     } else {
         Durability::Buffered
     };
-    let length = if rng.random_ratio(2, 5) {
+    // An ingestion costs several: one write in 200 is one, of many keys.
+    let is_ingested = rng.random_ratio(1, 200);
+    let length = if is_ingested {
+        rng.random_range(1..=60)
+    } else if rng.random_ratio(2, 5) {
         rng.random_range(2..=8)
     } else {
         1
     };
-    let ops = (0..length)
+    let mut ops: Vec<_> = (0..length)
         .map(|_| {
             let key = key(thread, rng.random_range(0..KEYS));
             let value = rng.random_ratio(4, 5).then(|| value(&mut rng, n));
             (key, value)
         })
         .collect();
-    Write { ops, durability }
+    if is_ingested {
+        ops.sort_unstable();
+        ops.dedup_by(|a, b| a.0 == b.0);
+    }
+    Write {
+        ops,
+        durability,
+        is_ingested,
+    }
 }
 
 /// Values of many lengths: most of a few dozen bytes, some that span many blocks of the log.
@@ -91,6 +105,28 @@ impl Write {
                 Some(value) => model.insert(key.clone(), value.clone()),
                 None => model.remove(key),
             };
+        }
+    }
+
+    /// Does it to the store: as a single write, a batch, or an ingestion.
+    pub fn perform(&self, db: &Db, batch: &mut WriteBatch) -> Result<(), forerun::Error> {
+        match &self.ops[..] {
+            ops if self.is_ingested => {
+                let mut ingestion = db.ingest();
+                for (key, value) in ops {
+                    match value {
+                        Some(value) => ingestion.add(key, value)?,
+                        None => ingestion.delete(key)?,
+                    }
+                }
+                ingestion.commit().map(drop)
+            }
+            [(key, Some(value))] => db.put_with(key, value, self.durability),
+            [(key, None)] => db.delete_with(key, self.durability),
+            _ => {
+                self.fill(batch)?;
+                db.write(batch, self.durability).map(drop)
+            }
         }
     }
 
@@ -129,6 +165,13 @@ mod tests {
         let some = |is: &dyn Fn(&Write) -> bool| writes.iter().filter(|write| is(write)).count();
         assert!(some(&|write| write.durability == Durability::Synced) > 50);
         assert!(some(&|write| write.ops.len() > 1) > 400);
+        let ascends = |write: &Write| write.ops.is_sorted_by(|a, b| a.0 < b.0);
+        assert!(some(&|write| write.is_ingested && ascends(write)) > 4);
+        assert!(
+            writes
+                .iter()
+                .all(|write| !write.is_ingested || ascends(write))
+        );
         assert!(some(&|write| write.ops.iter().any(|(_, value)| value.is_none())) > 400);
         let long = |write: &Write| {
             write

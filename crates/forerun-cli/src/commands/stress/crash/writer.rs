@@ -51,15 +51,7 @@ fn write_on(
         if stopped.load(Ordering::Relaxed) {
             break;
         }
-        let write = script::write(seed, thread, n);
-        match &write.ops[..] {
-            [(key, Some(value))] => db.put_with(key, value, write.durability)?,
-            [(key, None)] => db.delete_with(key, write.durability)?,
-            _ => {
-                write.fill(&mut batch)?;
-                db.write(&batch, write.durability)?;
-            }
-        }
+        script::write(seed, thread, n).perform(db, &mut batch)?;
         acknowledge(&format!("{thread} {n}"))?;
     }
     Ok(())
