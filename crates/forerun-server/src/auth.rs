@@ -1,6 +1,14 @@
 //! Authentication by a file of users, as memcached's `-Y`.
 //!
-//! The file has a line `user:password` for each user. A session asks [`Users::knows`] when its client says who it is.
+//! The file has a line `user:password` for each user. A connection's first command must be a `set` of any key, whose
+//! value is `user password`:
+//!
+//! ```text
+//!   set any 0 0 13\r\n
+//!   alice s3cret7\r\n        ->  STORED, and the connection is as any other
+//! ```
+//!
+//! [`Gate`] stands before a connection's session and reads that command; what comes behind it is the session's.
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +16,10 @@ use crate::error::Error;
 
 /// The longest file of users that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes without a line end after which a peer is not one that wants to authenticate.
+const LINE_BYTES_MAX: usize = 2048;
+/// The longest value of an authenticating `set`.
+const VALUE_BYTES_MAX: usize = 2048;
 
 /// Users and their passwords.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -55,7 +67,7 @@ impl Users {
     }
 
     /// Whether there is this user with this password. It takes as long wherever the first difference lies.
-    pub(crate) fn knows(&self, user: &[u8], password: &[u8]) -> bool {
+    fn knows(&self, user: &[u8], password: &[u8]) -> bool {
         let mut known = false;
         for (name, secret) in &self.list {
             known |= same(name, user) & same(secret, password);
@@ -76,6 +88,99 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     std::hint::black_box(different) == 0 && a.len() == b.len()
 }
 
+/// What a connection that must authenticate has said so far.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    /// Bytes of the value that is to come, its line end among them, once its `set` is read.
+    value_bytes: Option<usize>,
+}
+
+/// What comes of the bytes that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// More bytes are needed.
+    More,
+    /// `consumed` bytes were a command; it is answered so, and the connection is open now or is not.
+    Answered {
+        /// Bytes that are done with.
+        consumed: usize,
+        /// The answer's line.
+        answer: &'static str,
+        /// Whether the gate is open.
+        open: bool,
+        /// Whether a user was named, for the counters.
+        tried: bool,
+    },
+    /// These bytes are no client's.
+    Close,
+}
+
+impl Gate {
+    /// Reads the next command of `bytes`; `consumed` of the answer are to be taken off before the next call.
+    pub(crate) fn read(&mut self, bytes: &[u8], users: &Users) -> Entry {
+        let refuse = |consumed, answer| Entry::Answered {
+            consumed,
+            answer,
+            open: false,
+            tried: false,
+        };
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+            return match bytes.len() {
+                0..=LINE_BYTES_MAX => Entry::More,
+                _ => Entry::Close,
+            };
+        };
+        let line = end + 1;
+        let value_bytes = match self.value_bytes {
+            Some(known) => known,
+            None => match announced(&bytes[..end]) {
+                Some(length) if length <= VALUE_BYTES_MAX => length + 2,
+                Some(_) => return Entry::Close,
+                None => return refuse(line, "CLIENT_ERROR unauthenticated\r\n"),
+            },
+        };
+        self.value_bytes = Some(value_bytes);
+        let Some(value) = bytes.get(line..line + value_bytes) else {
+            return Entry::More;
+        };
+        self.value_bytes = None;
+        let consumed = line + value_bytes;
+        let Some(value) = value.strip_suffix(b"\r\n") else {
+            return refuse(consumed, "CLIENT_ERROR bad command line termination\r\n");
+        };
+        let mut words = value
+            .split(|byte| *byte == b' ')
+            .filter(|word| !word.is_empty());
+        let (Some(user), Some(password)) = (words.next(), words.next()) else {
+            return refuse(consumed, "CLIENT_ERROR bad authentication token format\r\n");
+        };
+        let open = users.knows(user, password);
+        let answer = match open {
+            true => "STORED\r\n",
+            false => "CLIENT_ERROR authentication failure\r\n",
+        };
+        Entry::Answered {
+            consumed,
+            answer,
+            open,
+            tried: true,
+        }
+    }
+}
+
+/// The value's length that a line `set key flags expiry length …` announces.
+fn announced(line: &[u8]) -> Option<usize> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut words = line
+        .split(|byte| *byte == b' ')
+        .filter(|word| !word.is_empty());
+    if words.next()? != b"set" {
+        return None;
+    }
+    let length = words.nth(3)?;
+    std::str::from_utf8(length).ok()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,21 +189,76 @@ mod tests {
         Users::parse(b"alice:s3cret\r\n\nbob:a:b\n").expect("it is a file of users")
     }
 
-    #[test]
-    fn a_user_is_known_by_name_and_password_together() {
-        let users = users();
-        assert!(users.knows(b"alice", b"s3cret") && users.knows(b"bob", b"a:b"));
-        for (user, password) in [
-            ("alice", "s3cre"),
-            ("alice", "s3crets"),
-            ("alice", "S3cret"),
-            ("alice", "a:b"),
-            ("bob", "a"),
-            ("", ""),
-            ("carol", "s3cret"),
-        ] {
-            assert!(!users.knows(user.as_bytes(), password.as_bytes()), "{user}");
+    fn answer(bytes: &[u8]) -> (usize, &'static str, bool) {
+        match Gate::default().read(bytes, &users()) {
+            Entry::Answered {
+                consumed,
+                answer,
+                open,
+                ..
+            } => (consumed, answer, open),
+            other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_user_enters_and_what_follows_is_left() {
+        let first = b"set any 0 0 12\r\nalice s3cret\r\n";
+        let mut bytes = first.to_vec();
+        bytes.extend_from_slice(b"get a\r\n");
+        assert_eq!(answer(&bytes), (first.len(), "STORED\r\n", true));
+        assert!(answer(b"set x 1 2 7\r\nbob a:b\r\n").2);
+    }
+
+    #[test]
+    fn others_are_told_why_not_as_memcached_does() {
+        for (bytes, told) in [
+            (&b"get a\r\n"[..], "CLIENT_ERROR unauthenticated\r\n"),
+            (b"set x 0 0\r\n", "CLIENT_ERROR unauthenticated\r\n"),
+            (
+                b"set x 0 0 12\r\nalice wrong!\r\n",
+                "CLIENT_ERROR authentication failure\r\n",
+            ),
+            (
+                b"set x 0 0 11\r\nalice s3cre\r\n",
+                "CLIENT_ERROR authentication failure\r\n",
+            ),
+            (
+                b"set x 0 0 5\r\nalice\r\n",
+                "CLIENT_ERROR bad authentication token format\r\n",
+            ),
+            (
+                b"set x 0 0 5\r\nalice s",
+                "CLIENT_ERROR bad command line termination\r\n",
+            ),
+        ] {
+            assert_eq!(answer(bytes), (bytes.len(), told, false));
+        }
+    }
+
+    #[test]
+    fn a_command_may_come_byte_by_byte() {
+        let bytes = b"set any 0 0 12\r\nalice s3cret\r\n";
+        let mut gate = Gate::default();
+        for end in 0..bytes.len() {
+            assert_eq!(gate.read(&bytes[..end], &users()), Entry::More, "{end}");
+        }
+        assert!(matches!(
+            gate.read(bytes, &users()),
+            Entry::Answered { open: true, .. }
+        ));
+    }
+
+    #[test]
+    fn a_line_without_an_end_and_a_huge_value_are_not_waited_for() {
+        let mut gate = Gate::default();
+        assert_eq!(gate.read(&[b'x'; LINE_BYTES_MAX], &users()), Entry::More);
+        assert_eq!(
+            gate.read(&[b'x'; LINE_BYTES_MAX + 1], &users()),
+            Entry::Close
+        );
+        let huge = format!("set x 0 0 {}\r\n", usize::MAX);
+        assert_eq!(gate.read(huge.as_bytes(), &users()), Entry::Close);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// `shutdown` is obeyed.
     pub shutdown_command: bool,
-    /// A client must authenticate before anything else; [`Host::authenticates`](crate::Host::authenticates) decides.
+    /// Reported: a client must authenticate before it comes to a session.
     pub auth_enabled: bool,
     /// Reported: memory limit in bytes.
     pub memory_limit_bytes: u64,

@@ -39,12 +39,6 @@ pub trait Host: Send + Sync {
         let _ = line;
     }
 
-    /// Whether this user has this password. Asked only where [`Settings::auth_enabled`].
-    fn authenticates(&self, user: &[u8], password: &[u8]) -> bool {
-        let _ = (user, password);
-        false
-    }
-
     /// `verbosity` was set.
     fn set_verbosity(&self, level: u32) {
         let _ = level;

@@ -9,6 +9,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::take;
 
+use crate::auth::{Entry, Gate, Users};
 use crate::context::Context;
 use crate::input::Input;
 use crate::net::Transport;
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     session: Session,
     input: Input,
     output: Output,
+    /// Before a connection has said who it is, where it must.
+    gate: Option<Gate>,
     /// What the system last told: bytes may be there, all bytes there will ever be have come, bytes may be written.
     readable: bool,
     read_closed: bool,
@@ -57,6 +60,7 @@ pub(crate) enum Turn {
 /// What a worker lends a connection for a turn.
 pub(crate) struct Turns<'a> {
     pub(crate) context: &'a mut Context,
+    pub(crate) users: Option<&'a Users>,
     pub(crate) spare: &'a mut Spare,
     pub(crate) now_s: u64,
 }
@@ -70,13 +74,14 @@ pub(crate) struct Spare {
 }
 
 impl Connection {
-    pub(crate) fn new(transport: Transport, ticket: Ticket) -> Connection {
+    pub(crate) fn new(transport: Transport, ticket: Ticket, authenticates: bool) -> Connection {
         Connection {
             transport,
             ticket,
             session: Session::new(),
             input: Input::new(),
             output: Output::new(),
+            gate: authenticates.then(Gate::default),
             readable: false,
             read_closed: false,
             writable: true,
@@ -156,10 +161,7 @@ impl Connection {
                     return Ok(Turn::Close);
                 }
             }
-            let next = self
-                .session
-                .receive(&mut self.input, &mut self.output, turns.context);
-            match next {
+            match self.answer(turns) {
                 Next::More => self.unfinished = false,
                 Next::Full => self.unfinished = true,
                 Next::Close => self.closing = true,
@@ -204,6 +206,39 @@ impl Connection {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Takes commands from the input.
+    fn answer(&mut self, turns: &mut Turns<'_>) -> Next {
+        if let (Some(gate), Some(users)) = (&mut self.gate, turns.users) {
+            loop {
+                match gate.read(self.input.bytes(), users) {
+                    Entry::More => return Next::More,
+                    Entry::Close => return Next::Close,
+                    Entry::Answered {
+                        consumed,
+                        answer,
+                        open,
+                        tried,
+                    } => {
+                        self.input.consume(consumed);
+                        self.output.bytes_mut().extend_from_slice(answer.as_bytes());
+                        let counters = turns.context.counters();
+                        counters.auth_cmds.add(u64::from(tried));
+                        counters.auth_errors.add(u64::from(tried && !open));
+                        if open {
+                            break;
+                        }
+                        if self.output.is_full() {
+                            return Next::Full;
+                        }
+                    }
+                }
+            }
+            self.gate = None;
+        }
+        self.session
+            .receive(&mut self.input, &mut self.output, turns.context)
     }
 
     fn is_sent(&self) -> bool {

@@ -80,24 +80,15 @@ pub enum Ended {
 }
 
 /// What sessions ask of the server around them.
-struct Around {
-    connections: Arc<Connections>,
-    users: Option<Users>,
-}
+struct Around(Arc<Connections>);
 
 impl Host for Around {
     fn connection_stats(&self) -> ConnectionStats {
-        self.connections.stats()
+        self.0.stats()
     }
 
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
-        self.connections.describe(line);
-    }
-
-    fn authenticates(&self, user: &[u8], password: &[u8]) -> bool {
-        self.users
-            .as_ref()
-            .is_some_and(|users| users.knows(user, password))
+        self.0.describe(line);
     }
 }
 
@@ -125,10 +116,7 @@ impl Server {
 
         let connections = Arc::new(Connections::new(options.connection_limit));
         let settings = told(&options, &addresses, &cache);
-        let host = Box::new(Around {
-            connections: connections.clone(),
-            users,
-        });
+        let host = Box::new(Around(connections.clone()));
         let shared = Arc::new(Shared::new(settings, cache.clone(), host));
         let start = |what| move |source| Error::Start { what, source };
         let poll = Poll::new().map_err(start("a poll"))?;
@@ -156,6 +144,7 @@ impl Server {
             connections,
             control: control.clone(),
             tls,
+            users: users.map(Arc::new),
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
         for number in 0..options.threads {

@@ -16,6 +16,7 @@ use mio::{Events, Poll, Token, Waker};
 use rustls::ServerConfig;
 use slab::Slab;
 
+use crate::auth::Users;
 use crate::context::Context;
 use crate::net::{Socket, Transport};
 use crate::shared::Shared;
@@ -70,6 +71,7 @@ pub(crate) struct Setup {
     pub(crate) connections: Arc<Connections>,
     pub(crate) control: Control,
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) users: Option<Arc<Users>>,
     pub(crate) idle_timeout_s: u64,
 }
 
@@ -170,6 +172,7 @@ impl Worker {
         };
         let mut turns = Turns {
             context: &mut self.context,
+            users: self.setup.users.as_deref(),
             spare: &mut self.spare,
             now_s: self.setup.connections.now_s(),
         };
@@ -226,7 +229,8 @@ impl Worker {
         };
         let place = self.connections.vacant_entry();
         transport.register(self.poll.registry(), Token(place.key()))?;
-        place.insert(Connection::new(transport, ticket));
+        let authenticates = self.setup.users.is_some();
+        place.insert(Connection::new(transport, ticket, authenticates));
         Ok(())
     }
 
