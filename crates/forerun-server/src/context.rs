@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::counters::Counters;
+use crate::session::Scratch;
 use crate::shared::Shared;
 
 /// A thread's own part of a server. Make one a thread and hand it to every [`Session::receive`](crate::Session::receive)
@@ -10,13 +11,18 @@ use crate::shared::Shared;
 pub struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) scratch: Scratch,
 }
 
 impl Context {
     /// A context for the calling thread.
     pub fn new(shared: Arc<Shared>) -> Self {
         let counters = shared.register();
-        Self { shared, counters }
+        Self {
+            shared,
+            counters,
+            scratch: Scratch::default(),
+        }
     }
 
     /// This thread's counters; whoever reads and writes the sockets counts their bytes here.

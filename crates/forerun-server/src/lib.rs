@@ -22,7 +22,6 @@ mod input;
 mod metrics;
 mod net;
 mod output;
-#[allow(dead_code)]
 mod protocol;
 mod server;
 mod session;

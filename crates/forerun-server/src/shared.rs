@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use forerun_cache::{Cache, Expiry};
+use forerun_cache::{Cache, CacheStats, Expiry};
 
 use crate::counters::{Counters, Totals};
 use crate::protocol::numbers::Expiration;
@@ -67,6 +67,13 @@ pub struct Shared {
 struct Registered {
     threads: Vec<Arc<Counters>>,
     base: Totals,
+    cache_base: CacheStats,
+}
+
+/// What was counted, and what the cache holds.
+pub(crate) struct Counts {
+    pub totals: Totals,
+    pub cache: CacheStats,
 }
 
 impl Shared {
@@ -122,18 +129,32 @@ impl Shared {
         counters
     }
 
-    /// All threads' counts since the server started or `stats reset`.
-    pub(crate) fn totals(&self) -> Totals {
+    /// What was counted since the server started or `stats reset`.
+    pub(crate) fn counts(&self) -> Counts {
+        let cache = self.cache.stats();
         let registered = self.registered();
         let mut totals = registered.sum();
         totals.subtract(&registered.base);
-        totals
+        let base = &registered.cache_base;
+        let cache = CacheStats {
+            stored: cache.stored.saturating_sub(base.stored),
+            get_expired: cache.get_expired.saturating_sub(base.get_expired),
+            evictions: cache.evictions.saturating_sub(base.evictions),
+            evicted_unfetched: cache.evicted_unfetched.saturating_sub(base.evicted_unfetched),
+            expired: cache.expired.saturating_sub(base.expired),
+            expired_unfetched: cache.expired_unfetched.saturating_sub(base.expired_unfetched),
+            out_of_memory: cache.out_of_memory.saturating_sub(base.out_of_memory),
+            ..cache
+        };
+        Counts { totals, cache }
     }
 
     /// `stats reset`: counts begin again from nothing.
     pub(crate) fn reset(&self) {
+        let cache = self.cache.stats();
         let mut registered = self.registered();
         registered.base = registered.sum();
+        registered.cache_base = cache;
     }
 
     fn registered(&self) -> MutexGuard<'_, Registered> {

@@ -6,6 +6,7 @@ pub(crate) const BAD_DELETE: &[u8] =
 pub(crate) const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 pub(crate) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+pub(crate) const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 pub(crate) const BAD_MODE_MA: &[u8] = b"CLIENT_ERROR invalid mode for ma M token\r\n";
 pub(crate) const BAD_MODE_MS: &[u8] = b"CLIENT_ERROR invalid mode for ms M token\r\n";
 pub(crate) const BAD_OPAQUE: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";

@@ -36,6 +36,15 @@ impl<'a> Tokens<'a> {
         self.kept.get(index).copied().unwrap_or_default()
     }
 
+    /// What of `line`, of which these are the tokens, stands behind token `index`.
+    pub(crate) fn behind(&self, line: &'a [u8], index: usize) -> &'a [u8] {
+        let Some(token) = self.kept().get(index) else {
+            return &[];
+        };
+        let end = (token.as_ptr().addr() + token.len()).wrapping_sub(line.as_ptr().addr());
+        line.get(end..).unwrap_or_default()
+    }
+
     /// Those that are kept.
     pub(crate) fn kept(&self) -> &[&'a [u8]] {
         &self.kept[..self.count.min(KEPT)]
@@ -76,6 +85,10 @@ mod tests {
         assert!(tokens.says_noreply());
         assert_eq!(Tokens::of(b"   ").count(), 0);
         assert_eq!(tokens.get(9), b"");
+        let line = b"mg key  s v ";
+        assert_eq!(Tokens::of(line).behind(line, 1), b"  s v ");
+        assert_eq!(Tokens::of(line).behind(line, 3), b" ");
+        assert_eq!(Tokens::of(line).behind(line, 4), b"");
     }
 
     #[test]

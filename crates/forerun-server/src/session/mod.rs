@@ -1,8 +1,41 @@
 //! One connection without a socket: bytes in, bytes out.
+//!
+//! ```text
+//!             ┌──────────────── Command ◄───────────────┐
+//!   reads.rs: │ get gets bget gat gats mg, mn           │ all there are, then one batch
+//!             └─┬──────────┬──────────┬─────────────────┘
+//!               │          │          │ store.rs: set add replace append prepend cas ms
+//!               │          │          ├─► Store    a data block too large to wait for: it fills the cache's own memory
+//!               │          │          └─► Swallow  the data block of a command that was refused
+//!               │          └─► SkipLine  the rest of a long line that was refused
+//!               └─► Keys   in a line of keys: it is longer than LINE_BYTES_MAX, or the output was full
+//! ```
+//!
+//! `commands.rs` has what else there is in classic commands, `meta.rs` the meta commands that change something,
+//! `stats.rs` the statistics, `auth.rs` what comes before a password. A session never keeps the bytes it was given: what is
+//! incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
+
+mod auth;
+mod commands;
+mod meta;
+mod meta_get;
+mod reads;
+mod stats;
+mod store;
+mod turn;
+
+use std::mem;
+
+use memchr::memchr;
 
 use crate::context::Context;
-use crate::input::Input;
+use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
+use crate::protocol::tokens::without_return;
+use reads::{Batch, KeyLine};
+pub(crate) use reads::Scratch;
+use store::Pending;
+use turn::Turn;
 
 /// What is to be done after [`Session::receive`]. In every case, write the output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,31 +56,200 @@ pub enum Next {
     },
 }
 
+/// Where a session is between two bytes.
+#[derive(Debug, Default)]
+enum State {
+    /// At the start of a line.
+    #[default]
+    Command,
+    /// In a line of keys, at the start of one.
+    Keys(KeyLine),
+    /// In a data block that is stored.
+    Store(Box<Pending>),
+    /// In a data block that is not: so many bytes are left of it and its end.
+    Swallow(usize),
+    /// In a line that was refused.
+    SkipLine,
+    /// At the start of a line, and the client has not authenticated.
+    Unauthenticated,
+    /// In the data block of an attempt to authenticate, of so many bytes and its end.
+    Password(usize),
+    /// Over.
+    Closed,
+}
+
+/// How a step of a session ended.
+enum Step {
+    /// It did something.
+    On,
+    /// It needs more bytes.
+    More,
+    /// The output is full.
+    Full,
+    /// The session is over.
+    End(Next),
+}
+
 /// One connection's state between two reads.
 ///
 /// ```text
 ///   socket → Input → Session::receive(input, output, context) → Output → socket
 /// ```
-#[derive(Debug, Default)]
-pub struct Session {}
+///
+/// ```
+/// use std::io::IoSlice;
+/// use std::sync::Arc;
+///
+/// use forerun_cache::{Cache, CacheOptions};
+/// use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
+///
+/// let cache = Arc::new(Cache::new(CacheOptions::default())?);
+/// let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
+/// let mut context = Context::new(Arc::new(shared));
+/// let mut session = Session::new();
+/// let (mut input, mut output) = (Input::new(), Output::new());
+///
+/// input.extend(b"set CH/Bern 0 0 12\r\n46.948,7.447\r\nget CH/Bern CH/Biel\r\n");
+/// assert_eq!(session.receive(&mut input, &mut output, &mut context), Next::More);
+///
+/// let mut slices = [IoSlice::new(&[])];
+/// assert_eq!(output.slices(&mut slices), 1);
+/// assert_eq!(*slices[0], *b"STORED\r\nVALUE CH/Bern 0 12\r\n46.948,7.447\r\nEND\r\n");
+/// # Ok::<(), forerun_cache::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Session {
+    state: State,
+    /// Whether it was asked yet if there is to be a password.
+    begun: bool,
+    /// Keys to look up together; fewer where values are so large that few of them fill the output.
+    chunk: usize,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Session {
     /// A session at its first command.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            state: State::Command,
+            begun: false,
+            chunk: reads::CHUNK_KEYS_MAX,
+        }
+    }
+
+    /// Whether the session waits in the middle of a command, whose first part it has taken.
+    pub fn is_within_command(&self) -> bool {
+        !matches!(self.state, State::Command | State::Unauthenticated | State::Closed)
     }
 
     /// Takes as many commands from `input` as are complete and composes the answers into `output`, in order. Lookups up
     /// to the next write are one batch, whether they came in one command or many.
-    pub fn receive(
-        &mut self,
-        input: &mut Input,
-        output: &mut Output,
-        context: &mut Context,
-    ) -> Next {
-        let _ = (output, context);
-        let count = input.bytes().len();
-        input.consume(count);
-        Next::More
+    pub fn receive(&mut self, input: &mut Input, output: &mut Output, context: &mut Context) -> Next {
+        if !self.begun {
+            self.begun = true;
+            if context.shared.settings.auth_enabled {
+                self.state = State::Unauthenticated;
+            }
+        }
+        let mut scratch = mem::take(&mut context.scratch);
+        let mut turn = Turn::new(&context.shared, &context.counters, output);
+        let bytes = input.bytes();
+        let mut at = 0;
+        let next = loop {
+            if turn.out.is_full() {
+                break Next::Full;
+            }
+            match self.step(bytes, &mut at, &mut turn, &mut scratch) {
+                Step::On => {}
+                Step::More => break Next::More,
+                Step::Full => break Next::Full,
+                Step::End(next) => {
+                    self.state = State::Closed;
+                    break next;
+                }
+            }
+        };
+        if matches!(self.state, State::Closed) {
+            at = bytes.len();
+        }
+        input.consume(at);
+        context.scratch = scratch;
+        next
+    }
+
+    /// Takes what the state allows from `bytes[*at..]`.
+    fn step(&mut self, bytes: &[u8], at: &mut usize, turn: &mut Turn<'_>, scratch: &mut Scratch) -> Step {
+        match &mut self.state {
+            State::Command => self.command(bytes, at, turn, scratch),
+            State::Keys(line) => {
+                let line = *line;
+                let mut batch = Batch::new(bytes, scratch);
+                let read = batch.read_keys(*at, line);
+                self.answer(batch, read, at, turn, scratch)
+            }
+            State::Store(pending) => {
+                *at += pending.take(&bytes[*at..]);
+                if !pending.is_complete() {
+                    return Step::More;
+                }
+                if let State::Store(pending) = mem::take(&mut self.state) {
+                    pending.finish(turn);
+                }
+                Step::On
+            }
+            State::Swallow(left) => {
+                let count = (*left).min(bytes.len() - *at);
+                *left -= count;
+                *at += count;
+                if *left > 0 {
+                    return Step::More;
+                }
+                self.state = State::Command;
+                Step::On
+            }
+            State::SkipLine => match memchr(b'\n', &bytes[*at..]) {
+                Some(end) => {
+                    *at += end + 1;
+                    self.state = State::Command;
+                    Step::On
+                }
+                None => {
+                    *at = bytes.len();
+                    Step::More
+                }
+            },
+            State::Unauthenticated => self.before_password(bytes, at, turn),
+            State::Password(_) => self.password(bytes, at, turn),
+            State::Closed => Step::End(Next::Close),
+        }
+    }
+
+    /// All reads that are there, as a batch; then one command of another kind, if it is there.
+    fn command(&mut self, bytes: &[u8], at: &mut usize, turn: &mut Turn<'_>, scratch: &mut Scratch) -> Step {
+        let mut batch = Batch::new(bytes, scratch);
+        let read = batch.read_commands(*at);
+        let step = self.answer(batch, read, at, turn, scratch);
+        if !matches!(step, Step::On) || !read.is_other {
+            return step;
+        }
+        if turn.out.is_full() {
+            return Step::Full;
+        }
+        let rest = &bytes[*at..];
+        let window = &rest[..rest.len().min(LINE_BYTES_MAX)];
+        match memchr(b'\n', window) {
+            Some(end) => {
+                let line = without_return(&rest[..end]);
+                self.other_command(line, &rest[end + 1..], turn, at, end + 1)
+            }
+            None if window.len() == LINE_BYTES_MAX => Step::End(Next::Close),
+            None => Step::More,
+        }
     }
 }
+

@@ -1,0 +1,263 @@
+//! Commands that take one line and are no batch: everything but reads and storage.
+
+use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Mode};
+
+use crate::protocol::numbers::{Expiration, parse_expiration, parse_i64, parse_u32, parse_u64, push_u64};
+use crate::protocol::tokens::Tokens;
+use crate::protocol::{KEY_BYTES_MAX, replies};
+
+use super::turn::Turn;
+use super::{Next, Session, State, Step, stats};
+
+/// Most that `verbosity` sets, as memcached.
+const VERBOSITY_MAX: u32 = 4;
+
+impl Session {
+    /// Obeys the command of `line`, whose data block, if it has one, is at the front of `rest` as far as it is there.
+    /// `line_len` bytes were its line.
+    pub(super) fn other_command(
+        &mut self,
+        line: &[u8],
+        rest: &[u8],
+        turn: &mut Turn<'_>,
+        at: &mut usize,
+        line_len: usize,
+    ) -> Step {
+        let tokens = Tokens::of(line);
+        let count = tokens.count();
+        let mode = match (tokens.get(0), count) {
+            (b"set", 5 | 6) | (b"cas", 6 | 7) => Some(Mode::Set),
+            (b"add", 5 | 6) => Some(Mode::Add),
+            (b"replace", 5 | 6) => Some(Mode::Replace),
+            (b"append", 5 | 6) => Some(Mode::Append),
+            (b"prepend", 5 | 6) => Some(Mode::Prepend),
+            _ => None,
+        };
+        if let Some(mode) = mode {
+            return self.classic_store(&tokens, mode, rest, turn, at, line_len);
+        }
+        match tokens.get(0) {
+            b"ms" => return self.meta_store(line, &tokens, rest, turn, at, line_len),
+            b"quit" => return Step::End(Next::Close),
+            b"shutdown" => {
+                if let Some(next) = shutdown(&tokens, turn) {
+                    return Step::End(next);
+                }
+            }
+            _ if !Self::short_command(line, &tokens, turn) => {
+                if tokens.kept().last().is_some_and(|token| token.starts_with(b"HTTP/")) {
+                    // A browser, or who sent one here: there is nothing to say to it.
+                    return Step::End(Next::Close);
+                }
+                turn.say(replies::ERROR);
+            }
+            _ => {}
+        }
+        *at += line_len;
+        self.state = State::Command;
+        Step::On
+    }
+
+    /// Obeys a command of one line that leaves the session where it is; false if there is no such command.
+    fn short_command(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> bool {
+        match (tokens.get(0), tokens.count()) {
+            (b"mg", 2..) => super::meta::get(line, tokens, turn),
+            (b"md", 2..) => super::meta::delete(line, tokens, turn),
+            (b"ma", 2..) => super::meta::arithmetic(line, tokens, turn),
+            (b"me", 2..) => super::meta::debug(tokens, turn),
+            (b"mn", _) => turn.say(replies::META_NOOP),
+            // With keys these are read as batches; what comes here has none, or an expiration time that is no number.
+            (b"gat" | b"gats", 2..) => match parse_expiration(tokens.get(1)) {
+                Some(_) => turn.say(replies::END),
+                None => turn.say(replies::BAD_EXPTIME),
+            },
+            (b"delete", 2..=4) => delete(tokens, turn),
+            (b"incr", 3 | 4) => arithmetic(tokens, Direction::Increment, turn),
+            (b"decr", 3 | 4) => arithmetic(tokens, Direction::Decrement, turn),
+            (b"touch", 3 | 4) => touch(tokens, turn),
+            (b"flush_all", 1..=3) => flush_all(tokens, turn),
+            (b"version", _) => {
+                turn.say(b"VERSION ");
+                turn.say(turn.shared.settings.version.as_bytes());
+                turn.say(b"\r\n");
+            }
+            (b"verbosity", 2 | 3) => verbosity(tokens, turn),
+            (b"stats", _) => stats::stats(tokens, turn),
+            (b"cache_memlimit", 2 | 3) => memory_limit(tokens, turn),
+            (b"slabs", 4) if tokens.get(1) == b"reassign" => {
+                turn.say(b"CLIENT_ERROR slab reassignment disabled\r\n");
+            }
+            (b"lru_crawler", 2) if tokens.get(1) == b"enable" => {
+                turn.say(b"ERROR failed to start lru crawler thread\r\n");
+            }
+            (b"lru_crawler", 2) if tokens.get(1) == b"disable" => turn.say(replies::OK),
+            (b"lru_crawler", 3) if matches!(tokens.get(1), b"crawl" | b"metadump" | b"mgdump") => {
+                turn.say(b"CLIENT_ERROR lru crawler disabled\r\n");
+            }
+            (b"watch", _) => turn.say(b"CLIENT_ERROR watch commands not allowed\r\n"),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// `delete key [0] [noreply]`: the 0 is a time that long ago could be given.
+fn delete(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let count = tokens.count();
+    let quiet = count > 2 && tokens.says_noreply();
+    let is_held_zero = tokens.get(2) == b"0";
+    let is_valid = match count {
+        2 => true,
+        3 => is_held_zero || quiet,
+        _ => is_held_zero && quiet,
+    };
+    if !is_valid {
+        return turn.say_unless(quiet, replies::BAD_DELETE);
+    }
+    let key = tokens.get(1);
+    if key.len() > KEY_BYTES_MAX {
+        return turn.say_unless(quiet, replies::BAD_FORMAT);
+    }
+    let reply = match turn.cache.delete(Delete::key(key)) {
+        Deleted::Deleted => {
+            turn.counters.delete_hits.add(1);
+            replies::DELETED
+        }
+        Deleted::NotFound | Deleted::Exists => {
+            turn.counters.delete_misses.add(1);
+            replies::NOT_FOUND
+        }
+        Deleted::OutOfMemory => replies::OUT_OF_MEMORY,
+    };
+    turn.say_unless(quiet, reply);
+}
+
+/// `incr key delta [noreply]`, `decr …`.
+fn arithmetic(tokens: &Tokens<'_>, direction: Direction, turn: &mut Turn<'_>) {
+    let quiet = tokens.says_noreply();
+    let key = tokens.get(1);
+    if key.len() > KEY_BYTES_MAX {
+        return turn.say_unless(quiet, replies::BAD_FORMAT);
+    }
+    let Some(delta) = parse_u64(tokens.get(2)) else {
+        return turn.say_unless(quiet, replies::BAD_DELTA);
+    };
+    let counted = turn.cache.arithmetic(Arithmetic {
+        direction,
+        ..Arithmetic::increment(key, delta)
+    });
+    count_arithmetic(turn, direction, &counted);
+    let reply = match counted {
+        Counted::Counted { value, .. } => {
+            if !quiet {
+                push_u64(turn.out.bytes_mut(), value);
+                turn.say(b"\r\n");
+            }
+            return;
+        }
+        Counted::NotANumber => replies::NOT_A_NUMBER,
+        Counted::OutOfMemory => replies::OUT_OF_MEMORY,
+        Counted::NotFound | Counted::Exists => replies::NOT_FOUND,
+    };
+    turn.say_unless(quiet, reply);
+}
+
+/// Counts an increment or a decrement.
+pub(super) fn count_arithmetic(turn: &Turn<'_>, direction: Direction, counted: &Counted) {
+    let counters = turn.counters;
+    match (direction, counted) {
+        (Direction::Increment, Counted::Counted { is_new: false, .. }) => counters.incr_hits.add(1),
+        (Direction::Decrement, Counted::Counted { is_new: false, .. }) => counters.decr_hits.add(1),
+        (Direction::Increment, Counted::NotFound) => counters.incr_misses.add(1),
+        (Direction::Decrement, Counted::NotFound) => counters.decr_misses.add(1),
+        _ => {}
+    }
+}
+
+/// `touch key exptime [noreply]`.
+fn touch(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let quiet = tokens.says_noreply();
+    let key = tokens.get(1);
+    if key.len() > KEY_BYTES_MAX {
+        return turn.say_unless(quiet, replies::BAD_FORMAT);
+    }
+    let Some(expiration) = parse_expiration(tokens.get(2)) else {
+        return turn.say_unless(quiet, replies::BAD_EXPTIME);
+    };
+    turn.counters.cmd_touch.add(1);
+    let reply = if turn.cache.touch(key, turn.shared.expiry(expiration)) {
+        turn.counters.touch_hits.add(1);
+        replies::TOUCHED
+    } else {
+        turn.counters.touch_misses.add(1);
+        replies::NOT_FOUND
+    };
+    turn.say_unless(quiet, reply);
+}
+
+/// `flush_all [delay] [noreply]`.
+fn flush_all(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let quiet = tokens.says_noreply();
+    turn.counters.cmd_flush.add(1);
+    if !turn.shared.settings.flush_enabled {
+        return turn.say_unless(quiet, b"CLIENT_ERROR flush_all not allowed\r\n");
+    }
+    let delay = if tokens.count() == 1 + usize::from(quiet) {
+        Some(Expiration::Never)
+    } else {
+        parse_expiration(tokens.get(1))
+    };
+    let now = turn.cache.now();
+    let at = match delay {
+        None => return turn.say_unless(quiet, replies::BAD_EXPTIME),
+        Some(Expiration::Never | Expiration::Past) => now,
+        Some(delay) => match turn.shared.expiry(delay) {
+            Expiry::At(second) => second,
+            Expiry::Never => now,
+        },
+    };
+    turn.cache.flush_all(at);
+    turn.say_unless(quiet, replies::OK);
+}
+
+/// `verbosity level [noreply]`.
+fn verbosity(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let quiet = tokens.says_noreply();
+    match parse_u32(tokens.get(1)) {
+        Some(level) => {
+            turn.shared.host.set_verbosity(level.min(VERBOSITY_MAX));
+            turn.say_unless(quiet, replies::OK);
+        }
+        None => turn.say_unless(quiet, replies::BAD_FORMAT),
+    }
+}
+
+/// `cache_memlimit megabytes`: the limit is fixed when the cache is made, so only the one there is can be set.
+fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let quiet = tokens.says_noreply();
+    let limit_bytes = turn.cache.options().memory_limit_bytes as u64;
+    let reply: &[u8] = match parse_i64(tokens.get(1)) {
+        None | Some(..0) => replies::ERROR,
+        Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
+        Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
+        Some(megabytes) if megabytes.unsigned_abs() << 20 == limit_bytes => replies::OK,
+        Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+    };
+    turn.say_unless(quiet, reply);
+}
+
+/// `shutdown [graceful]`.
+fn shutdown(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Next> {
+    if !turn.shared.settings.shutdown_command {
+        turn.say(b"ERROR: shutdown not enabled\r\n");
+        return None;
+    }
+    match (tokens.count(), tokens.get(1)) {
+        (1, _) => Some(Next::Shutdown { graceful: false }),
+        (2, b"graceful") => Some(Next::Shutdown { graceful: true }),
+        _ => {
+            turn.say(b"CLIENT_ERROR invalid shutdown mode\r\n");
+            None
+        }
+    }
+}

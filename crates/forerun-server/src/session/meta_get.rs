@@ -1,0 +1,184 @@
+//! Meta get: answers, and the variants that change the item on the way.
+
+use forerun_cache::{Expiry, Guard, Item, Mode, Store, Stored};
+
+use crate::protocol::keys::push_key_flag;
+use crate::protocol::meta::{Flags, Letters};
+use crate::protocol::numbers::{Expiration, push_u64};
+use crate::protocol::tokens::split;
+use crate::protocol::{KEY_BYTES_MAX, replies};
+
+use super::reads::push_value;
+use super::turn::Turn;
+
+/// Appends the answer to a hit of a meta get that changes nothing but a claim.
+#[inline]
+pub(super) fn push_plain_hit(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, letters: Letters, flags: &[u8]) {
+    let with_value = letters.has(b'v');
+    push_code(turn, item, with_value);
+    for flag in split(flags) {
+        push_flag(turn, flag, key, item, item.expiry(), false);
+    }
+    if item.is_stale() || item.is_claimed() {
+        push_claim(turn, item, false);
+    }
+    turn.say(b"\r\n");
+    if with_value {
+        push_value(turn, item);
+    }
+}
+
+/// Appends the answer to a miss, with those flags that mean something then.
+pub(super) fn push_miss(turn: &mut Turn<'_>, key: &[u8], is_binary: bool, letters: Letters, flags: &[u8]) {
+    if letters.has(b'q') {
+        return;
+    }
+    turn.say(b"EN");
+    push_echo(turn, key, is_binary, flags);
+    turn.say(b"\r\n");
+}
+
+/// Appends the flags that every answer repeats: the opaque token and the key.
+pub(super) fn push_echo(turn: &mut Turn<'_>, key: &[u8], is_binary: bool, flags: &[u8]) {
+    let out = turn.out.bytes_mut();
+    for flag in split(flags) {
+        match flag[0] {
+            b'O' => {
+                out.push(b' ');
+                out.extend_from_slice(flag);
+            }
+            b'k' => push_key_flag(out, key, is_binary),
+            _ => {}
+        }
+    }
+}
+
+fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
+    if with_value {
+        turn.say(b"VA ");
+        push_u64(turn.out.bytes_mut(), item.value().len() as u64);
+    } else {
+        turn.say(b"HD");
+    }
+}
+
+/// Appends what a flag asks of an item, if it asks anything. The item's time may have been changed since it was looked up.
+#[inline]
+fn push_flag(turn: &mut Turn<'_>, flag: &[u8], key: &[u8], item: &Item<'_>, expiry: Expiry, is_binary: bool) {
+    let number = match flag[0] {
+        b'v' | b'q' => return,
+        b's' => item.value().len() as u64,
+        b'f' => item.flags().into(),
+        b'c' => item.cas(),
+        b'h' => item.was_fetched().into(),
+        b'l' => turn.cache.now().saturating_sub(item.last_access()).into(),
+        b't' => match u64::try_from(turn.seconds_left(expiry)) {
+            Ok(seconds) => seconds,
+            Err(_) => return turn.say(b" t-1"),
+        },
+        b'O' => {
+            let out = turn.out.bytes_mut();
+            out.push(b' ');
+            return out.extend_from_slice(flag);
+        }
+        b'k' => return push_key_flag(turn.out.bytes_mut(), key, is_binary),
+        _ => return,
+    };
+    let out = turn.out.bytes_mut();
+    out.extend_from_slice(&[b' ', flag[0]]);
+    push_u64(out, number);
+}
+
+/// Appends who is to bring a new value, if one is wanted: this client (`W`), or another one (`Z`).
+fn push_claim(turn: &mut Turn<'_>, item: &Item<'_>, is_wanted: bool) {
+    let is_wanted = is_wanted || item.is_stale();
+    let wins = is_wanted && !item.is_claimed() && turn.cache.claim(item);
+    if !wins && item.is_claimed() {
+        turn.say(b" Z");
+    }
+    if item.is_stale() {
+        turn.say(b" X");
+    }
+    if wins {
+        turn.say(b" W");
+    }
+}
+
+/// A meta get of any kind, whose flags are read.
+pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
+    let is_binary = flags.has(b'b');
+    if key.len() > KEY_BYTES_MAX {
+        return turn.say(replies::BAD_FORMAT);
+    }
+    if !flags.opaque_fits() {
+        return turn.say(replies::BAD_OPAQUE);
+    }
+    let cache = turn.cache;
+    let guard = cache.pin();
+    let mut item = find(&guard, key, flags);
+    let mut is_new = false;
+    if let (None, Some(expiration)) = (&item, flags.vivify) {
+        is_new = vivify(turn, key, flags, expiration);
+        item = find(&guard, key, flags);
+    }
+    let is_touch = flags.ttl.is_some();
+    let counters = turn.counters;
+    if is_touch {
+        counters.cmd_touch.add(1);
+    }
+    counters.cmd_get.add(1);
+    let Some(item) = item else {
+        counters.get_misses.add(1);
+        counters.touch_misses.add(is_touch.into());
+        return push_miss(turn, key, is_binary, flags.letters, flags.text);
+    };
+    counters.get_hits.add(1);
+    counters.touch_hits.add(is_touch.into());
+
+    let with_value = flags.has(b'v') && flags.compare_cas != Some(item.cas());
+    push_code(turn, &item, with_value);
+    let mut expiry = item.expiry();
+    let mut is_wanted = false;
+    for flag in flags.each() {
+        match (flag[0], flags.ttl, flags.recache) {
+            (b'T', Some(ttl), _) => {
+                expiry = turn.shared.expiry(ttl);
+                cache.touch(key, expiry);
+            }
+            (b'R', _, Some(below)) => is_wanted = !is_new && expires_before(expiry, turn.shared.expiry(below)),
+            _ => push_flag(turn, flag, key, &item, expiry, is_binary),
+        }
+    }
+    if is_new {
+        turn.say(b" W");
+    } else {
+        push_claim(turn, &item, is_wanted);
+    }
+    turn.say(b"\r\n");
+    if with_value {
+        push_value(turn, &item);
+    }
+}
+
+fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
+    if flags.has(b'u') { guard.peek(key) } else { guard.get(key) }
+}
+
+/// Makes an empty item that this client is to fill; false if another was faster or there is no room.
+fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>, expiration: Expiration) -> bool {
+    let stored = turn.cache.store(Store {
+        mode: Mode::Add,
+        expiry: turn.shared.expiry(expiration),
+        new_cas: flags.new_cas,
+        claimed: true,
+        ..Store::set(key, b"")
+    });
+    matches!(stored, Stored::Stored { .. })
+}
+
+fn expires_before(expiry: Expiry, limit: Expiry) -> bool {
+    match (expiry, limit) {
+        (Expiry::At(second), Expiry::At(limit)) => second < limit,
+        _ => false,
+    }
+}

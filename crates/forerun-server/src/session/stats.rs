@@ -1,0 +1,217 @@
+//! `stats`: under the names by which clients and exporters read memcached.
+//!
+//! What memcached counts by slab class stands here for the whole cache, as class 1, since items of all sizes share blocks.
+//! docs/protocol.md says what each figure is.
+
+use std::fmt::{Display, Write};
+
+use crate::protocol::replies;
+use crate::protocol::tokens::Tokens;
+use crate::shared::Counts;
+
+use super::turn::Turn;
+
+/// `STAT name value` lines.
+struct Lines(String);
+
+impl Lines {
+    fn put(&mut self, name: impl Display, value: impl Display) {
+        // Writing to a String does not fail.
+        let _ = write!(self.0, "STAT {name} {value}\r\n");
+    }
+
+    fn end(mut self, turn: &mut Turn<'_>) {
+        self.0.push_str("END\r\n");
+        turn.say(self.0.as_bytes());
+    }
+}
+
+/// Answers `stats …`.
+pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let mut lines = Lines(String::new());
+    match (tokens.get(1), tokens.count()) {
+        (_, 1) => general(&mut lines, turn),
+        (b"settings", _) => settings(&mut lines, turn),
+        (b"items", _) => items(&mut lines, turn),
+        (b"slabs", _) => slabs(&mut lines, turn),
+        (b"sizes", _) => lines.put("sizes_status", "disabled"),
+        (b"conns", _) => turn.shared.host.describe_connections(&mut |number, name, value| {
+            lines.put(format_args!("{number}:{name}"), value);
+        }),
+        (b"reset", _) => {
+            turn.shared.reset();
+            return turn.say(b"RESET\r\n");
+        }
+        (b"detail", _) => return turn.say(detail(tokens)),
+        (b"cachedump", _) => return turn.say(b"CLIENT_ERROR stats cachedump not allowed\r\n"),
+        _ => return turn.say(replies::ERROR),
+    }
+    lines.end(turn);
+}
+
+/// Counts by key prefix are not kept: there is never anything to dump.
+fn detail(tokens: &Tokens<'_>) -> &'static [u8] {
+    match tokens.get(2) {
+        b"off" => replies::OK,
+        b"dump" => replies::END,
+        b"on" => b"CLIENT_ERROR stats detail not allowed\r\n",
+        _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+    }
+}
+
+fn general(lines: &mut Lines, turn: &Turn<'_>) {
+    let shared = turn.shared;
+    let settings = &shared.settings;
+    let connections = shared.host.connection_stats();
+    let Counts { totals, cache } = shared.counts();
+    let (user, system) = processor_time();
+
+    lines.put("pid", std::process::id());
+    lines.put("uptime", shared.started.elapsed().as_secs());
+    lines.put("time", shared.unix_now_s());
+    lines.put("version", &settings.version);
+    lines.put("pointer_size", usize::BITS);
+    lines.put("rusage_user", user);
+    lines.put("rusage_system", system);
+    lines.put("max_connections", settings.max_connections);
+    lines.put("curr_connections", connections.curr_connections);
+    lines.put("total_connections", connections.total_connections);
+    lines.put("rejected_connections", connections.rejected_connections);
+    lines.put("connection_structures", connections.connection_structures);
+    lines.put("cmd_get", totals.cmd_get);
+    lines.put("cmd_set", totals.cmd_set);
+    lines.put("cmd_flush", totals.cmd_flush);
+    lines.put("cmd_touch", totals.cmd_touch);
+    lines.put("cmd_meta", totals.cmd_meta);
+    lines.put("get_hits", totals.get_hits);
+    lines.put("get_misses", totals.get_misses);
+    lines.put("get_expired", cache.get_expired);
+    lines.put("get_flushed", 0);
+    lines.put("delete_misses", totals.delete_misses);
+    lines.put("delete_hits", totals.delete_hits);
+    lines.put("incr_misses", totals.incr_misses);
+    lines.put("incr_hits", totals.incr_hits);
+    lines.put("decr_misses", totals.decr_misses);
+    lines.put("decr_hits", totals.decr_hits);
+    lines.put("cas_misses", totals.cas_misses);
+    lines.put("cas_hits", totals.cas_hits);
+    lines.put("cas_badval", totals.cas_badval);
+    lines.put("touch_hits", totals.touch_hits);
+    lines.put("touch_misses", totals.touch_misses);
+    lines.put("store_too_large", totals.store_too_large);
+    lines.put("store_no_memory", totals.store_no_memory);
+    lines.put("auth_cmds", totals.auth_cmds);
+    lines.put("auth_errors", totals.auth_errors);
+    if settings.idle_timeout_s > 0 {
+        lines.put("idle_kicks", connections.idle_kicks);
+    }
+    lines.put("bytes_read", totals.bytes_read);
+    lines.put("bytes_written", totals.bytes_written);
+    lines.put("limit_maxbytes", cache.limit_bytes);
+    lines.put("accepting_conns", u8::from(connections.accepting_conns));
+    lines.put("listen_disabled_num", connections.listen_disabled_num);
+    lines.put("time_in_listen_disabled_us", 0);
+    lines.put("threads", settings.threads);
+    lines.put("conn_yields", connections.conn_yields);
+    lines.put("hash_power_level", cache.index_slots.max(1).ilog2());
+    lines.put("hash_bytes", cache.index_bytes);
+    lines.put("hash_is_expanding", 0);
+    lines.put("malloc_fails", 0);
+    lines.put("batches", totals.batches);
+    lines.put("bytes", cache.item_bytes);
+    lines.put("curr_items", cache.items);
+    lines.put("total_items", cache.stored);
+    lines.put("slab_global_page_pool", 0);
+    lines.put("expired_unfetched", cache.expired_unfetched);
+    lines.put("evicted_unfetched", cache.evicted_unfetched);
+    lines.put("evicted_active", cache.evictions.saturating_sub(cache.evicted_unfetched));
+    lines.put("evictions", cache.evictions);
+    lines.put("reclaimed", cache.expired);
+    lines.put("memory_bytes", cache.memory_bytes);
+}
+
+fn settings(lines: &mut Lines, turn: &Turn<'_>) {
+    let settings = &turn.shared.settings;
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    lines.put("maxbytes", settings.memory_limit_bytes);
+    lines.put("maxconns", settings.max_connections);
+    lines.put("tcpport", settings.tcp_port);
+    lines.put("udpport", 0);
+    lines.put("inter", if settings.interfaces.is_empty() { "NULL" } else { &settings.interfaces });
+    lines.put("evictions", if settings.evictions { "on" } else { "off" });
+    lines.put("domain_socket", settings.unix_socket.as_deref().unwrap_or("NULL"));
+    lines.put("shutdown_command", yes(settings.shutdown_command));
+    lines.put("num_threads", settings.threads);
+    lines.put("stat_key_prefix", ":");
+    lines.put("detail_enabled", "no");
+    lines.put("cas_enabled", "yes");
+    lines.put("binding_protocol", "ascii");
+    lines.put("auth_enabled_sasl", "no");
+    lines.put("auth_enabled_ascii", yes(settings.auth_enabled));
+    lines.put("item_size_max", settings.item_size_max_bytes);
+    lines.put("maxconns_fast", "yes");
+    lines.put("slab_reassign", "no");
+    lines.put("lru_crawler", "no");
+    lines.put("flush_enabled", yes(settings.flush_enabled));
+    lines.put("dump_enabled", "no");
+    lines.put("lru_maintainer_thread", "no");
+    lines.put("lru_segmented", "no");
+    lines.put("idle_timeout", settings.idle_timeout_s);
+    lines.put("track_sizes", "no");
+    lines.put("inline_ascii_response", "no");
+    lines.put("ssl_enabled", yes(settings.tls_enabled));
+}
+
+fn items(lines: &mut Lines, turn: &Turn<'_>) {
+    let cache = turn.shared.counts().cache;
+    if cache.items == 0 {
+        return;
+    }
+    let mut put = |name: &str, value: u64| lines.put(format_args!("items:1:{name}"), value);
+    put("number", cache.items);
+    put("mem_requested", cache.item_bytes);
+    put("evicted", cache.evictions);
+    put("outofmemory", cache.out_of_memory);
+    put("reclaimed", cache.expired);
+    put("expired_unfetched", cache.expired_unfetched);
+    put("evicted_unfetched", cache.evicted_unfetched);
+    put("evicted_active", cache.evictions.saturating_sub(cache.evicted_unfetched));
+}
+
+fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
+    let Counts { totals, cache } = turn.shared.counts();
+    if cache.items > 0 {
+        let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
+        put("chunk_size", cache.block_len_bytes);
+        put("chunks_per_page", 1);
+        put("total_pages", cache.blocks);
+        put("total_chunks", cache.blocks);
+        put("used_chunks", cache.blocks);
+        put("free_chunks", 0);
+        put("free_chunks_end", 0);
+        put("get_hits", totals.get_hits);
+        put("cmd_set", totals.cmd_set);
+        put("delete_hits", totals.delete_hits);
+        put("incr_hits", totals.incr_hits);
+        put("decr_hits", totals.decr_hits);
+        put("cas_hits", totals.cas_hits);
+        put("cas_badval", totals.cas_badval);
+        put("touch_hits", totals.touch_hits);
+    }
+    lines.put("active_slabs", u8::from(cache.items > 0));
+    lines.put("total_malloced", cache.memory_bytes);
+}
+
+/// The process's time in user and system mode, in seconds; 0 where the system does not tell.
+fn processor_time() -> (String, String) {
+    /// What Linux counts its ticks in, whatever the machine.
+    const TICKS_A_SECOND: u64 = 100;
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which may hold anything, the 12th and 13th field.
+    let mut fields = text.rsplit(") ").next().unwrap_or_default().split(' ').skip(11);
+    let mut next = || {
+        let ticks: u64 = fields.next().and_then(|field| field.parse().ok()).unwrap_or(0);
+        format!("{}.{:02}0000", ticks / TICKS_A_SECOND, ticks % TICKS_A_SECOND)
+    };
+    (next(), next())
+}

@@ -1,0 +1,435 @@
+//! Storage commands, classic and meta, and the data blocks behind them.
+//!
+//! ```text
+//!   set user:17 0 60 5\r\nhello\r\n
+//!                         └─────┴─ block and its end
+//! ```
+//!
+//! A block that is there with its line, or soon will be (it fits in what the input keeps anyway), is stored from the input.
+//! A larger one fills room in the cache as it comes, so that no value is held twice.
+
+use std::borrow::Cow;
+
+use forerun_cache::{Error, Expiry, Mode, Store, Stored, Value, ValueBuffer};
+
+use crate::input::LINE_BYTES_MAX;
+use crate::protocol::keys::{DecodedKey, decode, push_key_flag};
+use crate::protocol::meta::{Flags, TOKENS_MAX};
+use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64, push_u64};
+use crate::protocol::tokens::Tokens;
+use crate::protocol::{KEY_BYTES_MAX, replies};
+
+use super::turn::Turn;
+use super::{Session, State, Step};
+
+/// A data block's end.
+const BLOCK_END: &[u8] = b"\r\n";
+
+/// What is to be stored, but for the value.
+#[derive(Debug)]
+struct StoreCommand<'a> {
+    key: Cow<'a, [u8]>,
+    flags: u32,
+    expiry: Expiry,
+    mode: Mode,
+    compare_cas: Option<u64>,
+    new_cas: Option<u64>,
+    stale_if_older: bool,
+    vivify: Option<Expiry>,
+    answer: Answer<'a>,
+}
+
+/// How the client wants to be told.
+#[derive(Debug)]
+enum Answer<'a> {
+    Classic { quiet: bool },
+    Meta { quiet: bool, is_binary: bool, flags: Cow<'a, [u8]> },
+}
+
+/// A refused line, and how many bytes of a data block come behind it nevertheless.
+struct Refused {
+    reply: &'static [u8],
+    quiet: bool,
+    block_len: Option<usize>,
+}
+
+/// A data block on its way into the cache.
+#[derive(Debug)]
+pub(super) struct Pending {
+    command: StoreCommand<'static>,
+    buffer: ValueBuffer,
+    /// What has come of the block's end, and whether it was right so far.
+    end_len: usize,
+    end_ok: bool,
+}
+
+impl Session {
+    /// A classic storage command, with its data block at the front of `rest` as far as it is there; `line_len` bytes were
+    /// its line.
+    pub(super) fn classic_store(
+        &mut self,
+        tokens: &Tokens<'_>,
+        mode: Mode,
+        rest: &[u8],
+        turn: &mut Turn<'_>,
+        at: &mut usize,
+        line_len: usize,
+    ) -> Step {
+        match parse_classic(tokens, mode, turn) {
+            Ok((command, len)) => self.store(command, len, rest, turn, at, line_len),
+            Err(refused) => self.refuse(refused, turn, at, line_len),
+        }
+    }
+
+    /// `ms`.
+    pub(super) fn meta_store(
+        &mut self,
+        line: &[u8],
+        tokens: &Tokens<'_>,
+        rest: &[u8],
+        turn: &mut Turn<'_>,
+        at: &mut usize,
+        line_len: usize,
+    ) -> Step {
+        turn.counters.cmd_meta.add(1);
+        let mut decoded = [0; KEY_BYTES_MAX];
+        match parse_meta(line, tokens, &mut decoded, turn) {
+            Ok((command, len)) => self.store(command, len, rest, turn, at, line_len),
+            Err(refused) => self.refuse(refused, turn, at, line_len),
+        }
+    }
+
+    fn refuse(&mut self, refused: Refused, turn: &mut Turn<'_>, at: &mut usize, line_len: usize) -> Step {
+        turn.say_unless(refused.quiet, refused.reply);
+        *at += line_len;
+        if let Some(len) = refused.block_len {
+            self.state = State::Swallow(len + BLOCK_END.len());
+        }
+        Step::On
+    }
+
+    /// Stores the block of `len` bytes if it is there, or sees to it that it will be.
+    fn store(
+        &mut self,
+        command: StoreCommand<'_>,
+        len: usize,
+        rest: &[u8],
+        turn: &mut Turn<'_>,
+        at: &mut usize,
+        line_len: usize,
+    ) -> Step {
+        let block_len = len + BLOCK_END.len();
+        if let Some(block) = rest.get(..block_len) {
+            *at += line_len + block_len;
+            let (value, end) = block.split_at(len);
+            if end == BLOCK_END {
+                command.store(turn, Value::Bytes(value));
+            } else {
+                command.refuse_block(turn);
+            }
+            return Step::On;
+        }
+        if len < turn.cache.options().max_item_bytes && line_len + block_len < LINE_BYTES_MAX {
+            return Step::More;
+        }
+        *at += line_len;
+        self.state = match turn.cache.value_buffer(len) {
+            Ok(buffer) => State::Store(Box::new(Pending {
+                command: command.into_owned(),
+                buffer,
+                end_len: 0,
+                end_ok: true,
+            })),
+            Err(error) => {
+                command.refuse_room(turn, &error);
+                State::Swallow(block_len)
+            }
+        };
+        Step::On
+    }
+}
+
+impl Pending {
+    /// Takes what there is of the block; tells how much it took.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = self.buffer.put(bytes);
+        while self.buffer.is_full() && self.end_len < BLOCK_END.len() && taken < bytes.len() {
+            self.end_ok &= bytes[taken] == BLOCK_END[self.end_len];
+            self.end_len += 1;
+            taken += 1;
+        }
+        taken
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.end_len == BLOCK_END.len()
+    }
+
+    /// Stores the value.
+    pub(super) fn finish(self, turn: &mut Turn<'_>) {
+        if self.end_ok {
+            self.command.store(turn, Value::Buffer(self.buffer));
+        } else {
+            self.command.refuse_block(turn);
+        }
+    }
+}
+
+impl StoreCommand<'_> {
+    fn into_owned(self) -> StoreCommand<'static> {
+        StoreCommand {
+            key: Cow::Owned(self.key.into_owned()),
+            answer: match self.answer {
+                Answer::Classic { quiet } => Answer::Classic { quiet },
+                Answer::Meta {
+                    quiet,
+                    is_binary,
+                    flags,
+                } => Answer::Meta {
+                    quiet,
+                    is_binary,
+                    flags: Cow::Owned(flags.into_owned()),
+                },
+            },
+            ..self
+        }
+    }
+
+    /// Stores a value and tells the client.
+    fn store(&self, turn: &mut Turn<'_>, value: Value<'_>) {
+        let len = value.len();
+        turn.counters.cmd_set.add(1);
+        let mut store = Store {
+            key: &self.key,
+            value,
+            flags: self.flags,
+            expiry: self.expiry,
+            mode: self.mode,
+            compare_cas: self.compare_cas,
+            new_cas: self.new_cas,
+            stale_if_older: self.stale_if_older,
+            vivify: self.vivify,
+            claimed: false,
+        };
+        let is_extension = matches!(self.mode, Mode::Append | Mode::Prepend);
+        if is_extension && store.compare_cas.is_some() && turn.cache.pin().peek(&self.key).is_none() {
+            // There is no version to compare: memcached goes on as if none had been given.
+            store.compare_cas = None;
+        }
+        let stored = turn.cache.store(store);
+        self.count(turn, stored);
+        let code: &[u8; 2] = match stored {
+            Stored::Stored { .. } => b"HD",
+            Stored::NotStored => b"NS",
+            Stored::Exists => b"EX",
+            Stored::NotFound => b"NF",
+            Stored::TooLarge | Stored::OutOfMemory if is_extension => b"NS",
+            Stored::TooLarge => return self.refuse_value(turn, replies::TOO_LARGE),
+            Stored::OutOfMemory => return self.refuse_value(turn, replies::OUT_OF_MEMORY_STORING),
+        };
+        match &self.answer {
+            Answer::Classic { quiet } => {
+                let reply = match code {
+                    b"HD" => replies::STORED,
+                    b"NS" => replies::NOT_STORED,
+                    b"EX" => replies::EXISTS,
+                    _ => replies::NOT_FOUND,
+                };
+                turn.say_unless(*quiet, reply);
+            }
+            Answer::Meta {
+                quiet,
+                is_binary,
+                flags,
+            } => {
+                if !(*quiet && code == b"HD") {
+                    let size = if is_extension { None } else { Some(len) };
+                    self.say_meta(turn, code, stored, *is_binary, flags, size);
+                }
+            }
+        }
+    }
+
+    fn say_meta(
+        &self,
+        turn: &mut Turn<'_>,
+        code: &[u8; 2],
+        stored: Stored,
+        is_binary: bool,
+        flags: &[u8],
+        size: Option<usize>,
+    ) {
+        turn.say(code);
+        for flag in crate::protocol::tokens::split(flags) {
+            match flag[0] {
+                b'O' => {
+                    turn.say(b" ");
+                    turn.say(flag);
+                }
+                b'k' => push_key_flag(turn.out.bytes_mut(), &self.key, is_binary),
+                b'c' => {
+                    turn.say(b" c");
+                    let cas = if let Stored::Stored { cas } = stored { cas } else { 0 };
+                    push_u64(turn.out.bytes_mut(), cas);
+                }
+                b's' => {
+                    // What was appended to is known to the cache alone.
+                    let size = size
+                        .or_else(|| turn.cache.pin().peek(&self.key).map(|item| item.value().len()))
+                        .unwrap_or(0);
+                    turn.say(b" s");
+                    push_u64(turn.out.bytes_mut(), size as u64);
+                }
+                _ => {}
+            }
+        }
+        turn.say(BLOCK_END);
+    }
+
+    fn count(&self, turn: &Turn<'_>, stored: Stored) {
+        let counters = turn.counters;
+        match stored {
+            Stored::TooLarge => counters.store_too_large.add(1),
+            Stored::OutOfMemory => counters.store_no_memory.add(1),
+            Stored::Stored { .. } if self.compare_cas.is_some() => counters.cas_hits.add(1),
+            Stored::Exists => counters.cas_badval.add(1),
+            Stored::NotFound => counters.cas_misses.add(1),
+            _ => {}
+        }
+    }
+
+    /// The value cannot be stored, and an older one must not be taken for it.
+    fn refuse_value(&self, turn: &mut Turn<'_>, reply: &[u8]) {
+        let quiet = match self.answer {
+            Answer::Classic { quiet } => quiet,
+            // Meta commands tell errors always.
+            Answer::Meta { .. } => false,
+        };
+        if matches!(self.answer, Answer::Meta { .. }) || (self.mode == Mode::Set && self.compare_cas.is_none()) {
+            turn.cache.delete(forerun_cache::Delete::key(&self.key));
+        }
+        turn.say_unless(quiet, reply);
+    }
+
+    /// There is no room for the value on its way in.
+    fn refuse_room(&self, turn: &mut Turn<'_>, error: &Error) {
+        match error {
+            Error::ValueTooLarge { .. } => {
+                turn.counters.store_too_large.add(1);
+                self.refuse_value(turn, replies::TOO_LARGE);
+            }
+            _ => {
+                turn.counters.store_no_memory.add(1);
+                self.refuse_value(turn, replies::OUT_OF_MEMORY_STORING);
+            }
+        }
+    }
+
+    /// The block does not end where it should.
+    fn refuse_block(&self, turn: &mut Turn<'_>) {
+        let quiet = matches!(self.answer, Answer::Classic { quiet: true });
+        turn.say_unless(quiet, replies::BAD_CHUNK);
+    }
+}
+
+/// `set key flags exptime bytes [noreply]`, `cas key flags exptime bytes cas [noreply]`; gives the length of the block.
+fn parse_classic<'a>(
+    tokens: &Tokens<'a>,
+    mode: Mode,
+    turn: &Turn<'_>,
+) -> Result<(StoreCommand<'a>, usize), Refused> {
+    let is_cas = tokens.get(0) == b"cas";
+    let quiet = tokens.says_noreply();
+    let len = parse_length(tokens.get(4));
+    let refused = |block_len| Refused {
+        reply: replies::BAD_FORMAT,
+        quiet,
+        block_len,
+    };
+    let key = tokens.get(1);
+    let compare_cas = if is_cas { parse_u64(tokens.get(5)).map(Some) } else { Some(None) };
+    match (parse_u32(tokens.get(2)), parse_expiration(tokens.get(3)), len, compare_cas) {
+        (Some(flags), Some(expiration), Some(len), Some(compare_cas)) if key.len() <= KEY_BYTES_MAX => {
+            let command = StoreCommand {
+                key: Cow::Borrowed(key),
+                flags,
+                expiry: turn.shared.expiry(expiration),
+                mode,
+                compare_cas,
+                new_cas: None,
+                stale_if_older: false,
+                vivify: None,
+                answer: Answer::Classic { quiet },
+            };
+            Ok((command, len))
+        }
+        _ => Err(refused(len)),
+    }
+}
+
+/// `ms key datalen flag…`.
+fn parse_meta<'a>(
+    line: &'a [u8],
+    tokens: &Tokens<'a>,
+    decoded: &'a mut DecodedKey,
+    turn: &Turn<'_>,
+) -> Result<(StoreCommand<'a>, usize), Refused> {
+    let refused = |reply, block_len| Refused {
+        reply,
+        quiet: false,
+        block_len,
+    };
+    if tokens.count() < 2 {
+        return Err(refused(replies::ERROR, None));
+    }
+    let Some(len) = parse_length(tokens.get(2)) else {
+        return Err(refused(replies::BAD_FORMAT, None));
+    };
+    let refused = |reply| refused(reply, Some(len));
+    let mut key = tokens.get(1);
+    if key.len() > KEY_BYTES_MAX {
+        return Err(refused(replies::BAD_FORMAT));
+    }
+    if tokens.count() > TOKENS_MAX {
+        return Err(refused(replies::FLAGS_TOO_MANY));
+    }
+    let flags = Flags::parse(tokens.behind(line, 2)).map_err(|error| refused(error.reply()))?;
+    if flags.has(b'b') {
+        key = decode(key, decoded).ok_or_else(|| refused(replies::BAD_KEY))?;
+    }
+    if !flags.opaque_fits() {
+        return Err(refused(replies::BAD_OPAQUE));
+    }
+    let mode = match flags.mode {
+        None | Some(b'S') => Mode::Set,
+        Some(b'E') => Mode::Add,
+        Some(b'A') => Mode::Append,
+        Some(b'P') => Mode::Prepend,
+        Some(b'R') => Mode::Replace,
+        Some(_) => return Err(refused(replies::BAD_MODE_MS)),
+    };
+    let compare_cas = match mode {
+        Mode::Add => None,
+        // No item has version 0, and asked to extend one of that version, memcached extends any.
+        Mode::Append | Mode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
+        Mode::Set | Mode::Replace => flags.compare_cas,
+    };
+    let expiry = |expiration| turn.shared.expiry(expiration);
+    let command = StoreCommand {
+        key: Cow::Borrowed(key),
+        flags: flags.client_flags,
+        expiry: flags.ttl.map_or(Expiry::Never, expiry),
+        // Compare-and-swap needs no further condition.
+        mode: if compare_cas.is_some() && mode == Mode::Replace { Mode::Set } else { mode },
+        compare_cas,
+        new_cas: flags.new_cas,
+        stale_if_older: flags.has(b'I') && matches!(mode, Mode::Set | Mode::Replace),
+        vivify: flags.vivify.map(expiry),
+        answer: Answer::Meta {
+            quiet: flags.has(b'q'),
+            is_binary: flags.has(b'b'),
+            flags: Cow::Borrowed(flags.text),
+        },
+    };
+    Ok((command, len))
+}
