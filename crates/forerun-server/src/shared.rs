@@ -129,23 +129,29 @@ impl Shared {
         counters
     }
 
+    /// All that sessions have counted since the server started.
+    pub(crate) fn totals(&self) -> Totals {
+        self.registered().sum()
+    }
+
     /// What was counted since the server started or `stats reset`.
     pub(crate) fn counts(&self) -> Counts {
-        let cache = self.cache.stats();
+        let mut cache = self.cache.stats();
         let registered = self.registered();
         let mut totals = registered.sum();
         totals.subtract(&registered.base);
         let base = &registered.cache_base;
-        let cache = CacheStats {
-            stored: cache.stored.saturating_sub(base.stored),
-            get_expired: cache.get_expired.saturating_sub(base.get_expired),
-            evictions: cache.evictions.saturating_sub(base.evictions),
-            evicted_unfetched: cache.evicted_unfetched.saturating_sub(base.evicted_unfetched),
-            expired: cache.expired.saturating_sub(base.expired),
-            expired_unfetched: cache.expired_unfetched.saturating_sub(base.expired_unfetched),
-            out_of_memory: cache.out_of_memory.saturating_sub(base.out_of_memory),
-            ..cache
-        };
+        for (count, base) in [
+            (&mut cache.stored, base.stored),
+            (&mut cache.get_expired, base.get_expired),
+            (&mut cache.evictions, base.evictions),
+            (&mut cache.evicted_unfetched, base.evicted_unfetched),
+            (&mut cache.expired, base.expired),
+            (&mut cache.expired_unfetched, base.expired_unfetched),
+            (&mut cache.out_of_memory, base.out_of_memory),
+        ] {
+            *count = count.saturating_sub(base);
+        }
         Counts { totals, cache }
     }
 

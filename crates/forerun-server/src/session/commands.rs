@@ -2,7 +2,9 @@
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Mode};
 
-use crate::protocol::numbers::{Expiration, parse_expiration, parse_i64, parse_u32, parse_u64, push_u64};
+use crate::protocol::numbers::{
+    Expiration, parse_expiration, parse_i64, parse_u32, parse_u64, push_u64,
+};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
@@ -45,7 +47,11 @@ impl Session {
                 }
             }
             _ if !Self::short_command(line, &tokens, turn) => {
-                if tokens.kept().last().is_some_and(|token| token.starts_with(b"HTTP/")) {
+                if tokens
+                    .kept()
+                    .last()
+                    .is_some_and(|token| token.starts_with(b"HTTP/"))
+                {
                     // A browser, or who sent one here: there is nothing to say to it.
                     return Step::End(Next::Close);
                 }
@@ -64,7 +70,8 @@ impl Session {
             (b"mg", 2..) => super::meta::get(line, tokens, turn),
             (b"md", 2..) => super::meta::delete(line, tokens, turn),
             (b"ma", 2..) => super::meta::arithmetic(line, tokens, turn),
-            (b"me", 2..) => super::meta::debug(tokens, turn),
+            (b"me", 1) => turn.say(replies::BAD_FORMAT),
+            (b"me", _) => super::meta::debug(tokens, turn),
             (b"mn", _) => turn.say(replies::META_NOOP),
             // With keys these are read as batches; what comes here has none, or an expiration time that is no number.
             (b"gat" | b"gats", 2..) => match parse_expiration(tokens.get(1)) {

@@ -24,10 +24,18 @@ fn parse<'a>(
         return Err(replies::BAD_FORMAT);
     }
     if tokens.count() > TOKENS_MAX {
-        return Err(if is_get { replies::FLAGS_TOO_MANY_MG } else { replies::FLAGS_TOO_MANY });
+        return Err(if is_get {
+            replies::FLAGS_TOO_MANY_MG
+        } else {
+            replies::FLAGS_TOO_MANY
+        });
     }
     let flags = Flags::parse(tokens.behind(line, 1)).map_err(|error| {
-        if is_get { error.reply() } else { replies::FLAG_UNKNOWN_OR_TWICE }
+        if is_get {
+            error.reply()
+        } else {
+            replies::FLAG_UNKNOWN_OR_TWICE
+        }
     })?;
     let key = match (flags.has(b'b'), is_get) {
         (false, _) => key,
@@ -106,7 +114,11 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
     };
     // Only a `t` that comes before the `T` tells the time as it was.
     let tells_time_before = flags.ttl.is_some()
-        && flags.each().map(|flag| flag[0]).find(|&letter| letter == b't' || letter == b'T') == Some(b't');
+        && flags
+            .each()
+            .map(|flag| flag[0])
+            .find(|&letter| letter == b't' || letter == b'T')
+            == Some(b't');
     let before = if tells_time_before {
         turn.cache.pin().peek(key).map(|item| item.expiry())
     } else {
@@ -120,7 +132,9 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
         compare_cas: flags.compare_cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
         expiry: flags.ttl.map(|ttl| turn.shared.expiry(ttl)),
-        initial: flags.vivify.map(|ttl| (flags.initial, turn.shared.expiry(ttl))),
+        initial: flags
+            .vivify
+            .map(|ttl| (flags.initial, turn.shared.expiry(ttl))),
     });
     count_arithmetic(turn, direction, &counted);
     let code = match counted {
@@ -133,7 +147,9 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
             return;
         }
         Counted::NotANumber => return turn.say(replies::NOT_A_NUMBER),
-        Counted::OutOfMemory if flags.vivify.is_some() => return turn.say(replies::OUT_OF_MEMORY_VIVIFYING),
+        Counted::OutOfMemory if flags.vivify.is_some() => {
+            return turn.say(replies::OUT_OF_MEMORY_VIVIFYING);
+        }
         Counted::OutOfMemory => return turn.say(replies::OUT_OF_MEMORY),
         Counted::NotFound => b"NF",
         Counted::Exists => b"EX",
@@ -144,7 +160,14 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
 }
 
 /// Appends the answer to an `ma` that was done.
-fn push_counted(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, value: u64, cas: u64, expiry: Expiry) {
+fn push_counted(
+    turn: &mut Turn<'_>,
+    key: &[u8],
+    flags: &Flags<'_>,
+    value: u64,
+    cas: u64,
+    expiry: Expiry,
+) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(value);
     let seconds_left = turn.seconds_left(expiry);

@@ -13,7 +13,13 @@ use super::turn::Turn;
 
 /// Appends the answer to a hit of a meta get that changes nothing but a claim.
 #[inline]
-pub(super) fn push_plain_hit(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, letters: Letters, flags: &[u8]) {
+pub(super) fn push_plain_hit(
+    turn: &mut Turn<'_>,
+    key: &[u8],
+    item: &Item<'_>,
+    letters: Letters,
+    flags: &[u8],
+) {
     let with_value = letters.has(b'v');
     push_code(turn, item, with_value);
     for flag in split(flags) {
@@ -29,7 +35,13 @@ pub(super) fn push_plain_hit(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, l
 }
 
 /// Appends the answer to a miss, with those flags that mean something then.
-pub(super) fn push_miss(turn: &mut Turn<'_>, key: &[u8], is_binary: bool, letters: Letters, flags: &[u8]) {
+pub(super) fn push_miss(
+    turn: &mut Turn<'_>,
+    key: &[u8],
+    is_binary: bool,
+    letters: Letters,
+    flags: &[u8],
+) {
     if letters.has(b'q') {
         return;
     }
@@ -64,7 +76,14 @@ fn push_code(turn: &mut Turn<'_>, item: &Item<'_>, with_value: bool) {
 
 /// Appends what a flag asks of an item, if it asks anything. The item's time may have been changed since it was looked up.
 #[inline]
-fn push_flag(turn: &mut Turn<'_>, flag: &[u8], key: &[u8], item: &Item<'_>, expiry: Expiry, is_binary: bool) {
+fn push_flag(
+    turn: &mut Turn<'_>,
+    flag: &[u8],
+    key: &[u8],
+    item: &Item<'_>,
+    expiry: Expiry,
+    is_binary: bool,
+) {
     let number = match flag[0] {
         b'v' | b'q' => return,
         b's' => item.value().len() as u64,
@@ -145,7 +164,9 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
                 expiry = turn.shared.expiry(ttl);
                 cache.touch(key, expiry);
             }
-            (b'R', _, Some(below)) => is_wanted = !is_new && expires_before(expiry, turn.shared.expiry(below)),
+            (b'R', _, Some(below)) => {
+                is_wanted = !is_new && expires_before(expiry, turn.shared.expiry(below))
+            }
             _ => push_flag(turn, flag, key, &item, expiry, is_binary),
         }
     }
@@ -161,7 +182,11 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
 }
 
 fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
-    if flags.has(b'u') { guard.peek(key) } else { guard.get(key) }
+    if flags.has(b'u') {
+        guard.peek(key)
+    } else {
+        guard.get(key)
+    }
 }
 
 /// Makes an empty item that this client is to fill; false if another was faster or there is no room.

@@ -12,10 +12,9 @@
 //! ```
 //!
 //! `commands.rs` has what else there is in classic commands, `meta.rs` the meta commands that change something,
-//! `stats.rs` the statistics, `auth.rs` what comes before a password. A session never keeps the bytes it was given: what is
+//! `stats.rs` the statistics. A session never keeps the bytes it was given: what is
 //! incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
 
-mod auth;
 mod commands;
 mod meta;
 mod meta_get;
@@ -32,8 +31,8 @@ use crate::context::Context;
 use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
 use crate::protocol::tokens::without_return;
-use reads::{Batch, KeyLine};
 pub(crate) use reads::Scratch;
+use reads::{Batch, KeyLine};
 use store::Pending;
 use turn::Turn;
 
@@ -70,10 +69,6 @@ enum State {
     Swallow(usize),
     /// In a line that was refused.
     SkipLine,
-    /// At the start of a line, and the client has not authenticated.
-    Unauthenticated,
-    /// In the data block of an attempt to authenticate, of so many bytes and its end.
-    Password(usize),
     /// Over.
     Closed,
 }
@@ -120,8 +115,6 @@ enum Step {
 #[derive(Debug)]
 pub struct Session {
     state: State,
-    /// Whether it was asked yet if there is to be a password.
-    begun: bool,
     /// Keys to look up together; fewer where values are so large that few of them fill the output.
     chunk: usize,
 }
@@ -137,25 +130,23 @@ impl Session {
     pub fn new() -> Self {
         Self {
             state: State::Command,
-            begun: false,
             chunk: reads::CHUNK_KEYS_MAX,
         }
     }
 
     /// Whether the session waits in the middle of a command, whose first part it has taken.
     pub fn is_within_command(&self) -> bool {
-        !matches!(self.state, State::Command | State::Unauthenticated | State::Closed)
+        !matches!(self.state, State::Command | State::Closed)
     }
 
     /// Takes as many commands from `input` as are complete and composes the answers into `output`, in order. Lookups up
     /// to the next write are one batch, whether they came in one command or many.
-    pub fn receive(&mut self, input: &mut Input, output: &mut Output, context: &mut Context) -> Next {
-        if !self.begun {
-            self.begun = true;
-            if context.shared.settings.auth_enabled {
-                self.state = State::Unauthenticated;
-            }
-        }
+    pub fn receive(
+        &mut self,
+        input: &mut Input,
+        output: &mut Output,
+        context: &mut Context,
+    ) -> Next {
         let mut scratch = mem::take(&mut context.scratch);
         let mut turn = Turn::new(&context.shared, &context.counters, output);
         let bytes = input.bytes();
@@ -183,7 +174,13 @@ impl Session {
     }
 
     /// Takes what the state allows from `bytes[*at..]`.
-    fn step(&mut self, bytes: &[u8], at: &mut usize, turn: &mut Turn<'_>, scratch: &mut Scratch) -> Step {
+    fn step(
+        &mut self,
+        bytes: &[u8],
+        at: &mut usize,
+        turn: &mut Turn<'_>,
+        scratch: &mut Scratch,
+    ) -> Step {
         match &mut self.state {
             State::Command => self.command(bytes, at, turn, scratch),
             State::Keys(line) => {
@@ -223,14 +220,18 @@ impl Session {
                     Step::More
                 }
             },
-            State::Unauthenticated => self.before_password(bytes, at, turn),
-            State::Password(_) => self.password(bytes, at, turn),
             State::Closed => Step::End(Next::Close),
         }
     }
 
     /// All reads that are there, as a batch; then one command of another kind, if it is there.
-    fn command(&mut self, bytes: &[u8], at: &mut usize, turn: &mut Turn<'_>, scratch: &mut Scratch) -> Step {
+    fn command(
+        &mut self,
+        bytes: &[u8],
+        at: &mut usize,
+        turn: &mut Turn<'_>,
+        scratch: &mut Scratch,
+    ) -> Step {
         let mut batch = Batch::new(bytes, scratch);
         let read = batch.read_commands(*at);
         let step = self.answer(batch, read, at, turn, scratch);
@@ -252,4 +253,3 @@ impl Session {
         }
     }
 }
-

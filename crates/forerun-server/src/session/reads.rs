@@ -11,7 +11,7 @@
 //! before its first answer. Where the output fills up, the rest of the input stays and is read again later, from the
 //! first key without an answer.
 
-use forerun_cache::{Expiry, Guard, Item};
+use forerun_cache::{Cache, Expiry, Guard, Item};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
@@ -64,7 +64,11 @@ enum Span<'a> {
     /// So many of the next keys, classically.
     Keys { count: usize, line: KeyLine },
     /// The next key, as `mg` with these flags.
-    Meta { start: usize, letters: Letters, flags: &'a [u8] },
+    Meta {
+        start: usize,
+        letters: Letters,
+        flags: &'a [u8],
+    },
     /// Nothing to look up.
     Text(&'static [u8]),
 }
@@ -82,7 +86,10 @@ fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
     const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     vector.clear();
     // Collecting in place keeps the memory; there is nothing to map.
-    vector.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
+    vector
+        .into_iter()
+        .map(|_| unreachable!("the vector was cleared"))
+        .collect()
 }
 
 /// How reading commands into a batch ended.
@@ -181,8 +188,12 @@ impl<'a> Batch<'a> {
                 _ => {}
             }
             let read = match &bytes[start..end] {
-                b"get" | b"bget" if !is_last => self.read_line(start, end + 1, KeyLine::GET, &mut scan, false),
-                b"gets" if !is_last => self.read_line(start, end + 1, KeyLine::GETS, &mut scan, false),
+                b"get" | b"bget" if !is_last => {
+                    self.read_line(start, end + 1, KeyLine::GET, &mut scan, false)
+                }
+                b"gets" if !is_last => {
+                    self.read_line(start, end + 1, KeyLine::GETS, &mut scan, false)
+                }
                 b"gat" | b"gats" if !is_last && !self.spans.is_empty() => {
                     // Touching is writing: what comes before is answered before.
                     return Read::on(start);
@@ -250,7 +261,9 @@ impl<'a> Batch<'a> {
                         return Read::other(start);
                     }
                     None => self.push_keys(first, self.keys.len(), line, Some(replies::END)),
-                    Some(good) if is_long => self.push_keys(first, good, line, Some(replies::BAD_FORMAT)),
+                    Some(good) if is_long => {
+                        self.push_keys(first, good, line, Some(replies::BAD_FORMAT))
+                    }
                     Some(_) => self.push_keys(first, first, line, Some(replies::BAD_FORMAT)),
                 }
                 return Read::on(at);
@@ -341,7 +354,11 @@ impl<'a> Batch<'a> {
 }
 
 /// The expiration time at the front of the keys of a `gat`, and where the keys begin.
-fn read_expiration(bytes: &[u8], mut at: usize, scan: &mut Scan<'_>) -> Option<(Expiration, usize)> {
+fn read_expiration(
+    bytes: &[u8],
+    mut at: usize,
+    scan: &mut Scan<'_>,
+) -> Option<(Expiration, usize)> {
     loop {
         let end = scan.next()?;
         if bytes[end] == b'\n' {
@@ -389,12 +406,22 @@ impl Session {
             Within::Keys(line) => State::Keys(line),
             Within::RefusedLine => State::SkipLine,
         };
-        if read.is_incomplete { Step::More } else { Step::On }
+        if read.is_incomplete {
+            Step::More
+        } else {
+            Step::On
+        }
     }
 
-    fn answer_spans(&mut self, batch: &Batch<'_>, turn: &mut Turn<'_>, scratch: &mut Scratch) -> Option<Stop> {
+    fn answer_spans(
+        &mut self,
+        batch: &Batch<'_>,
+        turn: &mut Turn<'_>,
+        scratch: &mut Scratch,
+    ) -> Option<Stop> {
         let guard = turn.cache.pin();
         let mut lookups = Lookups {
+            cache: turn.cache,
             guard: &guard,
             keys: &batch.keys,
             items: recycle(std::mem::take(&mut scratch.items)),
@@ -423,7 +450,11 @@ impl Session {
                         }
                     }
                 }
-                Span::Meta { start, letters, flags } => {
+                Span::Meta {
+                    start,
+                    letters,
+                    flags,
+                } => {
                     if turn.out.is_full() {
                         stop = Some(Stop {
                             place: start,
@@ -444,7 +475,10 @@ impl Session {
                 Span::Text(text) => turn.say(text),
             }
         }
-        let (asked, wasted) = (lookups.next as u64, lookups.first + lookups.items.len() - lookups.next);
+        let (asked, wasted) = (
+            lookups.next as u64,
+            lookups.first + lookups.items.len() - lookups.next,
+        );
         self.chunk = if wasted > 0 {
             (lookups.items.len() - wasted).max(CHUNK_KEYS_MIN)
         } else {
@@ -474,6 +508,7 @@ fn count(turn: &Turn<'_>, spans: &[Span<'_>], asked: u64, hits: u64) {
 
 /// The items of a batch's keys one by one, looked up chunk by chunk.
 struct Lookups<'b, 'g> {
+    cache: &'g Cache,
     guard: &'g Guard<'g>,
     keys: &'b [&'b [u8]],
     /// Of the keys from `first` on.
@@ -491,7 +526,12 @@ impl<'b, 'g> Lookups<'b, 'g> {
         if let Some(expiry) = touch {
             self.next += 1;
             self.first = self.next;
-            return (key, self.guard.get_and_touch(key, expiry));
+            // The item is answered even if its new time has come already.
+            let item = self.guard.get(key);
+            if item.is_some() {
+                self.cache.touch(key, expiry);
+            }
+            return (key, item);
         }
         if self.next == self.first + self.items.len() {
             self.load();
@@ -507,7 +547,8 @@ impl<'b, 'g> Lookups<'b, 'g> {
         self.first = self.next;
         self.items.clear();
         self.items.resize(count, None);
-        self.guard.multi_get(&self.keys[self.next..self.next + count], &mut self.items);
+        self.guard
+            .multi_get(&self.keys[self.next..self.next + count], &mut self.items);
     }
 
     /// Where the next key stands in `bytes`, of which all keys are slices.

@@ -35,9 +35,12 @@ pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
         (b"items", _) => items(&mut lines, turn),
         (b"slabs", _) => slabs(&mut lines, turn),
         (b"sizes", _) => lines.put("sizes_status", "disabled"),
-        (b"conns", _) => turn.shared.host.describe_connections(&mut |number, name, value| {
-            lines.put(format_args!("{number}:{name}"), value);
-        }),
+        (b"conns", _) => turn
+            .shared
+            .host
+            .describe_connections(&mut |number, name, value| {
+                lines.put(format_args!("{number}:{name}"), value);
+            }),
         (b"reset", _) => {
             turn.shared.reset();
             return turn.say(b"RESET\r\n");
@@ -124,7 +127,10 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("slab_global_page_pool", 0);
     lines.put("expired_unfetched", cache.expired_unfetched);
     lines.put("evicted_unfetched", cache.evicted_unfetched);
-    lines.put("evicted_active", cache.evictions.saturating_sub(cache.evicted_unfetched));
+    lines.put(
+        "evicted_active",
+        cache.evictions.saturating_sub(cache.evicted_unfetched),
+    );
     lines.put("evictions", cache.evictions);
     lines.put("reclaimed", cache.expired);
     lines.put("memory_bytes", cache.memory_bytes);
@@ -137,9 +143,19 @@ fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("maxconns", settings.max_connections);
     lines.put("tcpport", settings.tcp_port);
     lines.put("udpport", 0);
-    lines.put("inter", if settings.interfaces.is_empty() { "NULL" } else { &settings.interfaces });
+    lines.put(
+        "inter",
+        if settings.interfaces.is_empty() {
+            "NULL"
+        } else {
+            &settings.interfaces
+        },
+    );
     lines.put("evictions", if settings.evictions { "on" } else { "off" });
-    lines.put("domain_socket", settings.unix_socket.as_deref().unwrap_or("NULL"));
+    lines.put(
+        "domain_socket",
+        settings.unix_socket.as_deref().unwrap_or("NULL"),
+    );
     lines.put("shutdown_command", yes(settings.shutdown_command));
     lines.put("num_threads", settings.threads);
     lines.put("stat_key_prefix", ":");
@@ -175,7 +191,10 @@ fn items(lines: &mut Lines, turn: &Turn<'_>) {
     put("reclaimed", cache.expired);
     put("expired_unfetched", cache.expired_unfetched);
     put("evicted_unfetched", cache.evicted_unfetched);
-    put("evicted_active", cache.evictions.saturating_sub(cache.evicted_unfetched));
+    put(
+        "evicted_active",
+        cache.evictions.saturating_sub(cache.evicted_unfetched),
+    );
 }
 
 fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
@@ -208,10 +227,22 @@ fn processor_time() -> (String, String) {
     const TICKS_A_SECOND: u64 = 100;
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Behind the name, which may hold anything, the 12th and 13th field.
-    let mut fields = text.rsplit(") ").next().unwrap_or_default().split(' ').skip(11);
+    let mut fields = text
+        .rsplit(") ")
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .skip(11);
     let mut next = || {
-        let ticks: u64 = fields.next().and_then(|field| field.parse().ok()).unwrap_or(0);
-        format!("{}.{:02}0000", ticks / TICKS_A_SECOND, ticks % TICKS_A_SECOND)
+        let ticks: u64 = fields
+            .next()
+            .and_then(|field| field.parse().ok())
+            .unwrap_or(0);
+        format!(
+            "{}.{:02}0000",
+            ticks / TICKS_A_SECOND,
+            ticks % TICKS_A_SECOND
+        )
     };
     (next(), next())
 }

@@ -42,8 +42,14 @@ struct StoreCommand<'a> {
 /// How the client wants to be told.
 #[derive(Debug)]
 enum Answer<'a> {
-    Classic { quiet: bool },
-    Meta { quiet: bool, is_binary: bool, flags: Cow<'a, [u8]> },
+    Classic {
+        quiet: bool,
+    },
+    Meta {
+        quiet: bool,
+        is_binary: bool,
+        flags: Cow<'a, [u8]>,
+    },
 }
 
 /// A refused line, and how many bytes of a data block come behind it nevertheless.
@@ -99,7 +105,13 @@ impl Session {
         }
     }
 
-    fn refuse(&mut self, refused: Refused, turn: &mut Turn<'_>, at: &mut usize, line_len: usize) -> Step {
+    fn refuse(
+        &mut self,
+        refused: Refused,
+        turn: &mut Turn<'_>,
+        at: &mut usize,
+        line_len: usize,
+    ) -> Step {
         turn.say_unless(refused.quiet, refused.reply);
         *at += line_len;
         if let Some(len) = refused.block_len {
@@ -212,7 +224,8 @@ impl StoreCommand<'_> {
             claimed: false,
         };
         let is_extension = matches!(self.mode, Mode::Append | Mode::Prepend);
-        if is_extension && store.compare_cas.is_some() && turn.cache.pin().peek(&self.key).is_none() {
+        if is_extension && store.compare_cas.is_some() && turn.cache.pin().peek(&self.key).is_none()
+        {
             // There is no version to compare: memcached goes on as if none had been given.
             store.compare_cas = None;
         }
@@ -269,13 +282,22 @@ impl StoreCommand<'_> {
                 b'k' => push_key_flag(turn.out.bytes_mut(), &self.key, is_binary),
                 b'c' => {
                     turn.say(b" c");
-                    let cas = if let Stored::Stored { cas } = stored { cas } else { 0 };
+                    let cas = if let Stored::Stored { cas } = stored {
+                        cas
+                    } else {
+                        0
+                    };
                     push_u64(turn.out.bytes_mut(), cas);
                 }
                 b's' => {
                     // What was appended to is known to the cache alone.
                     let size = size
-                        .or_else(|| turn.cache.pin().peek(&self.key).map(|item| item.value().len()))
+                        .or_else(|| {
+                            turn.cache
+                                .pin()
+                                .peek(&self.key)
+                                .map(|item| item.value().len())
+                        })
                         .unwrap_or(0);
                     turn.say(b" s");
                     push_u64(turn.out.bytes_mut(), size as u64);
@@ -305,7 +327,9 @@ impl StoreCommand<'_> {
             // Meta commands tell errors always.
             Answer::Meta { .. } => false,
         };
-        if matches!(self.answer, Answer::Meta { .. }) || (self.mode == Mode::Set && self.compare_cas.is_none()) {
+        if matches!(self.answer, Answer::Meta { .. })
+            || (self.mode == Mode::Set && self.compare_cas.is_none())
+        {
             turn.cache.delete(forerun_cache::Delete::key(&self.key));
         }
         turn.say_unless(quiet, reply);
@@ -347,9 +371,20 @@ fn parse_classic<'a>(
         block_len,
     };
     let key = tokens.get(1);
-    let compare_cas = if is_cas { parse_u64(tokens.get(5)).map(Some) } else { Some(None) };
-    match (parse_u32(tokens.get(2)), parse_expiration(tokens.get(3)), len, compare_cas) {
-        (Some(flags), Some(expiration), Some(len), Some(compare_cas)) if key.len() <= KEY_BYTES_MAX => {
+    let compare_cas = if is_cas {
+        parse_u64(tokens.get(5)).map(Some)
+    } else {
+        Some(None)
+    };
+    match (
+        parse_u32(tokens.get(2)),
+        parse_expiration(tokens.get(3)),
+        len,
+        compare_cas,
+    ) {
+        (Some(flags), Some(expiration), Some(len), Some(compare_cas))
+            if key.len() <= KEY_BYTES_MAX =>
+        {
             let command = StoreCommand {
                 key: Cow::Borrowed(key),
                 flags,
@@ -420,7 +455,11 @@ fn parse_meta<'a>(
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::Never, expiry),
         // Compare-and-swap needs no further condition.
-        mode: if compare_cas.is_some() && mode == Mode::Replace { Mode::Set } else { mode },
+        mode: if compare_cas.is_some() && mode == Mode::Replace {
+            Mode::Set
+        } else {
+            mode
+        },
         compare_cas,
         new_cas: flags.new_cas,
         stale_if_older: flags.has(b'I') && matches!(mode, Mode::Set | Mode::Replace),

@@ -1,0 +1,242 @@
+//! Conversations: what a client sends and what it is answered, in files that are read like a transcript.
+//!
+//! ```text
+//!   == name of the case
+//!   > set a 0 0 5                 sent, with \r\n behind it; a \ at the end: without
+//!   > hello
+//!   < STORED                      the answer, with \r\n behind it
+//!   ! NOT_STORED                  memcached 1.6.18's answer where it differs, in the place of the whole answer;
+//!   !                             nothing behind it: no answer at all
+//!   # anything else is a comment
+//! ```
+//!
+//! `{name}` in an answer stands for digits and keeps them; in what is sent, it stands for the digits kept. `\xNN`, `\r`,
+//! `\n` and `\\` are bytes. A case begins with an empty cache.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::{Context, Input, Next, NoHost, Output, Session, Settings, Shared};
+
+/// Something sent, and the answer.
+pub struct Turn {
+    pub sent: Vec<u8>,
+    pub answer: Vec<u8>,
+    /// Memcached's, where it is another one.
+    pub memcached: Option<Vec<u8>>,
+    pub line: usize,
+}
+
+pub struct Case {
+    pub name: String,
+    pub turns: Vec<Turn>,
+}
+
+/// All cases of a file.
+pub fn cases(text: &str) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if let Some(name) = line.strip_prefix("== ") {
+            cases.push(Case {
+                name: name.to_owned(),
+                turns: Vec::new(),
+            });
+            continue;
+        }
+        let Some(kind) = line.chars().next().filter(|kind| "><!".contains(*kind)) else {
+            continue;
+        };
+        let bytes = bytes_of(line[1..].strip_prefix(' ').unwrap_or_default());
+        let turns = &mut cases.last_mut().expect("a case begins with ==").turns;
+        if kind == '>' {
+            if turns
+                .last()
+                .is_none_or(|turn| !turn.answer.is_empty() || turn.memcached.is_some())
+            {
+                turns.push(Turn {
+                    sent: Vec::new(),
+                    answer: Vec::new(),
+                    memcached: None,
+                    line: index + 1,
+                });
+            }
+            turns.last_mut().expect("there is one").sent.extend(bytes);
+            continue;
+        }
+        let turn = turns.last_mut().expect("something was sent");
+        match kind {
+            '<' => turn.answer.extend(bytes),
+            _ if line == "!" => turn.memcached = Some(Vec::new()),
+            _ => turn.memcached.get_or_insert_default().extend(bytes),
+        }
+    }
+    cases
+}
+
+fn bytes_of(text: &str) -> Vec<u8> {
+    let (text, end) = match text.strip_suffix('\\') {
+        Some(text) if !text.ends_with('\\') => (text, ""),
+        _ => (text, "\r\n"),
+    };
+    let mut bytes = Vec::new();
+    let mut rest = text.chars();
+    while let Some(char) = rest.next() {
+        if char != '\\' {
+            bytes.extend(char.to_string().bytes());
+            continue;
+        }
+        match rest.next().expect("something behind a backslash") {
+            'r' => bytes.push(b'\r'),
+            'n' => bytes.push(b'\n'),
+            'x' => {
+                let digits: String = rest.by_ref().take(2).collect();
+                bytes.push(u8::from_str_radix(&digits, 16).expect("two hexadecimal digits"));
+            }
+            '*' => {
+                // `\*N,c`: the letter c, N times.
+                let count: String = rest.by_ref().take_while(|char| *char != ',').collect();
+                let char = rest.next().expect("a letter") as u8;
+                bytes.extend(vec![char; count.parse().expect("a number")]);
+            }
+            other => bytes.push(other as u8),
+        }
+    }
+    bytes.extend(end.bytes());
+    bytes
+}
+
+/// What `{name}` stands for.
+#[derive(Default)]
+pub struct Kept(HashMap<String, String>);
+
+impl Kept {
+    /// What is sent, with the numbers filled in.
+    pub fn fill(&self, sent: &[u8]) -> Vec<u8> {
+        let mut filled = String::from_utf8_lossy(sent).into_owned();
+        if !filled.contains('{') {
+            return sent.to_vec();
+        }
+        for (name, digits) in &self.0 {
+            filled = filled.replace(&format!("{{{name}}}"), digits);
+        }
+        filled.into_bytes()
+    }
+
+    /// Whether an answer is the expected one; keeps its numbers.
+    pub fn matches(&mut self, expected: &[u8], answer: &[u8]) -> bool {
+        let (mut expected, mut answer) = (expected, answer);
+        loop {
+            match (expected, answer) {
+                ([], []) => return true,
+                ([b'{', name @ ..], _) => {
+                    let Some(end) = name.iter().position(|&byte| byte == b'}') else {
+                        return false;
+                    };
+                    let digits = answer
+                        .iter()
+                        .take_while(|byte| byte.is_ascii_digit())
+                        .count();
+                    if digits == 0 {
+                        return false;
+                    }
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    self.0.insert(text(&name[..end]), text(&answer[..digits]));
+                    (expected, answer) = (&name[end + 1..], &answer[digits..]);
+                }
+                ([a, a_rest @ ..], [b, b_rest @ ..]) if a == b => {
+                    (expected, answer) = (a_rest, b_rest)
+                }
+                _ => return false,
+            }
+        }
+    }
+}
+
+/// A session with all that it needs.
+pub struct Client {
+    session: Session,
+    input: Input,
+    pub output: Output,
+    context: Context,
+    pub cache: Arc<Cache>,
+    pub is_closed: bool,
+}
+
+impl Client {
+    pub fn new() -> Self {
+        Self::with(CacheOptions::default(), Settings::default())
+    }
+
+    pub fn with(options: CacheOptions, settings: Settings) -> Self {
+        let cache = Arc::new(Cache::new(options).expect("the options are fine"));
+        let shared = Shared::new(settings, Arc::clone(&cache), Box::new(NoHost));
+        Self {
+            session: Session::new(),
+            input: Input::new(),
+            output: Output::new(),
+            context: Context::new(Arc::new(shared)),
+            cache,
+            is_closed: false,
+        }
+    }
+
+    /// Sends `bytes` in pieces of at most `step`, reading answers all the while.
+    pub fn send_in_steps(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
+        let mut answer = Vec::new();
+        for piece in bytes.chunks(step.max(1)) {
+            self.input.extend(piece);
+            while !self.is_closed {
+                let next =
+                    self.session
+                        .receive(&mut self.input, &mut self.output, &mut self.context);
+                self.read(&mut answer, usize::MAX);
+                match next {
+                    Next::More => break,
+                    Next::Full => {}
+                    Next::Close | Next::Shutdown { .. } => self.is_closed = true,
+                }
+            }
+        }
+        answer
+    }
+
+    /// Sends `bytes` at once.
+    pub fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.send_in_steps(bytes, usize::MAX)
+    }
+
+    /// Reads up to `most` bytes of what waits.
+    pub fn read(&mut self, answer: &mut Vec<u8>, most: usize) {
+        let mut left = most;
+        while left > 0 && !self.output.is_empty() {
+            let mut slices = [IoSlice::new(&[])];
+            self.output.slices(&mut slices);
+            let count = slices[0].len().min(left);
+            answer.extend_from_slice(&slices[0][..count]);
+            self.output.advance(count);
+            left -= count;
+        }
+    }
+
+    /// One call of the session.
+    pub fn receive(&mut self) -> Next {
+        self.session
+            .receive(&mut self.input, &mut self.output, &mut self.context)
+    }
+
+    pub fn input(&mut self) -> &mut Input {
+        &mut self.input
+    }
+}
+
+/// Every file of conversations.
+pub const FILES: [(&str, &str); 4] = [
+    ("classic", include_str!("../conversations/classic.txt")),
+    ("meta", include_str!("../conversations/meta.txt")),
+    ("errors", include_str!("../conversations/errors.txt")),
+    ("admin", include_str!("../conversations/admin.txt")),
+];
