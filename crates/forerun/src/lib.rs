@@ -131,8 +131,39 @@ pub mod gpu {
     pub use forerun_gpu::*;
 }
 
+/// Rows of one size under `u64` keys: those in use in memory, the rest on disk.
+///
+/// ```
+/// use forerun::table::{Dtype, Table};
+///
+/// # fn main() -> Result<(), forerun::table::Error> {
+/// # let directory = tempfile::tempdir().expect("a temporary directory can be made");
+/// # let path = directory.path().join("embeddings");
+/// // Rows of four floats; a million in memory, the rest in a store.
+/// let table = Table::builder(Dtype::F32, 4).host_capacity(1_000_000).path(path).open()?;
+/// let row = [1.0f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
+/// table.insert(&[30_522], &row)?;
+///
+/// // A batch of keys; the rows of those that are present.
+/// let (mut rows, mut found) = ([0; 32], [false; 2]);
+/// assert_eq!(table.find(&[7, 30_522], &mut rows, &mut found)?, 1);
+/// assert_eq!(found, [false, true]);
+/// assert_eq!(rows[16..], row);
+/// table.close()?;
+/// # Ok(())
+/// # }
+/// ```
+pub mod table {
+    pub use forerun_table::{
+        Admission, Builder, Counts, Dtype, Error, Export, Failures, HostCapacity, Latency, Moves,
+        Overflow, Promotion, Result, RowType, Rows, Score, Sink, Snapshot, Stats, Table,
+        UnknownDtype, Update, Writes,
+    };
+}
+
 /// What most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
+    pub use crate::table::Table;
     pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};
 }
 

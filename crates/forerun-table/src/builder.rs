@@ -1,0 +1,211 @@
+//! How a table is opened.
+
+use crate::ghosts::Ghosts;
+use crate::host::Host;
+use crate::inner::{Inner, Policies};
+use crate::options::{Admission, HostCapacity, Moves, Overflow, Promotion, Score, Writes};
+use crate::store::Store;
+use crate::table::Table;
+use crate::{Error, Result, RowType};
+use forerun_core::Pages;
+use forerun_db::{Db, Options};
+use forerun_gpu::Gpu;
+use std::path::PathBuf;
+
+/// The longest row: a million bytes, more than an embedding or a token's keys and values take.
+const ROW_BYTES_MAX: usize = 1 << 20;
+
+/// How a [`Table`] is opened: see [`Table::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    row: RowType,
+    device_capacity: usize,
+    host: HostCapacity,
+    pages: Pages,
+    below: Below,
+    store_options: Options,
+    policies: Policies,
+}
+
+/// What is below the host tier.
+#[derive(Clone, Debug)]
+enum Below {
+    Nothing,
+    Path(PathBuf),
+    Db(Db),
+}
+
+impl Builder {
+    pub(crate) fn new(row: RowType) -> Builder {
+        Builder {
+            row,
+            device_capacity: 0,
+            host: HostCapacity::Rows(1 << 16),
+            pages: Pages::Huge,
+            below: Below::Nothing,
+            store_options: Options::default(),
+            policies: Policies {
+                score: Score::default(),
+                admission: Admission::default(),
+                promotion: Promotion::default(),
+                writes: Writes::default(),
+                moves: Moves::default(),
+                overflow: Overflow::default(),
+            },
+        }
+    }
+
+    /// Rows that a GPU's memory is to hold. Default: 0, no device tier. This version has none: see
+    /// [`Error::NoDevice`], [`Error::NoDeviceTier`].
+    pub fn device_capacity(mut self, rows: usize) -> Builder {
+        self.device_capacity = rows;
+        self
+    }
+
+    /// Rows that the host tier holds. Default: 65,536. Memory is taken as it is used.
+    pub fn host_capacity(mut self, rows: usize) -> Builder {
+        self.host = HostCapacity::Rows(rows);
+        self
+    }
+
+    /// Bytes that the host tier takes: rows, index, and what is noted of each row.
+    pub fn host_bytes(mut self, bytes: usize) -> Builder {
+        self.host = HostCapacity::Bytes(bytes);
+        self
+    }
+
+    /// The directory of the store that has all rows which the host tier does not. Default: none; what becomes of rows for
+    /// which there is no room says [`overflow`](Builder::overflow).
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Builder {
+        self.below = Below::Path(path.into());
+        self
+    }
+
+    /// How the store at [`path`](Builder::path) is opened: its memory besides the host tier's, above all
+    /// [`Options::cache_bytes`].
+    pub fn store_options(mut self, options: Options) -> Builder {
+        self.store_options = options;
+        self
+    }
+
+    /// A store that is open already, new or with a table's rows. It stays open when the table is closed.
+    pub fn db(mut self, db: Db) -> Builder {
+        self.below = Below::Db(db);
+        self
+    }
+
+    /// Which rows leave the host tier first. Default: those used least.
+    pub fn score(mut self, score: Score) -> Builder {
+        self.policies.score = score;
+        self
+    }
+
+    /// Which rows come up when they are looked up. Default: those that were looked up before.
+    pub fn admission(mut self, admission: Admission) -> Builder {
+        self.policies.admission = admission;
+        self
+    }
+
+    /// What brings rows up. Default: lookups, and prefetch.
+    pub fn promotion(mut self, promotion: Promotion) -> Builder {
+        self.policies.promotion = promotion;
+        self
+    }
+
+    /// When written rows reach the store. Default: at once.
+    pub fn writes(mut self, writes: Writes) -> Builder {
+        self.policies.writes = writes;
+        self
+    }
+
+    /// Who moves rows. Default: a thread of the table's own.
+    pub fn moves(mut self, moves: Moves) -> Builder {
+        self.policies.moves = moves;
+        self
+    }
+
+    /// What becomes of rows that leave a table without a store. Default: they are dropped.
+    pub fn overflow(mut self, overflow: Overflow) -> Builder {
+        self.policies.overflow = overflow;
+        self
+    }
+
+    /// Pages that the host tier's memory is asked in. Default: huge ones.
+    pub fn pages(mut self, pages: Pages) -> Builder {
+        self.pages = pages;
+        self
+    }
+
+    /// Opens the table.
+    ///
+    /// # Errors
+    /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: what was asked for is not possible.
+    /// - [`Error::NoDevice`], [`Error::NoDeviceTier`]: a device capacity was asked for.
+    /// - [`Error::OtherTable`]: the store holds other rows.
+    /// - [`Error::Store`]: it cannot be opened. [`Error::Memory`], [`Error::Index`], [`Error::Thread`].
+    pub fn open(self) -> Result<Table> {
+        self.check()?;
+        let host = Host::new(self.row.bytes(), self.host, self.policies.score, self.pages)?;
+        let (db, is_ours) = match self.below {
+            Below::Nothing => (None, false),
+            Below::Path(path) => (Some(Db::open(path, self.store_options)?), true),
+            Below::Db(db) => (Some(db), false),
+        };
+        let store = db
+            .map(|db| Store::open(db, self.row, self.policies.score))
+            .transpose()?;
+        let asks = self.policies.promotion == Promotion::OnFind
+            && store.is_some()
+            && match self.policies.admission {
+                Admission::Always => false,
+                Admission::SecondTouch => true,
+                Admission::ByScore => self.policies.score == Score::Lfu,
+            };
+        // As many keys as rows are remembered, at twice the places, since keys that meet at one forget each other.
+        let ghosts = asks.then(|| Ghosts::new(2 * host.capacity()));
+        let inner = Inner {
+            row: self.row,
+            policies: self.policies,
+            host,
+            store,
+            stripes: Default::default(),
+            ghosts,
+            counters: Default::default(),
+            clocks: Default::default(),
+            queue: Default::default(),
+            flushing: Default::default(),
+            is_closed: Default::default(),
+        };
+        Table::start(inner, is_ours)
+    }
+
+    fn check(&self) -> Result<()> {
+        let (row, rows) = (self.row, self.device_capacity);
+        let is_possible = row.dtype.bytes().checked_mul(row.dim as usize);
+        if !is_possible.is_some_and(|bytes| (1..=ROW_BYTES_MAX).contains(&bytes)) {
+            return Err(Error::RowSize {
+                row,
+                limit_bytes: ROW_BYTES_MAX,
+            });
+        }
+        if rows > 0 {
+            return Err(match Gpu::open(0) {
+                Err(reason) => Error::NoDevice { rows, reason },
+                Ok(_) => Error::NoDeviceTier { rows },
+            });
+        }
+        let has_store = !matches!(self.below, Below::Nothing);
+        if has_store && !matches!(self.policies.overflow, Overflow::Drop) {
+            return Err(Error::Conflict(
+                "rows that leave go to the store: a table with a store takes no overflow policy",
+            ));
+        }
+        if !has_store && self.policies.writes == Writes::Back {
+            return Err(Error::Conflict(
+                "there is no store to write rows back to: give the builder a path",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! What makes rows durable: flush, snapshot, checkpoint, close.
+//!
+//! ```text
+//!   twice    the hand's arrays, slot by slot: dirty ones in groups, under the locks of their keys ──> store
+//!   once     the same under all locks: what little became dirty meanwhile; a snapshot is taken here
+//! ```
+//!
+//! A row that is written again during a pass moves to another slot, perhaps one that the pass has behind it. So only a pass
+//! that keeps all writers out is sure to see every row that was dirty when the flush began; the passes before it leave it
+//! little to do.
+
+use crate::host::Victim;
+use crate::inner::Inner;
+use crate::store::Store;
+use crate::stripes::Held;
+use crate::{Error, Result};
+use std::path::Path;
+use std::sync::PoisonError;
+
+/// Rows that are written together.
+const GROUP: usize = 256;
+
+/// Passes that let writers go on.
+const OPEN_PASSES: usize = 2;
+
+impl Inner {
+    /// Writes all rows to the store that it does not have, and makes them durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.check_open()?;
+        self.flush_open()
+    }
+
+    pub(crate) fn flush_open(&self) -> Result<()> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let held = self.clean()?;
+        drop(held);
+        Ok(store.db().flush_wal()?)
+    }
+
+    /// The store as of a moment at which it has all rows.
+    pub(crate) fn snapshot(&self) -> Result<(&Store, forerun_db::Snapshot)> {
+        self.check_open()?;
+        let store = self
+            .store
+            .as_ref()
+            .ok_or(Error::NoStore { op: "snapshot" })?;
+        let held = self.clean()?;
+        let snapshot = store.db().snapshot();
+        drop(held);
+        Ok((store, snapshot))
+    }
+
+    pub(crate) fn checkpoint(&self, into: &Path) -> Result<()> {
+        self.check_open()?;
+        let no_store = Error::NoStore { op: "checkpoint" };
+        let store = self.store.as_ref().ok_or(no_store)?;
+        drop(self.clean()?);
+        Ok(store.db().checkpoint(into)?)
+    }
+
+    /// Writes all dirty rows to the store. Nobody writes until what is returned is dropped.
+    fn clean(&self) -> Result<Held<'_>> {
+        // Guards nothing that could be left half done.
+        let flushing = self.flushing.lock();
+        let _flushing = flushing.unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..OPEN_PASSES {
+            self.pass(|group| {
+                let held = self.stripes.lock(group.iter().map(|victim| victim.key));
+                let mut dirty = group.to_vec();
+                dirty.retain(|v| {
+                    self.host.slot(v.key) == Some(v.slot) && self.host.is_dirty(v.slot)
+                });
+                let written = self.write_back(&dirty);
+                drop(held);
+                written
+            })?;
+        }
+        let held = self.stripes.lock_all();
+        self.pass(|group| self.write_back(group))?;
+        Ok(held)
+    }
+
+    fn pass(&self, mut write: impl FnMut(&[Victim]) -> Result<()>) -> Result<()> {
+        let mut group = Vec::with_capacity(GROUP);
+        for dirty in self.host.dirty_slots() {
+            group.push(dirty);
+            if group.len() == GROUP {
+                write(&group)?;
+                group.clear();
+            }
+        }
+        write(&group)
+    }
+}

@@ -1,0 +1,94 @@
+//! Keys that were looked up and are not in the host tier: how often, as far as is remembered.
+//!
+//! ```text
+//!   ghosts   | tag 12, count 4 | tag 12, count 4 | ...       one word of 16 bits at the place of the key's hash
+//! ```
+//!
+//! A key takes the place of the one that was there, so what is remembered is what was looked up of late: about as many
+//! keys as there are places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of ghosts; a table of tags costs two
+//! bytes a key and one line a lookup.)
+
+use forerun_core::arch::prefetch_read;
+use forerun_core::hashing::{Permutation, scale};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The highest count.
+const COUNT_MAX: u16 = 15;
+const COUNT_BITS: u32 = 4;
+
+/// Touches of keys that are not here.
+#[derive(Debug)]
+pub(crate) struct Ghosts {
+    permutation: Permutation,
+    places: Box<[AtomicU16]>,
+}
+
+impl Ghosts {
+    /// Remembers some `keys`.
+    pub(crate) fn new(keys: usize) -> Ghosts {
+        let places = keys.max(64);
+        Ghosts {
+            permutation: Permutation::random(),
+            places: (0..places).map(|_| AtomicU16::new(0)).collect(),
+        }
+    }
+
+    /// Asks for the line of a key's place.
+    pub(crate) fn prefetch(&self, key: u64) {
+        prefetch_read(self.place(key).0);
+    }
+
+    /// Counts a touch of a key and tells how many there were before it.
+    pub(crate) fn touch(&self, key: u64) -> u16 {
+        let (place, tag) = self.place(key);
+        // Relaxed, and not in one step: a count orders nothing, and a lost touch is as if it had been a bit earlier.
+        let word = place.load(Ordering::Relaxed);
+        let before = if word >> COUNT_BITS == tag {
+            word & COUNT_MAX
+        } else {
+            0
+        };
+        let count = (before + 1).min(COUNT_MAX);
+        place.store(tag << COUNT_BITS | count, Ordering::Relaxed);
+        before
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.places)
+    }
+
+    /// The place of a key, and the tag that tells it from others there: a tag is not 0, so an empty place is nobody's.
+    fn place(&self, key: u64) -> (&AtomicU16, u16) {
+        let hash = self.permutation.hash(key);
+        let place = scale(hash, self.places.len() as u64) as usize;
+        let tag = (hash >> 16 & 0xfff) as u16;
+        (&self.places[place], tag.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touches_are_counted_up_to_the_highest_count() {
+        let ghosts = Ghosts::new(1000);
+        let before: Vec<u16> = (0..20).map(|_| ghosts.touch(7)).collect();
+        assert_eq!(before[..4], [0, 1, 2, 3]);
+        assert_eq!(before[16..], [15; 4]);
+    }
+
+    #[test]
+    fn a_key_is_forgotten_when_others_have_come_since() {
+        let ghosts = Ghosts::new(1000);
+        let remembered = |among: u64| {
+            for key in (0..200).chain(1000..1000 + among) {
+                ghosts.touch(key);
+            }
+            (0..200u64).filter(|&key| ghosts.touch(key) > 0).count()
+        };
+        assert!(remembered(100) > 140);
+        assert!(remembered(10_000) < 20);
+    }
+}

@@ -1,0 +1,172 @@
+//! Which rows leave: a clock hand over the slots.
+//!
+//! ```text
+//!   slots    . . . | 3  0  7  1  0  2  .  5 | . . .       window: WINDOW times as many linked slots as are to leave
+//!                    1  ^  3  0  ^  1     2               the lowest leave; the others are aged, and stay for a turn
+//!                    hand ──>
+//! ```
+//!
+//! One lock and one pass over neighbouring bytes for a batch, where a list would take a lock and a miss a hit. CLOCK
+//! (Corbató, 1968) evicts the first row without a mark; to take the lowest of a window instead is the sampling of Redis,
+//! and lets scores of any kind be compared. What comes up by [`Admission::SecondTouch`](crate::Admission) has been seen
+//! twice, which is what a small queue before the main one would sift out.
+
+use super::{Host, LINKED};
+use crate::options::Score;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Uses that are counted of a row.
+pub(super) const USES_MAX: u8 = 15;
+
+/// Slots looked at for each that is to leave.
+const WINDOW: usize = 4;
+
+/// Generations of [`Score::Lru`] a turnover of the tier.
+const GENERATIONS: u64 = 16;
+
+/// A row that may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Victim {
+    pub(crate) slot: u32,
+    /// The slot's key, when it was looked at.
+    pub(crate) key: u64,
+    /// The lower, the sooner.
+    pub(crate) rank: u64,
+}
+
+impl Host {
+    /// The rows that should leave next, at most `wanted`, the lowest first. Others may have taken them when this returns.
+    pub(crate) fn choose(&self, wanted: usize) -> Vec<Victim> {
+        let now = self.generation();
+        let slots = self.shelf.slots() as usize;
+        let mut seen = Vec::with_capacity(wanted * WINDOW);
+        // A hand that stopped where another thread panicked is as good as any.
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..slots {
+            if seen.len() == wanted * WINDOW {
+                break;
+            }
+            let slot = *hand;
+            *hand = (slot + 1) % slots;
+            if self.state[slot].load(Ordering::Relaxed) & LINKED != 0 {
+                seen.push(Victim {
+                    slot: slot as u32,
+                    key: self.keys[slot].load(Ordering::Relaxed),
+                    rank: self.rank(slot, now),
+                });
+            }
+        }
+        drop(hand);
+        seen.sort_unstable_by_key(|victim| victim.rank);
+        for passed in seen.iter().skip(wanted) {
+            self.age(passed.slot as usize, now);
+        }
+        seen.truncate(wanted);
+        seen
+    }
+
+    fn rank(&self, slot: usize, now: u8) -> u64 {
+        let mark = self.marks[slot].load(Ordering::Relaxed);
+        match self.score {
+            Score::Lru => u64::from(u8::MAX - now.wrapping_sub(mark)),
+            Score::Lfu => u64::from(mark),
+            Score::Custom => self.score(slot as u32),
+        }
+    }
+
+    fn age(&self, slot: usize, now: u8) {
+        let mark = &self.marks[slot];
+        let marked = mark.load(Ordering::Relaxed);
+        match self.score {
+            // Generations count modulo 256: the oldest are kept from coming round as the newest.
+            Score::Lru if now.wrapping_sub(marked) > 128 => {
+                mark.store(now.wrapping_sub(128), Ordering::Relaxed);
+            }
+            Score::Lfu if marked > 0 => mark.store(marked / 2, Ordering::Relaxed),
+            Score::Lru | Score::Lfu | Score::Custom => {}
+        }
+    }
+
+    /// The present generation: it goes on with the rows that come in.
+    pub(super) fn generation(&self) -> u8 {
+        let a_generation = (self.capacity as u64 / GENERATIONS).max(1);
+        (self.links.load(Ordering::Relaxed) / a_generation) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Slots, Terms};
+    use super::*;
+    use crate::options::HostCapacity;
+    use forerun_core::Pages;
+
+    fn host(rows: usize, score: Score) -> Host {
+        Host::new(8, HostCapacity::Rows(rows), score, Pages::Small).unwrap()
+    }
+
+    fn put(host: &Host, key: u64, score: u64) {
+        let mut room = host.room(1).unwrap();
+        let terms = Terms {
+            score,
+            ..Terms::default()
+        };
+        host.link(key, &key.to_le_bytes(), terms, &mut room)
+            .unwrap();
+    }
+
+    fn touch(host: &Host, keys: &[u64]) {
+        let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![false; keys.len()]);
+        let hits = host.find(keys, &mut rows, &mut found, &mut Slots::default());
+        assert_eq!(hits, keys.len());
+    }
+
+    fn keys(victims: &[Victim]) -> Vec<u64> {
+        let mut keys: Vec<u64> = victims.iter().map(|victim| victim.key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn the_least_used_leave_first_and_uses_fade() {
+        let host = host(8, Score::Lfu);
+        (0..8).for_each(|key| put(&host, key, 0));
+        for _ in 0..3 {
+            touch(&host, &[0, 1, 2, 3, 4, 5]);
+        }
+        assert_eq!(keys(&host.choose(2)), [6, 7]);
+        // Their three uses were halved as the hand passed; one more use counts more than that.
+        touch(&host, &[1, 6, 6, 6, 7, 7, 7]);
+        let rest = keys(&host.choose(2));
+        assert!(
+            rest.iter().all(|key| [0, 2, 3, 4, 5].contains(key)),
+            "{rest:?}"
+        );
+    }
+
+    #[test]
+    fn the_longest_unused_leave_first() {
+        let host = host(16, Score::Lru);
+        (0..16).for_each(|key| put(&host, key, 0));
+        touch(&host, &[0, 1, 2, 3]);
+        assert_eq!(keys(&host.choose(4)), [4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn the_lowest_of_the_callers_scores_leave_first() {
+        let host = host(8, Score::Custom);
+        (0..8).for_each(|key| put(&host, key, 100 - key));
+        touch(&host, &[7, 7, 7]);
+        assert_eq!(keys(&host.choose(2)), [6, 7]);
+    }
+
+    #[test]
+    fn all_are_chosen_if_all_are_wanted_and_none_that_is_not_there() {
+        let host = host(300, Score::Lfu);
+        (0..5).for_each(|key| put(&host, key, 0));
+        assert!(host.unlink(3, &mut host.way_out().unwrap()));
+        assert_eq!(keys(&host.choose(100)), [0, 1, 2, 4]);
+        assert_eq!(host.choose(0), []);
+    }
+}

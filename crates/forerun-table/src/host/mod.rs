@@ -1,0 +1,333 @@
+//! The host tier: rows in memory, and what is known of each that decides which leave.
+//!
+//! ```text
+//!   shelf.rs   key -> slot -> row
+//!   notes      slot -> | key 8 | state 1 | mark 1 | score 8, if the caller gives them |       an array each
+//!   hand.rs    a clock hand over the slots: the lowest of those it comes past leave
+//! ```
+//!
+//! Readers write one byte a hit, the mark, and only where it changes. Key, state and score of a slot are written by who
+//! holds the lock of the slot's key (`stripes.rs`), and are read without it as hints.
+
+mod hand;
+#[allow(
+    unsafe_code,
+    reason = "rows shared without locks: written before they are linked, never while they are"
+)]
+mod shelf;
+
+pub(crate) use hand::Victim;
+pub(crate) use shelf::{Slots, stride_bytes};
+
+use crate::options::{HostCapacity, Score};
+use crate::{Error, Result};
+use forerun_core::Pages;
+use shelf::{Retired, Shelf, Vacancies};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+/// A slot's row is in the index.
+const LINKED: u8 = 1;
+/// The store does not have it yet.
+const DIRTY: u8 = 2;
+
+/// The most rows, so that slots can be numbered in 32 bits.
+const ROWS_MAX: usize = u32::MAX as usize - SPARE_MAX;
+const SPARE_MIN: usize = 256;
+const SPARE_MAX: usize = 1 << 16;
+
+/// Rows in memory.
+#[derive(Debug)]
+pub(crate) struct Host {
+    shelf: Shelf,
+    score: Score,
+    capacity: usize,
+    spare: usize,
+    keys: Box<[AtomicU64]>,
+    state: Box<[AtomicU8]>,
+    marks: Box<[AtomicU8]>,
+    /// Empty unless the caller gives scores.
+    scores: Box<[AtomicU64]>,
+    linked: AtomicUsize,
+    dirty: AtomicUsize,
+    /// Rows linked so far: the clock of [`Score::Lru`].
+    links: AtomicU64,
+    hand: Mutex<usize>,
+}
+
+/// Slots for a call's rows, and those that the call leaves behind.
+#[derive(Debug)]
+pub(crate) struct Room {
+    vacancies: Vacancies,
+    retired: Retired,
+}
+
+/// What is to be written of a row besides its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    pub(crate) score: u64,
+    pub(crate) is_dirty: bool,
+    /// Uses of the row so far.
+    pub(crate) uses: u16,
+}
+
+/// Bytes kept a row besides the row: index, key, state, mark, score.
+fn notes_bytes(score: Score) -> usize {
+    // The index is made for its entries and fills a little less than all of its 16 bytes each.
+    let index_bytes = 18;
+    let score_bytes = if score == Score::Custom { 8 } else { 0 };
+    index_bytes + 8 + 1 + 1 + score_bytes
+}
+
+fn spare(rows: usize) -> usize {
+    (rows / 16).clamp(SPARE_MIN, SPARE_MAX)
+}
+
+/// Rows of a capacity.
+fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize> {
+    let refuse = |asked, unit, reason: String| Error::HostCapacity {
+        asked,
+        unit,
+        reason,
+    };
+    let (asked, unit, rows) = match capacity {
+        HostCapacity::Rows(rows) => (rows, "rows", rows),
+        HostCapacity::Bytes(bytes) => {
+            let each = stride_bytes(row_bytes) + notes_bytes(score);
+            let all = bytes / each;
+            // The most rows whose spare ones fit as well.
+            let kept = (all.saturating_sub(SPARE_MIN)).min(all / 17 * 16);
+            let kept = kept.max(all.saturating_sub(SPARE_MAX));
+            if kept == 0 {
+                let reason = format!("it takes at least {} bytes", each * (SPARE_MIN + 17));
+                return Err(refuse(bytes, "bytes", reason));
+            }
+            (bytes, "bytes", kept)
+        }
+    };
+    match rows {
+        0 => Err(refuse(asked, unit, "it takes at least one row".to_owned())),
+        rows if rows > ROWS_MAX => {
+            Err(refuse(asked, unit, format!("{ROWS_MAX} rows are the most")))
+        }
+        rows => Ok(rows),
+    }
+}
+
+impl Host {
+    pub(crate) fn new(
+        row_bytes: usize,
+        capacity: HostCapacity,
+        score: Score,
+        pages: Pages,
+    ) -> Result<Host> {
+        let capacity = rows(capacity, row_bytes, score)?;
+        let spare = spare(capacity);
+        let slots = capacity + spare;
+        let words = |len: usize| (0..len).map(|_| AtomicU64::new(0)).collect();
+        let bytes = || (0..slots).map(|_| AtomicU8::new(0)).collect();
+        Ok(Host {
+            shelf: Shelf::new(row_bytes, slots as u32, pages)?,
+            score,
+            capacity,
+            spare,
+            keys: words(slots),
+            state: bytes(),
+            marks: bytes(),
+            scores: words(if score == Score::Custom { slots } else { 0 }),
+            linked: AtomicUsize::new(0),
+            dirty: AtomicUsize::new(0),
+            links: AtomicU64::new(0),
+            hand: Mutex::new(0),
+        })
+    }
+
+    /// Copies the rows that are here: see [`Shelf::find`].
+    pub(crate) fn find(
+        &self,
+        keys: &[u64],
+        rows: &mut [u8],
+        found: &mut [bool],
+        slots: &mut Slots,
+    ) -> usize {
+        match self.score {
+            Score::Lru => {
+                let now = self.generation();
+                self.shelf.find(keys, rows, found, slots, |slot| {
+                    let mark = &self.marks[slot as usize];
+                    // Relaxed, here and wherever marks are: they are hints and order nothing. Read first, since a
+                    // store takes the line away from other readers.
+                    if mark.load(Ordering::Relaxed) != now {
+                        mark.store(now, Ordering::Relaxed);
+                    }
+                })
+            }
+            Score::Lfu => self.shelf.find(keys, rows, found, slots, |slot| {
+                let mark = &self.marks[slot as usize];
+                let uses = mark.load(Ordering::Relaxed);
+                if uses < hand::USES_MAX {
+                    mark.store(uses + 1, Ordering::Relaxed);
+                }
+            }),
+            Score::Custom => self.shelf.find(keys, rows, found, slots, |_| ()),
+        }
+    }
+
+    /// Whether each key has a row here.
+    pub(crate) fn contains(&self, keys: &[u64], slots: &mut Slots, found: &mut [bool]) {
+        self.shelf.contains(keys, slots, found);
+    }
+
+    /// Calls `read` with the slot and row of a key that has one.
+    pub(crate) fn read<T>(&self, key: u64, read: impl FnOnce(u32, &[u8]) -> T) -> Option<T> {
+        self.shelf.read(key, read)
+    }
+
+    /// The slot of a key.
+    pub(crate) fn slot(&self, key: u64) -> Option<u32> {
+        self.shelf.slot(key)
+    }
+
+    /// Brings the index's lines of keys near.
+    pub(crate) fn warm(&self, keys: &[u64]) {
+        self.shelf.warm(keys);
+    }
+
+    /// Room for some rows, if there is any just now.
+    pub(crate) fn room(&self, rows: usize) -> Option<Room> {
+        Some(Room {
+            vacancies: self.shelf.take(rows)?,
+            retired: self.shelf.retired(),
+        })
+    }
+
+    /// Tries to get slots back that nobody reads any more.
+    pub(crate) fn reclaim(&self) {
+        self.shelf.reclaim();
+    }
+
+    /// Puts a row under its key. For the holder of the key's lock.
+    pub(crate) fn link(&self, key: u64, row: &[u8], terms: Terms, room: &mut Room) -> Result<()> {
+        let linked = self
+            .shelf
+            .link(key, row, &mut room.vacancies, &mut room.retired)?;
+        let slot = linked.slot as usize;
+        let state = LINKED | if terms.is_dirty { DIRTY } else { 0 };
+        // Relaxed, here and below: the key's lock orders what counts; who reads without it checks again under it.
+        self.keys[slot].store(key, Ordering::Relaxed);
+        if let Some(score) = self.scores.get(slot) {
+            score.store(terms.score, Ordering::Relaxed);
+        }
+        let first = match linked.former {
+            Some(former) => {
+                self.forget(former);
+                self.marks[former as usize].load(Ordering::Relaxed)
+            }
+            None => terms.uses.min(u16::from(hand::USES_MAX)) as u8,
+        };
+        let mark = match self.score {
+            Score::Lru => self.generation(),
+            Score::Lfu | Score::Custom => first,
+        };
+        self.marks[slot].store(mark, Ordering::Relaxed);
+        self.state[slot].store(state, Ordering::Relaxed);
+        self.linked.fetch_add(1, Ordering::Relaxed);
+        self.links.fetch_add(1, Ordering::Relaxed);
+        if terms.is_dirty {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Takes a key's row away. For the holder of the key's lock.
+    pub(crate) fn unlink(&self, key: u64, room: &mut Room) -> bool {
+        let slot = self.shelf.unlink(key, &mut room.retired);
+        if let Some(slot) = slot {
+            self.forget(slot);
+        }
+        slot.is_some()
+    }
+
+    /// An empty room, for [`Host::unlink`].
+    pub(crate) fn way_out(&self) -> Result<Room> {
+        // There are always as many slots as none.
+        self.room(0).ok_or(Error::Full {
+            capacity: self.capacity,
+        })
+    }
+
+    fn forget(&self, slot: u32) {
+        let state = self.state[slot as usize].swap(0, Ordering::Relaxed);
+        debug_assert!(state & LINKED != 0);
+        self.linked.fetch_sub(1, Ordering::Relaxed);
+        if state & DIRTY != 0 {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the store does not have a slot's row yet. For the holder of its key's lock.
+    pub(crate) fn is_dirty(&self, slot: u32) -> bool {
+        self.state[slot as usize].load(Ordering::Relaxed) & DIRTY != 0
+    }
+
+    /// Notes that the store has a slot's row. For the holder of its key's lock.
+    pub(crate) fn set_clean(&self, slot: u32) {
+        self.state[slot as usize].store(LINKED, Ordering::Relaxed);
+        self.dirty.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Keys and slots of rows that the store does not have, as far as can be told without locks. Under all locks it can
+    /// be told of all.
+    pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Victim> {
+        let none = self.dirty() == 0;
+        let states = self.state[..if none { 0 } else { self.state.len() }].iter();
+        states
+            .enumerate()
+            .filter(|(_, state)| state.load(Ordering::Relaxed) & DIRTY != 0)
+            .map(|(slot, _)| Victim {
+                slot: slot as u32,
+                key: self.keys[slot].load(Ordering::Relaxed),
+                rank: 0,
+            })
+    }
+
+    /// The caller's score of a slot's row.
+    pub(crate) fn score(&self, slot: u32) -> u64 {
+        let score = self.scores.get(slot as usize);
+        score.map_or(0, |score| score.load(Ordering::Relaxed))
+    }
+
+    /// Keys that have a row, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.shelf.iter().map(|(key, _)| key)
+    }
+
+    /// Rows that are here, about.
+    pub(crate) fn linked(&self) -> usize {
+        self.linked.load(Ordering::Relaxed)
+    }
+
+    /// Rows that the store does not have, about.
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Rows that may stay here.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Rows that may be on their way in at once, in one call of several.
+    pub(crate) fn chunk(&self) -> usize {
+        (self.spare / 4).min(1024)
+    }
+
+    /// Bytes of memory: rows, index, notes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let notes = size_of_val(&*self.keys)
+            + size_of_val(&*self.state)
+            + size_of_val(&*self.marks)
+            + size_of_val(&*self.scores);
+        self.shelf.memory_bytes() + notes
+    }
+}

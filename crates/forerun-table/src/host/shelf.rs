@@ -1,0 +1,449 @@
+//! Rows in memory under keys, read without a lock: the one file of this crate with `unsafe`.
+//!
+//! ```text
+//!   index    key -> slot            forerun_hash::HashTable
+//!   arena    | row | row | row | ...                  one region in huge pages, a row at each multiple of the stride
+//!
+//!   a slot is       free ──take──> vacant ──link──> linked ──unlink, replaced──> retired ──grace──> free
+//!   and belongs to  the pool       Vacancies        the index                    Retired            the pool
+//! ```
+//!
+//! # Why no reader sees a torn row
+//! A row is written while its slot is vacant, and never while it is linked: an update takes another slot. The argument, to
+//! which the `unsafe` blocks refer by letter:
+//!
+//! - **(A) Every slot is in one place.** A slot's number is in the pool, in one `Vacancies`, in the index under one key, in
+//!   one `Retired`, or in one closure that the epoch keeps. Each step above moves it: popped from the pool under its lock;
+//!   popped from a `Vacancies` that is borrowed mutably; given to the index, which this module alone writes; given back by
+//!   the very call of the index that took it out (each call tells the former value, and an index entry is replaced or
+//!   removed once); moved into the closure, which runs once. Lists are private, are never copied, and carry their arena
+//!   along, so none is taken for another shelf's.
+//! - **(B) A linked slot's row was written before.** `link` writes the row and then gives the slot to the index, whose
+//!   store of a value is a release and whose loads are acquires.
+//! - **(C) A slot that a reader got from the index under a guard is not written until the guard is dropped.** It must be
+//!   unlinked first, then retired, and the closure that frees it runs when all threads that were pinned at the time of
+//!   `defer`, which is after the unlinking, have let go (crossbeam-epoch's guarantee). A reader that was not pinned by then
+//!   does not find it in the index any more. Growth of the index changes nothing: a reader in an older directory was
+//!   pinned before it was replaced.
+
+use crossbeam_epoch as epoch;
+use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
+use forerun_core::{Pages, Region};
+use forerun_hash::HashTable;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Result;
+
+/// Keys that are looked up under one guard, and whose slots are known before their rows are copied.
+const BLOCK: usize = 1024;
+
+/// Bytes of rows asked for ahead of the copy: a few rows of a kibibyte, many of 64 bytes. The lines wait in the
+/// second-level cache, so there may be more of them than the first level can wait for.
+const AHEAD_BYTES: usize = 4096;
+
+/// Rows of one size under keys.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    index: HashTable,
+    arena: Arc<Arena>,
+}
+
+/// The memory of the rows, and the slots that are free.
+#[derive(Debug)]
+struct Arena {
+    region: Region,
+    row_bytes: usize,
+    stride_bytes: usize,
+    slots: u32,
+    /// Slots from here on were never taken.
+    fresh: AtomicU32,
+    free: Mutex<Vec<u32>>,
+}
+
+/// Slots to write rows into. Dropped, they are free again.
+#[derive(Debug)]
+pub(crate) struct Vacancies {
+    arena: Arc<Arena>,
+    slots: Vec<u32>,
+}
+
+/// Slots whose rows left the index, and may still be read. Dropped, they become free when nobody reads them any more.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    arena: Arc<Arena>,
+    slots: Vec<u32>,
+}
+
+/// What [`Shelf::link`] did.
+pub(crate) struct Linked {
+    pub(crate) slot: u32,
+    /// The slot that held the key's former row.
+    pub(crate) former: Option<u32>,
+}
+
+/// Memory for [`Shelf::find`] that is used again.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Vec<u64>);
+
+/// Bytes from one row to the next: rows of up to a line never straddle two, and longer ones begin with a line where that
+/// costs less than a fifth.
+pub(crate) fn stride_bytes(row_bytes: usize) -> usize {
+    let lines = row_bytes.next_multiple_of(CACHE_LINE_BYTES);
+    if row_bytes <= CACHE_LINE_BYTES {
+        row_bytes.next_power_of_two()
+    } else if lines - row_bytes <= row_bytes / 5 {
+        lines
+    } else {
+        row_bytes.next_multiple_of(16)
+    }
+}
+
+impl Shelf {
+    /// A shelf of `slots` rows. Their memory is taken as it is used.
+    pub(crate) fn new(row_bytes: usize, slots: u32, pages: Pages) -> Result<Shelf> {
+        let stride_bytes = stride_bytes(row_bytes);
+        let too_large = forerun_core::RegionError::TooLarge {
+            len_bytes: usize::MAX,
+        };
+        let len_bytes = stride_bytes.checked_mul(slots as usize).ok_or(too_large)?;
+        let options = forerun_hash::Options {
+            capacity: slots as usize,
+            pages,
+            seed: None,
+        };
+        Ok(Shelf {
+            index: HashTable::with_options(options)?,
+            arena: Arc::new(Arena {
+                region: Region::new(len_bytes, pages)?,
+                row_bytes,
+                stride_bytes,
+                slots,
+                fresh: AtomicU32::new(0),
+                free: Mutex::new(Vec::new()),
+            }),
+        })
+    }
+
+    /// `count` slots to write to, or `None` if there are not that many just now.
+    pub(crate) fn take(&self, count: usize) -> Option<Vacancies> {
+        let mut free = self.arena.lock_free();
+        // Relaxed: under the lock.
+        let fresh = self.arena.fresh.load(Ordering::Relaxed);
+        let from_free = count.min(free.len());
+        let from_fresh = count - from_free;
+        if from_fresh > (self.arena.slots - fresh) as usize {
+            return None;
+        }
+        let kept = free.len() - from_free;
+        let mut slots = free.split_off(kept);
+        let end = fresh + from_fresh as u32;
+        slots.extend(fresh..end);
+        self.arena.fresh.store(end, Ordering::Relaxed);
+        drop(free);
+        let arena = Arc::clone(&self.arena);
+        Some(Vacancies { arena, slots })
+    }
+
+    /// An empty list, to take what [`Shelf::link`] and [`Shelf::unlink`] put into it.
+    pub(crate) fn retired(&self) -> Retired {
+        Retired {
+            arena: Arc::clone(&self.arena),
+            slots: Vec::new(),
+        }
+    }
+
+    /// Tries to free slots that were retired, on whatever thread that was.
+    pub(crate) fn reclaim(&self) {
+        epoch::pin().flush();
+    }
+
+    /// Puts a row under a key, into one of the vacant slots, of which there must be one. Who looks the key up from now on
+    /// finds this row.
+    pub(crate) fn link(
+        &self,
+        key: u64,
+        row: &[u8],
+        vacancies: &mut Vacancies,
+        retired: &mut Retired,
+    ) -> Result<Linked> {
+        self.check(&vacancies.arena);
+        self.check(&retired.arena);
+        assert_eq!(row.len(), self.arena.row_bytes, "a row of another table");
+        let Some(slot) = vacancies.slots.pop() else {
+            unreachable!("a slot was reserved for each row");
+        };
+        // SAFETY: the slot is below `slots`, hence its row inside the region. By (A) it is this call's alone, and by (C) no
+        // reader has it from earlier, so `row` is not in it either, which may be lent by `read`.
+        unsafe {
+            let to = self.arena.row(slot);
+            std::ptr::copy_nonoverlapping(row.as_ptr(), to, row.len());
+        }
+        match self.index.insert(key, u64::from(slot)) {
+            Ok(former) => {
+                let former = former.map(|slot| slot as u32);
+                retired.slots.extend(former);
+                Ok(Linked { slot, former })
+            }
+            Err(error) => {
+                // The index is as it was: the slot is still nobody else's.
+                vacancies.slots.push(slot);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Takes a key's row away and gives the slot that it had.
+    pub(crate) fn unlink(&self, key: u64, retired: &mut Retired) -> Option<u32> {
+        self.check(&retired.arena);
+        let slot = self.index.remove(key)? as u32;
+        retired.slots.push(slot);
+        Some(slot)
+    }
+
+    /// The slot of a key just now. It may be another's when this returns, unless the key's writers are kept out.
+    pub(crate) fn slot(&self, key: u64) -> Option<u32> {
+        self.index.get(key).map(|slot| slot as u32)
+    }
+
+    /// Asks for the index's lines of these keys, so that `slot`, `link` and `unlink` of them find them in the cache.
+    pub(crate) fn warm(&self, keys: &[u64]) {
+        let (mut slots, mut found) = ([0; 64], [false; 64]);
+        let pinned = self.index.pin();
+        for keys in keys.chunks(64) {
+            pinned.find_batch(keys, &mut slots, &mut found);
+        }
+    }
+
+    /// Whether each key has a row here.
+    pub(crate) fn contains(&self, keys: &[u64], slots: &mut Slots, found: &mut [bool]) {
+        slots.0.resize(keys.len(), 0);
+        self.index.find_batch(keys, &mut slots.0, found);
+    }
+
+    /// Calls `read` with slot and row of a key that has one.
+    pub(crate) fn read<T>(&self, key: u64, read: impl FnOnce(u32, &[u8]) -> T) -> Option<T> {
+        let pinned = self.index.pin();
+        let slot = pinned.get(key)? as u32;
+        // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody writes it while `pinned`,
+        // the guard under which the slot was read, lives. It is dropped behind `read`, which cannot keep the slice.
+        let row = unsafe { std::slice::from_raw_parts(self.arena.row(slot), self.arena.row_bytes) };
+        let answer = read(slot, row);
+        drop(pinned);
+        Some(answer)
+    }
+
+    /// Copies the rows of the keys that have one to their positions in `rows`, and says which have; the other rows stay as
+    /// they are. `touch` is called with the slot of each. Gives the number found.
+    pub(crate) fn find(
+        &self,
+        keys: &[u64],
+        rows: &mut [u8],
+        found: &mut [bool],
+        slots: &mut Slots,
+        touch: impl Fn(u32),
+    ) -> usize {
+        let row_bytes = self.arena.row_bytes;
+        assert_eq!(rows.len(), keys.len() * row_bytes, "a row a key");
+        slots.0.resize(keys.len().min(BLOCK), 0);
+        let mut hits = 0;
+        let answers = found
+            .chunks_mut(BLOCK)
+            .zip(rows.chunks_mut(BLOCK * row_bytes));
+        for (keys, (found, rows)) in keys.chunks(BLOCK).zip(answers) {
+            let pinned = self.index.pin();
+            let slots = &mut slots.0[..keys.len()];
+            hits += pinned.find_batch(keys, slots, found);
+            self.copy(slots, found, rows, &touch, &pinned);
+        }
+        hits
+    }
+
+    /// Copies the rows of the slots that `_pinned` found.
+    fn copy(
+        &self,
+        slots: &[u64],
+        found: &[bool],
+        rows: &mut [u8],
+        touch: &impl Fn(u32),
+        _pinned: &forerun_hash::Pinned<'_>,
+    ) {
+        let arena = &*self.arena;
+        let ahead = (AHEAD_BYTES / arena.stride_bytes).clamp(2, 32);
+        let fetch = |at: usize| {
+            if found.get(at) == Some(&true) {
+                arena.prefetch(slots[at] as u32);
+            }
+        };
+        (0..ahead).for_each(fetch);
+        for (at, row) in rows.chunks_exact_mut(arena.row_bytes).enumerate() {
+            fetch(at + ahead);
+            if !found[at] {
+                continue;
+            }
+            let slot = slots[at] as u32;
+            // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody writes it while
+            // `_pinned` lives, under which the slot was read. `row` is the caller's memory, borrowed mutably.
+            unsafe {
+                let from = arena.row(slot);
+                std::ptr::copy_nonoverlapping(from, row.as_mut_ptr(), row.len());
+            }
+            touch(slot);
+        }
+    }
+
+    /// Keys that have a row, and their slots, in no order: each that is there all the time once.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.index.iter().map(|(key, slot)| (key, slot as u32))
+    }
+
+    /// Slots there are.
+    pub(crate) fn slots(&self) -> u32 {
+        self.arena.slots
+    }
+
+    /// Bytes of memory for the rows and the index.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.arena.region.len() + self.index.memory_bytes()
+    }
+
+    fn check(&self, arena: &Arc<Arena>) {
+        assert!(Arc::ptr_eq(arena, &self.arena), "slots of another shelf");
+    }
+}
+
+impl Arena {
+    /// Where a slot's row begins.
+    #[inline(always)]
+    fn row(&self, slot: u32) -> *mut u8 {
+        debug_assert!(slot < self.slots);
+        self.region
+            .as_ptr()
+            .wrapping_add(slot as usize * self.stride_bytes)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, slot: u32) {
+        let row = self.row(slot);
+        let lead = row as usize % CACHE_LINE_BYTES;
+        let first = row.wrapping_sub(lead);
+        // Each row waits in the second level; its first line is asked for nearer, so that the copy can begin.
+        prefetch_read(first);
+        for line in (CACHE_LINE_BYTES..lead + self.row_bytes).step_by(CACHE_LINE_BYTES) {
+            prefetch_read_l2(first.wrapping_add(line));
+        }
+    }
+
+    fn lock_free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        // The list is whole whenever the lock is free: it is only appended to or cut.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, slots: &mut Vec<u32>) {
+        if !slots.is_empty() {
+            self.lock_free().append(slots);
+        }
+    }
+}
+
+impl Drop for Vacancies {
+    fn drop(&mut self) {
+        self.arena.give_back(&mut self.slots);
+    }
+}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        if self.slots.is_empty() {
+            return;
+        }
+        let arena = Arc::clone(&self.arena);
+        let mut slots = std::mem::take(&mut self.slots);
+        let guard = epoch::pin();
+        guard.defer(move || arena.give_back(&mut slots));
+        guard.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: usize = 24;
+
+    fn shelf(slots: u32) -> Shelf {
+        Shelf::new(ROW, slots, Pages::Small).unwrap()
+    }
+
+    fn put(shelf: &Shelf, key: u64, byte: u8) -> Linked {
+        let mut vacancies = loop {
+            match shelf.take(1) {
+                Some(vacancies) => break vacancies,
+                None => shelf.reclaim(),
+            }
+        };
+        shelf
+            .link(key, &[byte; ROW], &mut vacancies, &mut shelf.retired())
+            .unwrap()
+    }
+
+    #[test]
+    fn rows_never_straddle_more_lines_than_they_must_for_a_fifth_of_the_memory() {
+        let strides = [1, 8, 24, 64, 65, 100, 120, 200, 256, 656].map(stride_bytes);
+        assert_eq!(strides, [1, 8, 32, 64, 80, 112, 128, 208, 256, 704]);
+    }
+
+    #[test]
+    fn a_row_is_found_as_linked_until_it_is_replaced_or_unlinked() {
+        let shelf = shelf(8);
+        put(&shelf, 1, 10);
+        let second = put(&shelf, 2, 20);
+        let again = put(&shelf, 2, 21);
+        assert_eq!(again.former, Some(second.slot));
+        let mut rows = [0xff; 3 * ROW];
+        let mut found = [true; 3];
+        let touched = std::cell::RefCell::new(Vec::new());
+        let hits = shelf.find(
+            &[2, 3, 1],
+            &mut rows,
+            &mut found,
+            &mut Slots::default(),
+            |s| {
+                touched.borrow_mut().push(s);
+            },
+        );
+        assert_eq!((hits, found), (2, [true, false, true]));
+        assert_eq!(rows[..ROW], [21; ROW]);
+        assert_eq!(rows[ROW..2 * ROW], [0xff; ROW]);
+        assert_eq!(rows[2 * ROW..], [10; ROW]);
+        assert_eq!(touched.into_inner()[0], again.slot);
+        assert_eq!(shelf.unlink(2, &mut shelf.retired()), Some(again.slot));
+        assert_eq!(shelf.read(2, |_, row| row.to_vec()), None);
+        assert_eq!(shelf.read(1, |_, row| row.to_vec()), Some(vec![10; ROW]));
+    }
+
+    #[test]
+    fn a_slot_comes_back_after_its_readers_and_never_while_it_is_read() {
+        let shelf = shelf(2);
+        put(&shelf, 1, 1);
+        let pinned = shelf.index.pin();
+        put(&shelf, 1, 2);
+        for _ in 0..1000 {
+            shelf.reclaim();
+            assert!(shelf.take(1).is_none(), "the first slot may still be read");
+        }
+        drop(pinned);
+        put(&shelf, 1, 3);
+        put(&shelf, 1, 4);
+        assert_eq!(shelf.read(1, |_, row| row[0]), Some(4));
+    }
+
+    #[test]
+    fn what_is_not_used_of_a_reservation_is_free_again() {
+        let shelf = shelf(4);
+        let all = shelf.take(4).unwrap();
+        assert!(shelf.take(1).is_none());
+        drop(all);
+        assert_eq!(shelf.take(4).map(|all| all.slots.len()), Some(4));
+    }
+}

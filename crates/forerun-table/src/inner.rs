@@ -1,0 +1,123 @@
+//! What a table's handles, its lookups, writes and moves share.
+
+use crate::ghosts::Ghosts;
+use crate::host::Host;
+use crate::options::{Admission, Moves, Overflow, Promotion, Score, Writes};
+use crate::stats::{Clocks, Counters, Stats};
+use crate::store::Store;
+use crate::stripes::Stripes;
+use crate::worker::Queue;
+use crate::{Error, Result, RowType};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How rows move.
+#[derive(Clone, Debug)]
+pub(crate) struct Policies {
+    pub(crate) score: Score,
+    pub(crate) admission: Admission,
+    pub(crate) promotion: Promotion,
+    pub(crate) writes: Writes,
+    pub(crate) moves: Moves,
+    pub(crate) overflow: Overflow,
+}
+
+/// A table without its thread.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) row: RowType,
+    pub(crate) policies: Policies,
+    pub(crate) host: Host,
+    pub(crate) store: Option<Store>,
+    pub(crate) stripes: Stripes,
+    /// Where admission asks for it.
+    pub(crate) ghosts: Option<Ghosts>,
+    pub(crate) counters: Counters,
+    pub(crate) clocks: Clocks,
+    pub(crate) queue: Queue,
+    /// Held by whoever flushes.
+    pub(crate) flushing: Mutex<()>,
+    pub(crate) is_closed: AtomicBool,
+}
+
+impl Inner {
+    /// Whether rows that are written stay off the store for now.
+    pub(crate) fn writes_back(&self) -> bool {
+        self.store.is_some() && self.policies.writes == Writes::Back
+    }
+
+    /// The store that takes rows as they are written, if it does.
+    pub(crate) fn through(&self) -> Option<&Store> {
+        let through = self.policies.writes == Writes::Through;
+        self.store.as_ref().filter(|_| through)
+    }
+
+    /// Whether the caller gives scores.
+    pub(crate) fn has_scores(&self) -> bool {
+        self.policies.score == Score::Custom
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        // Relaxed: a call that races with close may be in time or late; the store itself refuses what is too late.
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_rows(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
+        let needed = keys.len().checked_mul(self.row.bytes());
+        check_length("bytes of rows", rows.len(), keys, needed)
+    }
+
+    pub(crate) fn check_found(&self, keys: &[u64], found: &[bool]) -> Result<()> {
+        check_length("flags", found.len(), keys, Some(keys.len()))
+    }
+
+    pub(crate) fn check_scores(&self, keys: &[u64], scores: &[u64]) -> Result<()> {
+        if !self.has_scores() {
+            return Err(Error::Conflict(
+                "scores were given to a table that makes its own; build it with Score::Custom",
+            ));
+        }
+        check_length("scores", scores.len(), keys, Some(keys.len()))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            counts: self.counters.counts(),
+            row_bytes: self.row.bytes() as u64,
+            host_rows: self.host.linked() as u64,
+            host_capacity_rows: self.host.capacity() as u64,
+            host_dirty_rows: self.host.dirty() as u64,
+            host_bytes: (self.host.memory_bytes()
+                + self.ghosts.as_ref().map_or(0, Ghosts::memory_bytes))
+                as u64,
+            find: self.clocks.find.latency(),
+            find_host: self.clocks.host.latency(),
+            find_store: self.clocks.store.latency(),
+            write: self.clocks.write.latency(),
+            store: self
+                .store
+                .as_ref()
+                .map(|store| Box::new(store.db().stats())),
+        }
+    }
+}
+
+pub(crate) fn check_length(
+    what: &'static str,
+    len: usize,
+    keys: &[u64],
+    needed: Option<usize>,
+) -> Result<()> {
+    if needed == Some(len) {
+        return Ok(());
+    }
+    Err(Error::Length {
+        what,
+        len,
+        keys: keys.len(),
+        needed: needed.unwrap_or(usize::MAX),
+    })
+}

@@ -1,0 +1,144 @@
+//! How long calls take: a histogram that any number of threads count in.
+//!
+//! ```text
+//!   buckets   0 1 2 ... 7 | 8 .. 15 by 1 | 16 .. 31 by 2 | 32 .. 63 by 4 | ...      nanoseconds; eight to a power of two
+//! ```
+//!
+//! So a quantile is told to within an eighth. (HdrHistogram's scheme, with a fixed precision.)
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SUB_BITS: u32 = 3;
+const BUCKETS: usize = (65 - SUB_BITS as usize) << SUB_BITS;
+
+/// The counts.
+#[derive(Debug)]
+pub(crate) struct Latencies {
+    buckets: Box<[AtomicU64]>,
+    sum_ns: AtomicU64,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies {
+            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            sum_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+/// How long calls took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Latency {
+    /// Calls.
+    pub calls: u64,
+    /// All calls together, in nanoseconds.
+    pub sum_ns: u64,
+    /// Half of the calls took at most this long, in nanoseconds, told to within an eighth, as all that follow.
+    pub p50_ns: u64,
+    /// 90% did.
+    pub p90_ns: u64,
+    /// 99% did.
+    pub p99_ns: u64,
+    /// 99.9% did.
+    pub p999_ns: u64,
+    /// All did.
+    pub max_ns: u64,
+}
+
+impl Latencies {
+    pub(crate) fn count(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: counts order nothing.
+        self.buckets[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn latency(&self) -> Latency {
+        let counts: Vec<u64> = self
+            .buckets
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect();
+        let calls: u64 = counts.iter().sum();
+        let quantile = |per_mille: u64| {
+            let rank = (calls * per_mille).div_ceil(1000);
+            let mut below = 0;
+            let reached = counts.iter().position(|count| {
+                below += count;
+                below >= rank
+            });
+            if calls == 0 {
+                0
+            } else {
+                reached.map_or(0, upper_ns)
+            }
+        };
+        Latency {
+            calls,
+            sum_ns: self.sum_ns.load(Ordering::Relaxed),
+            p50_ns: quantile(500),
+            p90_ns: quantile(900),
+            p99_ns: quantile(990),
+            p999_ns: quantile(999),
+            max_ns: quantile(1000),
+        }
+    }
+}
+
+/// The bucket of a time.
+fn bucket(ns: u64) -> usize {
+    let power = ns.checked_ilog2().unwrap_or(0);
+    if power < SUB_BITS {
+        return ns as usize;
+    }
+    let shift = power - SUB_BITS;
+    // The top bit says which power, the SUB_BITS below it which eighth.
+    ((shift as usize + 1) << SUB_BITS) + ((ns >> shift) as usize & ((1 << SUB_BITS) - 1))
+}
+
+/// The longest time of a bucket.
+fn upper_ns(bucket: usize) -> u64 {
+    let (power, eighth) = (bucket >> SUB_BITS, bucket & ((1 << SUB_BITS) - 1));
+    if power == 0 {
+        return eighth as u64;
+    }
+    let first = (1u64 << SUB_BITS | eighth as u64) << (power - 1);
+    first + ((1 << (power - 1)) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_its_times_and_is_an_eighth_wide_at_most(ns: u64) {
+            let upper = upper_ns(bucket(ns));
+            prop_assert!(upper >= ns && upper - ns <= ns / 8, "{ns} is told as {upper}");
+            prop_assert!(bucket(ns) < BUCKETS);
+        }
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_calls() {
+        let latencies = Latencies::default();
+        assert_eq!(latencies.latency(), Latency::default());
+        for us in 1..=1000 {
+            latencies.count(Duration::from_micros(us));
+        }
+        let latency = latencies.latency();
+        assert_eq!((latency.calls, latency.sum_ns), (1000, 500_500_000));
+        for (told, is) in [
+            (latency.p50_ns, 500_000),
+            (latency.p90_ns, 900_000),
+            (latency.p999_ns, 999_000),
+            (latency.max_ns, 1_000_000),
+        ] {
+            assert!((is..=is + is / 8).contains(&told), "{told} for {is}");
+        }
+    }
+}

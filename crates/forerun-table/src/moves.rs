@@ -1,0 +1,291 @@
+//! Rows that go up and down.
+//!
+//! ```text
+//!   up     found in the store ──admission──> Rising ──> room ──> lock ──> unchanged, and not there? link
+//!   down   hand ──> victims ──> lock ──> still there? ──> the store has them, or is given them ──> unlink
+//! ```
+//!
+//! Room is made before locks are taken, so nobody who holds a lock waits for one who needs it. A row is in the store before
+//! it leaves the index, hence always found: first above, or then below.
+
+use crate::host::{Room, Terms, Victim};
+use crate::inner::Inner;
+use crate::options::{Admission, Overflow, Score};
+use crate::stripes::Version;
+use crate::{Error, Result};
+use std::time::{Duration, Instant};
+
+/// Rows that leave together: as long as they are written back, the writers of their keys wait.
+const EVICT_BATCH: usize = 256;
+
+/// How long a write waits for slots that are still read.
+const STALL: Duration = Duration::from_secs(10);
+
+/// Rows of the store on their way up.
+#[derive(Debug, Default)]
+pub(crate) struct Rising {
+    notes: Vec<Note>,
+    rows: Vec<u8>,
+    /// They were asked for by name: no score keeps them out.
+    is_asked: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    key: u64,
+    version: Version,
+    score: u64,
+    uses: u16,
+}
+
+impl Rising {
+    pub(crate) fn push(&mut self, key: u64, version: Version, row: &[u8], score: u64, before: u16) {
+        self.notes.push(Note {
+            key,
+            version,
+            score,
+            uses: before,
+        });
+        self.rows.extend_from_slice(row);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.notes.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.notes.is_empty()
+    }
+}
+
+impl Inner {
+    /// Brings rows up, as far as they are wanted and did not change.
+    pub(crate) fn rise(&self, rising: Rising) {
+        let (asked, row_bytes) = (rising.len(), self.row.bytes());
+        let by_score =
+            self.policies.admission == Admission::ByScore && self.policies.score != Score::Lru;
+        let rows = if by_score && !rising.is_asked {
+            self.outrank(&rising)
+        } else {
+            (0..rising.len()).collect()
+        };
+        let mut risen = 0;
+        for rows in rows.chunks(self.host.chunk()) {
+            match self.room(rows.len()) {
+                Ok(room) => {
+                    let row = |at: usize| &rising.rows[at * row_bytes..][..row_bytes];
+                    let notes = rows.iter().map(|&at| (rising.notes[at], row(at)));
+                    risen += self.rise_into(room, notes);
+                }
+                Err(error) => self.move_failed(&error),
+            }
+            self.trim();
+        }
+        self.counters.promoted_rows.add(risen);
+        self.counters.unpromoted_rows.add(asked - risen);
+    }
+
+    fn rise_into<'r>(
+        &self,
+        mut room: Room,
+        rows: impl Iterator<Item = (Note, &'r [u8])> + Clone,
+    ) -> usize {
+        let held = self.stripes.lock(rows.clone().map(|(note, _)| note.key));
+        let mut risen = 0;
+        for (note, row) in rows {
+            // Under the lock: an equal version says that the store still has this row, and it must not replace one that
+            // a write has put above since.
+            let unchanged = self.stripes.version(note.key) == note.version;
+            if unchanged && self.host.slot(note.key).is_none() {
+                let terms = Terms {
+                    score: note.score,
+                    is_dirty: false,
+                    uses: note.uses,
+                };
+                match self.host.link(note.key, row, terms, &mut room) {
+                    Ok(()) => risen += 1,
+                    Err(error) => self.move_failed(&error),
+                }
+            }
+        }
+        drop(held);
+        risen
+    }
+
+    /// The positions of the rows that may come up by their scores: those for which there is room, the highest first, and
+    /// those that outrank one that would have to leave for them, which then does.
+    fn outrank(&self, rising: &Rising) -> Vec<usize> {
+        let rank = |note: &Note| match self.policies.score {
+            Score::Custom => note.score,
+            Score::Lfu | Score::Lru => u64::from(note.uses),
+        };
+        let mut order: Vec<usize> = (0..rising.len()).collect();
+        order.sort_by_key(|&at| std::cmp::Reverse(rank(&rising.notes[at])));
+        let free = self.host.capacity().saturating_sub(self.host.linked());
+        if order.len() > free {
+            let mut victims = self.host.choose(order.len() - free);
+            let pairs = order[free..].iter().zip(&victims);
+            let won = pairs
+                .take_while(|&(&at, victim)| rank(&rising.notes[at]) > victim.rank)
+                .count();
+            victims.truncate(won);
+            order.truncate(free + won);
+            for victims in victims.chunks(EVICT_BATCH) {
+                if let Err(error) = self.evict_these(victims) {
+                    self.move_failed(&error);
+                }
+            }
+        }
+        order
+    }
+
+    /// Room for some rows, at most [`chunk`](crate::host::Host::chunk). Others leave for it where there is none. No lock
+    /// may be held.
+    ///
+    /// # Errors
+    /// Those of moving rows down; [`Error::Stalled`].
+    pub(crate) fn room(&self, rows: usize) -> Result<Room> {
+        let mut start = None;
+        for turn in 0u32.. {
+            if let Some(room) = self.host.room(rows) {
+                return Ok(room);
+            }
+            let start = *start.get_or_insert_with(Instant::now);
+            if self.host.linked() > self.host.capacity() {
+                self.evict(rows)?;
+            }
+            self.host.reclaim();
+            // Slots that readers may still have come back when these have read on: within microseconds, if they run.
+            if turn < 64 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            if start.elapsed() > STALL {
+                break;
+            }
+        }
+        Err(Error::Stalled { waited: STALL })
+    }
+
+    /// Evicts what is beyond the capacity.
+    pub(crate) fn trim(&self) {
+        loop {
+            let beyond = self.host.linked().saturating_sub(self.host.capacity());
+            if beyond == 0 {
+                return;
+            }
+            match self.evict(beyond.min(EVICT_BATCH)) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => return self.move_failed(&error),
+            }
+        }
+    }
+
+    /// Moves some rows down and gives their number: fewer if others have moved them.
+    fn evict(&self, wanted: usize) -> Result<usize> {
+        let victims = self.host.choose(wanted.min(EVICT_BATCH));
+        self.evict_these(&victims)
+    }
+
+    fn evict_these(&self, victims: &[Victim]) -> Result<usize> {
+        let _held = self.stripes.lock(victims.iter().map(|victim| victim.key));
+        let mut leaving: Vec<Victim> = victims.to_vec();
+        leaving.retain(|victim| self.host.slot(victim.key) == Some(victim.slot));
+        if self.store.is_some() {
+            let dirty = leaving.iter().filter(|v| self.host.is_dirty(v.slot));
+            let dirty: Vec<Victim> = dirty.copied().collect();
+            if let Err(error) = self.write_back(&dirty) {
+                leaving.retain(|victim| !self.host.is_dirty(victim.slot));
+                if leaving.is_empty() {
+                    return Err(error);
+                }
+                self.move_failed(&error);
+            }
+        } else {
+            match &self.policies.overflow {
+                Overflow::Drop => {}
+                Overflow::Refuse => return Ok(0),
+                Overflow::Hand(sink) => {
+                    let keys: Vec<u64> = leaving.iter().map(|victim| victim.key).collect();
+                    let mut rows = Vec::with_capacity(keys.len() * self.row.bytes());
+                    for &key in &keys {
+                        self.host.read(key, |_, row| rows.extend_from_slice(row));
+                    }
+                    sink(&keys, &rows);
+                }
+            }
+        }
+        let mut room = self.host.way_out()?;
+        for victim in &leaving {
+            self.host.unlink(victim.key, &mut room);
+        }
+        self.counters.demoted_rows.add(leaving.len());
+        Ok(leaving.len())
+    }
+
+    /// Writes rows to the store that it does not have. For the holder of their keys' locks, under which they were found to
+    /// be dirty.
+    pub(crate) fn write_back(&self, dirty: &[Victim]) -> Result<()> {
+        let Some(store) = self.store.as_ref().filter(|_| !dirty.is_empty()) else {
+            return Ok(());
+        };
+        let mut rows = store.rows();
+        for victim in dirty {
+            let add = |slot, row: &[u8]| {
+                debug_assert_eq!(slot, victim.slot, "moved under its lock");
+                store.add(&mut rows, victim.key, row, self.host.score(slot))
+            };
+            self.host.read(victim.key, add).unwrap_or(Ok(()))?;
+        }
+        store.write(&rows)?;
+        for victim in dirty {
+            self.host.set_clean(victim.slot);
+            self.stripes.raise(victim.key);
+        }
+        self.counters.written_back_rows.add(dirty.len());
+        Ok(())
+    }
+
+    /// Notes a failure that no caller is told of: rows stayed where they were.
+    pub(crate) fn move_failed(&self, error: &Error) {
+        self.counters.failed_moves.add(1);
+        tracing::warn!(%error, "rows could not be moved between the tiers");
+    }
+
+    /// Reads rows from the store that are not above, and brings them up.
+    pub(crate) fn prefetch_now(&self, keys: &[u64]) {
+        let Some(store) = &self.store else {
+            return;
+        };
+        let mut scratch = crate::find::Scratch::take();
+        for keys in keys.chunks(EVICT_BATCH) {
+            let mut found = [false; EVICT_BATCH];
+            self.host
+                .contains(keys, &mut scratch.slots, &mut found[..keys.len()]);
+            let open = keys.iter().zip(found).filter(|(_, found)| !found);
+            let open: Vec<u64> = open.map(|(&key, _)| key).collect();
+            let versions = open.iter().map(|&key| self.stripes.version(key));
+            let versions: Vec<Version> = versions.collect();
+            let asked: Vec<_> = open.iter().map(|key| key.to_be_bytes()).collect();
+            if let Err(error) = store.find(&asked, &mut scratch.values) {
+                self.move_failed(&error);
+                continue;
+            }
+            let mut rising = Rising {
+                is_asked: true,
+                ..Rising::default()
+            };
+            for (nth, (&key, version)) in open.iter().zip(versions).enumerate() {
+                match store.format().row(&scratch.values, nth, key) {
+                    Ok(Some((row, score))) => rising.push(key, version, row, score, 1),
+                    Ok(None) => {}
+                    Err(error) => self.move_failed(&error),
+                }
+            }
+            self.rise(rising);
+        }
+        scratch.keep();
+    }
+}

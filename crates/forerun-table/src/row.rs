@@ -1,0 +1,222 @@
+//! What a row is: a number of elements of one type, as bytes.
+//!
+//! ```text
+//!   row   | e0 | e1 | e2 | ... |        dim elements of dtype, little-endian, one after the other
+//! ```
+
+use half::{bf16, f16};
+use std::fmt;
+use std::str::FromStr;
+
+/// The type of a row's elements. A table copies bytes; it is asked only where rows are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dtype {
+    /// Unsigned bytes; sums wrap.
+    U8,
+    /// Signed bytes; sums wrap.
+    I8,
+    /// Signed 32-bit integers; sums wrap.
+    I32,
+    /// Signed 64-bit integers; sums wrap.
+    I64,
+    /// IEEE 754 half precision; sums are made in single precision and rounded to nearest, ties to even.
+    F16,
+    /// The upper half of single precision; sums likewise.
+    Bf16,
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+}
+
+impl Dtype {
+    /// All types, in the order of their [codes](Dtype::code).
+    pub const ALL: [Dtype; 8] = [
+        Dtype::U8,
+        Dtype::I8,
+        Dtype::I32,
+        Dtype::I64,
+        Dtype::F16,
+        Dtype::Bf16,
+        Dtype::F32,
+        Dtype::F64,
+    ];
+
+    /// Bytes an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Dtype::U8 | Dtype::I8 => 1,
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::I32 | Dtype::F32 => 4,
+            Dtype::I64 | Dtype::F64 => 8,
+        }
+    }
+
+    /// NumPy's name of the type; `bfloat16` is PyTorch's.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::U8 => "uint8",
+            Dtype::I8 => "int8",
+            Dtype::I32 => "int32",
+            Dtype::I64 => "int64",
+            Dtype::F16 => "float16",
+            Dtype::Bf16 => "bfloat16",
+            Dtype::F32 => "float32",
+            Dtype::F64 => "float64",
+        }
+    }
+
+    /// The number that stands for the type on disk.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The type of a code.
+    pub fn from_code(code: u8) -> Option<Dtype> {
+        Dtype::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Adds the elements of `by` to those of `to`, as far as both reach.
+    pub(crate) fn add(self, to: &mut [u8], by: &[u8]) {
+        match self {
+            Dtype::U8 | Dtype::I8 => each(to, by, |[a], [b]| [u8::wrapping_add(a, b)]),
+            Dtype::I32 => each(to, by, |a, b| {
+                i32::wrapping_add(i32::from_le_bytes(a), i32::from_le_bytes(b)).to_le_bytes()
+            }),
+            Dtype::I64 => each(to, by, |a, b| {
+                i64::wrapping_add(i64::from_le_bytes(a), i64::from_le_bytes(b)).to_le_bytes()
+            }),
+            Dtype::F16 => each(to, by, |a, b| {
+                let sum = f16::from_le_bytes(a).to_f32() + f16::from_le_bytes(b).to_f32();
+                f16::from_f32(sum).to_le_bytes()
+            }),
+            Dtype::Bf16 => each(to, by, |a, b| {
+                let sum = bf16::from_le_bytes(a).to_f32() + bf16::from_le_bytes(b).to_f32();
+                bf16::from_f32(sum).to_le_bytes()
+            }),
+            Dtype::F32 => each(to, by, |a, b| {
+                (f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes()
+            }),
+            Dtype::F64 => each(to, by, |a, b| {
+                (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes()
+            }),
+        }
+    }
+}
+
+fn each<const N: usize>(to: &mut [u8], by: &[u8], add: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    let (to, _) = to.as_chunks_mut::<N>();
+    let (by, _) = by.as_chunks::<N>();
+    for (to, by) in to.iter_mut().zip(by) {
+        *to = add(*to, *by);
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No type has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or float64"
+)]
+pub struct UnknownDtype(pub String);
+
+impl FromStr for Dtype {
+    type Err = UnknownDtype;
+
+    fn from_str(text: &str) -> Result<Dtype, UnknownDtype> {
+        let named = Dtype::ALL.into_iter().find(|dtype| dtype.name() == text);
+        named.ok_or_else(|| UnknownDtype(text.to_owned()))
+    }
+}
+
+/// The shape of all rows of a table.
+///
+/// ```
+/// use forerun_table::{Dtype, RowType};
+///
+/// let row = RowType::new(Dtype::F32, 64);
+/// assert_eq!((row.bytes(), row.to_string()), (256, "64 x float32".to_owned()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowType {
+    /// The elements' type.
+    pub dtype: Dtype,
+    /// Elements a row.
+    pub dim: u32,
+}
+
+impl RowType {
+    /// Rows of `dim` elements.
+    pub const fn new(dtype: Dtype, dim: u32) -> RowType {
+        RowType { dtype, dim }
+    }
+
+    /// Bytes a row.
+    pub const fn bytes(self) -> usize {
+        self.dtype.bytes() * self.dim as usize
+    }
+}
+
+impl fmt::Display for RowType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.dim, self.dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
+        let mut to = a.to_vec();
+        dtype.add(&mut to, b);
+        to
+    }
+
+    #[test]
+    fn names_and_codes_lead_back_to_their_types() {
+        for dtype in Dtype::ALL {
+            assert_eq!(dtype.name().parse(), Ok(dtype));
+            assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
+        }
+        assert_eq!(Dtype::from_code(8), None);
+        assert!(
+            "complex64"
+                .parse::<Dtype>()
+                .unwrap_err()
+                .to_string()
+                .contains("complex64")
+        );
+    }
+
+    #[test]
+    fn integers_wrap_and_carry_within_their_element() {
+        assert_eq!(sum(Dtype::U8, &[255, 1], &[2, 3]), [1, 4]);
+        assert_eq!(sum(Dtype::I8, &[0x80], &[0xff]), [0x7f]);
+        let (a, b) = (i32::MAX.to_le_bytes(), 1i32.to_le_bytes());
+        assert_eq!(sum(Dtype::I32, &a, &b), i32::MIN.to_le_bytes());
+        let (a, b) = ((-1i64).to_le_bytes(), 3i64.to_le_bytes());
+        assert_eq!(sum(Dtype::I64, &a, &b), 2i64.to_le_bytes());
+    }
+
+    #[test]
+    fn floats_are_rounded_to_nearest_even_in_their_own_precision() {
+        let (a, b) = (1.5f32.to_le_bytes(), (-0.25f32).to_le_bytes());
+        assert_eq!(sum(Dtype::F32, &a, &b), 1.25f32.to_le_bytes());
+        let (a, b) = (1e300f64.to_le_bytes(), 1e300f64.to_le_bytes());
+        assert_eq!(sum(Dtype::F64, &a, &b), 2e300f64.to_le_bytes());
+        // Half precision has 11 bits: 2048 + 1 lies between 2048 and 2050, and the even one is 2048.
+        let (a, b) = (f16::from_f32(2048.0).to_le_bytes(), f16::ONE.to_le_bytes());
+        assert_eq!(sum(Dtype::F16, &a, &b), a);
+        // bfloat16 has 8: 256 + 1 likewise.
+        let (a, b) = (bf16::from_f32(256.0).to_le_bytes(), bf16::ONE.to_le_bytes());
+        assert_eq!(sum(Dtype::Bf16, &a, &b), a);
+        assert_eq!(sum(Dtype::Bf16, &b, &b), bf16::from_f32(2.0).to_le_bytes());
+    }
+}

@@ -1,0 +1,160 @@
+//! A table as it was, and its rows one batch after the other.
+
+use crate::inner::Inner;
+use crate::store::{Format, Store, rows_of};
+use crate::{Failures, Result, RowType};
+use forerun_db::Values;
+use std::fmt;
+use std::sync::Arc;
+
+/// Rows under their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// The keys.
+    pub keys: Vec<u64>,
+    /// Their rows, one after the other.
+    pub rows: Vec<u8>,
+    /// Their scores, if the table was built with [`Score::Custom`](crate::Score::Custom); else nothing.
+    pub scores: Vec<u64>,
+}
+
+/// A table as it was when [`Table::snapshot`](crate::Table::snapshot) was called, whatever is written since.
+///
+/// It reads the store alone. As long as it lives, what it sees is kept on disk.
+pub struct Snapshot {
+    row: RowType,
+    format: Format,
+    snapshot: forerun_db::Snapshot,
+}
+
+impl Snapshot {
+    pub(crate) fn new(row: RowType, store: &Store, snapshot: forerun_db::Snapshot) -> Snapshot {
+        Snapshot {
+            row,
+            format: store.format(),
+            snapshot,
+        }
+    }
+
+    /// As [`Table::find`](crate::Table::find), at this moment.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
+        let row_bytes = self.row.bytes();
+        crate::inner::check_length(
+            "bytes of rows",
+            rows.len(),
+            keys,
+            keys.len().checked_mul(row_bytes),
+        )?;
+        crate::inner::check_length("flags", found.len(), keys, Some(keys.len()))?;
+        let asked: Vec<_> = keys.iter().map(|key| key.to_be_bytes()).collect();
+        let mut values = Values::new();
+        self.snapshot.multi_get(&asked, &mut values)?;
+        let (mut hits, mut failures) = (0, Failures::default());
+        let answers = rows.chunks_exact_mut(row_bytes).zip(found.iter_mut());
+        for (at, (row, found)) in answers.enumerate() {
+            *found = false;
+            match self.format.row(&values, at, keys[at]) {
+                Ok(Some((value, _))) => {
+                    row.copy_from_slice(value);
+                    *found = true;
+                    hits += 1;
+                }
+                Ok(None) => {}
+                Err(error) => failures.push(at, keys[at], error),
+            }
+        }
+        failures.into_result(hits)
+    }
+
+    /// All rows, in batches of `batch` keys, ascending.
+    pub fn export(&self, batch: usize) -> Export {
+        let has_scores = self.format.has_scores();
+        let rows = rows_of(&self.snapshot, self.format);
+        let mut rows = rows.peekable();
+        Export::new(std::iter::from_fn(move || {
+            rows.peek()?;
+            let mut all = Rows::default();
+            for row in rows.by_ref().take(batch.max(1)) {
+                match row {
+                    Ok((key, row, score)) => {
+                        all.keys.push(key);
+                        all.rows.extend_from_slice(&row);
+                        if has_scores {
+                            all.scores.push(score);
+                        }
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            Some(Ok(all))
+        }))
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("row", &self.row)
+            .field("sequence", &self.snapshot.sequence())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The rows of a table, batch by batch: see [`Table::export`](crate::Table::export). After an error it ends.
+pub struct Export {
+    batches: Option<Box<dyn Iterator<Item = Result<Rows>> + Send>>,
+}
+
+impl Export {
+    fn new(batches: impl Iterator<Item = Result<Rows>> + Send + 'static) -> Export {
+        Export {
+            batches: Some(Box::new(batches)),
+        }
+    }
+
+    /// The rows of a table without a store: each key that is there all the time once, with a row that it had meanwhile.
+    pub(crate) fn of_host(inner: Arc<Inner>, batch: usize) -> Export {
+        let keys: Vec<u64> = inner.host.iter().collect();
+        let (mut next, batch) = (0, batch.max(1));
+        Export::new(std::iter::from_fn(move || {
+            let to = keys.len().min(next + batch);
+            let part = keys.get(next..to).filter(|part| !part.is_empty())?;
+            next = to;
+            let mut rows = Rows::default();
+            for &key in part {
+                // Erased or evicted since: there is none.
+                inner.host.read(key, |slot, row| {
+                    rows.keys.push(key);
+                    rows.rows.extend_from_slice(row);
+                    if inner.has_scores() {
+                        rows.scores.push(inner.host.score(slot));
+                    }
+                });
+            }
+            Some(Ok(rows))
+        }))
+    }
+}
+
+impl Iterator for Export {
+    type Item = Result<Rows>;
+
+    fn next(&mut self) -> Option<Result<Rows>> {
+        let next = self.batches.as_mut()?.next();
+        if !matches!(next, Some(Ok(_))) {
+            self.batches = None;
+        }
+        next
+    }
+}
+
+impl std::iter::FusedIterator for Export {}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,256 @@
+//! The tier on disk: rows in a [`Db`].
+//!
+//! ```text
+//!   key                             value
+//!   8 bytes, big-endian             the row's bytes, and behind them, if the caller gives scores, the score, 8 bytes little-endian
+//!   "forerun.table"                 what the rows are (docs/format.md)
+//! ```
+//!
+//! Keys in big-endian sort as their numbers do, so that numbers near each other are on one page.
+
+use crate::options::Score;
+use crate::{Dtype, Error, Result, RowType};
+use forerun_db::{Db, Durability, Snapshot, Values, WriteBatch};
+
+/// The key of what the store holds.
+const DESCRIPTION_KEY: &[u8] = b"forerun.table";
+
+const VERSION: u8 = 1;
+
+/// A key as the store has it.
+pub(crate) type StoreKey = [u8; 8];
+
+/// Rows on disk.
+#[derive(Debug)]
+pub(crate) struct Store {
+    db: Db,
+    format: Format,
+}
+
+/// What a value is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Format {
+    row_bytes: usize,
+    has_scores: bool,
+}
+
+/// Rows to write.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    batch: WriteBatch,
+    /// Row and score together.
+    value: Vec<u8>,
+}
+
+impl Store {
+    /// A table's rows in a store, which is new or holds such rows already.
+    pub(crate) fn open(db: Db, row: RowType, score: Score) -> Result<Store> {
+        let has_scores = score == Score::Custom;
+        let description = describe(row, has_scores);
+        match db.get(DESCRIPTION_KEY)? {
+            Some(found) if found == description => {}
+            Some(found) => {
+                return Err(Error::OtherTable {
+                    path: db.path().display().to_string(),
+                    row,
+                    reason: read_description(&found),
+                });
+            }
+            None => {
+                if let Some(entry) = db.iter().next() {
+                    entry?;
+                    return Err(Error::OtherTable {
+                        path: db.path().display().to_string(),
+                        row,
+                        reason: "it has entries and no description of rows".to_owned(),
+                    });
+                }
+                db.put(DESCRIPTION_KEY, &description)?;
+            }
+        }
+        let format = Format {
+            row_bytes: row.bytes(),
+            has_scores,
+        };
+        Ok(Store { db, format })
+    }
+
+    /// The store itself.
+    pub(crate) fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// What values are made of.
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Looks keys up; [`Format::row`] reads the answers.
+    pub(crate) fn find(&self, keys: &[StoreKey], values: &mut Values) -> Result<()> {
+        Ok(self.db.multi_get(keys, values)?)
+    }
+
+    /// An empty list of rows to write.
+    pub(crate) fn rows(&self) -> Rows {
+        Rows {
+            batch: WriteBatch::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Adds a row to a list.
+    pub(crate) fn add(&self, rows: &mut Rows, key: u64, row: &[u8], score: u64) -> Result<()> {
+        let key = key.to_be_bytes();
+        if self.format.has_scores {
+            rows.value.clear();
+            rows.value.extend_from_slice(row);
+            rows.value.extend_from_slice(&score.to_le_bytes());
+            rows.batch.put(&key, &rows.value)?;
+        } else {
+            rows.batch.put(&key, row)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a list of rows: all or none.
+    pub(crate) fn write(&self, rows: &Rows) -> Result<()> {
+        if !rows.batch.is_empty() {
+            self.db.write(&rows.batch, Durability::Buffered)?;
+        }
+        Ok(())
+    }
+
+    /// Removes keys: all or none.
+    pub(crate) fn remove(&self, keys: &[u64]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        for key in keys {
+            batch.delete(&key.to_be_bytes())?;
+        }
+        self.db.write(&batch, Durability::Buffered)?;
+        Ok(())
+    }
+}
+
+impl Format {
+    /// Whether scores stand behind the rows.
+    pub(crate) fn has_scores(self) -> bool {
+        self.has_scores
+    }
+
+    /// The row at a position of an answer, and its score.
+    pub(crate) fn row(
+        self,
+        values: &Values,
+        position: usize,
+        key: u64,
+    ) -> Result<Option<(&[u8], u64)>> {
+        match values.get(position) {
+            Ok(None) => Ok(None),
+            Ok(Some(value)) => self.split(key, value).map(Some),
+            Err(error) => Err(error.clone().into()),
+        }
+    }
+
+    /// Row and score of a value.
+    pub(crate) fn split(self, key: u64, value: &[u8]) -> Result<(&[u8], u64)> {
+        let score_bytes = if self.has_scores { 8 } else { 0 };
+        let needed_bytes = self.row_bytes + score_bytes;
+        if value.len() != needed_bytes {
+            return Err(Error::BadRow {
+                key,
+                len_bytes: value.len(),
+                needed_bytes,
+            });
+        }
+        let (row, score) = value.split_at(self.row_bytes);
+        let score = score
+            .as_array()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Ok((row, score))
+    }
+}
+
+/// The entries of a snapshot that are rows: key, row, score.
+pub(crate) fn rows_of(
+    snapshot: &Snapshot,
+    format: Format,
+) -> impl Iterator<Item = Result<(u64, Vec<u8>, u64)>> + Send + use<> {
+    snapshot.iter().filter_map(move |entry| match entry {
+        Err(error) => Some(Err(error.into())),
+        Ok((key, mut value)) => {
+            // What is no number is the description.
+            let key = u64::from_be_bytes(*key.as_array()?);
+            Some(
+                format
+                    .split(key, &value)
+                    .map(|(_, score)| score)
+                    .map(|score| {
+                        value.truncate(format.row_bytes);
+                        (key, value, score)
+                    }),
+            )
+        }
+    })
+}
+
+/// What the store says of its rows: version, element code, whether scores follow, dimension.
+fn describe(row: RowType, has_scores: bool) -> [u8; 8] {
+    let [a, b, c, d] = row.dim.to_le_bytes();
+    [
+        VERSION,
+        row.dtype.code(),
+        u8::from(has_scores),
+        0,
+        a,
+        b,
+        c,
+        d,
+    ]
+}
+
+fn read_description(bytes: &[u8]) -> String {
+    match *bytes {
+        [VERSION, code, scores @ (0 | 1), 0, a, b, c, d] => match Dtype::from_code(code) {
+            Some(dtype) => {
+                let row = RowType::new(dtype, u32::from_le_bytes([a, b, c, d]));
+                let scores = if scores == 1 { "with" } else { "without" };
+                format!("it holds rows of {row} {scores} scores")
+            }
+            None => format!("it holds rows of an unknown element type, number {code}"),
+        },
+        [version, ..] if version > VERSION => {
+            format!("it has format version {version}, and this release reads up to {VERSION}")
+        }
+        _ => "its description is damaged".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_description_tells_all_that_matters() {
+        let row = RowType::new(Dtype::Bf16, 4096);
+        let text = read_description(&describe(row, true));
+        assert_eq!(text, "it holds rows of 4096 x bfloat16 with scores");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_as_some_description(bytes: Vec<u8>) {
+            prop_assert!(!read_description(&bytes).is_empty());
+        }
+
+        #[test]
+        fn values_of_any_length_are_rows_or_told_not_to_be(value: Vec<u8>, row_bytes in 1usize..40, has_scores: bool) {
+            let format = Format { row_bytes, has_scores };
+            let fits = value.len() == row_bytes + if has_scores { 8 } else { 0 };
+            match format.split(7, &value) {
+                Ok((row, _)) => prop_assert!(fits && row == &value[..row_bytes]),
+                Err(error) => prop_assert!(!fits && error.to_string().contains("key 7")),
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The table, as it is used.
+
+use crate::builder::Builder;
+use crate::inner::Inner;
+use crate::options::{Moves, Update};
+use crate::snapshot::{Export, Snapshot};
+use crate::stats::Stats;
+use crate::{Dtype, Error, Result, RowType, worker};
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Rows of one size under `u64` keys: those in use in memory, the rest on disk, every call a batch.
+///
+/// A handle: clones share one open table, which is closed with the last of them or by [`close`](Table::close). All methods
+/// may be called from many threads at once. All keys are legal.
+///
+/// Rows are bytes: `rows` of a batch holds one after the other, `keys.len() * row().bytes()` in all, elements
+/// little-endian.
+///
+/// # Consistency
+/// - When a call that writes has returned, every lookup that begins later sees it, in whichever tier the row is. A lookup
+///   that runs beside it sees the row as before or as after, whole, each key for itself.
+/// - Writers of one key take turns. Lookups wait for nobody.
+/// - A row is in the store before it leaves the host tier.
+/// - Written through ([`Writes::Through`](crate::Writes)), a row that was written survives the end of the process;
+///   written back, one that [`flush`](Table::flush) covered does. After `flush` both survive the loss of power.
+/// - A tier that fails fails the keys concerned: the call gives [`Error::Keys`], which lists them, and all other keys are
+///   served.
+///
+/// # Examples
+/// ```
+/// use forerun_table::{Dtype, Table};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("rows");
+/// let table = Table::builder(Dtype::U8, 4).host_capacity(1000).path(path).open()?;
+/// table.insert(&[7, 8], b"sevnegit")?;
+///
+/// let mut rows = [0; 12];
+/// let mut found = [false; 3];
+/// assert_eq!(table.find(&[8, 9, 7], &mut rows, &mut found)?, 2);
+/// assert_eq!((&rows, found), (b"egit\0\0\0\0sevn", [true, false, true]));
+///
+/// table.flush()?;
+/// table.close()?;
+/// # Ok::<(), forerun_table::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Table {
+    open: Arc<Open>,
+}
+
+/// An open table: closed when the last handle goes.
+struct Open {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether the store is to be closed with the table.
+    closes_store: bool,
+}
+
+impl Table {
+    /// A table to be, with rows of `dim` elements of a type.
+    pub fn builder(dtype: Dtype, dim: u32) -> Builder {
+        Builder::new(RowType::new(dtype, dim))
+    }
+
+    pub(crate) fn start(inner: Inner, closes_store: bool) -> Result<Table> {
+        let inner = Arc::new(inner);
+        let thread = match inner.policies.moves {
+            Moves::Caller => None,
+            Moves::Background => {
+                let thread = worker::start(&inner);
+                Some(thread.map_err(|error| Error::Thread(error.to_string()))?)
+            }
+        };
+        Ok(Table {
+            open: Arc::new(Open {
+                inner,
+                thread: Mutex::new(thread),
+                closes_store,
+            }),
+        })
+    }
+
+    /// Looks keys up: copies the rows that are found to their positions in `rows` and says in `found` which are. Rows of
+    /// keys that are not found stay as they are. Gives the number found. Keys may repeat.
+    ///
+    /// # Errors
+    /// [`Error::Keys`]: a tier failed for some keys, which count as not found; the others are answered.
+    /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
+    pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
+        self.inner().find(keys, rows, found)
+    }
+
+    /// Says in `found` which keys have a row, and gives their number. Nothing is moved or counted as a use.
+    ///
+    /// # Errors
+    /// As [`find`](Table::find).
+    pub fn contains(&self, keys: &[u64], found: &mut [bool]) -> Result<usize> {
+        self.inner().contains(keys, found)
+    }
+
+    /// Puts rows under keys, whether there are some already or not. Of a key that repeats, the last row stays.
+    ///
+    /// # Errors
+    /// [`Error::Keys`]: a tier failed for some keys, which have the rows that they had; the others are written. Where the
+    /// store says that a write may or may not be there after the next opening, so it is here.
+    /// [`Error::Length`], [`Error::Closed`]: nothing was written.
+    pub fn insert(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
+        self.inner().insert(keys, rows, None)
+    }
+
+    /// [`insert`](Table::insert) with the callers' scores, for [`Score::Custom`](crate::Score::Custom).
+    ///
+    /// # Errors
+    /// As there, and [`Error::Conflict`] with another policy.
+    pub fn insert_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
+        self.inner().insert(keys, rows, Some(scores))
+    }
+
+    /// Changes the rows of keys that have one: assigns, or adds element by element. Of a key that repeats, all of its rows
+    /// count, in their order. `found` says which keys had a row; the number of those is given.
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Table, Update};
+    ///
+    /// let table = Table::builder(Dtype::I32, 1).open()?;
+    /// table.insert(&[1], &40i32.to_le_bytes())?;
+    /// let ones = [1i32.to_le_bytes(); 3].concat();
+    /// let mut found = [false; 3];
+    /// assert_eq!(table.update(&[1, 2, 1], &ones, Update::Add, &mut found)?, 2);
+    ///
+    /// let mut row = [0; 4];
+    /// table.find(&[1], &mut row, &mut [false])?;
+    /// assert_eq!(i32::from_le_bytes(row), 42);
+    /// # Ok::<(), forerun_table::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Table::insert).
+    pub fn update(
+        &self,
+        keys: &[u64],
+        rows: &[u8],
+        how: Update,
+        found: &mut [bool],
+    ) -> Result<usize> {
+        self.inner().update(keys, rows, how, found)
+    }
+
+    /// Removes keys, which need not be there.
+    ///
+    /// # Errors
+    /// As [`insert`](Table::insert): the keys named are still there.
+    pub fn erase(&self, keys: &[u64]) -> Result<()> {
+        self.inner().erase(keys)
+    }
+
+    /// Brings rows of the store up ahead of their use, whatever admission says, and does not wait for it, unless
+    /// [`Moves::Caller`] was asked for. More keys than a bound that wait are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn prefetch(&self, keys: &[u64]) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        match inner.policies.moves {
+            Moves::Background => inner.queue_prefetch(keys),
+            Moves::Caller => inner.prefetch_now(keys),
+        }
+        Ok(())
+    }
+
+    /// Waits until no row is on its way in the background.
+    pub fn settle(&self) {
+        if self.inner().policies.moves == Moves::Background {
+            self.inner().queue.settle();
+        }
+    }
+
+    /// Puts rows under keys as [`insert`](Table::insert) does, and leaves them in the store: to load a table without
+    /// driving out what is in use. Without a store it inserts.
+    ///
+    /// # Errors
+    /// As [`insert`](Table::insert).
+    pub fn import(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
+        self.inner().import(keys, rows, None)
+    }
+
+    /// [`import`](Table::import) with the callers' scores.
+    ///
+    /// # Errors
+    /// As [`insert_with_scores`](Table::insert_with_scores).
+    pub fn import_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
+        self.inner().import(keys, rows, Some(scores))
+    }
+
+    /// All rows, in batches of `batch` keys. With a store they are those of this moment, ascending by key; without, each
+    /// key that is there all the time is met once, with a row that it had meanwhile.
+    ///
+    /// # Errors
+    /// As [`flush`](Table::flush). What fails later is an item of the iterator, the last one.
+    pub fn export(&self, batch: usize) -> Result<Export> {
+        let inner = self.inner();
+        inner.check_open()?;
+        if inner.store.is_none() {
+            return Ok(Export::of_host(Arc::clone(inner), batch));
+        }
+        Ok(self.snapshot()?.export(batch))
+    }
+
+    /// The table as it is now, for reading later.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`]; as [`flush`](Table::flush).
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let (store, snapshot) = self.inner().snapshot()?;
+        Ok(Snapshot::new(self.inner().row, store, snapshot))
+    }
+
+    /// Makes a store in an empty or new directory that holds all rows of now, for another table to open.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`]; as [`flush`](Table::flush).
+    pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
+        self.inner().checkpoint(into.as_ref())
+    }
+
+    /// Makes all rows durable whose writing has returned. Without a store it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: the rows stay in the host tier, and a later flush tries again.
+    pub fn flush(&self) -> Result<()> {
+        self.inner().flush()
+    }
+
+    /// The rows' type and size.
+    pub fn row(&self) -> RowType {
+        self.inner().row
+    }
+
+    /// Rows in the host tier.
+    pub fn host_len(&self) -> usize {
+        self.inner().host.linked()
+    }
+
+    /// Rows in all tiers. With a store this reads through it: it takes the time of an export.
+    ///
+    /// # Errors
+    /// As [`export`](Table::export).
+    pub fn count(&self) -> Result<u64> {
+        let mut count = 0;
+        for rows in self.export(4096)? {
+            count += rows?.keys.len() as u64;
+        }
+        Ok(count)
+    }
+
+    /// What the table holds, and did since it was opened.
+    pub fn stats(&self) -> Stats {
+        self.inner().stats()
+    }
+
+    /// Flushes and closes the table, for all handles. Calls that come later are [`Error::Closed`]. Dropping the last handle
+    /// does the same and tells nobody of a failure.
+    ///
+    /// # Errors
+    /// As [`flush`](Table::flush). The table is closed all the same.
+    pub fn close(self) -> Result<()> {
+        self.open.close()
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        &self.open.inner
+    }
+}
+
+impl Open {
+    fn close(&self) -> Result<()> {
+        let inner = &self.inner;
+        // Relaxed: calls that race with this one are refused by the store, or are done.
+        if inner.is_closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        inner.queue.stop();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // A thread that panicked has told so; it holds nothing that is needed here.
+        let _ = thread.map(JoinHandle::join);
+        let flushed = inner.flush_open();
+        let closed = match &inner.store {
+            Some(store) if self.closes_store => store.db().clone().close(),
+            _ => Ok(()),
+        };
+        flushed.and(closed.map_err(Error::from))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the table was dropped and could not be closed cleanly");
+        }
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table")
+            .field("row", &self.inner().row)
+            .field("policies", &self.inner().policies)
+            .field("host_rows", &self.inner().host.linked())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,378 @@
+//! Writes: insert, update, erase, import.
+//!
+//! ```text
+//!   insert   room ──> lock ──> store (write-through) ──> index ──> raise versions
+//!   erase             lock ──> store ──> index ──> raise
+//! ```
+//!
+//! The order of store and index is what a lookup relies on that finds nothing above and then asks the store: at every
+//! moment, a key that is not in the index has its newest row in the store, or none.
+
+use crate::find::Scratch;
+use crate::host::{Room, Terms};
+use crate::inner::Inner;
+use crate::options::{Moves, Overflow, Update};
+use crate::store::Store;
+use crate::{Error, Failures, Result};
+use std::time::Instant;
+
+impl Inner {
+    pub(crate) fn insert(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
+        self.write_rows(keys, rows, scores, |part, room, failures| {
+            self.insert_part(part, room, failures);
+        })
+    }
+
+    pub(crate) fn import(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
+        let Some(store) = &self.store else {
+            return self.insert(keys, rows, scores);
+        };
+        self.write_rows(keys, rows, scores, |part, room, failures| {
+            self.import_part(store, part, room, failures);
+        })
+    }
+
+    /// Checks a batch and gives it to `write` in parts, each with room for its rows and under the locks of its keys.
+    fn write_rows(
+        &self,
+        keys: &[u64],
+        rows: &[u8],
+        scores: Option<&[u64]>,
+        write: impl Fn(Part<'_>, &mut Room, &mut Failures),
+    ) -> Result<()> {
+        self.check_open()?;
+        self.check_rows(keys, rows)?;
+        if let Some(scores) = scores {
+            self.check_scores(keys, scores)?;
+        }
+        let start = Instant::now();
+        let (chunk, mut failures) = (self.host.chunk(), Failures::default());
+        for from in (0..keys.len()).step_by(chunk) {
+            let to = keys.len().min(from + chunk);
+            let part = Part {
+                from,
+                keys: &keys[from..to],
+                rows: &rows[from * self.row.bytes()..to * self.row.bytes()],
+                scores: scores.map(|scores| &scores[from..to]),
+            };
+            match self.room(part.keys.len()) {
+                Ok(mut room) => {
+                    let held = self.stripes.lock(part.keys.iter().copied());
+                    write(part, &mut room, &mut failures);
+                    drop(held);
+                }
+                Err(error) => part.fail(&error, &mut failures),
+            }
+            self.after_write();
+        }
+        self.counters.written_rows.add(keys.len() - failures.len());
+        self.counters.failed_keys.add(failures.len());
+        self.clocks.write.count(start.elapsed());
+        let served = keys.len() - failures.len();
+        failures.into_result(served).map(drop)
+    }
+
+    /// For the holder of the part's locks.
+    fn insert_part(&self, part: Part<'_>, room: &mut Room, failures: &mut Failures) {
+        if let Some(store) = self.through()
+            && let Err(error) = self.put(store, part)
+        {
+            return part.fail(&error, failures);
+        }
+        self.host.warm(part.keys);
+        for (at, (&key, row)) in part.rows(self.row.bytes()).enumerate() {
+            if let Err(error) = self.put_above(key, row, part.score(at), room) {
+                failures.push(part.from + at, key, error);
+            }
+        }
+    }
+
+    /// For the holder of the part's locks. What is above is replaced, what is not stays below.
+    fn import_part(&self, store: &Store, part: Part<'_>, room: &mut Room, failures: &mut Failures) {
+        if let Err(error) = self.put(store, part) {
+            return part.fail(&error, failures);
+        }
+        for &key in part.keys {
+            // The store has it: what is above is not only old but in the way.
+            self.host.unlink(key, room);
+            self.stripes.raise(key);
+        }
+    }
+
+    fn put(&self, store: &Store, part: Part<'_>) -> Result<()> {
+        let mut rows = store.rows();
+        for (at, (&key, row)) in part.rows(self.row.bytes()).enumerate() {
+            store.add(&mut rows, key, row, part.score(at))?;
+        }
+        store.write(&rows)
+    }
+
+    /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if it is to.
+    fn put_above(&self, key: u64, row: &[u8], score: u64, room: &mut Room) -> Result<()> {
+        if matches!(self.policies.overflow, Overflow::Refuse) && self.store.is_none() {
+            let capacity = self.host.capacity();
+            if self.host.linked() >= capacity && self.host.slot(key).is_none() {
+                return Err(Error::Full { capacity });
+            }
+        }
+        let terms = Terms {
+            score,
+            is_dirty: self.writes_back(),
+            uses: 0,
+        };
+        let linked = self.host.link(key, row, terms, room);
+        if linked.is_err() && self.through().is_some() {
+            // The store has the row; the one above is an older one.
+            self.host.unlink(key, room);
+        }
+        self.stripes.raise(key);
+        if self.through().is_some() {
+            Ok(())
+        } else {
+            linked
+        }
+    }
+
+    /// Makes the room that writes have taken beyond the capacity, or lets it be made.
+    fn after_write(&self) {
+        if self.host.linked() > self.host.capacity() {
+            match self.policies.moves {
+                Moves::Background => self.queue_trim(),
+                Moves::Caller => self.trim(),
+            }
+        }
+    }
+
+    pub(crate) fn update(
+        &self,
+        keys: &[u64],
+        rows: &[u8],
+        how: Update,
+        found: &mut [bool],
+    ) -> Result<usize> {
+        self.check_open()?;
+        self.check_rows(keys, rows)?;
+        self.check_found(keys, found)?;
+        let start = Instant::now();
+        let (mut failures, mut order) = (Failures::default(), Vec::new());
+        let chunk = self.host.chunk();
+        for from in (0..keys.len()).step_by(chunk) {
+            let to = keys.len().min(from + chunk);
+            // Equal keys together, in the order of the batch.
+            order.clear();
+            order.extend(from..to);
+            order.sort_by_key(|&at| keys[at]);
+            let update = Updating {
+                inner: self,
+                keys,
+                rows,
+                how,
+                groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
+            };
+            update.run(found, &mut failures);
+            self.after_write();
+        }
+        let updated = found.iter().filter(|&&found| found).count();
+        self.counters.written_rows.add(updated);
+        self.counters.failed_keys.add(failures.len());
+        self.clocks.write.count(start.elapsed());
+        failures.into_result(updated)
+    }
+
+    pub(crate) fn erase(&self, keys: &[u64]) -> Result<()> {
+        self.check_open()?;
+        let start = Instant::now();
+        let mut failures = Failures::default();
+        for (nth, part) in keys.chunks(self.host.chunk()).enumerate() {
+            let held = self.stripes.lock(part.iter().copied());
+            // Below first: a lookup that finds the key no more above must not find an older row below.
+            let removed = self
+                .store
+                .as_ref()
+                .map_or(Ok(()), |store| store.remove(part));
+            let unlinked = removed.and_then(|()| {
+                let mut room = self.host.way_out()?;
+                self.host.warm(part);
+                for &key in part {
+                    self.host.unlink(key, &mut room);
+                    self.stripes.raise(key);
+                }
+                Ok(())
+            });
+            drop(held);
+            if let Err(error) = unlinked {
+                for (at, &key) in part.iter().enumerate() {
+                    failures.push(nth * self.host.chunk() + at, key, error.clone());
+                }
+            }
+        }
+        self.counters.erased_keys.add(keys.len() - failures.len());
+        self.counters.failed_keys.add(failures.len());
+        self.clocks.write.count(start.elapsed());
+        let served = keys.len() - failures.len();
+        failures.into_result(served).map(drop)
+    }
+}
+
+/// Some keys of a batch that are written together.
+#[derive(Clone, Copy)]
+struct Part<'p> {
+    /// The position of the first in the batch.
+    from: usize,
+    keys: &'p [u64],
+    rows: &'p [u8],
+    scores: Option<&'p [u64]>,
+}
+
+impl<'p> Part<'p> {
+    fn rows(self, row_bytes: usize) -> impl Iterator<Item = (&'p u64, &'p [u8])> {
+        self.keys.iter().zip(self.rows.chunks_exact(row_bytes))
+    }
+
+    fn score(self, at: usize) -> u64 {
+        self.scores.map_or(0, |scores| scores[at])
+    }
+
+    fn fail(self, error: &Error, failures: &mut Failures) {
+        for (at, &key) in self.keys.iter().enumerate() {
+            failures.push(self.from + at, key, error.clone());
+        }
+    }
+}
+
+/// An update of some keys.
+struct Updating<'u> {
+    inner: &'u Inner,
+    keys: &'u [u64],
+    rows: &'u [u8],
+    how: Update,
+    /// The positions of each key, in the order of the batch.
+    groups: Vec<&'u [usize]>,
+}
+
+impl Updating<'_> {
+    fn run(&self, found: &mut [bool], failures: &mut Failures) {
+        let inner = self.inner;
+        let mut room = match inner.room(self.groups.len()) {
+            Ok(room) => room,
+            Err(error) => {
+                return self.groups.iter().for_each(|group| {
+                    self.fail(group, &error, found, failures);
+                });
+            }
+        };
+        let keys: Vec<u64> = self
+            .groups
+            .iter()
+            .map(|group| self.keys[group[0]])
+            .collect();
+        let held = inner.stripes.lock(keys.iter().copied());
+        let row_bytes = inner.row.bytes();
+        let mut old = vec![0; keys.len() * row_bytes];
+        let mut scores = vec![0; keys.len()];
+        let mut present = vec![false; keys.len()];
+        self.read(&keys, &mut old, &mut scores, &mut present, found, failures);
+        for ((group, row), _) in self
+            .groups
+            .iter()
+            .zip(old.chunks_exact_mut(row_bytes))
+            .zip(&present)
+            .filter(|(_, present)| **present)
+        {
+            for &at in *group {
+                let given = &self.rows[at * row_bytes..][..row_bytes];
+                match self.how {
+                    Update::Assign => row.copy_from_slice(given),
+                    Update::Add => inner.row.dtype.add(row, given),
+                }
+            }
+        }
+        let written = self.write_below(&keys, &old, &scores, &present);
+        let rows = old.chunks_exact(row_bytes);
+        for (nth, (group, row)) in self.groups.iter().zip(rows).enumerate() {
+            if !present[nth] {
+                continue;
+            }
+            let put = written
+                .clone()
+                .and_then(|()| inner.put_above(keys[nth], row, scores[nth], &mut room));
+            match put {
+                Ok(()) => group.iter().for_each(|&at| found[at] = true),
+                Err(error) => self.fail(group, &error, found, failures),
+            }
+        }
+        drop(held);
+    }
+
+    /// The present rows and their scores.
+    fn read(
+        &self,
+        keys: &[u64],
+        old: &mut [u8],
+        scores: &mut [u64],
+        present: &mut [bool],
+        found: &mut [bool],
+        failures: &mut Failures,
+    ) {
+        let inner = self.inner;
+        let mut scratch = Scratch::take();
+        inner.host.find(keys, old, present, &mut scratch.slots);
+        for (nth, &key) in keys.iter().enumerate().filter(|&(nth, _)| present[nth]) {
+            // Under the lock the slot stays the key's.
+            scores[nth] = inner
+                .host
+                .slot(key)
+                .map_or(0, |slot| inner.host.score(slot));
+        }
+        for &at in self.groups.iter().copied().flatten() {
+            found[at] = false;
+        }
+        if let Some(store) = &inner.store {
+            let open: Vec<usize> = (0..keys.len()).filter(|&nth| !present[nth]).collect();
+            let asked: Vec<_> = open.iter().map(|&nth| keys[nth].to_be_bytes()).collect();
+            let answered = store.find(&asked, &mut scratch.values);
+            for (at, &nth) in open.iter().enumerate() {
+                let row = answered
+                    .clone()
+                    .and_then(|()| store.format().row(&scratch.values, at, keys[nth]));
+                match row {
+                    Ok(Some((row, score))) => {
+                        old[nth * row.len()..][..row.len()].copy_from_slice(row);
+                        (scores[nth], present[nth]) = (score, true);
+                    }
+                    Ok(None) => {}
+                    Err(error) => self.fail(self.groups[nth], &error, found, failures),
+                }
+            }
+        }
+        scratch.keep();
+    }
+
+    /// Writes the new rows to the store, if they are to be there first.
+    fn write_below(
+        &self,
+        keys: &[u64],
+        new: &[u8],
+        scores: &[u64],
+        present: &[bool],
+    ) -> Result<()> {
+        let Some(store) = self.inner.through() else {
+            return Ok(());
+        };
+        let mut rows = store.rows();
+        let news = new.chunks_exact(self.inner.row.bytes());
+        for (nth, (&key, row)) in keys.iter().zip(news).enumerate() {
+            if present[nth] {
+                store.add(&mut rows, key, row, scores[nth])?;
+            }
+        }
+        store.write(&rows)
+    }
+
+    fn fail(&self, group: &[usize], error: &Error, found: &mut [bool], failures: &mut Failures) {
+        for &at in group {
+            found[at] = false;
+            failures.push(at, self.keys[at], error.clone());
+        }
+    }
+}

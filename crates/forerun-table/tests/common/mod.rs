@@ -1,0 +1,69 @@
+//! Rows that show whether they are whole, and a table beside a map.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use forerun_table::{Error, Table};
+use std::collections::HashMap;
+
+/// A row of `words` words that all say the same of it: key and version.
+pub fn row(words: usize, key: u64, version: u32) -> Vec<u8> {
+    let word = (u64::from(version) << 32 | key & 0xffff_ffff).to_le_bytes();
+    word.repeat(words)
+}
+
+/// The version of a row of a key.
+///
+/// # Panics
+/// If the row is torn or another key's.
+pub fn version_of(row: &[u8], key: u64) -> u32 {
+    let (words, rest) = row.as_chunks::<8>();
+    assert!(rest.is_empty());
+    assert!(words.iter().all(|word| *word == words[0]), "torn: {row:?}");
+    let word = u64::from_le_bytes(words[0]);
+    assert_eq!(word & 0xffff_ffff, key & 0xffff_ffff, "another key's row");
+    (word >> 32) as u32
+}
+
+/// Looks keys up; `None` where the key is not there or `Err` where it failed.
+pub fn find(table: &Table, keys: &[u64]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+    let row_bytes = table.row().bytes();
+    let mut rows = vec![0xa5; keys.len() * row_bytes];
+    let mut found = vec![true; keys.len()];
+    let answer = table.find(keys, &mut rows, &mut found);
+    let mut all: Vec<Result<Option<Vec<u8>>, Error>> = rows
+        .chunks_exact(row_bytes)
+        .zip(&found)
+        .map(|(row, &found)| {
+            if !found {
+                assert!(row.iter().all(|&byte| byte == 0xa5), "written without need");
+            }
+            Ok(found.then(|| row.to_vec()))
+        })
+        .collect();
+    let hits = found.iter().filter(|&&found| found).count();
+    match answer {
+        Ok(told) => assert_eq!(told, hits),
+        Err(Error::Keys(failures)) => {
+            assert_eq!(failures.served(), hits);
+            for (at, key, error) in failures.iter() {
+                assert_eq!(keys[at], key);
+                assert!(!found[at], "failed and found");
+                all[at] = Err(error.clone());
+            }
+        }
+        Err(error) => panic!("{error}"),
+    }
+    all
+}
+
+/// Compares the table's rows of all these keys with the map's.
+pub fn check_all(table: &Table, model: &HashMap<u64, Vec<u8>>, keys: &[u64]) {
+    for (key, answer) in keys.iter().zip(find(table, keys)) {
+        assert_eq!(answer.unwrap().as_ref(), model.get(key), "key {key}");
+    }
+    let mut found = vec![false; keys.len()];
+    table.contains(keys, &mut found).unwrap();
+    for (key, found) in keys.iter().zip(found) {
+        assert_eq!(found, model.contains_key(key), "key {key}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Crashes, kills and a failing disk: nothing that was promised is lost, and only the keys concerned fail.
+
+mod common;
+
+use common::{find, row, version_of};
+use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
+use forerun_db::{Background, Db, Options, ReadBackend};
+use forerun_table::{Admission, Dtype, Error, Moves, Table, Writes};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const WORDS: usize = 4;
+const KEYS: u64 = 40;
+
+fn open(io: &FaultIo, writes: Writes, rows: usize) -> Result<Table, Error> {
+    let options = Options {
+        memtable_bytes: 64 << 10,
+        cache_bytes: 64 << 10,
+        background: Background::Caller,
+        reads: ReadBackend::Sync,
+        ..Options::default()
+    };
+    let db = Db::open_with_io(Arc::new(io.clone()), "store", options)?;
+    Table::builder(Dtype::I64, WORDS as u32)
+        .host_capacity(rows)
+        .db(db)
+        .admission(Admission::Always)
+        .writes(writes)
+        .moves(Moves::Caller)
+        .open()
+}
+
+fn insert(table: &Table, keys: impl IntoIterator<Item = u64>, version: u32) -> Result<(), Error> {
+    let keys: Vec<u64> = keys.into_iter().collect();
+    let rows: Vec<u8> = keys
+        .iter()
+        .flat_map(|&key| row(WORDS, key, version))
+        .collect();
+    table.insert(&keys, &rows)
+}
+
+fn versions(table: &Table) -> Vec<Option<u32>> {
+    let keys: Vec<u64> = (0..KEYS).collect();
+    let answers = find(table, &keys).into_iter().zip(keys);
+    answers
+        .map(|(answer, key)| answer.unwrap().map(|row| version_of(&row, key)))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_loss_of_power_loses_nothing_that_flush_covered(
+        back: bool,
+        rows in 1usize..60,
+        flushed in 1u32..6,
+        after in 0u32..4,
+        seed: u64,
+    ) {
+        let writes = if back { Writes::Back } else { Writes::Through };
+        let io = FaultIo::new();
+        let table = open(&io, writes, rows).unwrap();
+        for version in 1..=flushed {
+            insert(&table, 0..KEYS, version).unwrap();
+        }
+        table.erase(&[3]).unwrap();
+        table.flush().unwrap();
+        for version in flushed + 1..=flushed + after {
+            insert(&table, (0..KEYS).filter(|&key| key != 3), version).unwrap();
+        }
+        let io = io.crash(seed);
+        drop(table);
+        let table = open(&io, writes, rows).unwrap();
+        for (key, version) in versions(&table).into_iter().enumerate() {
+            if key == 3 {
+                prop_assert_eq!(version, None);
+            } else {
+                let version = version.unwrap_or(0);
+                prop_assert!((flushed..=flushed + after).contains(&version), "key {}: {}", key, version);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_through_survives_the_end_of_the_process(rows in 1usize..60, versions_written in 1u32..6) {
+        let io = FaultIo::new();
+        let table = open(&io, Writes::Through, rows).unwrap();
+        for version in 1..=versions_written {
+            insert(&table, 0..KEYS, version).unwrap();
+        }
+        let io = io.kill();
+        drop(table);
+        let table = open(&io, Writes::Through, rows).unwrap();
+        prop_assert_eq!(versions(&table), vec![Some(versions_written); KEYS as usize]);
+    }
+
+    /// Every call of the disk fails once, at some place: each answer is right or an error, and afterwards all is as told.
+    #[test]
+    fn a_failing_disk_fails_the_keys_concerned_and_no_other(
+        back: bool,
+        rows in 1usize..60,
+        call in 0u64..120,
+        kind in 0usize..3,
+    ) {
+        let writes = if back { Writes::Back } else { Writes::Through };
+        let io = FaultIo::new();
+        let table = open(&io, writes, rows).unwrap();
+        let fault = [Fault::Fail(ENOSPC), Fault::Fail(EIO), Fault::TornWrite(EIO)][kind];
+        io.fail_call(io.calls() + call, fault);
+        // Versions that each key may have.
+        let mut may: HashMap<u64, Vec<Option<u32>>> = (0..KEYS).map(|key| (key, vec![None])).collect();
+        for version in 1..12u32 {
+            let keys = (0..KEYS).filter(|key| (key + u64::from(version)) % 3 != 0);
+            let keys: Vec<u64> = keys.collect();
+            let failed = failed_keys(insert(&table, keys.iter().copied(), version));
+            for key in &keys {
+                let may = may.get_mut(key).unwrap();
+                if !failed.contains(key) {
+                    may.clear();
+                }
+                may.push(Some(version));
+            }
+            let asked: Vec<u64> = (0..KEYS).collect();
+            for (key, answer) in asked.iter().zip(find(&table, &asked)) {
+                // An error may have been planned for it: then it is told.
+                if let Ok(answer) = answer {
+                    let version = answer.map(|row| version_of(&row, *key));
+                    prop_assert!(may[key].contains(&version), "key {key}: {version:?} of {:?}", may[key]);
+                }
+            }
+            if version % 4 == 0 {
+                let _ = table.flush();
+            }
+        }
+    }
+}
+
+/// The keys that a write failed for.
+fn failed_keys(written: Result<(), Error>) -> Vec<u64> {
+    match written {
+        Ok(()) => Vec::new(),
+        Err(Error::Keys(failures)) => failures.iter().map(|(_, key, _)| key).collect(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn rows_above_are_found_while_the_disk_cannot_be_read() {
+    // Enough for many pages.
+    const KEYS: u64 = 4000;
+    let io = FaultIo::new();
+    let table = open(&io, Writes::Through, 20).unwrap();
+    insert(&table, 0..KEYS, 1).unwrap();
+    drop(table);
+    let options = Options {
+        cache_bytes: 0,
+        reads: ReadBackend::Sync,
+        ..Options::default()
+    };
+    let db = Db::open_with_io(Arc::new(io.clone()), "store", options).unwrap();
+    db.flush().unwrap();
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .host_capacity(20)
+        .db(db)
+        .moves(Moves::Caller)
+        .open()
+        .unwrap();
+    table.prefetch(&(0..10).collect::<Vec<u64>>()).unwrap();
+    assert_eq!(table.host_len(), 10);
+    for call in io.calls()..io.calls() + 10_000 {
+        io.fail_call(call, Fault::Fail(EIO));
+    }
+    let keys: Vec<u64> = (0..KEYS).collect();
+    let answers = find(&table, &keys);
+    for (key, answer) in keys.iter().zip(&answers) {
+        match answer {
+            Ok(Some(row)) => assert_eq!(version_of(row, *key), 1),
+            Ok(None) => panic!("key {key} is there"),
+            Err(error) => {
+                assert!(*key >= 10, "key {key} is above");
+                assert!(matches!(error, Error::Store(_)), "{error}");
+            }
+        }
+    }
+    let failed = answers.iter().filter(|answer| answer.is_err()).count();
+    assert!(failed > KEYS as usize / 2, "{failed} failed");
+    assert_eq!(table.stats().counts.failed_keys, failed as u64);
+}
+
+#[test]
+fn a_full_disk_keeps_rows_above_until_there_is_room_again() {
+    let io = FaultIo::new();
+    let table = open(&io, Writes::Back, 100).unwrap();
+    insert(&table, 0..KEYS, 1).unwrap();
+    io.set_capacity_bytes(Some(0));
+    assert!(matches!(table.flush(), Err(Error::Store(_))));
+    assert_eq!(versions(&table), vec![Some(1); KEYS as usize]);
+    assert_eq!(table.stats().host_dirty_rows, KEYS);
+    io.set_capacity_bytes(None);
+    table.flush().unwrap();
+    assert_eq!(table.stats().host_dirty_rows, 0);
+    let io = io.crash(0);
+    drop(table);
+    let table = open(&io, Writes::Back, 100).unwrap();
+    assert_eq!(versions(&table), vec![Some(1); KEYS as usize]);
+}

@@ -1,0 +1,257 @@
+//! Readers beside writers, evictions and moves: no torn row, no lost write, no version that goes back, no leak.
+
+mod common;
+
+use common::{row, version_of};
+use forerun_db::Options;
+use forerun_table::{Admission, Dtype, Moves, Overflow, Score, Table, Update, Writes};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const WORDS: usize = 9;
+const KEYS: u64 = 2000;
+const WRITERS: u64 = 2;
+const RUN: Duration = Duration::from_millis(1200);
+
+/// What each key's writer has written, told after the write has returned.
+struct Promise {
+    versions: Vec<AtomicU32>,
+    ends: AtomicBool,
+}
+
+fn write(table: &Table, promise: &Promise, writer: u64) {
+    let mut rng = SmallRng::seed_from_u64(writer);
+    let mine: Vec<u64> = (0..KEYS).filter(|key| key % WRITERS == writer).collect();
+    for version in 1u32.. {
+        if promise.ends.load(Ordering::Relaxed) {
+            break;
+        }
+        let len = rng.random_range(1..300);
+        let keys: Vec<u64> = (0..len)
+            .map(|_| mine[rng.random_range(0..mine.len())])
+            .collect();
+        let rows: Vec<u8> = keys
+            .iter()
+            .flat_map(|&key| row(WORDS, key, version))
+            .collect();
+        match version % 8 {
+            0 => {
+                let mut found = vec![false; len];
+                table
+                    .update(&keys, &rows, Update::Assign, &mut found)
+                    .unwrap();
+            }
+            1 => table.import(&keys, &rows).unwrap(),
+            _ => table.insert(&keys, &rows).unwrap(),
+        }
+        if version % 8 != 0 {
+            for key in keys {
+                // Release: who sees the version must find it.
+                promise.versions[key as usize].store(version, Ordering::Release);
+            }
+        }
+    }
+}
+
+fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
+    let mut rng = SmallRng::seed_from_u64(1000 + reader);
+    let (mut rows, mut found) = (vec![0; 256 * WORDS * 8], [false; 256]);
+    let mut seen = vec![0u32; KEYS as usize];
+    let mut hits = 0;
+    while !promise.ends.load(Ordering::Relaxed) {
+        // Some keys more often than others, so that rows go up and down.
+        let keys: Vec<u64> = (0..256)
+            .map(|_| {
+                let most = rng.random_range(0..KEYS);
+                rng.random_range(0..=most)
+            })
+            .collect();
+        let promised: Vec<u32> = keys
+            .iter()
+            .map(|&key| promise.versions[key as usize].load(Ordering::Acquire))
+            .collect();
+        if rng.random_ratio(1, 8) {
+            table.prefetch(&keys[..64]).unwrap();
+        }
+        table.find(&keys, &mut rows, &mut found).unwrap();
+        for (at, row) in rows.chunks_exact(WORDS * 8).enumerate() {
+            let key = keys[at];
+            if !found[at] {
+                assert!(may_leave || promised[at] == 0, "key {key} is lost");
+                continue;
+            }
+            hits += 1;
+            let version = version_of(row, key);
+            assert!(
+                version >= promised[at],
+                "key {key}: {version} after {}",
+                promised[at]
+            );
+            let seen = &mut seen[key as usize];
+            assert!(
+                version >= *seen,
+                "key {key}: {version} after {seen} was seen"
+            );
+            *seen = version;
+        }
+    }
+    hits
+}
+
+fn stress(table: &Table, may_leave: bool) {
+    let promise = Promise {
+        versions: (0..KEYS).map(|_| AtomicU32::new(0)).collect(),
+        ends: AtomicBool::new(false),
+    };
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let promise = &promise;
+            scope.spawn(move || {
+                let _end = End(&promise.ends);
+                write(table, promise, writer);
+            });
+        }
+        for reader in 0..2 {
+            let promise = &promise;
+            scope.spawn(move || {
+                let _end = End(&promise.ends);
+                assert!(read(table, promise, reader, may_leave) > 0);
+            });
+        }
+        while start.elapsed() < RUN && !promise.ends.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+            table.flush().unwrap();
+        }
+        promise.ends.store(true, Ordering::Relaxed);
+    });
+    table.settle();
+    let stats = table.stats();
+    assert!(stats.host_rows <= stats.host_capacity_rows, "{stats:?}");
+    assert_eq!(stats.counts.failed_moves + stats.counts.failed_keys, 0);
+    assert!(stats.counts.demoted_rows > 0, "nothing moved: {stats:?}");
+    if !may_leave {
+        for (key, promised) in promise.versions.iter().enumerate() {
+            let promised = promised.load(Ordering::Relaxed);
+            let (mut row, mut found) = ([0; WORDS * 8], [false]);
+            table.find(&[key as u64], &mut row, &mut found).unwrap();
+            assert!(promised == 0 || found[0] && version_of(&row, key as u64) >= promised);
+        }
+    }
+}
+
+/// Ends the others when a thread ends, however that comes.
+struct End<'e>(&'e AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn over_a_store(writes: Writes, moves: Moves, score: Score, admission: Admission) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options {
+        memtable_bytes: 4 << 20,
+        cache_bytes: 1 << 20,
+        ..Options::default()
+    };
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .host_capacity(300)
+        .path(directory.path().join("rows"))
+        .store_options(options)
+        .writes(writes)
+        .moves(moves)
+        .score(score)
+        .admission(admission)
+        .open()
+        .unwrap();
+    stress(&table, false);
+    table.close().unwrap();
+}
+
+#[test]
+fn written_through_and_moved_in_the_background() {
+    over_a_store(
+        Writes::Through,
+        Moves::Background,
+        Score::Lfu,
+        Admission::SecondTouch,
+    );
+}
+
+#[test]
+fn written_back_and_moved_in_the_background() {
+    over_a_store(
+        Writes::Back,
+        Moves::Background,
+        Score::Lru,
+        Admission::Always,
+    );
+}
+
+#[test]
+fn written_back_and_moved_by_the_callers() {
+    over_a_store(Writes::Back, Moves::Caller, Score::Lfu, Admission::ByScore);
+}
+
+#[test]
+fn without_a_store_rows_leave_and_none_is_torn() {
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .host_capacity(300)
+        .overflow(Overflow::Drop)
+        .open()
+        .unwrap();
+    stress(&table, true);
+}
+
+/// A million calls, each of which takes and gives back slots, scratch memory and jobs.
+#[test]
+fn a_million_calls_take_no_more_memory_than_a_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .host_capacity(100)
+        .path(directory.path().join("rows"))
+        .moves(Moves::Caller)
+        .admission(Admission::Always)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..400).collect();
+    let rows: Vec<u8> = keys.iter().flat_map(|&key| row(WORDS, key, 1)).collect();
+    table.import(&keys, &rows).unwrap();
+    let mut out = [0; 4 * WORDS * 8];
+    let mut calls = |from: u64, to: u64| {
+        for call in from..to {
+            let keys = [call % 90, call % 89, call % 83, 1000 + call];
+            table.find(&keys, &mut out, &mut [false; 4]).unwrap();
+            if call % 64 == 0 {
+                // All of these are below or leave.
+                let keys: Vec<u64> = (0..8).map(|n| (call / 8 + n) % 400).collect();
+                table.prefetch(&keys).unwrap();
+                table.erase(&[1_000_000 + call]).unwrap();
+            }
+        }
+    };
+    calls(0, 50_000);
+    let (before, slots) = (resident_bytes(), table.stats().host_bytes);
+    let rest = if cfg!(debug_assertions) {
+        200_000
+    } else {
+        1_000_000
+    };
+    calls(50_000, rest);
+    let after = resident_bytes();
+    assert_eq!(table.stats().host_bytes, slots);
+    // The store's memtable takes the erasures: some 100 bytes each.
+    let grown = after.saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes more after {rest} calls");
+}
+
+/// Bytes of memory of this process, where the system tells.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0) * 4096
+}
