@@ -20,7 +20,7 @@
 
 mod ops;
 
-use crate::{Error, MAX_BATCH_BYTES, Result};
+use crate::{Error, Keyspace, MAX_BATCH_BYTES, Result};
 
 pub use ops::{Op, Ops};
 
@@ -48,6 +48,8 @@ pub struct WriteBatch {
     last_keyspace: u32,
     /// The keyspaces of all operations, ascending; empty if there is only the store's own.
     keyspaces: Vec<u32>,
+    /// The open store that they are of; 0: any.
+    store: u64,
 }
 
 impl WriteBatch {
@@ -59,6 +61,7 @@ impl WriteBatch {
             ranges: 0,
             last_keyspace: 0,
             keyspaces: Vec::new(),
+            store: 0,
         }
     }
 
@@ -116,6 +119,41 @@ impl WriteBatch {
         self.push(Op::DeleteRange { start, end })
     }
 
+    /// The batch, for adding operations of a keyspace.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Durability, Options, WriteBatch};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let (users, by_name) = (db.keyspace("users")?, db.keyspace("users by name")?);
+    /// let mut batch = WriteBatch::new();
+    /// batch.keyspace(&users).put(b"4711", b"Ada")?;
+    /// batch.keyspace(&by_name).put(b"Ada", b"4711")?;
+    /// batch.put(b"last user", b"4711")?;
+    /// // All three, or none.
+    /// db.write(&batch, Durability::Synced)?;
+    /// assert_eq!(by_name.get(b"Ada")?.as_deref(), Some(&b"4711"[..]));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    pub fn keyspace<'b>(&'b mut self, keyspace: &'b Keyspace) -> KeyspaceBatch<'b> {
+        KeyspaceBatch {
+            batch: self,
+            keyspace,
+        }
+    }
+
+    /// Refuses a batch that has keyspaces of another open store than this one.
+    pub(crate) fn check_store(&self, store: u64) -> Result<()> {
+        match self.store == 0 || self.store == store {
+            true => Ok(()),
+            false => Err(Error::ForeignKeyspace {
+                name: format!("number {}", self.last_keyspace),
+            }),
+        }
+    }
+
     /// Adds one operation.
     pub(crate) fn push(&mut self, op: Op<'_>) -> Result<()> {
         self.push_in(0, op)
@@ -161,6 +199,7 @@ impl WriteBatch {
         self.ranges = 0;
         self.last_keyspace = 0;
         self.keyspaces.clear();
+        self.store = 0;
     }
 
     /// Number of operations.
@@ -190,7 +229,8 @@ impl WriteBatch {
     /// operations.
     pub fn from_encoded(encoded: &[u8], ops: usize) -> Result<WriteBatch> {
         let mut batch = WriteBatch::new();
-        for (keyspace, op) in Ops::checked(encoded, ops)?.with_keyspaces() {
+        let (checked, _) = Ops::checked(encoded, ops)?;
+        for (keyspace, op) in checked.with_keyspaces() {
             batch.note_keyspace(keyspace);
             batch.ranges += usize::from(matches!(op, Op::DeleteRange { .. }));
             batch.ops += 1;
@@ -200,7 +240,6 @@ impl WriteBatch {
     }
 
     /// The keyspaces of the operations, ascending; empty if there is only the store's own.
-    #[expect(dead_code, reason = "the store writes to one keyspace so far")]
     pub(crate) fn keyspaces(&self) -> &[u32] {
         &self.keyspaces
     }
@@ -213,6 +252,52 @@ impl WriteBatch {
     /// Gives memory back beyond `capacity_bytes`, keeping the operations.
     pub(crate) fn shrink_to(&mut self, capacity_bytes: usize) {
         self.encoded.shrink_to(capacity_bytes);
+    }
+}
+
+/// A batch, for adding operations of one keyspace. See [`WriteBatch::keyspace`].
+#[derive(Debug)]
+pub struct KeyspaceBatch<'b> {
+    batch: &'b mut WriteBatch,
+    keyspace: &'b Keyspace,
+}
+
+impl KeyspaceBatch<'_> {
+    /// Adds: set `key` to `value`. See [`WriteBatch::put`].
+    ///
+    /// # Errors
+    /// As there, and [`Error::ForeignKeyspace`] if the batch has operations of another store's keyspaces.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.push(Op::Put { key, value })
+    }
+
+    /// Adds: remove `key`. See [`WriteBatch::delete`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.push(Op::Delete { key })
+    }
+
+    /// Adds: remove all keys from `start` up to, not including, `end`, in the keyspace's order. See
+    /// [`WriteBatch::delete_range`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+        self.push(Op::DeleteRange { start, end })
+    }
+
+    fn push(&mut self, op: Op<'_>) -> Result<()> {
+        let store = self.keyspace.store();
+        if self.batch.check_store(store).is_err() {
+            return Err(Error::ForeignKeyspace {
+                name: self.keyspace.name().to_owned(),
+            });
+        }
+        self.batch.push_in(self.keyspace.id(), op)?;
+        self.batch.store = store;
+        Ok(())
     }
 }
 

@@ -138,6 +138,58 @@ pub enum Error {
         /// Name of the comparator in the options.
         given: String,
     },
+    /// A keyspace's keys are ordered by another comparator than the one given, or by one that was not given.
+    #[error("keyspace {keyspace:?} is ordered by comparator {stored:?}; {}", Given(.given))]
+    KeyspaceComparator {
+        /// Name of the keyspace.
+        keyspace: String,
+        /// Name of the comparator that it was created with.
+        stored: String,
+        /// Name of the comparator in its options, if there are any.
+        given: Option<String>,
+    },
+    /// A keyspace cannot have this name.
+    #[error("a keyspace cannot be named {:?}: {reason}", Name(.name))]
+    KeyspaceName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no keyspace of this name.
+    #[error("there is no keyspace {:?}", Name(.name))]
+    UnknownKeyspace {
+        /// The name.
+        name: String,
+    },
+    /// The keyspace was dropped, through whatever handle.
+    #[error("keyspace {name:?} was dropped")]
+    KeyspaceDropped {
+        /// Its name.
+        name: String,
+    },
+    /// A keyspace of one store was used with another one, or with this store from before it was closed.
+    #[error("keyspace {name:?} is of another store, or of this one before it was opened again")]
+    ForeignKeyspace {
+        /// Its name.
+        name: String,
+    },
+    /// There are as many keyspaces as there may be.
+    #[error("keyspace {name:?} cannot be created: a store has at most {limit}")]
+    TooManyKeyspaces {
+        /// Name of the one that was to be created.
+        name: String,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// An option has a value that makes no sense.
+    #[error("the option `{option}` makes no sense: {reason}")]
+    BadOption {
+        /// Name of the option.
+        option: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An earlier failure left the state of the log unknown: no more writes are taken, reads go on.
     #[error("the store takes no more writes since an earlier failure: {cause}")]
     Poisoned {
@@ -230,6 +282,33 @@ impl fmt::Display for Key<'_> {
             write!(f, "... ({} bytes)", self.0.len())?;
         }
         Ok(())
+    }
+}
+
+/// Shows which comparator was given.
+struct Given<'a>(&'a Option<String>);
+
+impl fmt::Display for Given<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(name) => write!(f, "it was opened with {name:?}"),
+            None => f.write_str("its options, which must have that, are not among the store's"),
+        }
+    }
+}
+
+/// Shows a name from outside, which may be of any length, with its end cut.
+struct Name<'a>(&'a String);
+
+impl fmt::Debug for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_CHARS: usize = 64;
+        let shown: String = self.0.chars().take(SHOWN_CHARS).collect();
+        write!(f, "{shown:?}")?;
+        match shown.len() < self.0.len() {
+            true => f.write_str("..."),
+            false => Ok(()),
+        }
     }
 }
 

@@ -38,13 +38,18 @@ mod versions;
 #[doc(hidden)]
 pub mod wal;
 
-pub use batch::{Op, Ops, WriteBatch};
+pub use batch::{KeyspaceBatch, Op, Ops, WriteBatch};
 pub use cache::CacheStats;
-pub use db::{BackPressure, Db, Ingestion, Iter, LevelStats, Snapshot, Stats, TreeWork};
+pub use db::{
+    BackPressure, Db, Ingestion, Iter, Keyspace, KeyspaceSnapshot, KeyspaceStats, LevelStats,
+    Snapshot, Stats, TreeWork,
+};
 pub use error::{Error, Result};
 pub use io::ReadBackend;
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
-pub use options::{Background, Create, Durability, Options, Recovery, TreeOptions, WalMode};
+pub use options::{
+    Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions, WalMode,
+};
 pub use run::{Compression, RowSearch, RunOptions};
 pub use tree::describe::{Described, describe};
 pub use tree::offline::{Checked, check, check_with_io, repair, repair_with_io};

@@ -1,14 +1,17 @@
 //! How a store is opened, and how durable a write is.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_core::Pages;
 
+use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
-use crate::memtable::{Bytewise, Checks, Comparator};
+use crate::memtable::{Bytewise, Checks, Comparator, ReverseBytewise};
 use crate::run::{RowSearch, RunOptions};
+use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// What has happened to a write when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +110,63 @@ pub enum Background {
     Caller,
 }
 
+/// What a keyspace has of its own: its order, the shape of its runs, how long its entries live.
+///
+/// Of this the store remembers the name of the comparator only; the rest holds from when it is given until the store is
+/// closed, as with [`Options`].
+///
+/// ```
+/// use forerun_db::{Db, KeyspaceOptions, Options};
+/// use std::time::Duration;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let sessions = KeyspaceOptions { ttl: Some(Duration::from_secs(3600)), ..KeyspaceOptions::default() };
+/// let options = Options { keyspaces: vec![("sessions".into(), sessions)], ..Options::default() };
+/// let db = Db::open(path, options)?;
+/// db.keyspace("sessions")?.put(b"4711", b"paris")?;
+/// assert_eq!(db.get(b"4711")?, None);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct KeyspaceOptions {
+    /// The order of keys. A keyspace keeps the one it was created with. Default: [`Bytewise`].
+    pub comparator: Arc<dyn Comparator>,
+    /// How its runs are written.
+    pub run: RunOptions,
+    /// The shape of its tree of runs. Writes to the store are held up where that of any keyspace says so; the rate of
+    /// writing is the store's, in [`Options::tree`], and not looked at here.
+    pub tree: TreeOptions,
+    /// How long what is written stays; see [`Options::ttl`]. Default: none, for ever.
+    pub ttl: Option<Duration>,
+    /// How a page is searched. Default: by heads.
+    pub row_search: RowSearch,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> KeyspaceOptions {
+        KeyspaceOptions {
+            comparator: Arc::new(Bytewise),
+            run: RunOptions::default(),
+            tree: TreeOptions::default(),
+            ttl: None,
+            row_search: RowSearch::default(),
+        }
+    }
+}
+
+impl fmt::Debug for KeyspaceOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyspaceOptions")
+            .field("comparator", &self.comparator.name())
+            .field("run", &self.run)
+            .field("tree", &self.tree)
+            .field("ttl", &self.ttl)
+            .field("row_search", &self.row_search)
+            .finish()
+    }
+}
+
 /// How a store is opened. The default suits most.
 ///
 /// ```
@@ -157,6 +217,10 @@ pub struct Options {
     pub wal_segment_bytes: u64,
     /// What is done where there is no store. Default: [`Create::IfMissing`].
     pub create: Create,
+    /// Keyspaces by name, with their options. One that is not listed has this store's `run`, `tree` and `row_search`, no
+    /// time to live, and the order by bytes, or [`ReverseBytewise`] if it was created with that; one that was created
+    /// with any other comparator must be listed, or the store is not opened. Listing creates nothing. Default: none.
+    pub keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
 impl Default for Options {
@@ -179,7 +243,112 @@ impl Default for Options {
             wal: WalMode::default(),
             wal_segment_bytes: 64 << 20,
             create: Create::default(),
+            keyspaces: Vec::new(),
         }
+    }
+}
+
+impl TreeOptions {
+    /// Refuses what would make writes wait for a compaction that is never due.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.level0_stop_runs > self.level0_runs {
+            true => Ok(()),
+            false => Err(Error::BadOption {
+                option: "level0_stop_runs",
+                reason: format!(
+                    "writes would wait at {} runs, and compaction begins at {}: it must be more",
+                    self.level0_stop_runs, self.level0_runs
+                ),
+            }),
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what contradicts itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.tree.check()?;
+        for (name, options) in &self.keyspaces {
+            check_keyspace_name(name)?;
+            options.tree.check()?;
+        }
+        Ok(())
+    }
+
+    /// What the keyspace of a name has; the store's own has the empty one.
+    pub(crate) fn of_keyspace(&self, name: &str) -> KeyspaceOptions {
+        let listed = self.keyspaces.iter().find(|(listed, _)| listed == name);
+        if let Some((_, options)) = listed.filter(|_| !name.is_empty()) {
+            return options.clone();
+        }
+        let own = KeyspaceOptions {
+            comparator: Arc::clone(&self.comparator),
+            run: self.run,
+            tree: self.tree,
+            ttl: self.ttl,
+            row_search: self.row_search,
+        };
+        match name.is_empty() {
+            true => own,
+            false => KeyspaceOptions {
+                comparator: Arc::new(Bytewise),
+                ttl: None,
+                ..own
+            },
+        }
+    }
+
+    /// The same for one that is there and ordered by the comparator of this name.
+    pub(crate) fn of_stored_keyspace(
+        &self,
+        dir: &Path,
+        name: &str,
+        comparator: &str,
+    ) -> Result<KeyspaceOptions> {
+        let options = self.of_keyspace(name);
+        if options.comparator.name() == comparator {
+            return Ok(options);
+        }
+        if name.is_empty() {
+            return Err(Error::ComparatorMismatch {
+                path: dir.to_owned(),
+                stored: comparator.to_owned(),
+                given: options.comparator.name().to_owned(),
+            });
+        }
+        let is_listed = self.keyspaces.iter().any(|(listed, _)| listed == name);
+        if !is_listed && comparator == ReverseBytewise.name() {
+            return Ok(KeyspaceOptions {
+                comparator: Arc::new(ReverseBytewise),
+                ..options
+            });
+        }
+        Err(Error::KeyspaceComparator {
+            keyspace: name.to_owned(),
+            stored: comparator.to_owned(),
+            given: is_listed.then(|| options.comparator.name().to_owned()),
+        })
+    }
+
+    /// The order of the keys of a keyspace that is there.
+    pub(crate) fn order_of(&self, dir: &Path, name: &str, comparator: &str) -> Result<KeyOrder> {
+        let options = self.of_stored_keyspace(dir, name, comparator)?;
+        Ok(KeyOrder::new(options.comparator))
+    }
+}
+
+/// Refuses a name that no keyspace but the store's own may have.
+pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
+    match name.len() {
+        0 => Err(Error::KeyspaceName {
+            name: name.to_owned(),
+            reason: "only the store's own keyspace has an empty name".into(),
+        }),
+        len if len > MAX_KEYSPACE_NAME_BYTES => Err(Error::KeyspaceName {
+            name: name.to_owned(),
+            reason: format!("it has {len} bytes, and may have {MAX_KEYSPACE_NAME_BYTES}"),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -203,6 +372,7 @@ impl fmt::Debug for Options {
             .field("wal", &self.wal)
             .field("wal_segment_bytes", &self.wal_segment_bytes)
             .field("create", &self.create)
+            .field("keyspaces", &self.keyspaces)
             .finish()
     }
 }

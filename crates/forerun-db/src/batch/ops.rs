@@ -85,25 +85,26 @@ impl<'a> Ops<'a> {
     }
 
     /// The operations of `encoded`, after a look at all of them: each is whole, there are `ops` of
-    /// them, and they fill `encoded` to its end.
-    pub(crate) fn checked(encoded: &'a [u8], ops: usize) -> Result<Ops<'a>> {
+    /// them, and they fill `encoded` to its end. With them comes the greatest of their keyspaces' numbers.
+    pub(crate) fn checked(encoded: &'a [u8], ops: usize) -> Result<(Ops<'a>, u32)> {
         let malformed = |rest: &[u8], reason| Error::MalformedBatch {
             offset: encoded.len() - rest.len(),
             reason,
         };
-        let (mut rest, mut keyspace) = (encoded, 0);
+        let (mut rest, mut keyspace, mut greatest) = (encoded, 0, 0);
         for _ in 0..ops {
             let decoded = decode(rest, keyspace).map_err(|reason| malformed(rest, reason))?;
             let op;
             let before = rest;
             (keyspace, op, rest) = decoded;
+            greatest = keyspace.max(greatest);
             op.check_lengths()
                 .map_err(|_| malformed(before, "a length is over its limit"))?;
         }
         if !rest.is_empty() {
             return Err(malformed(rest, "there are bytes after the last operation"));
         }
-        Ok(Ops::trusted(encoded, ops))
+        Ok((Ops::trusted(encoded, ops), greatest))
     }
 
     /// The operations, each with the number of its keyspace: [`Keyspace::id`](crate::Keyspace::id), 0 for the store's

@@ -58,15 +58,11 @@ impl Workers {
 impl Inner {
     /// Does one kind of work whenever there is some, until the store is closed.
     fn work_on(&self, name: &str, step: fn(&Inner) -> Result<bool>) {
-        // Time passes without a turn.
-        let expiry_looks = self
-            .options
-            .ttl
-            .map(|ttl| (ttl / 16).clamp(SOONEST_LOOK, LATEST_LOOK));
         while let Some(turn) = self.work.turn() {
             match step(self) {
                 Ok(true) => self.work.note(None),
-                Ok(false) => self.work.wait(turn, expiry_looks),
+                // Time passes without a turn.
+                Ok(false) => self.work.wait(turn, self.expiry_looks()),
                 Err(Error::Closed) => break,
                 Err(error) => {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will try again");
@@ -77,6 +73,14 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// How often what has expired is looked for, if anything does.
+    fn expiry_looks(&self) -> Option<Duration> {
+        let spaces = self.spaces.load();
+        let ttl = spaces.iter().filter_map(|space| space.options.load().ttl);
+        let shortest = ttl.min()?;
+        Some((shortest / 16).clamp(SOONEST_LOOK, LATEST_LOOK))
     }
 
     /// Does all the work there is, in this thread.

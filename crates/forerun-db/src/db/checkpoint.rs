@@ -1,10 +1,11 @@
 //! Copies of an open store, and a look at every byte of it.
 
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use super::Inner;
 use super::commit::Commit;
+use super::space::Space;
 use super::write::Writer;
 use crate::io::OpenMode;
 use crate::tree::checkpoint::LogEnd;
@@ -56,7 +57,9 @@ impl Inner {
 
     /// Reads every page of every run from its file, and looks whether it is what it should be.
     pub(super) fn verify(&self) -> Result<Verified> {
-        let levels = self.state.load().levels.clone();
+        let spaces = self.spaces.load();
+        let levels = |space: &Arc<Space>| Arc::clone(&space.state.load().levels);
+        let levels: Vec<_> = spaces.iter().map(levels).collect();
         let stop = self.work.stop_flag();
         verify_levels(&*self.io, &self.path, &levels, &self.cache, stop)
     }

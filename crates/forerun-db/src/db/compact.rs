@@ -1,8 +1,8 @@
 //! What is done to the tree of runs: memtables are added to it, runs are merged, and both are made durable.
 //!
 //! ```text
-//!   flush      memtable ──> run in level 0 ┐
-//!   compact    runs ──────> fewer runs     ├─> manifest, durably ──> state ──> memtable, old runs, old log segments go
+//!   flush      memtables ──> runs in level 0 ┐
+//!   compact    runs ───────> fewer runs      ├─> manifest, durably ──> states ──> memtables, old runs, old log segments go
 //! ```
 //!
 //! A change is durable before readers see it, and what it replaces goes after. So a crash, or a manifest that cannot be
@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Inner;
-use super::open::new_table;
-use super::state::{State, Table};
+use super::generation::{Frozen, Generation};
+use super::snapshots::Expired;
+use super::space::Space;
+use super::state::Table;
 use super::stats::TreeWork;
 use super::write::Writer;
 use crate::Result;
@@ -24,7 +26,7 @@ use crate::tree::build::{Build, write_runs};
 use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
-use crate::tree::pick::{Compaction, pick, pick_full};
+use crate::tree::pick::{Compaction, pick, pick_full, urgency};
 use crate::tree::retain::Retain;
 use crate::wal::segment;
 
@@ -39,13 +41,12 @@ pub(super) struct Tree {
 /// What becomes of memtables when the runs change.
 enum Memtables<'a> {
     Same,
-    /// This one, the oldest, is in runs.
-    Flushed(&'a Arc<Table>),
-    /// The only one there is, which is empty, makes way for another: everything up to a sequence number is in runs.
+    /// Those of this generation, the oldest, are in runs.
+    Flushed(&'a Frozen),
+    /// There is nothing in them: everything up to a sequence number is in runs. This one takes the place of the keyspace's.
     Ingested {
         sequence: u64,
-        before: &'a Arc<Table>,
-        after: &'a Arc<Table>,
+        table: &'a Arc<Table>,
     },
 }
 
@@ -79,35 +80,36 @@ impl Tree {
 }
 
 impl Inner {
-    /// Writes a memtable that takes no more writes to a run; to none if nothing of it is of use any more.
-    pub(super) fn write_table(&self, table: &Table) -> Result<Vec<Arc<Run>>> {
-        let levels = Arc::clone(&self.state.load().levels);
+    /// Writes a memtable that takes no more writes to a run, to none if nothing of it is of use any more, and tells the
+    /// change that this makes.
+    pub(super) fn write_table(&self, space: &Space, table: &Table) -> Result<Edit> {
+        let state = space.state.load_full();
         // What has just been written has not expired.
-        let (snapshots, _) = self.snapshots.list(0);
-        let mut retain = Retain::new(self.order.clone(), snapshots);
-        if let Some(ranges) = table.ranges() {
-            let known = self.state.load().ranges.with(ranges.tombstones());
+        let (snapshots, _) = self.snapshots.list(space.id(), 0);
+        let mut retain = Retain::new(space.order().clone(), snapshots);
+        let ranges = table.ranges();
+        if let Some(ranges) = &ranges {
+            let known = state.ranges.with(ranges.tombstones());
             retain = retain.with_ranges(Arc::new(known));
         }
-        // Memtables are flushed in order, so what is older is in runs.
-        let below = |key: &[u8]| levels.may_hold_from(0, key);
-        self.with_build(u64::MAX, |build| {
+        // Generations are flushed in order, so what is older is in runs.
+        let below = |key: &[u8]| state.levels.may_hold_from(0, key);
+        let runs = self.with_build(space, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
+        })?;
+        Ok(Edit {
+            added: runs.into_iter().map(|run| (0, run)).collect(),
+            ranges: ranges.map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
+            ..Edit::default()
         })
     }
 
-    /// Puts the runs of a memtable, the oldest there is, in its place.
-    pub(super) fn install_flush(&self, runs: Vec<Arc<Run>>, table: &Arc<Table>) -> Result<()> {
+    /// Puts the runs of a generation, the oldest there is, in its place.
+    pub(super) fn install_flush(&self, edits: &[(u32, Edit)], flushed: &Frozen) -> Result<()> {
         let counts = &self.tree.counts;
-        let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
-        let edit = Edit {
-            added: runs.into_iter().map(|run| (0, run)).collect(),
-            ranges: table
-                .ranges()
-                .map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
-            ..Edit::default()
-        };
-        self.install(&edit, Memtables::Flushed(table))?;
+        let runs = edits.iter().flat_map(|(_, edit)| &edit.added);
+        let bytes: u64 = runs.map(|(_, run)| run.meta().file_bytes).sum();
+        self.install(edits, Memtables::Flushed(flushed))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
         counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -119,10 +121,13 @@ impl Inner {
             Writer::Logged(commit) => commit.segments().holding(flushed_sequence + 1),
             Writer::Unlogged { .. } => None,
         };
+        let spaces = self.spaces.load();
+        let expiring = |space: &&Arc<Space>| space.options.load().ttl.is_some();
         Logged {
             flushed_sequence,
-            first_segment: first_segment.unwrap_or(catalog.logged().first_segment),
-            written_by: self.options.ttl.map(|_| now_unix()),
+            first_segment: first_segment.unwrap_or(catalog.first_segment()),
+            written_by: now_unix(),
+            expiring: spaces.iter().filter(expiring).map(|of| of.id()).collect(),
         }
     }
 
@@ -145,83 +150,113 @@ impl Inner {
         }
     }
 
-    /// Does the most urgent compaction. `false`: none is due.
+    /// Does the most urgent compaction, of whatever keyspace. `false`: none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let _one_at_a_time = self.lock_compacting();
         self.expire()?;
         if self.remove_covered_runs()? {
             return Ok(true);
         }
-        let levels = Arc::clone(&self.state.load().levels);
-        match pick(&levels, &self.options.tree, &BTreeSet::new()) {
+        let spaces = self.spaces.load_full();
+        let mut due: Vec<(f64, &Arc<Space>)> = spaces
+            .iter()
+            .map(|space| (self.urgency_of(space), space))
+            .filter(|(urgency, _)| *urgency >= 1.0)
+            .collect();
+        due.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let picked = due.into_iter().find_map(|(_, space)| {
+            let levels = Arc::clone(&space.state.load().levels);
+            let tree = space.options.load().tree;
+            pick(&levels, &tree, &BTreeSet::new()).map(|compaction| (space, compaction))
+        });
+        match picked {
             None => Ok(false),
-            Some(compaction) => self.run_compaction(&compaction).map(|()| true),
+            Some((space, compaction)) => self.run_compaction(space, &compaction).map(|()| true),
         }
     }
 
-    /// Lets what is older than the time to live expire, if there is one, and anything is.
+    /// How far a keyspace's levels are over what they should have; from 1 on a compaction is due.
+    pub(super) fn urgency_of(&self, space: &Space) -> f64 {
+        urgency(&space.state.load().levels, &space.options.load().tree)
+    }
+
+    /// Lets what is older than its keyspace's time to live expire, if there is one, and anything is.
     fn expire(&self) -> Result<()> {
-        let Some(ttl) = self.options.ttl else {
-            return Ok(());
-        };
-        let expired_sequence = {
+        let mut edits = Vec::new();
+        for space in self.spaces.load().iter() {
+            let Some(ttl) = space.options.load().ttl else {
+                continue;
+            };
             let catalog = self.tree.catalog();
-            let expired = catalog.written_by(now_unix().saturating_sub(ttl.as_secs()));
-            if expired <= catalog.expired_sequence() {
-                return Ok(());
+            let by = now_unix().saturating_sub(ttl.as_secs());
+            let expired_sequence = catalog.written_by(space.id(), by);
+            let runs = catalog.runs_of(space.id());
+            if runs.is_some_and(|runs| runs.expired_sequence < expired_sequence) {
+                let edit = Edit {
+                    expired_sequence,
+                    ..Edit::default()
+                };
+                edits.push((space.id(), edit));
             }
-            expired
-        };
-        let edit = Edit {
-            expired_sequence,
-            ..Edit::default()
-        };
-        self.install(&edit, Memtables::Same)
+        }
+        match edits.is_empty() {
+            true => Ok(()),
+            false => self.install(&edits, Memtables::Same),
+        }
     }
 
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
     fn remove_covered_runs(&self) -> Result<bool> {
-        let state = self.state.load_full();
-        if state.ranges.is_empty() && state.expired_sequence == 0 {
-            return Ok(false);
+        let mut edits = Vec::new();
+        for space in self.spaces.load().iter() {
+            let state = space.state.load_full();
+            if state.ranges.is_empty() && state.expired_sequence == 0 {
+                continue;
+            }
+            let (snapshots, expired) = self.snapshots.list(space.id(), state.expired_sequence);
+            let removed = state.levels.covered(&state.ranges, expired, &snapshots);
+            if !removed.is_empty() {
+                let edit = Edit {
+                    removed,
+                    ..Edit::default()
+                };
+                edits.push((space.id(), edit));
+            }
         }
-        let (snapshots, expired) = self.snapshots.list(state.expired_sequence);
-        let removed = state.levels.covered(&state.ranges, expired, &snapshots);
-        if removed.is_empty() {
-            return Ok(false);
+        match edits.is_empty() {
+            true => Ok(false),
+            false => self.install(&edits, Memtables::Same).map(|()| true),
         }
-        let edit = Edit {
-            removed,
-            ..Edit::default()
-        };
-        self.install(&edit, Memtables::Same).map(|()| true)
     }
 
-    /// Flushes, and compacts everything there is down to the last level.
-    pub(super) fn compact_all(&self) -> Result<()> {
+    /// Flushes, and compacts everything there is in some keyspaces down to the last level.
+    pub(super) fn compact_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
         self.flush_all()?;
         let limit = self.tree.catalog().numbers().next();
-        loop {
-            let _one_at_a_time = self.lock_compacting();
-            self.expire()?;
-            self.remove_covered_runs()?;
-            let state = self.state.load_full();
-            let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
-                return Ok(());
-            };
-            self.run_compaction(&compaction)?;
+        for space in spaces {
+            loop {
+                let _one_at_a_time = self.lock_compacting();
+                self.expire()?;
+                self.remove_covered_runs()?;
+                let state = space.state.load_full();
+                let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
+                    break;
+                };
+                self.run_compaction(space, &compaction)?;
+            }
         }
+        Ok(())
     }
 
-    fn run_compaction(&self, compaction: &Compaction) -> Result<()> {
-        let run_bytes = self.options.tree.run_bytes;
-        let state = self.state.load_full();
-        let (snapshots, expired) = self.snapshots.list(state.expired_sequence);
-        let retain = Retain::new(self.order.clone(), snapshots)
+    fn run_compaction(&self, space: &Space, compaction: &Compaction) -> Result<()> {
+        let run_bytes = space.options.load().tree.run_bytes;
+        let state = space.state.load_full();
+        let (snapshots, expired) = self.snapshots.list(space.id(), state.expired_sequence);
+        let retain = Retain::new(space.order().clone(), snapshots)
             .with_ranges(Arc::clone(&state.ranges))
             .with_expired(expired);
-        let done = self.with_build(run_bytes, |build| compact(compaction, retain, build))?;
-        self.install(&done.edit, Memtables::Same)?;
+        let done = self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;
+        self.install(&[(space.id(), done.edit)], Memtables::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -236,15 +271,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts runs that are newer than all else, and have all versions of this sequence number, into the tree. There is
-    /// nothing in memtables; `active`, which is held for writing, becomes another.
+    /// Puts runs that are newer than all else, and have all versions of this sequence number, into the tree of a keyspace.
+    /// There is nothing in memtables, and `active` is held for writing.
     pub(super) fn install_ingestion(
         &self,
+        space: &Arc<Space>,
         runs: Vec<Arc<Run>>,
         sequence: u64,
-        active: &mut Arc<Table>,
+        active: &mut Generation,
     ) -> Result<()> {
-        let table = Arc::new(new_table(&self.options, self.options.memtable_bytes)?);
+        // Who still reads the state before must not find in its memtable what is written from now on, and not the
+        // ingestion, which comes before that.
+        let table = space.new_table(&self.options, active.limit_bytes)?;
         let counts = &self.tree.counts;
         let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
         let edit = Edit {
@@ -253,44 +291,46 @@ impl Inner {
         };
         let memtables = Memtables::Ingested {
             sequence,
-            before: active,
-            after: &table,
+            table: &table,
         };
-        self.install(&edit, memtables)?;
-        *active = table;
+        self.install(&[(space.id(), edit)], memtables)?;
+        active.replace(space, table);
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Makes a change of the runs durable, and shows it to readers. What of the log is in runs with it goes.
-    fn install(&self, edit: &Edit, memtables: Memtables<'_>) -> Result<()> {
+    /// Makes changes of the runs durable, and shows them to readers. What of the log is in runs with it goes.
+    fn install(&self, edits: &[(u32, Edit)], memtables: Memtables<'_>) -> Result<()> {
         let mut catalog = self.tree.catalog();
         let flushed_sequence = match &memtables {
             Memtables::Same => None,
-            Memtables::Flushed(table) => Some(table.last_sequence()),
+            Memtables::Flushed(flushed) => Some(flushed.last_sequence),
             Memtables::Ingested { sequence, .. } => Some(*sequence),
         };
         let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
-        let levels = catalog.install(edit, logged)?;
-        if let Memtables::Ingested { before, .. } = &memtables {
-            // Who still reads the state before must not go by a number that has the ingestion in it, or what is after.
-            before.freeze(self.visible.last());
+        catalog.install(edits, logged.as_ref())?;
+        if edits.iter().any(|(_, edit)| edit.expired_sequence > 0) {
+            // Before the states, so that a snapshot that does not know of it yet keeps what has expired.
+            self.expired.store(Arc::new(Expired::of(&catalog)));
         }
-        self.state.rcu(|state| {
-            let mut state = State::clone(state);
-            state.levels = Arc::clone(&levels);
-            state.ranges = Arc::clone(catalog.ranges());
-            state.expired_sequence = catalog.expired_sequence();
+        let spaces = self.spaces.load();
+        for (id, _) in edits {
+            let (Some(space), Some(runs)) = (spaces.by_id(*id), catalog.runs_of(*id)) else {
+                continue;
+            };
             match &memtables {
-                Memtables::Same => {}
+                Memtables::Same => space.show_runs(runs),
                 Memtables::Flushed(flushed) => {
-                    state.tables.retain(|table| !Arc::ptr_eq(flushed, table));
+                    space.show_flushed(runs, flushed.generation.table(*id));
                 }
-                Memtables::Ingested { after, .. } => state.tables = vec![Arc::clone(after)],
+                Memtables::Ingested { table, .. } => space.show_ingested(runs, table),
             }
-            state
-        });
+        }
+        if let Memtables::Flushed(flushed) = &memtables {
+            let number = flushed.generation.number;
+            self.frozen().retain(|of| of.generation.number != number);
+        }
         drop(catalog);
         self.note_pressure();
         if let Some(logged) = logged {
@@ -301,6 +341,7 @@ impl Inner {
 
     pub(super) fn with_build<T>(
         &self,
+        space: &Space,
         run_bytes: u64,
         f: impl FnOnce(&Build<'_>) -> Result<T>,
     ) -> Result<T> {
@@ -308,10 +349,11 @@ impl Inner {
         f(&Build {
             io: &*self.io,
             dir: &self.path,
-            order: &self.order,
-            comparator: self.options.comparator.name(),
+            order: space.order(),
+            comparator: space.comparator().name(),
+            keyspace: (space.id(), space.name()),
             cache: &self.cache,
-            options: self.options.run,
+            options: space.options.load().run,
             run_bytes,
             numbers: &numbers,
             limiter: &self.limiter,

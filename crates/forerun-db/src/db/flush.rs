@@ -1,9 +1,9 @@
 //! From memory to disk: a full memtable makes way for an empty one, and its entries become a run.
 //!
 //! ```text
-//!   writer      memtable full ─> room for another? ─> freeze it, put a new one before it ─> the write goes on
-//!                                    │ no: wait
-//!   flush       oldest frozen memtable ─> run in level 0 ─> manifest ─> the memtable and old log segments go
+//!   writer      generation full ─> room for another? ─> freeze it, put a new one before it ─> the write goes on
+//!                                      │ no: wait
+//!   flush       oldest frozen generation ─> a run in level 0 a keyspace ─> manifest ─> memtables, old log segments go
 //! ```
 //!
 //! What bounds memory also pushes back: a writer waits while the memtables, with the one it needs, would take more than
@@ -11,17 +11,18 @@
 //! suffer. Before that, writes are slowed down to what compaction can be expected to keep up with.
 
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Inner;
-use super::open::new_table;
-use super::state::{State, Table};
-use crate::{Background, Error, Result};
+use super::generation::{Frozen, Generation};
+use super::space::Space;
+use crate::tree::levels::Edit;
+use crate::{Background, Error, Result, TreeOptions};
 
-/// The most memtables there are at a time: each is searched by every lookup.
-const MAX_TABLES: usize = 6;
+/// The most generations there are at a time: each has a memtable that is searched by every lookup.
+const MAX_GENERATIONS: usize = 6;
 
 /// While writes are slowed down, so many bytes of them are taken a second.
 const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
@@ -30,8 +31,21 @@ const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Inner {
-    /// Puts an empty memtable in the place of one that has no room for `needed_bytes`, unless somebody did already.
-    pub(super) fn make_room(&self, full: &Arc<Table>, needed_bytes: usize) -> Result<()> {
+    /// Gives a keyspace a memtable in the generation that takes writes, unless somebody did already.
+    pub(super) fn add_table(&self, space: &Arc<Space>) -> Result<()> {
+        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        space.check_takes_writes()?;
+        if active.table(space.id()).is_none() {
+            let table = space.new_table(&self.options, active.limit_bytes)?;
+            // Readers first, so that they find what becomes visible.
+            space.show_table(&table);
+            active.add(space, table);
+        }
+        Ok(())
+    }
+
+    /// Puts an empty generation in the place of one that has no room for `needed_bytes`, unless somebody did already.
+    pub(super) fn make_room(&self, full: u64, needed_bytes: usize) -> Result<()> {
         let usual_bytes = self.options.memtable_bytes;
         let limit_bytes = match table_bytes_for(needed_bytes) {
             bytes if bytes <= usual_bytes => usual_bytes,
@@ -44,78 +58,91 @@ impl Inner {
                 });
             }
         };
-        self.replace_table(full, limit_bytes)?;
+        self.replace_generation(full, limit_bytes)?;
         match self.options.background {
             Background::Threads => Ok(()),
             Background::Caller => self.work_off(),
         }
     }
 
-    /// Freezes a memtable, if it still takes writes, and puts one of this size before it.
-    fn replace_table(&self, full: &Arc<Table>, limit_bytes: usize) -> Result<()> {
+    /// Freezes a generation, if it still takes writes, and puts one of this size before it.
+    fn replace_generation(&self, full: u64, limit_bytes: usize) -> Result<()> {
         loop {
             self.wait_for_room(full, limit_bytes)?;
             let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
-            if !Arc::ptr_eq(&active, full) {
+            if active.number != full {
                 return Ok(());
             }
-            // Under the lock only one thread adds memtables, so there is still room.
-            if !self.has_room(&self.state.load(), full, limit_bytes) {
+            // Under the lock only one thread adds generations, so there is still room.
+            if !self.has_room(&active, limit_bytes) {
                 continue;
             }
             return self.freeze(&mut active, limit_bytes);
         }
     }
 
-    /// Puts a memtable of this size before the one that takes writes. `active` is held for writing, and there is room.
-    fn freeze(&self, active: &mut Arc<Table>, limit_bytes: usize) -> Result<()> {
-        let table = Arc::new(new_table(&self.options, limit_bytes)?);
-        // No write is under way, so all that were made are visible, and in this memtable or an older one.
-        active.freeze(self.visible.last());
-        self.state.rcu(|state| {
-            let mut state = State::clone(state);
-            state.tables.insert(0, Arc::clone(&table));
-            state
-        });
-        *active = table;
+    /// Puts a generation of this size before the one that takes writes. `active` is held for writing, and there is room.
+    fn freeze(&self, active: &mut Generation, limit_bytes: usize) -> Result<()> {
+        let table = self.own.new_table(&self.options, limit_bytes)?;
+        self.own.show_table(&table);
+        let next = Generation::new(active.number + 1, limit_bytes, &self.own, table);
+        let frozen = Frozen {
+            generation: std::mem::replace(active, next),
+            // No write is under way, so all that were made are visible, and in this generation or an older one.
+            last_sequence: self.visible.last(),
+        };
+        self.frozen().push(Arc::new(frozen));
         self.work.nudge();
         Ok(())
     }
 
-    /// Brings everything that was written into runs, while `active` is held for writing, so that no more is: the
-    /// memtable that takes writes is empty then, and the only one.
-    pub(super) fn flush_under_lock(&self, active: &mut Arc<Table>) -> Result<()> {
-        let is_only_one = |state: &State| state.tables.len() == 1;
-        self.wait_until(is_only_one)?;
-        if active.memtable.stats().entries > 0 {
+    /// Brings everything that was written into runs, while `active` is held for writing, so that no more is: there is
+    /// nothing in memtables then.
+    pub(super) fn flush_under_lock(&self, active: &mut Generation) -> Result<()> {
+        self.wait_until(|| self.frozen().is_empty())?;
+        if !active.is_empty() {
             self.freeze(active, self.options.memtable_bytes)?;
-            self.wait_until(is_only_one)?;
+            self.wait_until(|| self.frozen().is_empty())?;
         }
         Ok(())
     }
 
-    /// Whether a memtable of this size may be added behind one that is about to be frozen.
-    fn has_room(&self, state: &State, full: &Arc<Table>, limit_bytes: usize) -> bool {
-        // One that holds nothing goes away as soon as the flush looks at it; still its memory counts until then.
-        let taken: usize = state
-            .tables
-            .iter()
-            .map(|table| table.memtable.stats().limit_bytes)
-            .sum();
-        let is_first_choice = state.tables.len() == 1 && Arc::ptr_eq(&state.tables[0], full);
-        let fits = taken.saturating_add(limit_bytes) <= self.options.memory_limit_bytes;
-        // A batch that needs nearly all of the memory is let in when only the memtable before it is left.
-        (fits || is_first_choice)
-            && state.tables.len() < MAX_TABLES
-            && state.levels.level(0).runs().len() < self.options.tree.level0_stop_runs
+    /// Generations on their way to runs, oldest first.
+    pub(super) fn frozen(&self) -> MutexGuard<'_, Vec<Arc<Frozen>>> {
+        // Nothing under the lock panics half-way through a change.
+        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for_room(&self, full: &Arc<Table>, limit_bytes: usize) -> Result<()> {
+    /// Whether a generation of this size may be added behind the one that takes writes.
+    fn has_room(&self, active: &Generation, limit_bytes: usize) -> bool {
+        let frozen = self.frozen();
+        // One that holds nothing goes away as soon as the flush looks at it; still its memory counts until then.
+        let taken: usize = frozen.iter().map(|of| of.generation.limit_bytes).sum();
+        let taken = taken + active.limit_bytes;
+        let fits = taken.saturating_add(limit_bytes) <= self.options.memory_limit_bytes;
+        // A batch that needs nearly all of the memory is let in when only the generation before it is left.
+        (fits || frozen.is_empty())
+            && frozen.len() + 1 < MAX_GENERATIONS
+            && !self.any_level0(|options| options.level0_stop_runs)
+    }
+
+    /// Whether level 0 of any keyspace has as many runs as its options say.
+    fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
+        let spaces = self.spaces.load();
+        let reaches = |space: &Arc<Space>| {
+            let runs = space.state.load().levels.level(0).runs().len();
+            runs >= limit(&space.options.load().tree)
+        };
+        spaces.iter().any(reaches)
+    }
+
+    fn wait_for_room(&self, full: u64, limit_bytes: usize) -> Result<()> {
         let begun = Instant::now();
         let mut looks = 0;
-        let result = self.wait_until(|state| {
+        let result = self.wait_until(|| {
             looks += 1;
-            !Arc::ptr_eq(state.newest(), full) || self.has_room(state, full, limit_bytes)
+            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            active.number != full || self.has_room(&active, limit_bytes)
         });
         if looks > 1 {
             self.counters.count_stall(begun.elapsed());
@@ -123,13 +150,13 @@ impl Inner {
         result
     }
 
-    /// Waits for flushes and compactions, or does them, until the state is as `is_done` wants it. If one fails
+    /// Waits for flushes and compactions, or does them, until the store is as `is_done` wants it. If one fails
     /// meanwhile, so does this: nobody can say whether the next attempt will do better.
-    pub(super) fn wait_until(&self, mut is_done: impl FnMut(&State) -> bool) -> Result<()> {
+    pub(super) fn wait_until(&self, mut is_done: impl FnMut() -> bool) -> Result<()> {
         let mut asked = None;
         loop {
             let turn = self.work.turn().ok_or(Error::Closed)?;
-            if is_done(&self.state.load()) {
+            if is_done() {
                 return Ok(());
             }
             match self.options.background {
@@ -164,34 +191,47 @@ impl Inner {
 
     /// Sees whether writes are to be slowed down, after the runs changed.
     pub(super) fn note_pressure(&self) {
-        let level0 = self.state.load().levels.level(0).runs().len();
-        let is_slow = level0 >= self.options.tree.level0_slow_runs;
+        let is_slow = self.any_level0(|options| options.level0_slow_runs);
         self.is_slow.store(is_slow, Ordering::Relaxed);
     }
 
-    /// Flushes the oldest memtable that is full. `false`: there is none.
+    /// Flushes the oldest generation that is full. `false`: there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.state.load_full();
-        let tables = state.tables.split_last();
-        let Some((oldest, _)) = tables.filter(|(_, newer)| !newer.is_empty()) else {
+        let Some(oldest) = self.frozen().first().cloned() else {
             return Ok(false);
         };
-        let runs = self.write_table(oldest)?;
-        self.install_flush(runs, oldest)?;
+        let mut edits: Vec<(u32, Edit)> = Vec::new();
+        for (space, table) in oldest.generation.tables() {
+            if space.state.load().is_dropped {
+                continue;
+            }
+            match self.write_table(space, table) {
+                Ok(edit) => edits.push((space.id(), edit)),
+                Err(error) => {
+                    // No manifest names them.
+                    let written = edits.iter().flat_map(|(_, edit)| &edit.added);
+                    written.for_each(|(_, run)| run.remove_when_dropped(&self.io));
+                    return Err(error);
+                }
+            }
+        }
+        self.install_flush(&edits, &oldest)?;
         Ok(true)
     }
 
-    /// Freezes the memtable that takes writes, if there is anything in it, and waits until all that was written
+    /// Freezes the generation that takes writes, if there is anything in it, and waits until all that was written
     /// before is in runs.
     pub(super) fn flush_all(&self) -> Result<()> {
-        let active = Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner));
-        if active.memtable.stats().entries > 0 {
-            self.replace_table(&active, self.options.memtable_bytes)?;
+        let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+        let (number, is_empty) = (active.number, active.is_empty());
+        drop(active);
+        if !is_empty {
+            self.replace_generation(number, self.options.memtable_bytes)?;
         }
-        self.wait_until(|state| {
-            let mut full = state.tables.iter().skip(1);
-            !full.any(|table| Arc::ptr_eq(table, &active))
+        self.wait_until(|| {
+            let frozen = self.frozen();
+            !frozen.iter().any(|of| of.generation.number <= number)
         })
     }
 }

@@ -18,6 +18,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use super::space::Space;
 use super::{Inner, Open};
 use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
 use crate::store_dir::StoreDir;
@@ -47,6 +48,7 @@ use crate::{Background, Error, Op, Result};
 /// ```
 pub struct Ingestion {
     open: Arc<Open>,
+    space: Arc<Space>,
     /// The run in the making.
     writer: Option<RunWriter>,
     /// Those that are written, but for their descriptions.
@@ -59,9 +61,10 @@ pub struct Ingestion {
 }
 
 impl Ingestion {
-    pub(super) fn new(open: Arc<Open>) -> Ingestion {
+    pub(super) fn new(open: Arc<Open>, space: Arc<Space>) -> Ingestion {
         Ingestion {
             open,
+            space,
             writer: None,
             pending: Vec::new(),
             files: Vec::new(),
@@ -100,7 +103,7 @@ impl Ingestion {
     /// # Errors
     /// [`Error::Io`], and what flushing meets: nothing is visible, and all of it is removed. Only where it was the
     /// manifest that could not be written, it is open whether all is there after the next opening, or nothing.
-    /// [`Error::Poisoned`], [`Error::Closed`]: the store takes no writes.
+    /// [`Error::Poisoned`], [`Error::Closed`], [`Error::KeyspaceDropped`]: there are no writes taken.
     pub fn commit(mut self) -> Result<u64> {
         self.check()?;
         self.end_run()?;
@@ -111,7 +114,7 @@ impl Ingestion {
         let synced = inner.io.sync_dir(&inner.path);
         synced.map_err(|error| Error::io("sync", &inner.path, error))?;
         let pending = std::mem::take(&mut self.pending);
-        let sequence = inner.commit_ingestion(pending, &mut self.files)?;
+        let sequence = inner.commit_ingestion(&self.space, pending, &mut self.files)?;
         match inner.options.background {
             Background::Threads => inner.work.nudge(),
             // What fails here is not the ingestion: the next write meets it again.
@@ -122,7 +125,7 @@ impl Ingestion {
 
     fn push(&mut self, key: &[u8], kind: Kind, value: &[u8]) -> Result<()> {
         self.check()?;
-        let order = &self.open.inner.order;
+        let order = self.space.order();
         if let Some(last) = &self.last_key
             && order.compare(last, key).is_ge()
         {
@@ -144,7 +147,7 @@ impl Ingestion {
     }
 
     fn write(&mut self, version: Version<'_>) -> Result<()> {
-        let limit_bytes = self.open.inner.options.tree.run_bytes;
+        let limit_bytes = self.space.options.load().tree.run_bytes;
         let is_full = |writer: &RunWriter| writer.written_bytes() >= limit_bytes;
         if self.writer.as_ref().is_some_and(is_full) {
             self.end_run()?;
@@ -152,7 +155,8 @@ impl Ingestion {
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => {
-                let writer = self.open.inner.begin_run(&mut self.files)?;
+                let inner = &self.open.inner;
+                let writer = inner.begin_run(&self.space, &mut self.files)?;
                 self.writer.insert(writer)
             }
         };
@@ -197,42 +201,48 @@ impl std::fmt::Debug for Ingestion {
 
 impl Inner {
     /// Begins the file of a run.
-    fn begin_run(&self, files: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
+    fn begin_run(&self, space: &Space, files: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
         let _ours = self.hold_dir()?;
-        self.with_build(u64::MAX, |build| {
+        self.with_build(space, u64::MAX, |build| {
             let number = build.numbers.take();
             let path = run::path(build.dir, number);
             files.push((number, path.clone()));
-            RunWriter::create(
+            let mut writer = RunWriter::create(
                 build.io,
                 &path,
                 build.order,
                 build.comparator,
                 build.options,
-            )
+            )?;
+            writer.note_keyspace(build.keyspace.0, build.keyspace.1);
+            Ok(writer)
         })
     }
 
     /// Gives the runs a sequence number and puts them into the tree. Those of `files` that are to be removed are left.
     fn commit_ingestion(
         &self,
+        space: &Arc<Space>,
         pending: Vec<PendingRun>,
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<u64> {
         // Most of what is in memory is flushed while writes go on, and there is room in level 0, should it be needed.
         self.flush_all()?;
-        let stop_runs = self.options.tree.level0_stop_runs;
-        self.wait_until(|state| state.levels.level(0).runs().len() < stop_runs)?;
+        self.wait_until(|| {
+            let stop_runs = space.options.load().tree.level0_stop_runs;
+            space.state.load().levels.level(0).runs().len() < stop_runs
+        })?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        space.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;
         // Closing waits for this: from here on the files must be ours until the manifest is written.
         let _ours = self.hold_dir()?;
         let sequence = self.log_ingestion()?;
-        let described = self.describe(pending, files, sequence);
+        let described = self.describe(space, pending, files, sequence);
         let installed = described.and_then(|runs| {
             // Installed, or in doubt: the catalog knows which of the files are to go.
             files.clear();
-            self.install_ingestion(runs, sequence, &mut active)
+            self.install_ingestion(space, runs, sequence, &mut active)
         });
         // Come what may: what is written next has to wait for no one. If nothing was installed, nothing has this number.
         self.visible.publish(sequence, sequence);
@@ -242,6 +252,7 @@ impl Inner {
     /// Completes the runs, and opens them.
     fn describe(
         &self,
+        space: &Space,
         pending: Vec<PendingRun>,
         files: &[(u64, PathBuf)],
         sequence: u64,
@@ -249,14 +260,14 @@ impl Inner {
         let runs = pending.into_iter().zip(files);
         let open = |(pending, (number, path)): (PendingRun, &(u64, PathBuf))| {
             pending.finish(&*self.io, sequence)?;
-            let order = self.order.clone();
+            let order = space.order().clone();
             Run::open(&*self.io, path, *number, order, &self.cache).map(Arc::new)
         };
         runs.map(open).collect()
     }
 
     /// The store's directory, which stays ours as long as this is held.
-    fn hold_dir(&self) -> Result<MutexGuard<'_, Option<StoreDir>>> {
+    pub(super) fn hold_dir(&self) -> Result<MutexGuard<'_, Option<StoreDir>>> {
         let dir = self.dir.lock().unwrap_or_else(PoisonError::into_inner);
         match dir.is_some() {
             true => Ok(dir),

@@ -9,8 +9,10 @@
 //!
 //!   ingest.rs ──> runs, whole, past log and memtables; a sequence number for all of them
 //!
-//!   a full memtable ──> flush.rs ──> a run in level 0 ──> compact.rs ──> runs below
-//!                       background.rs, work.rs: who does it, and who waits for whom
+//!   full memtables ──> flush.rs ──> runs in level 0 ──> compact.rs ──> runs below
+//!   generation.rs      background.rs, work.rs: who does it, and who waits for whom
+//!
+//!   keyspace.rs   a keyspace, for its users: a way of its own through all this     space.rs   what it is in here
 //! ```
 
 mod background;
@@ -18,11 +20,14 @@ mod checkpoint;
 mod commit;
 mod compact;
 mod flush;
+mod generation;
 mod ingest;
 mod iter;
+mod keyspace;
 mod open;
 mod snapshot;
 mod snapshots;
+mod space;
 mod state;
 mod stats;
 mod uncovered;
@@ -39,7 +44,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use arc_swap::ArcSwap;
 
 use crate::cache::PageCache;
-use crate::comparator::KeyOrder;
 use crate::io::{Io, OsIo};
 use crate::memtable::Strategy;
 use crate::run::lookup::ReadContext;
@@ -51,8 +55,9 @@ use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
 use background::Workers;
 use commit::Commit;
 use compact::Tree;
-use snapshots::Snapshots;
-use state::{State, Table};
+use generation::{Frozen, Generation};
+use snapshots::{Expired, Snapshots};
+use space::{Space, Spaces};
 use stats::Counters;
 use view::View;
 use visible::Visible;
@@ -61,14 +66,18 @@ use write::Writer;
 
 pub use ingest::Ingestion;
 pub use iter::Iter;
-pub use snapshot::Snapshot;
-pub use stats::{BackPressure, LevelStats, Stats, TreeWork};
+pub use keyspace::Keyspace;
+pub use snapshot::{KeyspaceSnapshot, Snapshot};
+pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 
 /// An ordered, durable store of byte strings under byte strings.
 ///
 /// A handle: clones share one open store, which is closed with the last of them or by
 /// [`close`](Db::close). All methods may be called from many threads at once, and readers never
 /// wait for writers.
+///
+/// What is written and read here is in the store's own keyspace. There may be others beside it, each with keys of its own
+/// in an order of its own: see [`keyspace`](Db::keyspace).
 ///
 /// ```
 /// use forerun_db::{Db, Durability, Options, Values, WriteBatch};
@@ -110,21 +119,29 @@ struct Inner {
     io: Arc<dyn Io>,
     path: PathBuf,
     options: Options,
-    order: KeyOrder,
+    /// Tells open stores apart.
+    number: u64,
+    /// The store's own keyspace.
+    own: Arc<Space>,
+    /// All keyspaces. Changed under the lock of `tree`'s catalog.
+    spaces: ArcSwap<Spaces>,
     cache: Arc<PageCache>,
     reading: ReadContext,
     limiter: RateLimiter,
     tree: Tree,
-    state: ArcSwap<State>,
-    /// The memtable that takes writes. A write holds the lock for reading; to replace the table is to wait for those.
-    active: RwLock<Arc<Table>>,
+    /// What has expired, by keyspace.
+    expired: ArcSwap<Expired>,
+    /// The memtables that take writes. A write holds the lock for reading; to replace them is to wait for those.
+    active: RwLock<Generation>,
+    /// Those before, on their way to runs, oldest first.
+    frozen: Mutex<Vec<Arc<Frozen>>>,
     writer: Writer,
     visible: Visible,
     snapshots: Snapshots,
     counters: Counters,
     recovery: RecoveryReport,
     work: Work,
-    /// Held by whoever flushes, so that memtables become runs in order.
+    /// Held by whoever flushes, so that generations become runs in order.
     flushing: Mutex<()>,
     /// Whether writes are slowed down, and for how many bytes no pause has been made yet.
     is_slow: AtomicBool,
@@ -196,9 +213,8 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        self.open
-            .inner
-            .write_one(crate::Op::Put { key, value }, durability)
+        let inner = &self.open.inner;
+        inner.write_one(&inner.own, crate::Op::Put { key, value }, durability)
     }
 
     /// [`delete`](Self::delete) with a durability of its own.
@@ -206,12 +222,11 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        self.open
-            .inner
-            .write_one(crate::Op::Delete { key }, durability)
+        let inner = &self.open.inner;
+        inner.write_one(&inner.own, crate::Op::Delete { key }, durability)
     }
 
-    /// Applies a batch: readers see all of it or nothing, and so does recovery. Returns the
+    /// Applies a batch, of whatever keyspaces: readers see all of it or nothing, and so does recovery. Returns the
     /// sequence number of its last operation; for an empty batch, that of the newest visible one.
     ///
     /// # Errors
@@ -223,6 +238,8 @@ impl Db {
     ///   next opening is open; half of it is not.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
     /// - [`Error::EmptyRange`](crate::Error::EmptyRange): it deletes a range that is empty.
+    /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped),
+    ///   [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace): nothing was logged or applied.
     /// - [`Error::Closed`](crate::Error::Closed).
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
         self.open.inner.write(batch, durability)
@@ -320,7 +337,8 @@ impl Db {
         self.open.close()
     }
 
-    /// Puts all that was written before into runs, durably, also without a log, and returns when that is done.
+    /// Puts all that was written before, to whatever keyspace, into runs, durably, also without a log, and returns when
+    /// that is done.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): nothing is lost; the entries stay in memory and in the log.
@@ -329,19 +347,22 @@ impl Db {
         self.open.inner.flush_all()
     }
 
-    /// Flushes, and merges all runs into the last level, leaving out what was overwritten or deleted and no snapshot
-    /// sees. The store does by itself what it needs; this gives back the rest of the space, for much reading and writing.
+    /// Flushes, and merges all runs of each keyspace into its last level, leaving out what was overwritten or deleted and
+    /// no snapshot sees. The store does by itself what it needs; this gives back the rest of the space, for much reading and writing.
     ///
     /// # Errors
     /// As [`flush`](Self::flush), and [`Error::CorruptFile`](crate::Error::CorruptFile).
     pub fn compact(&self) -> Result<()> {
-        self.open.inner.compact_all()
+        let inner = &self.open.inner;
+        let spaces: Vec<_> = inner.spaces.load().iter().cloned().collect();
+        inner.compact_all(&spaces)
     }
 
     /// Begins to take in many entries at once, in ascending order of their keys, past log and memtables: see
     /// [`Ingestion`]. Nothing of it is visible before [`Ingestion::commit`].
     pub fn ingest(&self) -> Ingestion {
-        Ingestion::new(Arc::clone(&self.open))
+        let own = Arc::clone(&self.open.inner.own);
+        Ingestion::new(Arc::clone(&self.open), own)
     }
 
     /// Changes the most bytes that flushes and compactions write in a second, which
@@ -385,7 +406,8 @@ impl Db {
     }
 
     fn view(&self) -> View<'_> {
-        View::now(&self.open.inner)
+        let inner = &self.open.inner;
+        View::now(inner, &inner.own)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Opening: the manifest and its runs, then what the log has beyond them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use arc_swap::ArcSwap;
@@ -9,23 +10,21 @@ use arc_swap::ArcSwap;
 use super::compact::Tree;
 use super::compact::now_unix;
 use super::flush::table_bytes_for;
-use super::snapshots::Snapshots;
-use super::state::{State, Table};
+use super::generation::Generation;
+use super::snapshots::{Expired, Snapshots};
+use super::space::{Space, Spaces};
 use super::work::Work;
-use super::write::tombstones;
+use super::write::{Fits, Part, prepare};
 use super::{Commit, Counters, Inner, Visible, Writer};
 use crate::cache::{CacheOptions, PageCache};
-use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::memtable::MemTableConfig;
-use crate::ranges::RangeTombstone;
-use crate::run::Run;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
-use crate::tree::build::{Build, write_runs};
+use crate::tree::build::{Build, RunNumbers, write_runs};
 use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::levels::Edit;
 use crate::tree::limiter::RateLimiter;
+use crate::tree::manifest::{self, Keyspace};
 use crate::tree::retain::Retain;
 use crate::wal::closed;
 use crate::wal::record::Record;
@@ -33,21 +32,33 @@ use crate::wal::recovery::{Circumstances, Flushed, recover};
 use crate::wal::report::BadRange;
 use crate::wal::segment;
 use crate::wal::writer::LogWriter;
-use crate::{Error, Options, Recovery, Result, WalMode};
+use crate::{Error, Op, Options, Recovery, Result, WalMode};
 
 pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result<Inner> {
     // So that there is room for the next one while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
-    let comparator = Arc::clone(&options.comparator);
-    let mut dir = StoreDir::open(&*io, path, options.create, comparator.name())?;
-    let order = KeyOrder::new(Arc::clone(&comparator));
+    options.check()?;
+    let mut dir = StoreDir::open(&*io, path, options.create, options.comparator.name())?;
     let cache = PageCache::new(CacheOptions {
         capacity_bytes: options.cache_bytes,
         page_bytes: options.run.page_bytes,
         pages: options.pages,
     })?;
-    let mut catalog = Catalog::open(&io, path, &order, comparator.name(), &cache)?;
-    let logged = catalog.logged();
+    let mut catalog = Catalog::open(&io, path, &options, &cache)?;
+    let reading = ReadContext {
+        cache: Arc::clone(&cache),
+        backend: options.reads,
+        search: options.row_search,
+    };
+    static STORES: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: that no two are the same is enough.
+    let number = STORES.fetch_add(1, Ordering::Relaxed);
+    let spaces = open_spaces(number, path, &options, &catalog, &reading)?;
+    let Some(own) = spaces.by_id(0).cloned() else {
+        let reason = "it has no keyspace of the store's own";
+        return Err(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
+    };
+    let first_needed = catalog.first_segment();
 
     let mut bad_mark = None;
     let closed = match dir.closed {
@@ -73,30 +84,29 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         closed,
         power_lost: dir.power_lost(),
         flushed: Flushed {
-            sequence: logged.flushed_sequence,
-            first_segment: logged.first_segment,
+            sequence: catalog.flushed_sequence(),
+            first_segment: first_needed,
         },
+        next_keyspace: catalog.next_keyspace(),
     };
-    let is_needed = |number: &u64| *number >= logged.first_segment;
+    let is_needed = |number: &u64| *number >= first_needed;
     let (needed, mut obsolete): (Vec<u64>, Vec<u64>) =
         dir.segments.iter().copied().partition(is_needed);
     let limiter = RateLimiter::new(options.tree.write_rate_bytes);
+    let limit_bytes = options.memtable_bytes;
+    let table = own.new_table(&options, limit_bytes)?;
     let mut replay = Replay {
-        table: new_table(&options, options.memtable_bytes)?,
-        runs: Vec::new(),
-        ranges: Vec::new(),
-        flushed_sequence: logged.flushed_sequence,
-        build: Build {
+        generation: Generation::new(0, limit_bytes, &own, table),
+        edits: BTreeMap::new(),
+        flushed_sequence: catalog.flushed_sequence(),
+        spaces: &spaces,
+        own: &own,
+        write: Write {
             io: &*io,
             dir: path,
-            order: &order,
-            comparator: comparator.name(),
             cache: &cache,
-            options: options.run,
-            run_bytes: u64::MAX,
             numbers: &Arc::clone(catalog.numbers()),
             limiter: &limiter,
-            stop: &AtomicBool::new(false),
         },
         options: &options,
     };
@@ -104,16 +114,16 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         replay.apply(record)
     });
     let Replay {
-        table,
-        runs,
-        ranges,
+        generation,
+        edits,
         flushed_sequence,
         ..
     } = replay;
     let (tail, mut recovery) = match recovered {
         Ok(recovered) => recovered,
         Err(error) => {
-            runs.iter().for_each(|run| run.remove_when_dropped(&io));
+            let written = edits.values().flat_map(|edit| &edit.added);
+            written.for_each(|(_, run)| run.remove_when_dropped(&io));
             return Err(error);
         }
     };
@@ -121,7 +131,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
 
     // Where the runs hold more than the log, because the power took its end, nothing of it is needed, and the next
     // segment does not continue it.
-    if tail.is_behind_runs || !runs.is_empty() {
+    if tail.is_behind_runs || !edits.is_empty() {
         let holding = tail
             .starts
             .iter()
@@ -131,17 +141,20 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
             Some((number, _)) if !tail.is_behind_runs => *number,
             _ => tail.next_number,
         };
-        let edit = Edit {
-            added: runs.into_iter().map(|run| (0, run)).collect(),
-            ranges,
-            ..Edit::default()
-        };
+        let expiring = |space: &&Arc<Space>| space.options.load().ttl.is_some();
         let logged = Logged {
             flushed_sequence,
             first_segment,
-            written_by: options.ttl.map(|_| now_unix()),
+            written_by: now_unix(),
+            expiring: spaces.iter().filter(expiring).map(|of| of.id()).collect(),
         };
-        catalog.install(&edit, Some(logged))?;
+        let edits: Vec<(u32, Edit)> = edits.into_iter().collect();
+        catalog.install(&edits, Some(&logged))?;
+        for space in spaces.iter() {
+            if let Some(runs) = catalog.runs_of(space.id()) {
+                space.show_runs(runs);
+            }
+        }
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
     }
     for number in obsolete {
@@ -163,27 +176,22 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         ))),
         WalMode::Off => Writer::unlogged(last_sequence + 1),
     };
-    let table = Arc::new(table);
-    let state = State {
-        tables: vec![Arc::clone(&table)],
-        levels: Arc::clone(catalog.levels()),
-        ranges: Arc::clone(catalog.ranges()),
-        expired_sequence: catalog.expired_sequence(),
-    };
+    for (space, table) in generation.tables() {
+        space.show_table(table);
+    }
     Ok(Inner {
         io,
         path: path.to_owned(),
-        order,
-        reading: ReadContext {
-            cache: Arc::clone(&cache),
-            backend: options.reads,
-            search: options.row_search,
-        },
+        number,
+        own,
+        spaces: ArcSwap::from_pointee(spaces),
+        reading,
         cache,
         limiter,
+        expired: ArcSwap::from_pointee(Expired::of(&catalog)),
         tree: Tree::new(catalog),
-        state: ArcSwap::from_pointee(state),
-        active: RwLock::new(table),
+        active: RwLock::new(generation),
+        frozen: Mutex::default(),
         writer,
         visible: Visible::new(last_sequence),
         snapshots: Snapshots::default(),
@@ -198,68 +206,140 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
     })
 }
 
-/// An empty memtable.
-pub(super) fn new_table(options: &Options, limit_bytes: usize) -> Result<Table> {
-    Table::new(MemTableConfig {
-        limit_bytes,
-        comparator: Arc::clone(&options.comparator),
-        checks: options.checks,
-        pages: options.pages,
-    })
+/// The keyspaces that the manifest names, each with its options.
+fn open_spaces(
+    store: u64,
+    path: &Path,
+    options: &Options,
+    catalog: &Catalog,
+    reading: &ReadContext,
+) -> Result<Spaces> {
+    let mut spaces = Vec::new();
+    for Keyspace {
+        id,
+        name,
+        comparator,
+        ..
+    } in catalog.keyspaces()
+    {
+        let options = options.of_stored_keyspace(path, name, comparator)?;
+        if let Some(runs) = catalog.runs_of(*id) {
+            let space = Space::new(store, *id, name, options, runs, reading.clone());
+            spaces.push(Arc::new(space));
+        }
+    }
+    Ok(Spaces::new(spaces))
 }
 
-/// What the log holds, on its way back into a memtable; into runs, where it is more than one takes.
+/// Where runs are written.
+struct Write<'a> {
+    io: &'a dyn Io,
+    dir: &'a Path,
+    cache: &'a Arc<PageCache>,
+    numbers: &'a RunNumbers,
+    limiter: &'a RateLimiter,
+}
+
+/// What the log holds, on its way back into memtables; into runs, where it is more than they take.
 struct Replay<'a> {
-    table: Table,
-    runs: Vec<Arc<Run>>,
-    /// Deletions of ranges that were written with them.
-    ranges: Vec<RangeTombstone>,
+    generation: Generation,
+    /// What the runs change that were written, by keyspace, with the deletions of ranges that came with them.
+    edits: BTreeMap<u32, Edit>,
     /// The last sequence number in runs, these included.
     flushed_sequence: u64,
-    build: Build<'a>,
+    spaces: &'a Spaces,
+    own: &'a Arc<Space>,
+    write: Write<'a>,
     options: &'a Options,
 }
 
 impl Replay<'_> {
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
-        let needed_bytes = match self.table.memtable.prepare(record.ops.clone()) {
-            Ok(prepared) => {
-                prepared.publish(record.first_sequence);
-                self.delete_ranges(record);
-                return Ok(());
+        if let Some(needed_bytes) = self.insert(record)? {
+            self.make_room(record.first_sequence, needed_bytes)?;
+            if let Some(needed_bytes) = self.insert(record)? {
+                return Err(Error::MemoryLimit {
+                    needed_bytes,
+                    used_bytes: 0,
+                    limit_bytes: self.generation.limit_bytes,
+                });
             }
-            Err(Error::MemoryLimit { needed_bytes, .. }) => needed_bytes,
-            Err(error) => return Err(error),
-        };
-        self.make_room(record.first_sequence, needed_bytes)?;
-        let prepared = self.table.memtable.prepare(record.ops.clone())?;
-        prepared.publish(record.first_sequence);
-        self.delete_ranges(record);
+        }
         Ok(())
     }
 
-    fn delete_ranges(&self, record: &Record<'_>) {
-        let deleted = tombstones(record.ops.clone(), record.first_sequence);
-        if !deleted.is_empty() {
-            self.table.delete_ranges(self.build.order, &deleted);
+    /// Puts a record's operations into memtables. Where there is no room, tells how much it takes.
+    fn insert(&mut self, record: &Record<'_>) -> Result<Option<usize>> {
+        if record.greatest_keyspace == 0 {
+            let part = Part {
+                space: self.own,
+                ops: (0..).zip(record.ops.clone()),
+            };
+            return insert(&mut self.generation, self.options, record, &[part]);
         }
+        let ids: BTreeSet<u32> = record.ops.clone().with_keyspaces().map(|of| of.0).collect();
+        // What is of none of them was written before its keyspace was dropped.
+        let spaces = ids.into_iter().filter_map(|id| self.spaces.by_id(id));
+        let parts: Vec<_> = spaces
+            .map(|space| Part::of_ops(record.ops.clone(), space))
+            .collect();
+        insert(&mut self.generation, self.options, record, &parts)
     }
 
-    /// Writes what is there to a run, and begins a memtable that holds a batch of this size.
+    /// Writes what is there to runs, and begins memtables that hold a batch of this size.
     fn make_room(&mut self, next_sequence: u64, needed_bytes: usize) -> Result<()> {
         let limit_bytes = table_bytes_for(needed_bytes).max(self.options.memtable_bytes);
-        let table = new_table(self.options, limit_bytes)?;
-        let full = std::mem::replace(&mut self.table, table);
-        // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
-        let mut retain = Retain::new(self.build.order.clone(), Vec::new());
-        if let Some(ranges) = full.ranges() {
-            self.ranges.extend_from_slice(ranges.tombstones());
-            retain = retain.with_ranges(ranges);
+        let table = self.own.new_table(self.options, limit_bytes)?;
+        let next = Generation::new(0, limit_bytes, self.own, table);
+        let full = std::mem::replace(&mut self.generation, next);
+        for (space, table) in full.tables() {
+            // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
+            let mut retain = Retain::new(space.order().clone(), Vec::new());
+            let edit = self.edits.entry(space.id()).or_default();
+            if let Some(ranges) = table.ranges() {
+                edit.ranges.extend_from_slice(ranges.tombstones());
+                retain = retain.with_ranges(ranges);
+            }
+            let build = Build {
+                io: self.write.io,
+                dir: self.write.dir,
+                order: space.order(),
+                comparator: space.comparator().name(),
+                keyspace: (space.id(), space.name()),
+                cache: self.write.cache,
+                options: space.options.load().run,
+                run_bytes: u64::MAX,
+                numbers: self.write.numbers,
+                limiter: self.write.limiter,
+                stop: &AtomicBool::new(false),
+            };
+            let mut versions = table.memtable.versions();
+            let runs = write_runs(&mut versions, &mut retain, |_| true, &build)?;
+            edit.added.extend(runs.into_iter().map(|run| (0, run)));
         }
-        let mut versions = full.memtable.versions();
-        let runs = write_runs(&mut versions, &mut retain, |_| true, &self.build)?;
-        self.runs.extend(runs);
         self.flushed_sequence = next_sequence - 1;
         Ok(())
+    }
+}
+
+/// Puts parts of a record into the memtables of a generation. Where there is no room, tells how much they take.
+fn insert<'op>(
+    generation: &mut Generation,
+    options: &Options,
+    record: &Record<'_>,
+    parts: &[Part<'_, impl Iterator<Item = (u64, Op<'op>)> + Clone>],
+) -> Result<Option<usize>> {
+    for Part { space, .. } in parts {
+        if generation.table(space.id()).is_none() {
+            let table = space.new_table(options, generation.limit_bytes)?;
+            generation.add(space, table);
+        }
+    }
+    match prepare(generation, parts)? {
+        Fits::Yes(entries) => {
+            entries.publish(record.first_sequence, true);
+            Ok(None)
+        }
+        Fits::No { needed_bytes } => Ok(Some(needed_bytes)),
     }
 }

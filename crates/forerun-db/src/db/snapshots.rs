@@ -1,59 +1,128 @@
 //! Which snapshots are alive: compaction keeps what they see.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a snapshot sees: operations up to `sequence`, but for those up to `expired_sequence`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+use crate::tree::catalog::Catalog;
+
+/// What a read of a keyspace sees: operations up to `sequence`, but for those up to `expired_sequence`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) sequence: u64,
     pub(super) expired_sequence: u64,
 }
 
-/// The snapshots that are alive, and how many are of each moment.
+/// Up to which sequence number everything has expired, by keyspace. Never changed: another one takes its place.
 #[derive(Debug, Default)]
-pub(super) struct Snapshots(Mutex<BTreeMap<Moment, usize>>);
+pub(super) struct Expired {
+    /// Later ones have more in them.
+    number: u64,
+    /// Ascending by keyspace; only those where anything has.
+    of: Vec<(u32, u64)>,
+}
+
+impl Expired {
+    /// What has expired by now.
+    pub(super) fn of(catalog: &Catalog) -> Expired {
+        let sequence = |id| catalog.runs_of(id).map_or(0, |runs| runs.expired_sequence);
+        let ids = catalog.keyspaces().iter().map(|keyspace| keyspace.id);
+        let of: Vec<_> = ids
+            .map(|id| (id, sequence(id)))
+            .filter(|of| of.1 > 0)
+            .collect();
+        Expired::new(of)
+    }
+
+    fn new(of: Vec<(u32, u64)>) -> Expired {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Expired {
+            // Relaxed: that no two are the same is enough.
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            of,
+        }
+    }
+
+    fn in_keyspace(&self, id: u32) -> u64 {
+        let found = self.of.binary_search_by_key(&id, |of| of.0);
+        found.map_or(0, |place| self.of[place].1)
+    }
+}
+
+/// What a snapshot sees, in all keyspaces.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) sequence: u64,
+    pub(super) expired: Arc<Expired>,
+}
+
+impl Seen {
+    /// What it sees of one.
+    pub(super) fn in_keyspace(&self, id: u32) -> Moment {
+        Moment {
+            sequence: self.sequence,
+            expired_sequence: self.expired.in_keyspace(id),
+        }
+    }
+
+    fn key(&self) -> (u64, u64) {
+        (self.sequence, self.expired.number)
+    }
+}
+
+/// The snapshots that are alive, and how many see the same.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots(Mutex<Live>);
 
 impl Snapshots {
-    /// Adds a snapshot of the moment that `now` gives.
+    /// Adds a snapshot of what `now` gives.
     ///
     /// It is taken under the lock: what [`list`](Self::list) tells afterwards has it, and what it told before was made
     /// of versions that a snapshot of this moment does not need, since newer ones were visible already.
-    pub(super) fn add(&self, now: impl FnOnce() -> Moment) -> Moment {
+    pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
         let mut live = self.lock();
-        let moment = now();
-        *live.entry(moment).or_default() += 1;
-        moment
+        let seen = now();
+        add(&mut live, &seen);
+        seen
     }
 
-    /// Adds another snapshot of a moment that has one.
-    pub(super) fn add_again(&self, moment: Moment) {
-        *self.lock().entry(moment).or_default() += 1;
+    /// Adds another snapshot that sees what one sees already.
+    pub(super) fn add_again(&self, seen: &Seen) {
+        add(&mut self.lock(), seen);
     }
 
-    pub(super) fn remove(&self, moment: Moment) {
+    pub(super) fn remove(&self, seen: &Seen) {
         let mut live = self.lock();
-        if let Some(count) = live.get_mut(&moment) {
+        if let Some((_, count)) = live.get_mut(&seen.key()) {
             *count -= 1;
             if *count == 0 {
-                live.remove(&moment);
+                live.remove(&seen.key());
             }
         }
     }
 
-    /// The sequence numbers, ascending, and up to which everything has expired for all of them: at most `expired`.
-    pub(super) fn list(&self, expired: u64) -> (Vec<u64>, u64) {
+    /// The sequence numbers, ascending, and up to which everything in a keyspace has expired for all of them: at most
+    /// `expired`.
+    pub(super) fn list(&self, keyspace: u32, expired: u64) -> (Vec<u64>, u64) {
         let live = self.lock();
-        let mut sequences: Vec<u64> = live.keys().map(|moment| moment.sequence).collect();
+        let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
         sequences.dedup();
-        let expired_for = live.keys().map(|moment| moment.expired_sequence);
+        let expired_for = live.values().map(|(of, _)| of.in_keyspace(keyspace));
         (sequences, expired_for.fold(expired, u64::min))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Moment, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Live> {
         // Nothing under the lock panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What is seen, and how many see it.
+type Live = BTreeMap<(u64, u64), (Arc<Expired>, usize)>;
+
+fn add(live: &mut Live, seen: &Seen) {
+    let entry = live.entry(seen.key());
+    entry.or_insert_with(|| (Arc::clone(&seen.expired), 0)).1 += 1;
 }
 
 #[cfg(test)]
@@ -62,23 +131,35 @@ mod tests {
 
     #[test]
     fn a_moment_is_alive_as_long_as_one_of_its_snapshots() {
-        let moment = |sequence, expired_sequence| Moment {
+        let none = Arc::new(Expired::new(vec![]));
+        let some = Arc::new(Expired::new(vec![(0, 2), (3, 5)]));
+        let more = Arc::new(Expired::new(vec![(0, 4), (3, 6)]));
+        let seen = |sequence, expired: &Arc<Expired>| Seen {
             sequence,
-            expired_sequence,
+            expired: Arc::clone(expired),
         };
         let snapshots = Snapshots::default();
-        assert_eq!(snapshots.list(9), (vec![], 9));
-        assert_eq!(snapshots.add(|| moment(7, 2)), moment(7, 2));
-        snapshots.add(|| moment(7, 4));
-        snapshots.add(|| moment(3, 1));
-        snapshots.add_again(moment(7, 4));
-        assert_eq!(snapshots.list(9), (vec![3, 7], 1));
-        snapshots.remove(moment(3, 1));
-        snapshots.remove(moment(7, 4));
-        assert_eq!(snapshots.list(9), (vec![7], 2));
-        snapshots.remove(moment(7, 2));
-        assert_eq!(snapshots.list(9), (vec![7], 4));
-        snapshots.remove(moment(7, 4));
-        assert_eq!(snapshots.list(9), (vec![], 9));
+        assert_eq!(snapshots.list(0, 9), (vec![], 9));
+        assert_eq!(
+            snapshots
+                .add(|| seen(7, &some))
+                .in_keyspace(3)
+                .expired_sequence,
+            5
+        );
+        assert_eq!(snapshots.list(0, 9), (vec![7], 2));
+        snapshots.add(|| seen(7, &more));
+        snapshots.add(|| seen(3, &none));
+        snapshots.add_again(&seen(7, &more));
+        assert_eq!(snapshots.list(0, 9), (vec![3, 7], 0));
+        snapshots.remove(&seen(3, &none));
+        snapshots.remove(&seen(7, &more));
+        assert_eq!(snapshots.list(0, 9), (vec![7], 2));
+        assert_eq!(snapshots.list(3, 9), (vec![7], 5));
+        assert_eq!(snapshots.list(3, 1), (vec![7], 1));
+        snapshots.remove(&seen(7, &some));
+        assert_eq!(snapshots.list(0, 9), (vec![7], 4));
+        snapshots.remove(&seen(7, &more));
+        assert_eq!(snapshots.list(0, 9), (vec![], 9));
     }
 }

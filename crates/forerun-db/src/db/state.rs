@@ -1,4 +1,4 @@
-//! What a read looks at: memtables and runs, as they were at one moment.
+//! What a read looks at: memtables and runs of a keyspace, as they were at one moment.
 //!
 //! ```text
 //!   tables   [ takes writes ][ full ][ full ]      newest first      sequence numbers 91..   61..90   31..60
@@ -7,10 +7,11 @@
 //!
 //! A state never changes; another takes its place. It is replaced when a memtable is full, before the next one takes
 //! writes, and when a flush or a compaction has put runs in the place of what they were made of. So whoever holds one
-//! sees everything that was written before it was replaced, and holds the files and the memory that this takes.
+//! sees everything that was written before it was replaced, and holds the files and the memory that this takes. What came
+//! later went elsewhere: a read that loads the state first and the sequence number that it goes by second sees all up to
+//! that number, or up to where the state was replaced, and nothing in between.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 
@@ -19,6 +20,8 @@ use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig};
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::cursor::{LevelCursor, RunCursor};
+use crate::run::lookup::ReadContext;
+use crate::tree::catalog::KeyspaceRuns;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
 use crate::tree::merge::Merge;
@@ -27,20 +30,22 @@ use crate::versions::Versions;
 /// Memtables and runs.
 #[derive(Clone)]
 pub(super) struct State {
-    /// Newest first. There is at least one; the first takes writes.
+    /// Newest first; in the store's own keyspace there is at least one. The first takes writes, if any does.
     pub(super) tables: Vec<Arc<Table>>,
     pub(super) levels: Arc<Levels>,
     /// Deletions of ranges that cover something in the runs.
     pub(super) ranges: Arc<Ranges>,
     /// Everything up to this sequence number, all of it in runs, has expired.
     pub(super) expired_sequence: u64,
+    /// What lookups in runs go through.
+    pub(super) reading: ReadContext,
+    /// Whether the keyspace was dropped.
+    pub(super) is_dropped: bool,
 }
 
-/// A memtable, and where its share of the sequence numbers ends.
+/// A memtable, and the deletions of ranges beside it.
 pub(super) struct Table {
     pub(super) memtable: MemTable,
-    /// The last sequence number in it; the maximum while it takes writes.
-    last_sequence: AtomicU64,
     /// Deletions of ranges that were written with it; none until there is one.
     ranges: ArcSwapOption<Ranges>,
 }
@@ -49,7 +54,6 @@ impl Table {
     pub(super) fn new(config: MemTableConfig) -> Result<Table> {
         Ok(Table {
             memtable: MemTable::new(config)?,
-            last_sequence: AtomicU64::new(u64::MAX),
             ranges: ArcSwapOption::empty(),
         })
     }
@@ -69,30 +73,14 @@ impl Table {
     pub(super) fn ranges(&self) -> Option<Arc<Ranges>> {
         self.ranges.load_full()
     }
-
-    /// Notes that no more writes come. There are none under way.
-    pub(super) fn freeze(&self, last_sequence: u64) {
-        // Release: whoever sees a write to the next table, which comes after this, sees this too.
-        self.last_sequence.store(last_sequence, Ordering::Release);
-    }
-
-    pub(super) fn last_sequence(&self) -> u64 {
-        // Acquire: pairs with `freeze`. A reader that knows a sequence number of the next table got it from
-        // `Visible`, behind the write, behind `freeze`.
-        self.last_sequence.load(Ordering::Acquire)
-    }
 }
 
 impl State {
-    /// The table that takes writes, if the state is the current one.
-    pub(super) fn newest(&self) -> &Arc<Table> {
-        &self.tables[0]
-    }
-
-    /// Up to which sequence number a read of this state can go that wants all up to `sequence`: what came after the
-    /// state was replaced went elsewhere.
-    pub(super) fn cut(&self, sequence: u64) -> u64 {
-        sequence.min(self.newest().last_sequence())
+    /// Has other runs.
+    pub(super) fn take_runs(&mut self, runs: &KeyspaceRuns) {
+        self.levels = Arc::clone(&runs.levels);
+        self.ranges = Arc::clone(&runs.ranges);
+        self.expired_sequence = runs.expired_sequence;
     }
 
     /// Whether any range of keys was deleted that may matter.

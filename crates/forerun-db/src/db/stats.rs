@@ -1,17 +1,19 @@
 //! Counters, and what [`Db::stats`](crate::Db::stats) tells.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use forerun_core::Backing;
+
 use super::Inner;
+use super::space::Space;
 use super::write::Writer;
 use crate::cache::CacheStats;
 use crate::memtable::MemTableStats;
 use crate::tree::levels::Levels;
-use crate::tree::pick::pick;
 
 /// Sets of counters. Threads are spread over them, so that they seldom share a cache line.
 const SHARDS: usize = 16;
@@ -147,6 +149,35 @@ pub struct LevelStats {
     pub bytes: u64,
 }
 
+/// What a keyspace holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyspaceStats {
+    /// Its name; that of the store's own is empty.
+    pub name: String,
+    /// Entries in its memtables, deletions and older versions included.
+    pub memtable_entries: usize,
+    /// The memory they take, in bytes.
+    pub memtable_bytes: usize,
+    /// The levels of its tree of runs, down to the last one that holds a run.
+    pub levels: Vec<LevelStats>,
+}
+
+impl KeyspaceStats {
+    pub(super) fn of(space: &Space) -> KeyspaceStats {
+        let state = space.state.load();
+        let tables = || state.tables.iter().map(|table| table.memtable.stats());
+        let mut levels = Vec::new();
+        add_levels(&mut levels, &state.levels);
+        KeyspaceStats {
+            name: space.name().to_owned(),
+            memtable_entries: tables().map(|stats| stats.entries).sum(),
+            memtable_bytes: tables().map(|stats| stats.used_bytes).sum(),
+            levels,
+        }
+    }
+}
+
 /// How long writes were held up because flushes and compactions did not keep up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -163,14 +194,17 @@ pub struct BackPressure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Entries in the memtable that takes writes, deletions and older versions included, and the memory they take.
+    /// Entries in the memtable of the store's own keyspace that takes writes, deletions and older versions included, and
+    /// the memory they take.
     pub memtable: MemTableStats,
-    /// Memtables, full ones on their way to a run included.
+    /// Memtables, full ones on their way to a run and those of all keyspaces included.
     pub memtables: usize,
     /// Memory in use by all of them, in bytes.
     pub memtables_used_bytes: usize,
-    /// The levels of the tree of runs, down to the last one that holds a run.
+    /// The levels of the trees of runs of all keyspaces together, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
+    /// What each keyspace holds, the store's own first.
+    pub keyspaces: Vec<KeyspaceStats>,
     /// Pages in memory.
     pub cache: CacheStats,
     /// What flushes and compactions did.
@@ -205,17 +239,38 @@ impl Inner {
             Writer::Logged(commit) => (commit.counts(), commit.poison()),
             Writer::Unlogged { .. } => Default::default(),
         };
-        let state = self.state.load();
-        let tables = || state.tables.iter().map(|table| table.memtable.stats());
+        let spaces = self.spaces.load();
+        let keyspaces: Vec<_> = spaces
+            .iter()
+            .map(|space| KeyspaceStats::of(space))
+            .collect();
+        let mut levels = Vec::new();
+        let mut memtables = 0;
+        for space in spaces.iter() {
+            let state = space.state.load();
+            add_levels(&mut levels, &state.levels);
+            memtables += state.tables.len();
+        }
+        let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+        // There always is one.
+        let memtable = active.table(0).map(|table| table.memtable.stats());
+        drop(active);
         Stats {
-            memtable: state.newest().memtable.stats(),
-            memtables: state.tables.len(),
-            memtables_used_bytes: tables().map(|stats| stats.used_bytes).sum(),
-            levels: level_stats(&state.levels),
+            memtable: memtable.unwrap_or(MemTableStats {
+                entries: 0,
+                used_bytes: 0,
+                limit_bytes: 0,
+                height: 0,
+                backing: Backing::Heap,
+            }),
+            memtables,
+            memtables_used_bytes: keyspaces.iter().map(|of| of.memtable_bytes).sum(),
+            levels,
+            keyspaces,
             cache: self.cache.stats(),
             tree: self.tree_work(),
             // What is being compacted is still in the levels.
-            is_compaction_due: pick(&state.levels, &self.options.tree, &BTreeSet::new()).is_some(),
+            is_compaction_due: spaces.iter().any(|space| self.urgency_of(space) >= 1.0),
             back_pressure: self.counters.back_pressure(),
             background_failure: self.work.failure().map(|failure| failure.to_string()),
             last_sequence: self.visible.last(),
@@ -230,8 +285,7 @@ impl Inner {
     }
 }
 
-fn level_stats(levels: &Levels) -> Vec<LevelStats> {
-    let mut stats = Vec::new();
+fn add_levels(stats: &mut Vec<LevelStats>, levels: &Levels) {
     for (level, run) in levels.runs() {
         if stats.len() <= level {
             stats.resize(level + 1, LevelStats::default());
@@ -240,7 +294,6 @@ fn level_stats(levels: &Levels) -> Vec<LevelStats> {
         stats[level].entries += run.meta().entries;
         stats[level].bytes += run.meta().file_bytes;
     }
-    stats
 }
 
 impl fmt::Display for Stats {
@@ -267,6 +320,15 @@ impl fmt::Display for Stats {
             writeln!(
                 f,
                 "level {level}    {entries} entries in {runs} runs of {bytes} bytes"
+            )?;
+        }
+        for keyspace in self.keyspaces.iter().skip(1) {
+            let runs: usize = keyspace.levels.iter().map(|level| level.runs).sum();
+            let entries: u64 = keyspace.levels.iter().map(|level| level.entries).sum();
+            writeln!(
+                f,
+                "keyspace   {:?}: {} entries in memory, {entries} in {runs} runs",
+                keyspace.name, keyspace.memtable_entries
             )?;
         }
         if !self.levels.is_empty() {

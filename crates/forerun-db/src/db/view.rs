@@ -12,7 +12,8 @@ use arc_swap::Guard;
 
 use super::Inner;
 use super::iter::Iter;
-use super::snapshots::Moment;
+use super::snapshots::{Moment, Seen};
+use super::space::Space;
 use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::run::SearchKey;
@@ -23,45 +24,59 @@ use crate::{Error, Result, Values};
 /// Keys that are looked for in runs together. More in flight hide nothing more, and what they need lies on the stack.
 const RUN_BATCH: usize = 256;
 
-/// The store as of a moment.
+/// A keyspace as of a moment.
 pub(super) struct View<'a> {
     inner: &'a Inner,
+    space: &'a Arc<Space>,
     state: Guard<Arc<State>>,
     moment: Moment,
 }
 
 impl Inner {
     /// This moment, for a snapshot.
-    pub(super) fn now(&self) -> Moment {
-        View::now(self).moment
+    pub(super) fn now(&self) -> Seen {
+        Seen {
+            sequence: self.visible.last(),
+            expired: self.expired.load_full(),
+        }
     }
 }
 
 impl<'a> View<'a> {
-    /// The store as it is now.
-    pub(super) fn now(inner: &'a Inner) -> View<'a> {
+    /// A keyspace as it is now.
+    pub(super) fn now(inner: &'a Inner, space: &'a Arc<Space>) -> View<'a> {
         // The state first: were the number older than the state, a compaction between the two might have dropped
-        // versions that it needs. A number that is newer than the state is cut to what the state holds all of.
-        let state = inner.state.load();
+        // versions that it needs. What is newer than the state is not in it.
+        let state = space.state.load();
         let moment = Moment {
-            sequence: state.cut(inner.visible.last()),
+            sequence: inner.visible.last(),
             expired_sequence: state.expired_sequence,
         };
         View {
             inner,
+            space,
             state,
             moment,
         }
     }
 
-    /// The store as a live snapshot of this moment sees it.
-    pub(super) fn as_of(inner: &'a Inner, moment: Moment) -> View<'a> {
+    /// A keyspace as a live snapshot sees it.
+    pub(super) fn as_of(inner: &'a Inner, space: &'a Arc<Space>, seen: &Seen) -> View<'a> {
         // A state that is loaded after the snapshot was made has all that was visible then.
-        let state = inner.state.load();
+        let state = space.state.load();
         View {
             inner,
+            space,
             state,
-            moment,
+            moment: seen.in_keyspace(space.id()),
+        }
+    }
+
+    /// The same, if the keyspace was not dropped.
+    pub(super) fn checked(self) -> Result<View<'a>> {
+        match self.state.is_dropped {
+            true => Err(self.space.dropped()),
+            false => Ok(self),
         }
     }
 
@@ -85,7 +100,7 @@ impl<'a> View<'a> {
         lookup::get(
             &self.state.levels,
             key,
-            &self.inner.reading,
+            &self.state.reading,
             |found| match found {
                 Found::Value(value) => Some(value.to_vec()),
                 Found::Deleted | Found::Missing => None,
@@ -105,21 +120,24 @@ impl<'a> View<'a> {
             return self.multi_get_ranged(keys, values);
         }
         let mut missing = values.take_missing();
-        let (newest, older) = match self.state.tables.split_first() {
-            Some((newest, older)) => (&newest.memtable, older),
-            None => return,
+        let older = match self.state.tables.split_first() {
+            Some((newest, older)) => {
+                let sequence = self.moment.sequence;
+                let answer = |position: usize, lookup: Result<Lookup<'_>>| match lookup {
+                    Ok(Lookup::Value(value)) => values.set_found(position, value),
+                    Ok(Lookup::Deleted) => {}
+                    Ok(Lookup::Missing) => missing.push(position as u32),
+                    Err(error) => values.set_failed(position, error),
+                };
+                newest.memtable.multi_get(keys, sequence, strategy, answer);
+                older
+            }
+            // Nothing was written to the keyspace lately.
+            None => {
+                missing.extend(0..keys.len() as u32);
+                &[]
+            }
         };
-        newest.multi_get(
-            keys,
-            self.moment.sequence,
-            strategy,
-            |position, lookup| match lookup {
-                Ok(Lookup::Value(value)) => values.set_found(position, value),
-                Ok(Lookup::Deleted) => {}
-                Ok(Lookup::Missing) => missing.push(position as u32),
-                Err(error) => values.set_failed(position, error),
-            },
-        );
         for batch in missing.chunks_mut(RUN_BATCH) {
             self.look_below(keys, batch, older, strategy, values);
         }
@@ -135,12 +153,12 @@ impl<'a> View<'a> {
 
     /// The value of a key in a range that was deleted as of `cover`: only what is newer counts.
     fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
-        let mut versions = self.state.versions(&self.inner.order);
+        let mut versions = self.state.versions(self.space.order());
         versions.seek(key, self.moment.sequence)?;
         let gone = cover.max(self.moment.expired_sequence);
         let newest = versions.at().filter(|at| {
             let is_alive = at.sequence > gone && at.kind == Kind::Value;
-            is_alive && self.inner.order.compare(at.key, key).is_eq()
+            is_alive && self.space.order().compare(at.key, key).is_eq()
         });
         Ok(newest.map(|at| at.value.to_vec()))
     }
@@ -214,7 +232,7 @@ impl<'a> View<'a> {
         for (key, position) in batch.iter_mut().zip(&positions[..left]) {
             *key = self.search_key(keys[*position as usize].as_ref());
         }
-        let reading = &self.inner.reading;
+        let reading = &self.state.reading;
         lookup::multi_get(&self.state.levels, &batch[..left], reading, |i, found| {
             let position = positions[i] as usize;
             match found {
@@ -236,7 +254,7 @@ impl<'a> View<'a> {
             Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
-        let name = self.inner.options.comparator.name();
+        let name = self.space.comparator().name();
         if name == Bytewise.name() {
             self.iter(with_prefix, behind)
         } else if name == ReverseBytewise.name() {
@@ -249,9 +267,12 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
-        let inner = self.inner;
         let state = Arc::clone(&self.state);
-        Iter::new(state, &inner.order, self.moment, (start, end))
+        let iter = Iter::new(state, self.space.order(), self.moment, (start, end));
+        match self.state.is_dropped {
+            true => iter.failing(self.space.dropped()),
+            false => iter,
+        }
     }
 }
 

@@ -3,15 +3,21 @@
 //! Memory first: entries are drafted in the memtable before anything is logged, so that a write
 //! that does not fit leaves nothing in the log. Then the log, which gives sequence numbers; then
 //! the entries are linked under them; then they become visible. A memtable that is full makes way for another first.
+//!
+//! The operations of a batch are numbered as they stand, whatever their keyspaces, and become visible together.
 
 use std::cell::RefCell;
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use super::generation::{EMPTY_TABLE_BYTES, Generation};
+use super::space::Space;
+use super::state::Table;
 use super::{Commit, Inner};
+use crate::memtable::Prepared;
 use crate::ranges::RangeTombstone;
-use crate::{Durability, Error, Op, Result, WriteBatch};
+use crate::{Durability, Error, Op, Ops, Result, WriteBatch};
 
 /// Capacity that a thread keeps for encoding single writes.
 const KEPT_SCRATCH_BYTES: usize = 64 << 10;
@@ -50,18 +56,31 @@ impl Writer {
 }
 
 impl Inner {
-    pub(super) fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
+    pub(super) fn write_one(
+        &self,
+        space: &Arc<Space>,
+        op: Op<'_>,
+        durability: Durability,
+    ) -> Result<()> {
         // Encoded into memory that the thread keeps: a single write allocates nothing but its
         // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
         match &self.writer {
-            Writer::Unlogged { .. } => self
-                .apply(iter::once(op), 1, &[], false, durability)
-                .map(drop),
+            Writer::Unlogged { .. } => {
+                let part = Part {
+                    space,
+                    ops: iter::once((0, op)),
+                };
+                self.apply(part, 1, &[], false, durability).map(drop)
+            }
             Writer::Logged(_) => SCRATCH.with_borrow_mut(|scratch| {
                 scratch.clear();
-                scratch.push(op)?;
-                let written = self.apply(iter::once(op), 1, scratch.encoded(), false, durability);
+                scratch.push_in(space.id(), op)?;
+                let part = Part {
+                    space,
+                    ops: iter::once((0, op)),
+                };
+                let written = self.apply(part, 1, scratch.encoded(), false, durability);
                 if scratch.encoded().len() > KEPT_SCRATCH_BYTES {
                     scratch.clear();
                     scratch.shrink_to(KEPT_SCRATCH_BYTES);
@@ -78,13 +97,42 @@ impl Inner {
             }
             return Ok(self.visible.last());
         }
-        let (encoded, has_ranges) = (batch.encoded(), batch.has_ranges());
-        self.apply(batch.ops(), batch.len(), encoded, has_ranges, durability)
+        batch.check_store(self.number)?;
+        let (count, encoded, has_ranges) = (batch.len(), batch.encoded(), batch.has_ranges());
+        let spaces;
+        let space = match batch.keyspaces() {
+            [] => &self.own,
+            ids => {
+                spaces = self.spaces_of(ids)?;
+                match &spaces[..] {
+                    [space] => space,
+                    several => {
+                        return self.apply_across(batch, several, durability);
+                    }
+                }
+            }
+        };
+        let part = Part {
+            space,
+            ops: (0..).zip(batch.ops()),
+        };
+        self.apply(part, count, encoded, has_ranges, durability)
     }
 
+    fn spaces_of(&self, ids: &[u32]) -> Result<Vec<Arc<Space>>> {
+        let spaces = self.spaces.load();
+        let by_id = |id: &u32| {
+            spaces.by_id(*id).cloned().ok_or(Error::KeyspaceDropped {
+                name: format!("number {id}"),
+            })
+        };
+        ids.iter().map(by_id).collect()
+    }
+
+    /// Applies a batch of one keyspace.
     fn apply<'op>(
         &self,
-        ops: impl Iterator<Item = Op<'op>> + Clone,
+        part: Part<'_, impl Iterator<Item = (u64, Op<'op>)> + Clone>,
         count: usize,
         encoded: &[u8],
         has_ranges: bool,
@@ -92,30 +140,92 @@ impl Inner {
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
         if has_ranges {
-            self.check_ranges(&tombstones(ops.clone(), 0))?;
+            part.check_ranges()?;
         }
         self.slow_down(encoded.len());
-        loop {
-            // Held until the write is visible: a memtable is frozen when no write to it is under way.
-            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
-            let needed_bytes = match active.memtable.prepare(ops.clone()) {
-                Ok(prepared) => {
-                    let first_sequence = self.log(encoded, count, durability)?;
-                    let last_sequence = first_sequence + count as u64 - 1;
-                    prepared.publish(first_sequence);
-                    if has_ranges {
-                        let deleted = tombstones(ops.clone(), first_sequence);
-                        active.delete_ranges(&self.order, &deleted);
-                    }
-                    self.visible.publish(first_sequence, last_sequence);
-                    return Ok(last_sequence);
+        self.until_there_is_room(|active| {
+            let Some(table) = active.table(part.space.id()) else {
+                return Ok(Attempt::NoTable(part.space));
+            };
+            part.space.check_takes_writes()?;
+            let ops = part.ops.clone().map(|(_, op)| op);
+            let prepared = match table.memtable.prepare(ops) {
+                Ok(prepared) => prepared,
+                Err(Error::MemoryLimit { needed_bytes, .. }) => {
+                    return Ok(Attempt::NoRoom { needed_bytes });
                 }
-                Err(Error::MemoryLimit { needed_bytes, .. }) => needed_bytes,
                 Err(error) => return Err(error),
             };
-            let full = Arc::clone(&active);
-            drop(active);
-            self.make_room(&full, needed_bytes)?;
+            let needed_bytes = prepared.bytes();
+            if !active.take(needed_bytes) {
+                return Ok(Attempt::NoRoom { needed_bytes });
+            }
+            let logged = self.log(encoded, count, durability);
+            let first_sequence = logged.inspect_err(|_| active.give_back(needed_bytes))?;
+            let last_sequence = first_sequence + count as u64 - 1;
+            prepared.publish(first_sequence);
+            if has_ranges {
+                part.delete_ranges(table, first_sequence);
+            }
+            self.visible.publish(first_sequence, last_sequence);
+            Ok(Attempt::Done(last_sequence))
+        })
+    }
+
+    /// Applies a batch of several keyspaces.
+    fn apply_across(
+        &self,
+        batch: &WriteBatch,
+        spaces: &[Arc<Space>],
+        durability: Durability,
+    ) -> Result<u64> {
+        self.check_takes_writes(durability)?;
+        let parts: Vec<_> = spaces.iter().map(|space| Part::of(batch, space)).collect();
+        if batch.has_ranges() {
+            parts.iter().try_for_each(Part::check_ranges)?;
+        }
+        self.slow_down(batch.encoded().len());
+        self.until_there_is_room(|active| {
+            for Part { space, .. } in &parts {
+                if active.table(space.id()).is_none() {
+                    return Ok(Attempt::NoTable(space));
+                }
+                space.check_takes_writes()?;
+            }
+            let entries = match prepare(active, &parts)? {
+                Fits::Yes(entries) => entries,
+                Fits::No { needed_bytes } => return Ok(Attempt::NoRoom { needed_bytes }),
+            };
+            let logged = self.log(batch.encoded(), batch.len(), durability);
+            let first_sequence = logged.inspect_err(|_| active.give_back(entries.bytes))?;
+            let last_sequence = first_sequence + batch.len() as u64 - 1;
+            entries.publish(first_sequence, batch.has_ranges());
+            // Only now, and at once.
+            self.visible.publish(first_sequence, last_sequence);
+            Ok(Attempt::Done(last_sequence))
+        })
+    }
+
+    /// Tries to write to the generation that takes writes, and makes room until that succeeds.
+    fn until_there_is_room<'a>(
+        &self,
+        attempt: impl Fn(&Generation) -> Result<Attempt<'a>>,
+    ) -> Result<u64> {
+        loop {
+            // Held until the write is visible: a generation is frozen when no write to it is under way.
+            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            match attempt(&active)? {
+                Attempt::Done(last_sequence) => return Ok(last_sequence),
+                Attempt::NoTable(space) => {
+                    drop(active);
+                    self.add_table(space)?;
+                }
+                Attempt::NoRoom { needed_bytes } => {
+                    let full = active.number;
+                    drop(active);
+                    self.make_room(full, needed_bytes)?;
+                }
+            }
         }
     }
 
@@ -146,18 +256,6 @@ impl Inner {
         }
     }
 
-    /// Refuses ranges that end before they start, or are empty.
-    fn check_ranges(&self, deleted: &[RangeTombstone]) -> Result<()> {
-        let is_bad = |range: &&RangeTombstone| self.order.compare(&range.start, &range.end).is_ge();
-        match deleted.iter().find(is_bad) {
-            None => Ok(()),
-            Some(range) => Err(Error::EmptyRange {
-                start: range.start.clone(),
-                end: range.end.clone(),
-            }),
-        }
-    }
-
     pub(super) fn flush_wal(&self) -> Result<()> {
         self.check_takes_writes(Durability::Synced)?;
         match &self.writer {
@@ -181,19 +279,132 @@ impl Inner {
     }
 }
 
-/// The deletions of ranges among operations, the first of which has this sequence number.
-pub(super) fn tombstones<'op>(
-    ops: impl Iterator<Item = Op<'op>>,
-    first_sequence: u64,
-) -> Vec<RangeTombstone> {
-    let numbered = (first_sequence..).zip(ops);
-    let deleted = numbered.filter_map(|(sequence, op)| match op {
-        Op::DeleteRange { start, end } => Some(RangeTombstone {
-            start: start.to_vec(),
-            end: end.to_vec(),
-            sequence,
+/// How an attempt to write to a generation ended.
+enum Attempt<'a> {
+    /// With this sequence number, the last.
+    Done(u64),
+    /// The keyspace has no memtable in it yet.
+    NoTable(&'a Arc<Space>),
+    NoRoom {
+        needed_bytes: usize,
+    },
+}
+
+/// What of a batch is of one keyspace: operations, and their places in the batch.
+pub(super) struct Part<'a, I> {
+    pub(super) space: &'a Arc<Space>,
+    pub(super) ops: I,
+}
+
+impl<'a> Part<'a, ()> {
+    fn of(
+        batch: &'a WriteBatch,
+        space: &'a Arc<Space>,
+    ) -> Part<'a, impl Iterator<Item = (u64, Op<'a>)> + Clone> {
+        Part::of_ops(batch.ops(), space)
+    }
+
+    /// What of these operations is of a keyspace.
+    pub(super) fn of_ops<'op: 'a>(
+        ops: Ops<'op>,
+        space: &'a Arc<Space>,
+    ) -> Part<'a, impl Iterator<Item = (u64, Op<'op>)> + Clone> {
+        let id = space.id();
+        let ops = (0..).zip(ops.with_keyspaces());
+        let ops = ops.filter_map(move |(place, (of, op))| (of == id).then_some((place, op)));
+        Part { space, ops }
+    }
+}
+
+impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
+    /// The deletions of ranges, the first operation of the batch having this sequence number.
+    fn tombstones(&self, first_sequence: u64) -> Vec<RangeTombstone> {
+        let deleted = self.ops.clone().filter_map(|(place, op)| match op {
+            Op::DeleteRange { start, end } => Some(RangeTombstone {
+                start: start.to_vec(),
+                end: end.to_vec(),
+                sequence: first_sequence + place,
+            }),
+            Op::Put { .. } | Op::Delete { .. } => None,
+        });
+        deleted.collect()
+    }
+
+    /// Refuses ranges that end before they start, or are empty.
+    fn check_ranges(&self) -> Result<()> {
+        let order = self.space.order();
+        let is_bad = |range: &RangeTombstone| order.compare(&range.start, &range.end).is_ge();
+        match self.tombstones(0).into_iter().find(is_bad) {
+            None => Ok(()),
+            Some(RangeTombstone { start, end, .. }) => Err(Error::EmptyRange { start, end }),
+        }
+    }
+
+    /// Adds them to what is beside the memtable.
+    pub(super) fn delete_ranges(&self, table: &Table, first_sequence: u64) {
+        let deleted = self.tombstones(first_sequence);
+        if !deleted.is_empty() {
+            table.delete_ranges(self.space.order(), &deleted);
+        }
+    }
+}
+
+/// The parts of a batch, in memory and not yet visible.
+pub(super) struct Entries<'a, I> {
+    parts: Vec<(&'a Part<'a, I>, &'a Table, Prepared<'a>)>,
+    /// What was taken of the generation's memory.
+    bytes: usize,
+}
+
+/// Whether the parts of a batch fit into the memtables of a generation.
+pub(super) enum Fits<'a, I> {
+    Yes(Entries<'a, I>),
+    No { needed_bytes: usize },
+}
+
+/// Makes room for the parts of a batch in memtables that are there, for all or for none.
+pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
+    generation: &'a Generation,
+    parts: &'a [Part<'a, I>],
+) -> Result<Fits<'a, I>> {
+    let (mut prepared, mut bytes, mut fits) = (Vec::with_capacity(parts.len()), 0, true);
+    for part in parts {
+        let Some(table) = generation.table(part.space.id()) else {
+            continue;
+        };
+        match table.memtable.prepare(part.ops.clone().map(|(_, op)| op)) {
+            Ok(entries) => {
+                bytes += entries.bytes();
+                prepared.push((part, &**table, entries));
+            }
+            // The others all the same: it is their sum that there must be room for.
+            Err(Error::MemoryLimit { needed_bytes, .. }) => {
+                bytes += needed_bytes;
+                fits = false;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match fits && generation.take(bytes) {
+        true => Ok(Fits::Yes(Entries {
+            parts: prepared,
+            bytes,
+        })),
+        false => Ok(Fits::No {
+            needed_bytes: bytes + parts.len() * EMPTY_TABLE_BYTES,
         }),
-        Op::Put { .. } | Op::Delete { .. } => None,
-    });
-    deleted.collect()
+    }
+}
+
+impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
+    /// Links them, the first operation of the batch having this sequence number.
+    pub(super) fn publish(self, first_sequence: u64, has_ranges: bool) {
+        for (part, table, entries) in self.parts {
+            let places = part.ops.clone().map(|(place, _)| place);
+            entries.publish_as(places.map(|place| first_sequence + place));
+            if has_ranges {
+                part.delete_ranges(table, first_sequence);
+            }
+        }
+    }
 }

@@ -93,11 +93,22 @@ impl<'a> Prepared<'a> {
         self.entries == 0
     }
 
+    /// Bytes of the table's memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     /// Makes the entries visible to readers at `first_sequence` and above, the `i`th under the sequence number
     /// `first_sequence + i`. Sequence numbers start at 1, and no two entries of a memtable share one.
     ///
     /// Several threads may publish at once. When this returns, every search that starts later finds the entries.
     pub fn publish(self, first_sequence: u64) {
+        self.publish_as(first_sequence..);
+    }
+
+    /// [`publish`](Self::publish) where the entries are only some of a batch: each gets a number of its own, ascending.
+    /// There are as many numbers as entries, at least.
+    pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
         let prepared = ManuallyDrop::new(self);
         let list = prepared.list;
         let mut next = prepared.first;
@@ -107,7 +118,7 @@ impl<'a> Prepared<'a> {
             next = unsafe { node.link(0) }.load().next;
             Some(node)
         });
-        let insertions = nodes.zip(first_sequence..).map(|(node, sequence)| {
+        let insertions = nodes.zip(sequences).map(|(node, sequence)| {
             // SAFETY: the node was drafted in this list's arena by `new` and is handed on by the chain once,
             // and `self` is consumed; the caller numbers entries uniquely.
             unsafe { list.insert(node, sequence) }

@@ -52,39 +52,10 @@ impl Run {
         order: KeyOrder,
         cache: &Arc<PageCache>,
     ) -> Result<Run> {
-        let opened = io.open(path, OpenMode::Read);
-        let file = opened.map_err(|error| Error::io("open", path, error))?;
-        let len = file.len().map_err(|error| Error::io("read", path, error))?;
+        let (file, footer, meta) = read_ends(io, path)?;
         let corrupt =
             |offset: u64| move |reason: &'static str| Error::corrupt_file(path, offset, reason);
-        let footer_offset = len
-            .checked_sub(FOOTER_BYTES as u64)
-            .filter(|offset| *offset >= HEADER_BYTES as u64)
-            .ok_or_else(|| corrupt(len)("the file is too short to be a run"))?;
-        let (mut head, mut foot) = ([0; HEADER_BYTES], [0; FOOTER_BYTES]);
-        read_exact(&*file, path, footer_offset, &mut foot)?;
-        read_exact(&*file, path, 0, &mut head)?;
-        let (footer, checksum) =
-            Footer::decode(&foot, footer_offset).map_err(corrupt(footer_offset))?;
-        check_header(&head, footer.salt).map_err(corrupt(0))?;
-
-        let part = |from: u64, to: u64| -> Result<Vec<u8>> {
-            let len = usize::try_from(to - from).map_err(|_| corrupt(from)("it is too large"))?;
-            let mut bytes = zeros(len)?;
-            read_exact(&*file, path, from, &mut bytes)?;
-            Ok(bytes)
-        };
-        let (from, to) = (footer.meta_offset, footer_offset);
-        let bytes = part(from, to)?;
-        let meta = plain_bytes(footer.salt, from, &bytes).and_then(RunMeta::decode);
-        let mut meta = meta.map_err(corrupt(from))?;
-        meta.file_bytes = len;
-        meta.checksum = checksum;
-        if meta.pages() != footer.pages {
-            return Err(corrupt(from)(
-                "the run's description contradicts its footer",
-            ));
-        }
+        let part = |from: u64, to: u64| read_part(&*file, path, from, to);
         check_comparator(path, &meta.comparator, &order)?;
 
         let (from, to) = (footer.filter_offset, footer.meta_offset);
@@ -116,6 +87,14 @@ impl Run {
             _charge: charge,
             obsolete_in: OnceLock::new(),
         })
+    }
+
+    /// What the run in a file says of itself, whatever its order.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for the order.
+    pub(crate) fn read_meta(io: &dyn Io, path: &Path) -> Result<RunMeta> {
+        read_ends(io, path).map(|(_, _, meta)| meta)
     }
 
     /// What the run says of itself.
@@ -249,6 +228,45 @@ impl Run {
     pub(crate) fn corrupt(&self, offset: u64, reason: &'static str) -> Error {
         Error::corrupt_file(&self.path, offset, reason)
     }
+}
+
+/// Opens the file of a run and reads its ends: the footer, the header, and what the run says of itself.
+fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMeta)> {
+    let opened = io.open(path, OpenMode::Read);
+    let file = opened.map_err(|error| Error::io("open", path, error))?;
+    let len = file.len().map_err(|error| Error::io("read", path, error))?;
+    let corrupt =
+        |offset: u64| move |reason: &'static str| Error::corrupt_file(path, offset, reason);
+    let footer_offset = len
+        .checked_sub(FOOTER_BYTES as u64)
+        .filter(|offset| *offset >= HEADER_BYTES as u64)
+        .ok_or_else(|| corrupt(len)("the file is too short to be a run"))?;
+    let (mut head, mut foot) = ([0; HEADER_BYTES], [0; FOOTER_BYTES]);
+    read_exact(&*file, path, footer_offset, &mut foot)?;
+    read_exact(&*file, path, 0, &mut head)?;
+    let (footer, checksum) =
+        Footer::decode(&foot, footer_offset).map_err(corrupt(footer_offset))?;
+    check_header(&head, footer.salt).map_err(corrupt(0))?;
+    let (from, to) = (footer.meta_offset, footer_offset);
+    let bytes = read_part(&*file, path, from, to)?;
+    let meta = plain_bytes(footer.salt, from, &bytes).and_then(RunMeta::decode);
+    let mut meta = meta.map_err(corrupt(from))?;
+    meta.file_bytes = len;
+    meta.checksum = checksum;
+    if meta.pages() != footer.pages {
+        return Err(corrupt(from)(
+            "the run's description contradicts its footer",
+        ));
+    }
+    Ok((file, footer, meta))
+}
+
+/// Reads a part of a file that is to be held in memory.
+fn read_part(file: &dyn IoFile, path: &Path, from: u64, to: u64) -> Result<Vec<u8>> {
+    let too_large = |_| Error::corrupt_file(path, from, "it is too large");
+    let mut bytes = zeros(usize::try_from(to - from).map_err(too_large)?)?;
+    read_exact(file, path, from, &mut bytes)?;
+    Ok(bytes)
 }
 
 impl Drop for Run {

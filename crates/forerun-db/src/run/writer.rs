@@ -230,7 +230,6 @@ impl RunWriter {
     }
 
     /// Notes the keyspace that it is written for.
-    #[expect(dead_code, reason = "runs are of one keyspace so far")]
     pub(crate) fn note_keyspace(&mut self, id: u32, name: &str) {
         self.meta.keyspace = id;
         self.meta.keyspace_name = name.to_owned();

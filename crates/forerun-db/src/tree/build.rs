@@ -31,6 +31,8 @@ pub(crate) struct Build<'a> {
     pub(crate) order: &'a KeyOrder,
     /// Name of the order.
     pub(crate) comparator: &'a str,
+    /// Number and name of the keyspace.
+    pub(crate) keyspace: (u32, &'a str),
     pub(crate) cache: &'a Arc<PageCache>,
     pub(crate) options: RunOptions,
     /// Bytes at which the next run is begun; `u64::MAX`: there is one run.
@@ -145,11 +147,14 @@ fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Result<RunWrit
     let number = build.numbers.take();
     let path = run::path(build.dir, number);
     written.push((number, path.clone()));
-    RunWriter::create(
+    let mut writer = RunWriter::create(
         build.io,
         &path,
         build.order,
         build.comparator,
         build.options,
-    )
+    )?;
+    let (id, name) = build.keyspace;
+    writer.note_keyspace(id, name);
+    Ok(writer)
 }

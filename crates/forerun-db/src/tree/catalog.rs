@@ -1,14 +1,15 @@
-//! The runs of an open store, in memory and as the manifest on disk names them.
+//! The runs of an open store, of all its keyspaces, in memory and as the manifest on disk names them.
 //!
 //! ```text
-//!   install(edit):   levels ──edit──> new levels ──> MANIFEST, durably ──> removed runs: marked obsolete
-//!                                                        │ fails
-//!                                                        └──> levels stay; added runs: kept until a manifest is written
+//!   install(edits):  levels ──edits──> new levels ──> MANIFEST, durably ──> removed runs: marked obsolete
+//!   create, drop                                          │ fails
+//!                                                         └──> levels stay; added runs: kept until a manifest is written
 //! ```
 //!
 //! A run's file is removed when two things have come to pass: a manifest without it is durable, and the last reader
 //! has let go of it. The first marks the run, the second is its drop, which removes the file of a run that is marked.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
-use crate::tree::manifest::{self, Manifest, RunRecord};
-use crate::{Error, Result};
+use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
+use crate::{Error, MAX_KEYSPACES, Options, Result};
 
 /// What is true of the runs. One thread changes it at a time.
 #[derive(Debug)]
@@ -30,22 +31,34 @@ pub(crate) struct Catalog {
     dir: PathBuf,
     /// As on disk, unless the last writing of it failed.
     manifest: Manifest,
-    levels: Arc<Levels>,
-    ranges: Arc<Ranges>,
+    /// Of each keyspace of the manifest, in its order.
+    runs: Vec<KeyspaceRuns>,
     numbers: Arc<RunNumbers>,
     /// Runs of edits whose manifest could not be written: it may be on disk all the same.
     in_doubt: Vec<Arc<Run>>,
 }
 
+/// The runs of a keyspace, and what of them is deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyspaceRuns {
+    pub(crate) levels: Arc<Levels>,
+    /// The deletions of ranges that cover something in the runs.
+    pub(crate) ranges: Arc<Ranges>,
+    /// Everything up to this sequence number has expired.
+    pub(crate) expired_sequence: u64,
+}
+
 /// How far the log is in runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Logged {
     /// Everything up to this sequence number is.
     pub(crate) flushed_sequence: u64,
     /// The first segment of the log with anything that is not.
     pub(crate) first_segment: u64,
-    /// By when, in seconds since 1970, all of that was written, if that is to be noted.
-    pub(crate) written_by: Option<u64>,
+    /// By when, in seconds since 1970, all of that was written.
+    pub(crate) written_by: u64,
+    /// The keyspaces for which that is noted: those whose entries expire.
+    pub(crate) expiring: Vec<u32>,
 }
 
 /// Notes of times that are kept: when there are more, every other one goes.
@@ -56,20 +69,20 @@ impl Catalog {
     /// gets a manifest.
     ///
     /// # Errors
-    /// [`Error::CorruptFile`]: the manifest is damaged or lost, or a run is damaged, missing, or another one. Nothing
-    /// is removed or changed then.
+    /// [`Error::CorruptFile`]: the manifest is damaged or lost, or a run is damaged, missing, or another one.
+    /// [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]: the options have not the comparator of a keyspace.
+    /// Nothing is removed or changed then.
     pub(crate) fn open(
         io: &Arc<dyn Io>,
         dir: &Path,
-        order: &KeyOrder,
-        comparator: &str,
+        options: &Options,
         cache: &Arc<PageCache>,
     ) -> Result<Catalog> {
         let found = run_files(&**io, dir)?;
         let manifest = match Manifest::read(&**io, dir)? {
             Some(manifest) => manifest,
             None if found.is_empty() => {
-                let manifest = Manifest::new(comparator);
+                let manifest = Manifest::new(options.comparator.name());
                 manifest.write(&**io, dir)?;
                 manifest
             }
@@ -78,7 +91,16 @@ impl Catalog {
                 return Err(Error::corrupt_file(&dir.join(manifest::NAME), 0, reason));
             }
         };
-        let levels = open_levels(&**io, dir, &manifest, order, comparator, cache)?;
+        let mut runs = Vec::new();
+        for keyspace in &manifest.keyspaces {
+            let order = options.order_of(dir, &keyspace.name, &keyspace.comparator)?;
+            let levels = open_levels(&**io, dir, keyspace, &order, cache)?;
+            runs.push(KeyspaceRuns {
+                levels: Arc::new(levels),
+                ranges: Arc::new(Ranges::new(order, keyspace.ranges.clone())),
+                expired_sequence: keyspace.expired_sequence,
+            });
+        }
         let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
         for number in found.iter().filter(|number| !is_named(number)) {
             let path = run::path(dir, *number);
@@ -89,24 +111,25 @@ impl Catalog {
             io: Arc::clone(io),
             dir: dir.to_owned(),
             numbers: Arc::new(RunNumbers::new(manifest.next_run)),
-            ranges: Arc::new(Ranges::new(
-                order.clone(),
-                manifest.keyspaces[0].ranges.clone(),
-            )),
-            levels: Arc::new(levels),
+            runs,
             manifest,
             in_doubt: Vec::new(),
         })
     }
 
-    /// The runs.
-    pub(crate) fn levels(&self) -> &Arc<Levels> {
-        &self.levels
+    /// The keyspaces: their ids, names, and comparators.
+    pub(crate) fn keyspaces(&self) -> &[Keyspace] {
+        &self.manifest.keyspaces
     }
 
-    /// The deletions of ranges that cover something in the runs.
-    pub(crate) fn ranges(&self) -> &Arc<Ranges> {
-        &self.ranges
+    /// A number above those of all keyspaces that there ever were.
+    pub(crate) fn next_keyspace(&self) -> u32 {
+        self.manifest.next_keyspace
+    }
+
+    /// The runs of a keyspace; `None` if there is none of this number any more.
+    pub(crate) fn runs_of(&self, keyspace: u32) -> Option<&KeyspaceRuns> {
+        self.runs.get(self.place(keyspace)?)
     }
 
     /// Numbers for new runs.
@@ -114,129 +137,188 @@ impl Catalog {
         &self.numbers
     }
 
-    /// How far the log is in runs.
-    pub(crate) fn logged(&self) -> Logged {
-        Logged {
-            flushed_sequence: self.manifest.flushed_sequence,
-            first_segment: self.manifest.first_segment,
-            written_by: None,
-        }
+    /// Everything up to this sequence number is in runs.
+    pub(crate) fn flushed_sequence(&self) -> u64 {
+        self.manifest.flushed_sequence
     }
 
-    /// Everything up to this sequence number has expired.
-    pub(crate) fn expired_sequence(&self) -> u64 {
-        self.manifest.keyspaces[0].expired_sequence
+    /// The first segment of the log with anything that is not.
+    pub(crate) fn first_segment(&self) -> u64 {
+        self.manifest.first_segment
     }
 
-    /// Up to which sequence number everything was written by a time, in seconds since 1970, as far as is noted.
-    pub(crate) fn written_by(&self, time: u64) -> u64 {
-        let times = &self.manifest.keyspaces[0].times;
+    /// Up to which sequence number everything in a keyspace was written by a time, in seconds since 1970, as far as is
+    /// noted.
+    pub(crate) fn written_by(&self, keyspace: u32, time: u64) -> u64 {
+        let Some(place) = self.place(keyspace) else {
+            return 0;
+        };
+        let times = &self.manifest.keyspaces[place].times;
         let notes = times.partition_point(|(noted, _)| *noted <= time);
         times[..notes].last().map_or(0, |(_, sequence)| *sequence)
     }
 
-    /// Makes a change of the runs durable and returns the levels after it, which the caller shows to readers. With
-    /// `logged`, it also notes how far the log is in runs.
+    fn place(&self, keyspace: u32) -> Option<usize> {
+        place(&self.manifest, keyspace)
+    }
+
+    /// Makes changes of the runs of some keyspaces durable, all or none; the caller shows them to readers. With
+    /// `logged`, it also notes how far the log is in runs. What was written for a keyspace that was dropped meanwhile is
+    /// removed.
     ///
     /// # Errors
     /// [`Error::Io`]: nothing has changed as far as this process is concerned, and the store goes on without it. Which
     /// of the two manifests is on disk is open until the next change, and every file that either names is there.
-    pub(crate) fn install(&mut self, edit: &Edit, logged: Option<Logged>) -> Result<Arc<Levels>> {
-        let levels = Arc::new(self.levels.edit(edit));
-        debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
+    pub(crate) fn install(&mut self, edits: &[(u32, Edit)], logged: Option<&Logged>) -> Result<()> {
         let mut manifest = self.manifest.clone();
-        manifest.next_run = self.numbers.next();
+        let mut runs = self.runs.clone();
         if let Some(logged) = logged {
             manifest.flushed_sequence = logged.flushed_sequence;
             manifest.first_segment = logged.first_segment;
-        }
-        let keyspace = &mut manifest.keyspaces[0];
-        keyspace.levels = levels.records();
-        keyspace.expired_sequence = keyspace.expired_sequence.max(edit.expired_sequence);
-        keyspace.ranges.extend_from_slice(&edit.ranges);
-        keyspace.ranges.retain(|range| levels.needs(range));
-        if let Some(logged) = logged {
-            // A clock that was put back must not make the notes go back.
-            let last = keyspace.times.last().map_or(0, |(time, _)| *time);
-            if let Some(time) = logged.written_by.filter(|time| *time >= last) {
-                keyspace.times.push((time, logged.flushed_sequence));
-                if keyspace.times.len() > MOST_TIMES {
-                    let mut is_kept = false;
-                    keyspace.times.retain(|_| {
-                        is_kept = !is_kept;
-                        is_kept
-                    });
+            for keyspace in &logged.expiring {
+                if let Some(place) = place(&manifest, *keyspace) {
+                    note_time(&mut manifest.keyspaces[place].times, logged);
                 }
             }
         }
+        for (keyspace, edit) in edits {
+            let Some(place) = place(&manifest, *keyspace) else {
+                let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
+                added.for_each(|run| run.remove_when_dropped(&self.io));
+                continue;
+            };
+            runs[place].edit(edit, &mut manifest.keyspaces[place]);
+        }
+        self.replace(manifest, runs, edits)
+    }
+
+    /// Adds a keyspace, durably, and returns its number.
+    ///
+    /// # Errors
+    /// [`Error::TooManyKeyspaces`]; [`Error::Io`], as [`install`](Self::install).
+    pub(crate) fn create(&mut self, name: &str, comparator: &str, order: &KeyOrder) -> Result<u32> {
+        let mut manifest = self.manifest.clone();
+        let id = manifest.next_keyspace;
+        if manifest.keyspaces.len() >= MAX_KEYSPACES || id == u32::MAX {
+            return Err(Error::TooManyKeyspaces {
+                name: name.to_owned(),
+                limit: MAX_KEYSPACES,
+            });
+        }
+        manifest.next_keyspace = id + 1;
+        manifest.keyspaces.push(Keyspace::new(id, name, comparator));
+        let mut runs = self.runs.clone();
+        runs.push(KeyspaceRuns {
+            levels: Arc::new(Levels::with_runs(order.clone(), [])),
+            ranges: Arc::new(Ranges::new(order.clone(), Vec::new())),
+            expired_sequence: 0,
+        });
+        self.replace(manifest, runs, &[]).map(|()| id)
+    }
+
+    /// Removes a keyspace, durably, with all of its runs: their files go with their last readers.
+    ///
+    /// # Errors
+    /// As [`install`](Self::install).
+    pub(crate) fn drop_keyspace(&mut self, keyspace: u32) -> Result<()> {
+        let (mut manifest, mut runs) = (self.manifest.clone(), self.runs.clone());
+        if let Some(place) = self.place(keyspace).filter(|place| *place > 0) {
+            manifest.keyspaces.remove(place);
+            runs.remove(place);
+        }
+        self.replace(manifest, runs, &[])
+    }
+
+    /// Puts another manifest and other runs in the place of these. `edits` led there.
+    fn replace(
+        &mut self,
+        mut manifest: Manifest,
+        runs: Vec<KeyspaceRuns>,
+        edits: &[(u32, Edit)],
+    ) -> Result<()> {
+        manifest.next_run = self.numbers.next();
         if let Err(error) = manifest.write(&*self.io, &self.dir) {
-            let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
-            // A run that only changes its level is named by both.
-            let added = added.filter(|run| !edit.removed.contains(&run.number()));
-            self.in_doubt.extend(added.cloned());
+            for (_, edit) in edits {
+                let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
+                // A run that only changes its level is named by both.
+                let added = added.filter(|run| !edit.removed.contains(&run.number()));
+                self.in_doubt.extend(added.cloned());
+            }
             return Err(error);
         }
-        let is_named = |number: u64| levels.runs().any(|(_, run)| run.number() == number);
-        let removed = self
-            .levels
-            .runs()
-            .map(|(_, run)| run)
-            .filter(|run| edit.removed.contains(&run.number()));
-        for run in removed
-            .chain(&self.in_doubt)
-            .filter(|run| !is_named(run.number()))
-        {
+        let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
+        let before = self.runs.iter().flat_map(|runs| runs.levels.runs());
+        let before = before.map(|(_, run)| run).chain(&self.in_doubt);
+        for run in before.filter(|run| !named.contains(&run.number())) {
             run.remove_when_dropped(&self.io);
         }
         self.in_doubt.clear();
-        if manifest.keyspaces[0].ranges != self.ranges.tombstones() {
-            let ranges = manifest.keyspaces[0].ranges.clone();
-            self.ranges = Arc::new(Ranges::new(levels.order().clone(), ranges));
-        }
         self.manifest = manifest;
-        self.levels = Arc::clone(&levels);
-        Ok(levels)
+        self.runs = runs;
+        Ok(())
     }
 
     /// Copies the store as it is now to a directory that is not there yet, or empty. As long as this is borrowed,
     /// nothing that it needs goes away but by the caller: segments of the log from
-    /// [`first_segment`](Logged::first_segment) on must stay.
+    /// [`first_segment`](Self::first_segment) on must stay.
     ///
     /// # Errors
     /// As [`checkpoint`].
     pub(crate) fn checkpoint(&self, into: &Path, log: &LogEnd) -> Result<()> {
-        checkpoint(
-            &*self.io,
-            &self.dir,
-            into,
-            &self.manifest,
-            &self.levels,
-            log,
-        )
+        checkpoint(&*self.io, &self.dir, into, &self.manifest, log)
     }
 }
 
-/// Opens the runs that a manifest names.
+impl KeyspaceRuns {
+    /// Makes a change, here and in the manifest.
+    fn edit(&mut self, edit: &Edit, keyspace: &mut Keyspace) {
+        let levels = self.levels.edit(edit);
+        debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
+        keyspace.levels = levels.records();
+        keyspace.expired_sequence = keyspace.expired_sequence.max(edit.expired_sequence);
+        keyspace.ranges.extend_from_slice(&edit.ranges);
+        keyspace.ranges.retain(|range| levels.needs(range));
+        if keyspace.ranges != self.ranges.tombstones() {
+            let ranges = Ranges::new(levels.order().clone(), keyspace.ranges.clone());
+            self.ranges = Arc::new(ranges);
+        }
+        self.levels = Arc::new(levels);
+        self.expired_sequence = keyspace.expired_sequence;
+    }
+}
+
+/// Where a keyspace stands in a manifest.
+fn place(manifest: &Manifest, keyspace: u32) -> Option<usize> {
+    let by_id = |of: &Keyspace| of.id.cmp(&keyspace);
+    manifest.keyspaces.binary_search_by(by_id).ok()
+}
+
+fn note_time(times: &mut Vec<(u64, u64)>, logged: &Logged) {
+    // A clock that was put back must not make the notes go back.
+    let last = times.last().map_or(0, |(time, _)| *time);
+    if logged.written_by < last {
+        return;
+    }
+    times.push((logged.written_by, logged.flushed_sequence));
+    if times.len() > MOST_TIMES {
+        let mut is_kept = false;
+        times.retain(|_| {
+            is_kept = !is_kept;
+            is_kept
+        });
+    }
+}
+
+/// Opens the runs of a keyspace that a manifest names.
 pub(crate) fn open_levels(
     io: &dyn Io,
     dir: &Path,
-    manifest: &Manifest,
+    keyspace: &Keyspace,
     order: &KeyOrder,
-    comparator: &str,
     cache: &Arc<PageCache>,
 ) -> Result<Levels> {
     let path = dir.join(manifest::NAME);
     let corrupt = |reason: String| Err(Error::corrupt_file(&path, 0, reason));
-    let [keyspace] = &manifest.keyspaces[..] else {
-        return corrupt("it has several keyspaces, which this release does not read".into());
-    };
-    if keyspace.comparator != comparator {
-        return Err(Error::ComparatorMismatch {
-            path: dir.to_owned(),
-            stored: keyspace.comparator.clone(),
-            given: comparator.to_owned(),
-        });
-    }
     let mut runs = Vec::new();
     for (level, records) in keyspace.levels.iter().enumerate() {
         for named in records {

@@ -16,7 +16,6 @@ use std::path::Path;
 
 use crate::io::{Io, OpenMode, copy_bytes, link_or_copy, read_all};
 use crate::store_dir::{self, write_whole};
-use crate::tree::levels::Levels;
 use crate::tree::manifest::Manifest;
 use crate::wal::closed::{self, Closed};
 use crate::wal::segment;
@@ -42,7 +41,6 @@ pub(crate) fn checkpoint(
     dir: &Path,
     into: &Path,
     manifest: &Manifest,
-    levels: &Levels,
     log: &LogEnd,
 ) -> Result<()> {
     match io.create_dir(into) {
@@ -58,7 +56,7 @@ pub(crate) fn checkpoint(
         }
         created => created.map_err(|error| Error::io("create", into, error))?,
     }
-    let copied = fill(io, dir, into, manifest, levels, log);
+    let copied = fill(io, dir, into, manifest, log);
     if copied.is_err() {
         // FORMAT first: without it the rest is no store.
         let _ = io.remove(&into.join(store_dir::FORMAT));
@@ -69,17 +67,10 @@ pub(crate) fn checkpoint(
     copied
 }
 
-fn fill(
-    io: &dyn Io,
-    dir: &Path,
-    into: &Path,
-    manifest: &Manifest,
-    levels: &Levels,
-    log: &LogEnd,
-) -> Result<()> {
-    for (_, run) in levels.runs() {
-        let to = run::path(into, run.number());
-        link_or_copy(io, run.path(), &to).map_err(|error| Error::io("link", run.path(), error))?;
+fn fill(io: &dyn Io, dir: &Path, into: &Path, manifest: &Manifest, log: &LogEnd) -> Result<()> {
+    for run in manifest.runs() {
+        let (from, to) = (run::path(dir, run.number), run::path(into, run.number));
+        link_or_copy(io, &from, &to).map_err(|error| Error::io("link", &from, error))?;
     }
     for (number, len) in &log.segments {
         let (from, to) = (segment::path(dir, *number), segment::path(into, *number));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::world::{DIR, KEYS, World, check_reads, grown, open, prepare_again};
+use super::world::{DIR, KEYS, World, check_reads, grown, open, prepare_again, store_options};
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
 use crate::run;
@@ -27,7 +27,7 @@ impl World {
         verify_levels(
             &self.io,
             dir,
-            self.catalog.levels(),
+            std::slice::from_ref(self.levels()),
             &self.cache,
             &self.stop,
         )
@@ -36,16 +36,12 @@ impl World {
 
     /// Repairs what is on disk, as another process would.
     fn repair(&self) -> Result<Repaired> {
-        self.with_build(self.options.run_bytes, repair)
+        let options = store_options(&self.order, self.options);
+        self.with_build(self.options.run_bytes, |build| repair(build, &options))
     }
 
     fn run_path(&self, place: usize) -> std::path::PathBuf {
-        let runs: Vec<u64> = self
-            .catalog
-            .levels()
-            .runs()
-            .map(|(_, run)| run.number())
-            .collect();
+        let runs: Vec<u64> = self.levels().runs().map(|(_, run)| run.number()).collect();
         run::path(Path::new(DIR), runs[place % runs.len()])
     }
 
@@ -60,8 +56,8 @@ impl World {
 
     /// What the store that is on disk has, by key.
     fn found(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
-        let catalog = open(&self.io, &self.order, self.comparator, &self.cache).unwrap();
-        let levels = catalog.levels();
+        let catalog = open(&self.io, &self.order, &self.cache).unwrap();
+        let levels = &catalog.runs_of(0).unwrap().levels;
         let contents: BTreeMap<u64, Vec<Held>> = levels
             .runs()
             .map(|(_, run)| (run.number(), all_of(&mut RunCursor::new(run)).unwrap()))
@@ -88,7 +84,7 @@ fn a_sound_store_verifies_and_everything_in_it_is_counted() {
     for is_reverse in [false, true] {
         let world = grown(is_reverse);
         let verified = world.verify();
-        let levels = world.catalog.levels();
+        let levels = world.levels();
         assert!(verified.problems.is_empty(), "{:?}", verified.problems);
         assert_eq!(verified.runs as usize, levels.run_count());
         let sum = |of: fn(&run::RunMeta) -> u64| {
@@ -106,7 +102,7 @@ fn any_changed_byte_of_a_run_is_found_and_named() {
     let world = grown(false);
     let path = world.run_path(0);
     let number = run::number(path.file_name().unwrap().to_str().unwrap());
-    let levels = world.catalog.levels();
+    let levels = world.levels();
     let (_, run) = levels
         .runs()
         .find(|(_, run)| Some(run.number()) == number)
@@ -438,14 +434,12 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
 fn a_checkpoint_has_every_run_and_holds_none() {
     let (world, log) = with_log(grown(false));
     let before: Vec<usize> = world
-        .catalog
         .levels()
         .runs()
         .map(|(_, run)| Arc::strong_count(run))
         .collect();
     world.catalog.checkpoint(Path::new("/copy"), &log).unwrap();
     let after: Vec<usize> = world
-        .catalog
         .levels()
         .runs()
         .map(|(_, run)| Arc::strong_count(run))

@@ -37,7 +37,9 @@ pub fn describe(path: impl AsRef<Path>, options: &Options, what: Described) -> R
     let place = Place::open(&io, path, options)?;
     let open = |number: u64| {
         let file = run::path(path, number);
-        Run::open(&*io, &file, number, place.order.clone(), &place.cache)
+        let meta = Run::read_meta(&*io, &file)?;
+        let order = options.order_of(path, &meta.keyspace_name, &meta.comparator)?;
+        Run::open(&*io, &file, number, order, &place.cache)
     };
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -137,6 +139,11 @@ fn write_run(text: &mut String, run: &Run) -> std::fmt::Result {
         meta.file_bytes
     )?;
     writeln!(text, "checksum       {:016x}", meta.checksum)?;
+    writeln!(
+        text,
+        "keyspace       {} {:?}",
+        meta.keyspace, meta.keyspace_name
+    )?;
     writeln!(text, "comparator     {}", meta.comparator)?;
     writeln!(
         text,

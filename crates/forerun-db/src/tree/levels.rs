@@ -82,6 +82,11 @@ impl Levels {
         free.count().saturating_sub(1)
     }
 
+    /// The same order, without a run.
+    pub(crate) fn without_runs(&self) -> Levels {
+        Levels::with_runs(self.order.clone(), [])
+    }
+
     /// The levels after a change.
     pub(crate) fn edit(&self, edit: &Edit) -> Levels {
         if !edit.ingested.is_empty() {

@@ -71,7 +71,7 @@ proptest! {
                         world.snapshots.remove(which);
                     }
                 }
-                Step::Hold => world.readers.push(Arc::clone(world.catalog.levels())),
+                Step::Hold => world.readers.push(Arc::clone(world.levels())),
                 Step::LetGo => world.readers.clear(),
                 Step::Reopen => {
                     let io = world.io.crash(0);
@@ -89,7 +89,7 @@ fn levels_come_to_their_targets_and_stay_there() {
     while world.compact(&BTreeSet::new()).unwrap() {
         world.check();
     }
-    let levels = world.catalog.levels();
+    let levels = world.levels();
     let targets = Targets::new(levels, &world.options);
     assert!(levels.level(0).runs().len() < world.options.level0_runs);
     assert!(targets.base < LEVELS - 1, "{targets:?}");
@@ -121,7 +121,7 @@ fn after_a_full_compaction_there_is_one_version_a_key_and_no_deletion() {
     world.flush().unwrap();
     world.compact_all().unwrap();
     world.check();
-    let levels = world.catalog.levels();
+    let levels = world.levels();
     let entries: u64 = levels.runs().map(|(_, run)| run.meta().entries).sum();
     assert_eq!(entries as usize, world.expected(world.sequence).len());
     assert!(
@@ -137,14 +137,13 @@ fn ascending_writes_are_moved_and_not_rewritten() {
     for start in (0..KEYS).step_by(20) {
         (start..start + 20).for_each(|key| world.write(key, Some(200)));
         world.flush().unwrap();
-        while let Some(compaction) = pick(world.catalog.levels(), &world.options, &BTreeSet::new())
-        {
+        while let Some(compaction) = pick(world.levels(), &world.options, &BTreeSet::new()) {
             assert!(compaction.is_move());
             world.run(&compaction).unwrap();
             world.check();
         }
     }
-    assert!(world.catalog.levels().level(0).runs().len() < 3);
+    assert!(world.levels().level(0).runs().len() < 3);
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn two_compactions_at_once_take_different_runs() {
         world.flush().unwrap();
         let mut busy = BTreeSet::new();
         let mut under_way = Vec::new();
-        while let Some(compaction) = pick(world.catalog.levels(), &world.options, &busy) {
+        while let Some(compaction) = pick(world.levels(), &world.options, &busy) {
             for number in compaction.numbers() {
                 assert!(busy.insert(number), "run {number} is in two compactions");
             }
@@ -175,7 +174,7 @@ fn two_compactions_at_once_take_different_runs() {
 #[test]
 fn the_file_of_an_obsolete_run_goes_with_its_last_reader() {
     let mut world = grown(false);
-    let reader = Arc::clone(world.catalog.levels());
+    let reader = Arc::clone(world.levels());
     let files = || run_files(&world.io, Path::new(DIR)).unwrap();
     let before = files();
     world.compact_all().unwrap();
@@ -282,7 +281,7 @@ fn a_failure_at_any_call_of_a_flush_loses_nothing() {
 #[test]
 fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
     let mut world = grown(false);
-    while world.catalog.levels().level(0).runs().len() < 3 {
+    while world.levels().level(0).runs().len() < 3 {
         (0..30).for_each(|key| world.write(key * 5, (key % 4 > 0).then_some(100)));
         world.flush().unwrap();
     }
@@ -297,7 +296,7 @@ fn runs_without_a_manifest_are_not_thrown_away() {
     let world = grown(false);
     let before = run_files(&world.io, Path::new(DIR)).unwrap();
     world.io.take("/db/MANIFEST");
-    let opened = open(&world.io, &world.order, world.comparator, &world.cache);
+    let opened = open(&world.io, &world.order, &world.cache);
     assert!(
         matches!(opened, Err(Error::CorruptFile { .. })),
         "{opened:?}"
@@ -308,7 +307,7 @@ fn runs_without_a_manifest_are_not_thrown_away() {
 #[test]
 fn a_missing_run_and_another_in_its_place_are_named() {
     let world = grown(false);
-    let (io, levels) = (&world.io, world.catalog.levels());
+    let (io, levels) = (&world.io, world.levels());
     let paths: Vec<_> = levels
         .runs()
         .map(|(_, run)| run::path(Path::new(DIR), run.number()))
@@ -319,11 +318,11 @@ fn a_missing_run_and_another_in_its_place_are_named() {
             Some(bytes) => io.write(&paths[0], &bytes),
             None => io.take(&paths[0]),
         }
-        match open(io, &world.order, world.comparator, &world.cache) {
+        match open(io, &world.order, &world.cache) {
             Err(Error::CorruptFile { path, .. }) => assert_eq!(path, paths[0]),
             other => panic!("{other:?}"),
         }
         io.write(&paths[0], &first);
     }
-    open(io, &world.order, world.comparator, &world.cache).unwrap();
+    open(io, &world.order, &world.cache).unwrap();
 }

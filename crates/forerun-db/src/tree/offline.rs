@@ -5,6 +5,7 @@
 //!   repair   LOCK ─> tree/repair.rs ─> a damaged log: what can be read of it, in runs     then it opens
 //! ```
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,12 +18,14 @@ use crate::tree::build::{Build, RunNumbers};
 use crate::tree::catalog::run_files;
 use crate::tree::levels::Levels;
 use crate::tree::limiter::RateLimiter;
-use crate::tree::manifest::{self, Manifest};
+use crate::tree::manifest::{self, Keyspace, Manifest};
 use crate::tree::repair::{self, Repaired};
+use crate::tree::salvage::Loss;
 use crate::tree::verify::{Verified, verify_file};
-use crate::wal::closed;
+use crate::wal::closed::{self, Closed};
+use crate::wal::record::Record;
 use crate::wal::recovery::{Circumstances, Flushed, inspect};
-use crate::{Create, Db, Error, Options, Recovery, RecoveryReport, Result};
+use crate::{Bytewise, Comparator, Create, Db, Error, Options, Recovery, RecoveryReport, Result};
 
 /// Bytes of the cache that a check gets along with: it reads past it.
 const CACHE_BYTES: usize = 1 << 20;
@@ -97,6 +100,7 @@ pub fn check_with_io(
     checked.leftovers = found.iter().filter(|number| !is_named(number)).count();
     let stop = AtomicBool::new(false);
     for keyspace in &manifest.keyspaces {
+        let order = options.order_of(path, &keyspace.name, &keyspace.comparator)?;
         let mut runs = Vec::new();
         for (level, records) in keyspace.levels.iter().enumerate() {
             for named in records {
@@ -104,7 +108,7 @@ pub fn check_with_io(
                     &*io,
                     path,
                     named,
-                    &place.order,
+                    &order,
                     &place.cache,
                     &stop,
                     &mut checked.runs,
@@ -112,7 +116,7 @@ pub fn check_with_io(
                 runs.extend(run.map(|run| (level, run)));
             }
         }
-        let levels = Levels::with_runs(place.order.clone(), runs);
+        let levels = Levels::with_runs(order, runs);
         checked.runs.note_overlap(path, &levels);
     }
     checked
@@ -145,18 +149,23 @@ pub fn repair_with_io(
 ) -> Result<Repaired> {
     let path = path.as_ref();
     let place = Place::open(&io, path, options)?;
-    let mut repaired = repair::repair(&Build {
+    let build = Build {
         io: &*io,
         dir: path,
-        order: &place.order,
+        order: &KeyOrder::new(Arc::clone(&options.comparator)),
         comparator: options.comparator.name(),
+        keyspace: (0, ""),
         cache: &place.cache,
         options: options.run,
         run_bytes: options.tree.run_bytes,
         numbers: &RunNumbers::new(1),
         limiter: &RateLimiter::new(options.tree.write_rate_bytes),
         stop: &AtomicBool::new(false),
-    })?;
+    };
+    let mut repaired = repair::repair(&build, options)?;
+    if repaired.rebuilt_manifest {
+        place.name_unknown_keyspaces(&io, path, &mut repaired)?;
+    }
     drop(place);
     let checked = check_with_io(Arc::clone(&io), path, options)?;
     if !checked.problems.is_empty() {
@@ -200,7 +209,6 @@ fn begin_log_anew(
 /// A store's directory, locked.
 pub(super) struct Place {
     dir: StoreDir,
-    pub(super) order: KeyOrder,
     pub(super) cache: Arc<PageCache>,
 }
 
@@ -209,7 +217,6 @@ impl Place {
         let comparator = Arc::clone(&options.comparator);
         Ok(Place {
             dir: StoreDir::open(&**io, path, Create::Never, comparator.name())?,
-            order: KeyOrder::new(comparator),
             cache: PageCache::new(CacheOptions {
                 capacity_bytes: CACHE_BYTES,
                 page_bytes: options.run.page_bytes,
@@ -235,24 +242,15 @@ impl Place {
             }
             None => None,
         };
-        let is_needed = |number: &u64| *number >= manifest.first_segment;
-        let numbers: Vec<u64> = self
-            .dir
-            .segments
-            .iter()
-            .copied()
-            .filter(is_needed)
-            .collect();
-        let circumstances = Circumstances {
-            recovery: Recovery::SkipCorrupt,
+        let mut apply = |_: &Record<'_>| Ok(());
+        match self.inspect_log(
+            io,
+            path,
+            manifest,
             closed,
-            power_lost: self.dir.power_lost(),
-            flushed: Flushed {
-                sequence: manifest.flushed_sequence,
-                first_segment: manifest.first_segment,
-            },
-        };
-        match inspect(io, path, &numbers, &circumstances) {
+            manifest.next_keyspace,
+            &mut apply,
+        ) {
             Ok(report) => {
                 let skipped = report.skipped.iter();
                 let skipped = skipped
@@ -267,5 +265,77 @@ impl Place {
             }
             Err(other) => Err(other),
         }
+    }
+    /// Reads the log that a manifest needs, and changes nothing.
+    fn inspect_log(
+        &self,
+        io: &Arc<dyn Io>,
+        path: &Path,
+        manifest: &Manifest,
+        closed: Option<Closed>,
+        next_keyspace: u32,
+        apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
+    ) -> Result<RecoveryReport> {
+        let is_needed = |number: &&u64| **number >= manifest.first_segment;
+        let numbers: Vec<u64> = self
+            .dir
+            .segments
+            .iter()
+            .filter(is_needed)
+            .copied()
+            .collect();
+        let circumstances = Circumstances {
+            recovery: Recovery::SkipCorrupt,
+            closed,
+            power_lost: self.dir.power_lost(),
+            flushed: Flushed {
+                sequence: manifest.flushed_sequence,
+                first_segment: manifest.first_segment,
+            },
+            next_keyspace,
+        };
+        inspect(io, path, &numbers, &circumstances, apply)
+    }
+
+    /// Gives keyspaces that a lost manifest had, and that are in no run and so without a name, another one.
+    fn name_unknown_keyspaces(
+        &self,
+        io: &Arc<dyn Io>,
+        path: &Path,
+        repaired: &mut Repaired,
+    ) -> Result<()> {
+        let Some(mut manifest) = Manifest::read(&**io, path)? else {
+            return Ok(());
+        };
+        let mut unknown = BTreeSet::new();
+        let mut note = |record: &Record<'_>| {
+            unknown.extend(record.ops.clone().with_keyspaces().map(|(id, _)| id));
+            Ok(())
+        };
+        match self.inspect_log(io, path, &manifest, None, u32::MAX, &mut note) {
+            // What is wrong with the log is seen when it is checked.
+            Ok(_) | Err(Error::CorruptFile { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        let known: BTreeSet<u32> = manifest.keyspaces.iter().map(|of| of.id).collect();
+        for id in unknown.difference(&known) {
+            let name = repair::recovered_name(*id);
+            repaired.losses.push(Loss {
+                path: path.join(manifest::NAME),
+                reason: format!(
+                    "keyspace {id} is in the log alone: it is named {name:?} now, and ordered by bytes"
+                ),
+                keys: None,
+            });
+            manifest
+                .keyspaces
+                .push(Keyspace::new(*id, &name, Bytewise.name()));
+            manifest.next_keyspace = manifest.next_keyspace.max(id.saturating_add(1));
+        }
+        if unknown.is_subset(&known) {
+            return Ok(());
+        }
+        manifest.keyspaces.sort_by_key(|of| of.id);
+        manifest.write(&**io, path)
     }
 }

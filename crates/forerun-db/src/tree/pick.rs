@@ -128,6 +128,13 @@ pub(crate) fn pick(
     })
 }
 
+/// How far the levels are over what they should have; from 1 on a compaction is due.
+pub(crate) fn urgency(levels: &Levels, options: &TreeOptions) -> f64 {
+    let (targets, none) = (Targets::new(levels, options), BTreeSet::new());
+    let scores = (0..LAST).map(|level| score(levels, options, &targets, &none, level));
+    scores.fold(0.0, f64::max)
+}
+
 /// How far a level is over what it should have; from 1 on it is to be compacted. Runs that a compaction is taking away
 /// do not count.
 fn score(

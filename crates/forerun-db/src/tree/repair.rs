@@ -17,8 +17,13 @@
 //!
 //! What a lost manifest cannot tell: whether a run is one that a compaction had replaced and whose file was still
 //! there. Its versions come back then; they are no newer than those in the run that replaced it, so what is read
-//! changes only where a deletion was dropped meanwhile.
+//! changes only where a deletion was dropped meanwhile. A keyspace that was dropped comes back with such a file as well;
+//! and one that was in the log alone has lost its name. A flush that a crash cut short, with the manifest lost besides,
+//! leaves the runs of some keyspaces and not of others: what the log has for these is taken to be in runs.
 
+mod group;
+
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,16 +32,18 @@ use crate::io::{OpenMode, link_or_copy};
 use crate::run::cursor::RunCursor;
 use crate::run::{self, Run};
 use crate::tree::build::{Build, RunNumbers, write_runs};
-use crate::tree::catalog::{open_levels, open_run, run_files};
-use crate::tree::levels::{Levels, largest, smallest};
-use crate::tree::manifest::{LEVELS, Manifest, RunRecord};
+use crate::tree::catalog::{open_run, run_files};
+use crate::tree::levels::Levels;
+use crate::tree::manifest::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
 use crate::tree::merge::Merge;
 use crate::tree::retain::Retain;
 use crate::tree::salvage::{KeyRange, Loss, Salvage};
 use crate::tree::verify::{Verified, verify_run};
 use crate::versions::Versions;
 use crate::wal::segment::{self, Header};
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
+
+use group::Group;
 
 /// What a repair did.
 #[derive(Clone, Debug, Default)]
@@ -60,14 +67,16 @@ impl Repaired {
     }
 }
 
-/// Repairs the runs of a store that nobody has open. `build` tells how runs are written; its numbers are not used.
+/// Repairs the runs of a store that nobody has open. `base` tells how runs are written; its numbers are not used, and what
+/// is of a keyspace comes from `options`.
 ///
 /// # Errors
-/// [`Error::Io`], and what of a manifest or a run says that this release cannot read it: [`Error::NewerFormat`],
-/// [`Error::ComparatorMismatch`]. What was there is there as before, then.
-pub(crate) fn repair(build: &Build<'_>) -> Result<Repaired> {
-    let found = run_files(build.io, build.dir)?;
-    let (manifest, mut losses) = match Manifest::read(build.io, build.dir) {
+/// [`Error::Io`], and what of a manifest or a run says that this release or these options cannot read it:
+/// [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]. What was there is there as
+/// before, then.
+pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
+    let found = run_files(base.io, base.dir)?;
+    let (manifest, mut losses) = match Manifest::read(base.io, base.dir) {
         Ok(manifest) => (manifest, Vec::new()),
         Err(error @ Error::CorruptFile { .. }) => {
             tracing::warn!(%error, "the manifest is made from the runs");
@@ -75,106 +84,216 @@ pub(crate) fn repair(build: &Build<'_>) -> Result<Repaired> {
         }
         Err(other) => return Err(other),
     };
-    if let Some(manifest) = &manifest {
-        check_readable(build, manifest)?;
-    }
     let greatest = found.last().copied().unwrap_or(0);
     let next_run = manifest.as_ref().map_or(1, |manifest| manifest.next_run);
     let numbers = RunNumbers::new(next_run.max(greatest + 1));
-    let build = &Build {
+    let base = &Build {
         numbers: &numbers,
-        ..*build
+        ..*base
     };
     let mut repair = Repair {
-        build,
+        base,
+        options,
         repaired: Repaired::default(),
         found: &found,
         written: Vec::new(),
         bad: Vec::new(),
         replaced: Vec::new(),
+        newest: 0,
     };
-    let made = repair.make(manifest, &mut losses);
+    let made = match manifest {
+        Some(manifest) => repair.mend(manifest, &mut losses),
+        None => repair.rebuild(&mut losses),
+    };
     repair.repaired.losses = losses;
     match made.and_then(|manifest| repair.set_aside().map(|()| manifest)) {
         Ok(manifest) => repair.finish(manifest),
         Err(error) => {
             for run in &repair.written {
                 // If that fails, it is one more run for the next repair.
-                let _ = build.io.remove(run.path());
+                let _ = base.io.remove(run.path());
             }
             Err(error)
         }
     }
 }
 
-/// A store of several keyspaces, or in another order, is not for this release or this call to repair.
-fn check_readable(build: &Build<'_>, manifest: &Manifest) -> Result<()> {
-    let mut without_runs = manifest.clone();
-    for keyspace in &mut without_runs.keyspaces {
-        keyspace.levels = Default::default();
-    }
-    open_levels(
-        build.io,
-        build.dir,
-        &without_runs,
-        build.order,
-        build.comparator,
-        build.cache,
-    )
-    .map(drop)
+/// The name of a keyspace whose own is lost.
+pub(crate) fn recovered_name(id: u32) -> String {
+    format!("recovered-{id}")
 }
 
 struct Repair<'b> {
-    build: &'b Build<'b>,
+    base: &'b Build<'b>,
+    options: &'b Options,
+    repaired: Repaired,
     /// Numbers of the runs whose files are there, ascending.
     found: &'b [u64],
-    repaired: Repaired,
     /// New runs.
     written: Vec<Arc<Run>>,
     /// Numbers of damaged runs.
     bad: Vec<u64>,
     /// Numbers of runs whose versions are in new ones.
     replaced: Vec<u64>,
+    /// The largest sequence number in runs that levels were made of.
+    newest: u64,
 }
 
 impl Repair<'_> {
-    /// The manifest of what can be read.
-    fn make(&mut self, found: Option<Manifest>, losses: &mut Vec<Loss>) -> Result<Manifest> {
-        if let Some(found) = &found
-            && let Some(mended) = self.mend(found, losses)?
-        {
-            return Ok(mended);
+    /// What of the manifest's runs can be read, keyspace by keyspace.
+    fn mend(&mut self, mut manifest: Manifest, losses: &mut Vec<Loss>) -> Result<Manifest> {
+        // All of them first, so that nothing is begun that cannot be done.
+        for keyspace in &manifest.keyspaces {
+            self.with_build(keyspace, |_, _| Ok(()))?;
         }
-        self.rebuild(found, losses)
+        for keyspace in &mut manifest.keyspaces {
+            let before = (self.repaired.clone(), losses.len(), self.bad.len());
+            let mended = self.with_build(keyspace, |repair, build| {
+                repair.mend_keyspace(build, keyspace, losses)
+            })?;
+            if let Some(levels) = mended {
+                keyspace.levels = levels;
+                continue;
+            }
+            losses.truncate(before.1);
+            self.bad.truncate(before.2);
+            self.repaired = Repaired {
+                rebuilt_manifest: true,
+                ..before.0
+            };
+            let named = keyspace.levels.iter().flatten();
+            let mut numbers: Vec<u64> = named.map(|run| run.number).collect();
+            numbers.sort_unstable();
+            // One that is not there is lost.
+            let (numbers, missing): (Vec<u64>, Vec<u64>) = numbers
+                .into_iter()
+                .partition(|number| self.found.contains(number));
+            for number in missing {
+                losses.push(Loss {
+                    path: run::path(self.base.dir, number),
+                    reason: "it is missing".into(),
+                    keys: None,
+                });
+            }
+            *keyspace = self.with_build(&keyspace.clone(), |repair, build| {
+                repair.rebuild_keyspace(build, keyspace, &numbers, losses)
+            })?;
+        }
+        Ok(manifest)
+    }
+
+    /// Does something with the way in which runs of a keyspace are written.
+    fn with_build<T>(
+        &mut self,
+        keyspace: &Keyspace,
+        f: impl FnOnce(&mut Self, &Build<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let Keyspace {
+            id,
+            name,
+            comparator,
+            ..
+        } = keyspace;
+        let options = self
+            .options
+            .of_stored_keyspace(self.base.dir, name, comparator)?;
+        let build = Build {
+            order: &KeyOrder::new(options.comparator),
+            comparator,
+            keyspace: (*id, name),
+            options: options.run,
+            run_bytes: options.tree.run_bytes,
+            ..*self.base
+        };
+        f(self, &build)
     }
 
     /// Puts, of each run that the manifest names, what can be read in its place. `None` if the levels are not disjoint.
-    fn mend(&mut self, manifest: &Manifest, losses: &mut Vec<Loss>) -> Result<Option<Manifest>> {
+    fn mend_keyspace(
+        &mut self,
+        build: &Build<'_>,
+        keyspace: &Keyspace,
+        losses: &mut Vec<Loss>,
+    ) -> Result<Option<[Vec<RunRecord>; LEVELS]>> {
         let mut runs = Vec::new();
-        for (level, records) in manifest.keyspaces[0].levels.iter().enumerate() {
+        for (level, records) in keyspace.levels.iter().enumerate() {
             for named in records {
-                let run = self.read(named.number, Some(named), losses)?;
+                let run = self.read(build, named.number, Some(named), losses)?;
                 runs.extend(run.map(|run| (level, run)));
             }
         }
-        let levels = Levels::with_runs(self.build.order.clone(), runs);
-        if levels.overlap().is_some() {
-            return Ok(None);
+        let levels = Levels::with_runs(build.order.clone(), runs);
+        Ok(levels.overlap().is_none().then(|| levels.records()))
+    }
+
+    /// Makes a manifest of the runs that are there. Each says which keyspace it was written for.
+    fn rebuild(&mut self, losses: &mut Vec<Loss>) -> Result<Manifest> {
+        self.repaired.rebuilt_manifest = true;
+        let own = self.options.comparator.name();
+        let mut found = BTreeMap::from([(0, (Keyspace::new(0, "", own), Vec::new()))]);
+        for number in self.found {
+            let path = run::path(self.base.dir, *number);
+            match Run::read_meta(self.base.io, &path) {
+                Ok(meta) => {
+                    let (id, name) = (meta.keyspace, &meta.keyspace_name);
+                    let keyspace = || {
+                        let of = Keyspace::new(id, name, &meta.comparator);
+                        (of, Vec::new())
+                    };
+                    found.entry(id).or_insert_with(keyspace).1.push(*number);
+                }
+                Err(error) => self.lose(*number, error, losses)?,
+            }
         }
-        let mut mended = manifest.clone();
-        mended.keyspaces[0].levels = levels.records();
-        Ok(Some(mended))
+        // Of two with one name the older was dropped before, and its files were still there.
+        let mut names = HashSet::new();
+        for (id, (keyspace, _)) in found.iter_mut().rev().filter(|(id, _)| **id > 0) {
+            if !is_keyspace_name(&keyspace.name) || !names.insert(keyspace.name.clone()) {
+                keyspace.name = recovered_name(*id);
+            }
+        }
+        for (keyspace, _) in found.values() {
+            self.with_build(keyspace, |_, _| Ok(()))?;
+        }
+        let mut manifest = Manifest::new(own);
+        manifest.keyspaces.clear();
+        for (keyspace, numbers) in found.into_values() {
+            manifest.next_keyspace = keyspace.id.saturating_add(1);
+            let made = self.with_build(&keyspace, |repair, build| {
+                repair.rebuild_keyspace(build, &keyspace, &numbers, losses)
+            })?;
+            manifest.keyspaces.push(made);
+        }
+        manifest.flushed_sequence = self.newest;
+        self.find_log(&mut manifest, losses)?;
+        Ok(manifest)
+    }
+
+    /// Notes that a run cannot be read.
+    fn lose(&mut self, number: u64, error: Error, losses: &mut Vec<Loss>) -> Result<()> {
+        if !matches!(error, Error::CorruptFile { .. }) {
+            return Err(error);
+        }
+        if self.found.contains(&number) {
+            self.bad.push(number);
+        }
+        losses.push(Loss {
+            path: run::path(self.base.dir, number),
+            reason: error.to_string(),
+            keys: None,
+        });
+        Ok(())
     }
 
     /// The run of this number, or a new one of what can be read of it. One that is not the one that was named counts as
     /// lost.
     fn read(
         &mut self,
+        build: &Build<'_>,
         number: u64,
         named: Option<&RunRecord>,
         losses: &mut Vec<Loss>,
     ) -> Result<Option<Arc<Run>>> {
-        let build = self.build;
         let path = run::path(build.dir, number);
         let opened = match named {
             Some(named) => open_run(build.io, build.dir, named, build.order, build.cache),
@@ -185,20 +304,7 @@ impl Repair<'_> {
         };
         let run = match opened {
             Ok(run) => run,
-            Err(error) => {
-                if !matches!(error, Error::CorruptFile { .. }) {
-                    return Err(error);
-                }
-                if self.found.contains(&number) {
-                    self.bad.push(number);
-                }
-                losses.push(Loss {
-                    path,
-                    reason: error.to_string(),
-                    keys: None,
-                });
-                return Ok(None);
-            }
+            Err(error) => return self.lose(number, error, losses).map(|()| None),
         };
         match verify_run(&run, build.stop, &mut Verified::default()) {
             Ok(()) => {
@@ -209,44 +315,39 @@ impl Repair<'_> {
             Err(other) => return Err(other),
         }
         let mut salvage = Salvage::new(&run)?;
-        let mut runs = self.write(&mut salvage, u64::MAX)?;
+        let whole = Build {
+            run_bytes: u64::MAX,
+            ..*build
+        };
+        let mut runs = self.write(&whole, &mut salvage)?;
         losses.extend(salvage.into_losses());
         Ok(runs.pop())
     }
 
     /// Writes versions to new runs: the newest of each key, deletions included, since nobody holds a snapshot, and what
     /// deletions hide may be anywhere.
-    fn write(&mut self, versions: &mut dyn Versions, run_bytes: u64) -> Result<Vec<Arc<Run>>> {
-        let build = Build {
-            run_bytes,
-            ..*self.build
-        };
+    fn write(&mut self, build: &Build<'_>, versions: &mut dyn Versions) -> Result<Vec<Arc<Run>>> {
         let mut retain = Retain::new(build.order.clone(), Vec::new());
-        let runs = write_runs(versions, &mut retain, |_| true, &build)?;
+        let runs = write_runs(versions, &mut retain, |_| true, build)?;
         self.repaired.new_runs += runs.len();
         self.written.extend(runs.iter().cloned());
         Ok(runs)
     }
 
-    /// Makes a manifest of the runs that are there.
-    fn rebuild(&mut self, named: Option<Manifest>, losses: &mut Vec<Loss>) -> Result<Manifest> {
-        self.repaired = Repaired {
-            rebuilt_manifest: true,
-            ..Repaired::default()
-        };
-        losses.clear();
-        self.bad.clear();
+    /// Puts runs of a keyspace on levels, by what overlaps and what is newer.
+    fn rebuild_keyspace(
+        &mut self,
+        build: &Build<'_>,
+        keyspace: &Keyspace,
+        numbers: &[u64],
+        losses: &mut Vec<Loss>,
+    ) -> Result<Keyspace> {
         let mut groups = Vec::new();
-        for number in self.found {
-            // With a manifest that contradicts itself, what it does not name is still what was left over.
-            let is_named = named
-                .as_ref()
-                .is_none_or(|named| named.runs().any(|run| run.number == *number));
-            if is_named && let Some(run) = self.read(*number, None, losses)? {
-                groups.push(Group::of(run));
-            }
+        for number in numbers {
+            let run = self.read(build, *number, None, losses)?;
+            groups.extend(run.map(Group::of));
         }
-        let order = self.build.order.clone();
+        let order = build.order.clone();
         while let Some((a, b)) = Group::unclear_pair(&groups, &order) {
             let other = groups.swap_remove(b);
             groups[a].runs.extend(other.runs);
@@ -260,18 +361,17 @@ impl Repair<'_> {
                         .iter()
                         .map(|run| Box::new(RunCursor::past_cache(run)) as Box<dyn Versions + '_>);
                     let mut merge = Merge::new(order.clone(), cursors.collect());
-                    let merged = self.write(&mut merge, self.build.run_bytes)?;
+                    let merged = self.write(build, &mut merge)?;
                     self.replaced.extend(several.iter().map(|run| run.number()));
                     merged
                 }
             });
         }
-        let mut manifest = Manifest::new(self.build.comparator);
         let levels = Group::place(&groups, &order);
         let placed = levels.into_iter().zip(runs);
         let placed = placed.flat_map(|(level, runs)| runs.into_iter().map(move |run| (level, run)));
         let levels = Levels::with_runs(order, placed);
-        let keyspace = &mut manifest.keyspaces[0];
+        let mut keyspace = keyspace.clone();
         keyspace.levels = levels.records();
         let newest = levels
             .runs()
@@ -287,14 +387,13 @@ impl Repair<'_> {
             }
         }
         let deleted = keyspace.ranges.iter().map(|range| range.sequence).max();
-        manifest.flushed_sequence = newest.max(deleted).unwrap_or(0);
-        self.find_log(&mut manifest, losses)?;
-        Ok(manifest)
+        self.newest = newest.max(deleted).unwrap_or(0).max(self.newest);
+        Ok(keyspace)
     }
 
     /// Where the log begins, of what is left of it.
     fn find_log(&self, manifest: &mut Manifest, losses: &mut Vec<Loss>) -> Result<()> {
-        let (io, dir) = (self.build.io, self.build.dir);
+        let (io, dir) = (self.base.io, self.base.dir);
         let names = io
             .list(dir)
             .map_err(|error| Error::io("list", dir, error))?;
@@ -335,7 +434,7 @@ impl Repair<'_> {
 
     /// Gives damaged files another name, besides the one they have.
     fn set_aside(&mut self) -> Result<()> {
-        let build = self.build;
+        let build = self.base;
         for number in &self.bad {
             let path = run::path(build.dir, *number);
             let aside = path.with_extension("run.bad");
@@ -353,7 +452,7 @@ impl Repair<'_> {
 
     /// Makes it so, durably.
     fn finish(self, mut manifest: Manifest) -> Result<Repaired> {
-        let build = self.build;
+        let build = self.base;
         if self.bad.is_empty() && self.repaired.was_sound() {
             return Ok(self.repaired);
         }
@@ -368,80 +467,5 @@ impl Repair<'_> {
             let _ = build.io.remove(&run::path(build.dir, number));
         }
         Ok(self.repaired)
-    }
-}
-
-/// Runs to be merged, because it cannot be told which of them is newer where they overlap.
-struct Group {
-    runs: Vec<Arc<Run>>,
-}
-
-impl Group {
-    fn of(run: Arc<Run>) -> Group {
-        Group { runs: vec![run] }
-    }
-
-    fn sequences(&self) -> (u64, u64) {
-        let metas = || self.runs.iter().map(|run| run.meta());
-        let from = metas()
-            .map(|meta| meta.smallest_sequence)
-            .min()
-            .unwrap_or(0);
-        let to = metas().map(|meta| meta.largest_sequence).max().unwrap_or(0);
-        (from, to)
-    }
-
-    fn keys(&self, order: &KeyOrder) -> Option<(&[u8], &[u8])> {
-        let from = self
-            .runs
-            .iter()
-            .map(|run| smallest(run))
-            .min_by(|a, b| order.compare(a, b))?;
-        let to = self
-            .runs
-            .iter()
-            .map(|run| largest(run))
-            .max_by(|a, b| order.compare(a, b))?;
-        Some((from, to))
-    }
-
-    /// Whether their keys overlap, in between too, since a merge may write them to one run.
-    fn overlaps(&self, other: &Group, order: &KeyOrder) -> bool {
-        match (self.keys(order), other.keys(order)) {
-            (Some((from, to)), Some((other_from, other_to))) => {
-                order.compare(from, other_to).is_le() && order.compare(other_from, to).is_le()
-            }
-            _ => false,
-        }
-    }
-
-    /// Two groups that overlap, and neither is newer than the other in all; the first place is the smaller one.
-    fn unclear_pair(groups: &[Group], order: &KeyOrder) -> Option<(usize, usize)> {
-        for (b, other) in groups.iter().enumerate() {
-            for (a, group) in groups[..b].iter().enumerate() {
-                let ((from, to), (other_from, other_to)) = (group.sequences(), other.sequences());
-                let is_clear = to < other_from || other_to < from;
-                if !is_clear && group.overlaps(other, order) {
-                    return Some((a, b));
-                }
-            }
-        }
-        None
-    }
-
-    /// A level for each group: above all that it overlaps with and that are older, and as deep as can be.
-    fn place(groups: &[Group], order: &KeyOrder) -> Vec<usize> {
-        let mut by_age: Vec<usize> = (0..groups.len()).collect();
-        by_age.sort_by_key(|group| groups[*group].sequences().1);
-        let mut levels = vec![LEVELS - 1; groups.len()];
-        for (i, group) in by_age.iter().enumerate() {
-            let below = by_age[..i]
-                .iter()
-                .filter(|older| groups[*group].overlaps(&groups[**older], order));
-            let highest = below.map(|older| levels[*older]).min();
-            // Level 0 takes all that have no level left; there they stand by age.
-            levels[*group] = highest.map_or(LEVELS - 1, |level| level.saturating_sub(1));
-        }
-        levels
     }
 }

@@ -206,6 +206,7 @@ pub(crate) fn run_of(io: &FaultIo, order: &KeyOrder, number: u64, versions: Vec<
         dir: Path::new("/"),
         order,
         comparator: &comparator,
+        keyspace: (0, ""),
         cache: &cache(),
         options: RunOptions::default(),
         run_bytes: u64::MAX,

@@ -39,31 +39,33 @@ pub struct Verified {
     pub problems: Vec<Error>,
 }
 
-/// Looks at the runs of open levels, as their files are now.
+/// Looks at the runs of open levels, those of each keyspace, as their files are now.
 ///
 /// # Errors
 /// [`Error::Closed`] if it was told to stop. What is wrong with the runs is no error of this call.
 pub(crate) fn verify_levels(
     io: &dyn Io,
     dir: &Path,
-    levels: &Levels,
+    levels: &[Arc<Levels>],
     cache: &Arc<PageCache>,
     stop: &AtomicBool,
 ) -> Result<Verified> {
     let mut verified = Verified::default();
-    for (_, run) in levels.runs() {
-        limiter::check(stop)?;
-        verify_file(
-            io,
-            dir,
-            &record(run),
-            levels.order(),
-            cache,
-            stop,
-            &mut verified,
-        )?;
+    for levels in levels {
+        for (_, run) in levels.runs() {
+            limiter::check(stop)?;
+            verify_file(
+                io,
+                dir,
+                &record(run),
+                levels.order(),
+                cache,
+                stop,
+                &mut verified,
+            )?;
+        }
+        verified.note_overlap(dir, levels);
     }
-    verified.note_overlap(dir, levels);
     Ok(verified)
 }
 

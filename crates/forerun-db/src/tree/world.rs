@@ -21,7 +21,7 @@ use crate::tree::limiter::RateLimiter;
 use crate::tree::pick::{Compaction, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::tree::testing::{Held, Sorted, all_of, cache, held};
-use crate::{Bytewise, Result, ReverseBytewise, TreeOptions};
+use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
 pub(super) const DIR: &str = "/db";
 pub(super) const KEYS: u16 = 160;
@@ -60,7 +60,7 @@ impl World {
         io.sync_dir(Path::new("/")).unwrap();
         io.write("/db/FORMAT", b"the format");
         World {
-            catalog: open(&io, &order, name, &cache).unwrap(),
+            catalog: open(&io, &order, &cache).unwrap(),
             io,
             order,
             comparator: name,
@@ -80,6 +80,10 @@ impl World {
             model: Vec::new(),
             readers: Vec::new(),
         }
+    }
+
+    pub(super) fn levels(&self) -> &Arc<Levels> {
+        &self.catalog.runs_of(0).unwrap().levels
     }
 
     /// Another one with the same history and the same files, all of them durable, opened anew.
@@ -117,12 +121,9 @@ impl World {
             dir: Path::new(DIR),
             order: &self.order,
             comparator: self.comparator,
+            keyspace: (0, ""),
             cache: &self.cache,
-            options: RunOptions {
-                page_bytes: 4096,
-                compression: Compression::None,
-                filter_bits_per_key: 10,
-            },
+            options: RUN_OPTIONS,
             run_bytes,
             numbers: self.catalog.numbers(),
             limiter: &self.limiter,
@@ -133,7 +134,7 @@ impl World {
     pub(super) fn flush(&mut self) -> Result<()> {
         let mut versions = Sorted::new(self.order.clone(), self.memtable.clone());
         let mut retain = Retain::new(self.order.clone(), self.snapshots.clone());
-        let levels = Arc::clone(self.catalog.levels());
+        let levels = Arc::clone(self.levels());
         let below = |key: &[u8]| levels.may_hold_from(0, key);
         let runs = self.with_build(u64::MAX, |build| {
             write_runs(&mut versions, &mut retain, below, build)
@@ -144,17 +145,17 @@ impl World {
         };
         let logged = Logged {
             flushed_sequence: self.sequence,
-            written_by: None,
             first_segment: self.sequence,
+            ..Logged::default()
         };
-        self.catalog.install(&edit, Some(logged))?;
+        self.catalog.install(&[(0, edit)], Some(&logged))?;
         self.memtable.clear();
         Ok(())
     }
 
     /// Runs the compaction that is due; whether one was.
     pub(super) fn compact(&mut self, busy: &BTreeSet<u64>) -> Result<bool> {
-        match pick(self.catalog.levels(), &self.options, busy) {
+        match pick(self.levels(), &self.options, busy) {
             Some(compaction) => self.run(&compaction).map(|()| true),
             None => Ok(false),
         }
@@ -167,13 +168,13 @@ impl World {
             let retain = Retain::new(self.order.clone(), snapshots);
             compact(compaction, retain, build)
         })?;
-        self.catalog.install(&done.edit, None).map(drop)
+        self.catalog.install(&[(0, done.edit)], None)
     }
 
     pub(super) fn compact_all(&mut self) -> Result<()> {
         let limit = self.catalog.numbers().next();
         let none = Ranges::new(self.order.clone(), Vec::new());
-        while let Some(compaction) = pick_full(self.catalog.levels(), limit, &none) {
+        while let Some(compaction) = pick_full(self.levels(), limit, &none) {
             self.run(&compaction)?;
         }
         Ok(())
@@ -182,10 +183,10 @@ impl World {
     /// The store as another process finds it that opens it on this file system.
     pub(super) fn reopen_on(&mut self, io: FaultIo) {
         self.readers.clear();
-        self.catalog = open(&io, &self.order, self.comparator, &self.cache).unwrap();
+        self.catalog = open(&io, &self.order, &self.cache).unwrap();
         self.io = io;
         self.snapshots.clear();
-        let flushed = self.catalog.logged().flushed_sequence;
+        let flushed = self.catalog.flushed_sequence();
         self.memtable = self
             .model
             .iter()
@@ -211,7 +212,7 @@ impl World {
     }
 
     pub(super) fn check(&self) {
-        let levels = self.catalog.levels();
+        let levels = self.levels();
         assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
         let mut contents = BTreeMap::new();
         for (_, run) in levels.runs() {
@@ -263,14 +264,28 @@ impl World {
     }
 }
 
-pub(super) fn open(
-    io: &FaultIo,
-    order: &KeyOrder,
-    comparator: &str,
-    cache: &Arc<PageCache>,
-) -> Result<Catalog> {
+pub(super) const RUN_OPTIONS: RunOptions = RunOptions {
+    page_bytes: 4096,
+    compression: Compression::None,
+    filter_bits_per_key: 10,
+};
+
+pub(super) fn store_options(order: &KeyOrder, tree: TreeOptions) -> Options {
+    Options {
+        comparator: match order {
+            KeyOrder::Bytewise => Arc::new(Bytewise),
+            KeyOrder::Custom(comparator) => Arc::clone(comparator),
+        },
+        run: RUN_OPTIONS,
+        tree,
+        ..Options::default()
+    }
+}
+
+pub(super) fn open(io: &FaultIo, order: &KeyOrder, cache: &Arc<PageCache>) -> Result<Catalog> {
     let io: Arc<dyn Io> = Arc::new(io.clone());
-    Catalog::open(&io, Path::new(DIR), order, comparator, cache)
+    let options = store_options(order, TreeOptions::default());
+    Catalog::open(&io, Path::new(DIR), &options, cache)
 }
 
 /// Enough runs for several levels.
@@ -296,7 +311,7 @@ pub(super) fn prepare_again(world: &World) -> World {
 }
 
 pub(super) fn check_reads(world: &World, context: &str) {
-    let levels = world.catalog.levels();
+    let levels = world.levels();
     let contents: BTreeMap<u64, Vec<Held>> = levels
         .runs()
         .map(|(_, run)| (run.number(), all_of(&mut RunCursor::new(run)).unwrap()))

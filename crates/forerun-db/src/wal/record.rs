@@ -44,6 +44,8 @@ pub(crate) struct Record<'a> {
     pub(crate) is_ingestion: bool,
     /// Its operations.
     pub(crate) ops: Ops<'a>,
+    /// The greatest number of a keyspace among them.
+    pub(crate) greatest_keyspace: u32,
 }
 
 impl Record<'_> {
@@ -130,7 +132,7 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
         return Err("the record's checksum does not match");
     }
     let ops = if is_ingestion { 0 } else { count as usize };
-    let Ok(ops) = Ops::checked(payload, ops) else {
+    let Ok((ops, greatest_keyspace)) = Ops::checked(payload, ops) else {
         return Err("the record's batch is malformed");
     };
     let synced_before = flags & SYNCED_BEFORE != 0;
@@ -142,6 +144,7 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
         synced_before,
         is_ingestion,
         ops,
+        greatest_keyspace,
     })
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Circumstances {
     pub(crate) power_lost: bool,
     /// What the runs hold.
     pub(crate) flushed: Flushed,
+    /// A number above those of all keyspaces that there ever were.
+    pub(crate) next_keyspace: u32,
 }
 
 /// How much of the log is in runs, and need not be read any more.
@@ -88,9 +90,9 @@ pub(crate) fn inspect(
     dir: &Path,
     numbers: &[u64],
     circumstances: &Circumstances,
+    apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
-    let mut apply = |_: &Record<'_>| Ok(());
-    let replay = replay(io, dir, numbers, circumstances, &mut apply)?;
+    let replay = replay(io, dir, numbers, circumstances, apply)?;
     let last_sequence = (replay.next_sequence - 1).max(circumstances.flushed.sequence);
     Ok(RecoveryReport {
         last_sequence,
@@ -225,7 +227,7 @@ impl Replay<'_> {
         while offset < bytes.len() {
             let reason = match record::read(bytes, offset, salt) {
                 Ok(record) if record.first_sequence == self.next_sequence => {
-                    self.apply(&record)?;
+                    self.apply(path, &record)?;
                     offset = record.end;
                     continue;
                 }
@@ -247,17 +249,22 @@ impl Replay<'_> {
             self.damage(path, offset as u64, (end - offset) as u64, reason)?;
             offset = end;
             if let Some(later) = later {
-                self.apply(&later)?;
+                self.apply(path, &later)?;
                 offset = later.end;
             }
         }
         Ok(offset as u64)
     }
 
-    fn apply(&mut self, record: &Record<'_>) -> Result<()> {
+    fn apply(&mut self, path: &Path, record: &Record<'_>) -> Result<()> {
         self.next_sequence = record.last_sequence() + 1;
-        // A batch is in one memtable, so it is in runs whole or not at all. An ingestion is in runs, or came to nothing.
+        // A batch is flushed all at once, so it is in runs whole or not at all. An ingestion is in runs, or came to nothing.
         if record.last_sequence() > self.circumstances.flushed.sequence && !record.is_ingestion {
+            if record.greatest_keyspace >= self.circumstances.next_keyspace {
+                let len_bytes = (record.end - record.offset) as u64;
+                let reason = "an operation is of a keyspace that there never was";
+                return self.damage(path, record.offset as u64, len_bytes, reason);
+            }
             (self.apply)(record)?;
             self.report.batches += 1;
             self.report.operations += u64::from(record.count);

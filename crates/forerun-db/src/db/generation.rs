@@ -1,0 +1,127 @@
+//! The memtables that take writes together, one a keyspace, and are flushed together.
+//!
+//! ```text
+//!   active      generation 7    own table │ users' table │ …          a write holds the lock for reading
+//!   frozen      generation 6    own table │ users' table              full: each was frozen as a whole,
+//!               generation 5    own table │ … │ sessions' table       and is flushed with one change of the manifest
+//!   runs        everything up to the last sequence number of generation 4, of whatever keyspace
+//! ```
+//!
+//! So one number still says how far the log is in runs, and a batch across keyspaces is in runs whole or not at all. The
+//! tables of a generation share its memory limit: a hundred keyspaces with a little in each take no more than one. A
+//! table is made at a keyspace's first write; only the store's own is there from the start.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::space::Space;
+use super::state::Table;
+
+/// Bytes that an empty table takes, at most.
+pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
+
+/// Memtables of keyspaces.
+pub(super) struct Generation {
+    /// They are numbered in order.
+    pub(super) number: u64,
+    /// The most bytes of memory that they take together.
+    pub(super) limit_bytes: usize,
+    /// Ascending by keyspace; the store's own is the first.
+    tables: Vec<(Arc<Space>, Arc<Table>)>,
+    /// Bytes in use, once there are several tables: one keeps to the limit by itself.
+    used_bytes: AtomicUsize,
+}
+
+impl Generation {
+    /// One with the table of the store's own keyspace.
+    pub(super) fn new(
+        number: u64,
+        limit_bytes: usize,
+        own: &Arc<Space>,
+        table: Arc<Table>,
+    ) -> Generation {
+        Generation {
+            number,
+            limit_bytes,
+            tables: vec![(Arc::clone(own), table)],
+            used_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Adds the table of another keyspace.
+    pub(super) fn add(&mut self, space: &Arc<Space>, table: Arc<Table>) {
+        let place = self
+            .tables
+            .partition_point(|(other, _)| other.id() < space.id());
+        self.tables.insert(place, (Arc::clone(space), table));
+        self.count();
+    }
+
+    /// Puts a table in the place of the one of a keyspace, if there is one.
+    pub(super) fn replace(&mut self, space: &Arc<Space>, table: Arc<Table>) {
+        let of_space = |(other, _): &&mut (Arc<Space>, Arc<Table>)| other.id() == space.id();
+        match self.tables.iter_mut().find(of_space) {
+            Some((_, of_space)) => *of_space = table,
+            None => return self.add(space, table),
+        }
+        self.count();
+    }
+
+    fn count(&mut self) {
+        *self.used_bytes.get_mut() = self.sum(|table| table.memtable.stats().used_bytes);
+    }
+
+    /// The table of a keyspace, if it was written to.
+    #[inline]
+    pub(super) fn table(&self, id: u32) -> Option<&Arc<Table>> {
+        if id == 0 {
+            return self.tables.first().map(|(_, table)| table);
+        }
+        let by_id = |(space, _): &(Arc<Space>, Arc<Table>)| space.id().cmp(&id);
+        let place = self.tables.binary_search_by(by_id).ok()?;
+        Some(&self.tables[place].1)
+    }
+
+    pub(super) fn tables(&self) -> &[(Arc<Space>, Arc<Table>)] {
+        &self.tables
+    }
+
+    /// Takes so many bytes of the limit, for entries that one or several of the tables have made room for. `false`: they
+    /// are not there.
+    #[inline]
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        if self.tables.len() == 1 {
+            return true;
+        }
+        // Relaxed, here and below: a sum. Who puts another generation in this one's place waits for all writes.
+        let before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before.saturating_add(bytes) <= self.limit_bytes;
+        if !fits {
+            self.give_back(bytes);
+        }
+        fits
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn give_back(&self, bytes: usize) {
+        if self.tables.len() > 1 {
+            self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing was written to it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sum(|table| table.memtable.stats().entries) == 0
+    }
+
+    pub(super) fn sum(&self, of: impl Fn(&Table) -> usize) -> usize {
+        self.tables.iter().map(|(_, table)| of(table)).sum()
+    }
+}
+
+/// A generation that takes no more writes.
+pub(super) struct Frozen {
+    pub(super) generation: Generation,
+    /// The last sequence number in it, or before it.
+    pub(super) last_sequence: u64,
+}

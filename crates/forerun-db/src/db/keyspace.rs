@@ -1,0 +1,332 @@
+//! Keyspaces, for their users: handles, and how they come and go.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, PoisonError};
+
+use super::ingest::Ingestion;
+use super::iter::Iter;
+use super::space::Space;
+use super::stats::KeyspaceStats;
+use super::view::View;
+use super::{Inner, Open};
+use crate::memtable::Strategy;
+use crate::options::check_keyspace_name;
+use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, Values, WriteBatch};
+
+/// Keys of their own in an order of their own, in a store with others.
+///
+/// All keyspaces of a store are written to one log, so that a batch may go across them, and are seen by one snapshot.
+/// Memory for entries and for pages is shared. Each has runs of its own, an order, and perhaps a time to live.
+///
+/// A handle: clones are cheap, and may be used from many threads at once. The store is closed with the last handle of
+/// any kind. Keep a handle rather than ask [`Db::keyspace`] for each read.
+///
+/// ```
+/// use forerun_db::{Db, KeyspaceOptions, Options, ReverseBytewise};
+/// use std::sync::Arc;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default())?;
+/// let users = db.keyspace("users")?;
+/// let newest_first = KeyspaceOptions { comparator: Arc::new(ReverseBytewise), ..KeyspaceOptions::default() };
+/// let events = db.keyspace_with("events", newest_first)?;
+/// users.put(b"4711", b"Ada")?;
+/// events.put(b"2026-01-01", b"hello")?;
+/// events.put(b"2026-01-02", b"goodbye")?;
+/// assert_eq!(events.iter().next().unwrap()?.0, b"2026-01-02");
+/// assert_eq!(users.get(b"2026-01-01")?, None);
+/// assert_eq!(db.keyspaces(), ["users", "events"]);
+///
+/// db.drop_keyspace("events")?;
+/// assert!(events.get(b"2026-01-01").is_err());
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Keyspace {
+    open: Arc<Open>,
+    space: Arc<Space>,
+}
+
+impl Db {
+    /// The keyspace of a name. It is created if there is none, with the options that [`Options::keyspaces`] lists for the
+    /// name, or the ones that it says there.
+    ///
+    /// [`Options::keyspaces`]: crate::Options::keyspaces
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceName`]; [`Error::TooManyKeyspaces`]; [`Error::Io`], [`Error::Closed`]: it could not be created.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.find_keyspace(name).map_or_else(
+            || {
+                let options = self.open.inner.options.of_keyspace(name);
+                self.keyspace_with(name, options)
+            },
+            Ok,
+        )
+    }
+
+    /// The keyspace of a name, created if there is none. It has these options from now on, until the store is closed.
+    ///
+    /// # Errors
+    /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it is there and ordered by another
+    /// comparator; [`Error::BadOption`].
+    pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let space = self.open.inner.open_keyspace(name, options)?;
+        Ok(self.handle(space))
+    }
+
+    /// The keyspace of a name, if there is one. It takes no lock.
+    pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
+        let spaces = self.open.inner.spaces.load();
+        let space = spaces.by_name(name).filter(|space| space.id() > 0)?;
+        Some(self.handle(Arc::clone(space)))
+    }
+
+    /// The store's own keyspace, which all methods of the store itself read and write.
+    pub fn own_keyspace(&self) -> Keyspace {
+        self.handle(Arc::clone(&self.open.inner.own))
+    }
+
+    /// Names of the keyspaces beside the store's own, in the order of their creation.
+    pub fn keyspaces(&self) -> Vec<String> {
+        let spaces = self.open.inner.spaces.load();
+        spaces
+            .iter()
+            .skip(1)
+            .map(|space| space.name().to_owned())
+            .collect()
+    }
+
+    /// Removes a keyspace with all that is in it, durably. Its handles are of no use from then on; iterators that were
+    /// begun before go on, and the space on disk is given back with the last of them. Another keyspace may be created
+    /// under the name at once.
+    ///
+    /// # Errors
+    /// [`Error::UnknownKeyspace`]; [`Error::Closed`]. [`Error::Io`]: whether it is there after the next opening is open,
+    /// and until then it takes no writes; it may be dropped again.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.open.inner.drop_keyspace(name)
+    }
+
+    fn handle(&self, space: Arc<Space>) -> Keyspace {
+        Keyspace {
+            open: Arc::clone(&self.open),
+            space,
+        }
+    }
+}
+
+impl Keyspace {
+    /// Its name; that of the store's own is empty.
+    pub fn name(&self) -> &str {
+        self.space.name()
+    }
+
+    /// Its number, which no other keyspace of the store ever had; that of the store's own is 0.
+    pub fn id(&self) -> u32 {
+        self.space.id()
+    }
+
+    /// Sets `key` to `value`, as [`Db::put`].
+    ///
+    /// # Errors
+    /// As there, and [`Error::KeyspaceDropped`].
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(key, value, self.open.inner.options.durability)
+    }
+
+    /// [`put`](Self::put) with a durability of its own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        self.write_one(Op::Put { key, value }, durability)
+    }
+
+    /// Removes `key`, as [`Db::delete`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.delete_with(key, self.open.inner.options.durability)
+    }
+
+    /// [`delete`](Self::delete) with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
+        self.write_one(Op::Delete { key }, durability)
+    }
+
+    /// Removes all keys from `start` up to, not including, `end`, as [`Db::delete_range`].
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`Error::EmptyRange`].
+    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.keyspace(self).delete_range(start, end)?;
+        let inner = &self.open.inner;
+        inner.write(&batch, inner.options.durability).map(drop)
+    }
+
+    /// The value of `key`, as [`Db::get`].
+    ///
+    /// # Errors
+    /// As there, and [`Error::KeyspaceDropped`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.view().checked()?.get(key)
+    }
+
+    /// The values of `keys`, by position, as [`Db::multi_get`].
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceDropped`]; what concerns one key is at its place in `values`.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
+        self.multi_get_with(keys, Strategy::Auto, values)
+    }
+
+    /// [`multi_get`](Self::multi_get) by a chosen strategy; the answers are the same.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        strategy: Strategy,
+        values: &mut Values,
+    ) -> Result<()> {
+        self.view().checked()?.multi_get(keys, strategy, values);
+        Ok(())
+    }
+
+    /// All entries, as of now. Of a keyspace that was dropped, the iterator gives [`Error::KeyspaceDropped`] and ends.
+    pub fn iter(&self) -> Iter {
+        self.view().iter(Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// The entries whose keys lie in `range`, in the keyspace's order, as of now. See [`Db::range`].
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        self.view().range(range)
+    }
+
+    /// The entries whose keys begin with these bytes, as of now. See [`Db::prefix`].
+    pub fn prefix(&self, prefix: &[u8]) -> Iter {
+        self.view().prefix(prefix)
+    }
+
+    /// Begins to take in many entries at once, in ascending order of their keys, as [`Db::ingest`].
+    pub fn ingest(&self) -> Ingestion {
+        Ingestion::new(Arc::clone(&self.open), Arc::clone(&self.space))
+    }
+
+    /// Puts all that was written before into runs, as [`Db::flush`]: that of all keyspaces, since they share a log.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn flush(&self) -> Result<()> {
+        self.open.inner.flush_all()
+    }
+
+    /// Flushes, and merges all runs of this keyspace into its last level. See [`Db::compact`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compact(&self) -> Result<()> {
+        let space = std::slice::from_ref(&self.space);
+        self.open.inner.compact_all(space)
+    }
+
+    /// What it holds.
+    pub fn stats(&self) -> KeyspaceStats {
+        KeyspaceStats::of(&self.space)
+    }
+
+    /// The open store that it is of.
+    pub(crate) fn store(&self) -> u64 {
+        self.space.store()
+    }
+
+    pub(super) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
+        self.open.inner.write_one(&self.space, op, durability)
+    }
+
+    fn view(&self) -> View<'_> {
+        View::now(&self.open.inner, &self.space)
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyspace")
+            .field("id", &self.id())
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Space>> {
+        check_keyspace_name(name)?;
+        options.tree.check()?;
+        // Closing waits for this. One at a time: who comes second finds what the first has made.
+        let _ours = self.hold_dir()?;
+        let mut catalog = self.tree.catalog();
+        let spaces = self.spaces.load_full();
+        let given = options.comparator.name();
+        if let Some(space) = spaces.by_name(name) {
+            if space.comparator().name() != given {
+                return Err(Error::KeyspaceComparator {
+                    keyspace: name.to_owned(),
+                    stored: space.comparator().name().to_owned(),
+                    given: Some(given.to_owned()),
+                });
+            }
+            space.set_options(options);
+            return Ok(Arc::clone(space));
+        }
+        let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
+        let id = catalog.create(name, given, &order)?;
+        let Some(runs) = catalog.runs_of(id) else {
+            return Err(Error::Closed);
+        };
+        let space = Space::new(self.number, id, name, options, runs, self.reading.clone());
+        let space = Arc::new(space);
+        self.spaces.store(Arc::new(spaces.with(&space)));
+        Ok(space)
+    }
+
+    fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let space = self.spaces.load().by_name(name).cloned();
+        let Some(space) = space.filter(|space| space.id() > 0) else {
+            return Err(Error::UnknownKeyspace {
+                name: name.to_owned(),
+            });
+        };
+        // Under the lock no write is under way, and those that come see the mark: so what is logged for the keyspace was
+        // logged before it is gone.
+        let active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        space.refuse_writes();
+        drop(active);
+        let _ours = self.hold_dir()?;
+        let mut catalog = self.tree.catalog();
+        let spaces = self.spaces.load_full();
+        if spaces.by_id(space.id()).is_none() {
+            // Another call was faster.
+            return Err(Error::UnknownKeyspace {
+                name: name.to_owned(),
+            });
+        }
+        catalog.drop_keyspace(space.id())?;
+        self.spaces.store(Arc::new(spaces.without(space.id())));
+        space.show_dropped();
+        drop(catalog);
+        self.work.nudge();
+        Ok(())
+    }
+}

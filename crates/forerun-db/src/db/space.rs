@@ -1,0 +1,234 @@
+//! The keyspaces of an open store.
+//!
+//! ```text
+//!   Spaces   by number, by name ──> Space   order, options
+//!                                     └──> State   memtables and runs, as of one moment (state.rs)
+//! ```
+//!
+//! All keyspaces share the log, its sequence numbers, the memory for memtables, the cache and the two threads. What each
+//! has of its own is what is ordered by its keys: memtables, and a tree of runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use forerun_core::Pages;
+
+use super::state::{State, Table};
+use crate::comparator::KeyOrder;
+use crate::memtable::{Comparator, MemTableConfig};
+use crate::run::lookup::ReadContext;
+use crate::tree::catalog::KeyspaceRuns;
+use crate::{Error, KeyspaceOptions, Options, Result};
+
+/// A memtable asks for huge pages if the one before it held so many bytes: some four pages.
+const HUGE_FROM_BYTES: usize = 8 << 20;
+
+/// A keyspace of an open store.
+pub(super) struct Space {
+    /// Which open store it is of.
+    store: u64,
+    id: u32,
+    name: Box<str>,
+    order: KeyOrder,
+    comparator: Arc<dyn Comparator>,
+    pub(super) options: ArcSwap<KeyspaceOptions>,
+    pub(super) state: ArcSwap<State>,
+    /// Whether it was dropped, or is about to be.
+    is_dropped: AtomicBool,
+    /// What its last memtable held, in bytes.
+    last_used_bytes: AtomicUsize,
+}
+
+impl Space {
+    pub(super) fn new(
+        store: u64,
+        id: u32,
+        name: &str,
+        options: KeyspaceOptions,
+        runs: &KeyspaceRuns,
+        reading: ReadContext,
+    ) -> Space {
+        let comparator = Arc::clone(&options.comparator);
+        let state = State {
+            tables: Vec::new(),
+            levels: Arc::clone(&runs.levels),
+            ranges: Arc::clone(&runs.ranges),
+            expired_sequence: runs.expired_sequence,
+            reading: ReadContext {
+                search: options.row_search,
+                ..reading
+            },
+            is_dropped: false,
+        };
+        Space {
+            store,
+            id,
+            name: name.into(),
+            order: runs.levels.order().clone(),
+            comparator,
+            options: ArcSwap::from_pointee(options),
+            state: ArcSwap::from_pointee(state),
+            is_dropped: AtomicBool::new(false),
+            last_used_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn store(&self) -> u64 {
+        self.store
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    pub(super) fn comparator(&self) -> &dyn Comparator {
+        &*self.comparator
+    }
+
+    /// An empty memtable for it, which takes no writes yet.
+    pub(super) fn new_table(&self, options: &Options, limit_bytes: usize) -> Result<Arc<Table>> {
+        // Relaxed: a hint.
+        let last_used_bytes = self.last_used_bytes.load(Ordering::Relaxed);
+        // A keyspace that has little does not take a huge page for it.
+        let pages = match self.id == 0 || last_used_bytes >= HUGE_FROM_BYTES {
+            true => options.pages,
+            false => Pages::Small,
+        };
+        let table = Table::new(MemTableConfig {
+            limit_bytes,
+            comparator: Arc::clone(&self.comparator),
+            checks: options.checks,
+            pages,
+        });
+        table.map(Arc::new)
+    }
+
+    /// Shows readers a memtable, which is about to take writes.
+    pub(super) fn show_table(&self, table: &Arc<Table>) {
+        self.change(|state| state.tables.insert(0, Arc::clone(table)));
+    }
+
+    /// Shows readers other runs, which hold the same.
+    pub(super) fn show_runs(&self, runs: &KeyspaceRuns) {
+        self.change(|state| state.take_runs(runs));
+    }
+
+    /// Shows readers other runs, which hold what a memtable held, if there is one.
+    pub(super) fn show_flushed(&self, runs: &KeyspaceRuns, flushed: Option<&Arc<Table>>) {
+        if let Some(table) = flushed {
+            let used_bytes = table.memtable.stats().used_bytes;
+            self.last_used_bytes.store(used_bytes, Ordering::Relaxed);
+        }
+        self.change(|state| {
+            state.take_runs(runs);
+            let is_flushed = |table: &Arc<Table>| flushed.is_some_and(|of| Arc::ptr_eq(of, table));
+            state.tables.retain(|table| !is_flushed(table));
+        });
+    }
+
+    /// Shows readers other runs, which hold more, and a memtable that is about to take writes instead of an empty one.
+    pub(super) fn show_ingested(&self, runs: &KeyspaceRuns, table: &Arc<Table>) {
+        self.change(|state| {
+            state.take_runs(runs);
+            state.tables = vec![Arc::clone(table)];
+        });
+    }
+
+    /// Gives it other options.
+    pub(super) fn set_options(&self, options: KeyspaceOptions) {
+        self.change(|state| state.reading.search = options.row_search);
+        self.options.store(Arc::new(options));
+    }
+
+    /// Shows readers that it is gone. What they hold already stays with them.
+    pub(super) fn show_dropped(&self) {
+        self.change(|state| {
+            state.tables.clear();
+            state.levels = Arc::new(state.levels.without_runs());
+            state.is_dropped = true;
+        });
+    }
+
+    fn change(&self, change: impl Fn(&mut State)) {
+        self.state.rcu(|state| {
+            let mut state = State::clone(state);
+            change(&mut state);
+            state
+        });
+    }
+
+    /// Takes no more writes. None is under way.
+    pub(super) fn refuse_writes(&self) {
+        // Relaxed: the lock that each write holds orders it.
+        self.is_dropped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was dropped, or is about to be. For writers, who hold the lock.
+    pub(super) fn check_takes_writes(&self) -> Result<()> {
+        match self.is_dropped.load(Ordering::Relaxed) {
+            true => Err(self.dropped()),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn dropped(&self) -> Error {
+        Error::KeyspaceDropped {
+            name: self.name.to_string(),
+        }
+    }
+}
+
+/// The keyspaces that there are. Never changed: another one takes its place.
+#[derive(Clone, Default)]
+pub(super) struct Spaces {
+    /// Ascending by number; the store's own is the first.
+    by_id: Vec<Arc<Space>>,
+    by_name: HashMap<Box<str>, Arc<Space>>,
+}
+
+impl Spaces {
+    pub(super) fn new(spaces: impl IntoIterator<Item = Arc<Space>>) -> Spaces {
+        let by_id: Vec<_> = spaces.into_iter().collect();
+        let name = |space: &Arc<Space>| (space.name.clone(), Arc::clone(space));
+        Spaces {
+            by_name: by_id.iter().map(name).collect(),
+            by_id,
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Space>> {
+        self.by_id.iter()
+    }
+
+    pub(super) fn by_id(&self, id: u32) -> Option<&Arc<Space>> {
+        let place = self
+            .by_id
+            .binary_search_by(|space| space.id.cmp(&id))
+            .ok()?;
+        Some(&self.by_id[place])
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<&Arc<Space>> {
+        self.by_name.get(name)
+    }
+
+    /// These and another one, which has a greater number.
+    pub(super) fn with(&self, space: &Arc<Space>) -> Spaces {
+        Spaces::new(self.iter().chain([space]).cloned())
+    }
+
+    /// These but one.
+    pub(super) fn without(&self, id: u32) -> Spaces {
+        Spaces::new(self.iter().filter(|space| space.id != id).cloned())
+    }
+}
