@@ -1,7 +1,7 @@
 //! `forerun bench`: the benches of [`forerun_bench`].
 
 use clap::Subcommand;
-use forerun_bench::{btree, gather, hash, memtable, roofline, ycsb};
+use forerun_bench::{btree, gather, hash, memtable, roofline, server, ycsb};
 
 use crate::exit::Outcome;
 
@@ -21,7 +21,8 @@ Examples:
   forerun bench ycsb --records 1M --workload b,c --batch 1,64
   forerun bench hash --study 1 --report size.html
   forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
-  forerun bench gather --study seed,direction")]
+  forerun bench gather --study seed,direction
+  forerun bench server --operation get --keys 100")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -35,6 +36,7 @@ enum Bench {
     Ycsb(Box<ycsb::Args>),
     Hash(Box<hash::Args>),
     Gather(Box<gather::Args>),
+    Server(Box<server::Args>),
 }
 
 /// Runs the command.
@@ -46,6 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Ycsb(args) => ycsb::run(args)?,
         Bench::Hash(args) => hash::run(args)?,
         Bench::Gather(args) => gather::run(args)?,
+        Bench::Server(args) => server::run(args)?,
     }
     Ok(Outcome::Done)
 }
