@@ -57,6 +57,14 @@ pub(crate) enum Turn {
     Shutdown,
 }
 
+/// What a read brought.
+enum Arrived {
+    Bytes,
+    Nothing,
+    /// There will be no more.
+    End,
+}
+
 /// What a worker lends a connection for a turn.
 pub(crate) struct Turns<'a> {
     pub(crate) context: &'a mut Context,
@@ -153,12 +161,17 @@ impl Connection {
             }
             self.ticket.waits_for_reader(false);
             if !self.unfinished {
-                if !self.closing && !self.receive(turns)? && !self.closing {
-                    return Ok(Turn::Wait);
-                }
-                if self.closing {
-                    self.transport.goodbye();
-                    return Ok(Turn::Close);
+                let arrived = match self.closing {
+                    true => Arrived::End,
+                    false => self.receive(turns)?,
+                };
+                match arrived {
+                    Arrived::Bytes => {}
+                    Arrived::Nothing => return Ok(Turn::Wait),
+                    Arrived::End => {
+                        self.transport.goodbye();
+                        return Ok(Turn::Close);
+                    }
                 }
             }
             match self.answer(turns) {
@@ -177,19 +190,16 @@ impl Connection {
         Ok(Turn::Again)
     }
 
-    /// Reads once. False where nothing came.
-    fn receive(&mut self, turns: &mut Turns<'_>) -> io::Result<bool> {
+    /// Reads once.
+    fn receive(&mut self, turns: &mut Turns<'_>) -> io::Result<Arrived> {
         if !self.readable {
-            return Ok(false);
+            return Ok(Arrived::Nothing);
         }
         let space = self.input.space();
         let room = space.len();
         match self.transport.read(space) {
-            Ok(0) => {
-                // Half a command stays one.
-                self.closing = true;
-                Ok(false)
-            }
+            // Half a command stays one.
+            Ok(0) => Ok(Arrived::End),
             Ok(count) => {
                 self.input.filled(count);
                 turns.context.counters().bytes_read.add(count as u64);
@@ -198,11 +208,11 @@ impl Connection {
                 if count < room && !self.read_closed && self.transport.is_plain() {
                     self.readable = false;
                 }
-                Ok(true)
+                Ok(Arrived::Bytes)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
-                Ok(false)
+                Ok(Arrived::Nothing)
             }
             Err(error) => Err(error),
         }

@@ -109,10 +109,10 @@ impl Front {
                 self.cache.tick();
                 next_tick = Instant::now() + TICK;
             }
-            if self.control.take_snapshot() {
-                if let Some(keeper) = &self.keeper {
-                    keeper.keep_beside(&self.cache);
-                }
+            if self.control.take_snapshot()
+                && let Some(keeper) = &self.keeper
+            {
+                keeper.keep_beside(&self.cache);
             }
         }
         Ok(())
