@@ -1,126 +1,49 @@
-//! The cache.
+//! The cache: its parts, its clock, and what it tells of itself.
 
+use crate::blocks::Blocks;
+use crate::blocks::record::Record;
+use crate::budget::{Budget, Purpose};
+use crate::epoch::{Epochs, Pinned};
+use crate::evict::{Evictor, Leaves};
+use crate::ghosts::Ghosts;
 use crate::guard::Guard;
-use crate::item::Item;
-use crate::options::{CacheOptions, Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES, WhenFull};
-use crate::request::{
-    Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate, Mode, Store, Stored, Value,
-};
-use crate::stats::CacheStats;
-use crate::value::{SharedValue, ValueBuffer};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::hasher::KeyHasher;
+use crate::index::Index;
+use crate::index::bucket::ItemRef;
+use crate::index::place::Place;
+use crate::limbo::Limbo;
+use crate::options::{CacheOptions, Error};
+use crate::stats::{CacheStats, Count, sum};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers.
+/// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. The crate's first page shows it at work.
 #[derive(Debug)]
 pub struct Cache {
     options: CacheOptions,
-    entries: Mutex<Entries>,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) index: Index,
+    pub(crate) blocks: Blocks,
+    pub(crate) epochs: Epochs,
+    pub(crate) limbo: Limbo,
+    pub(crate) ghosts: Ghosts,
+    pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) budget: Arc<Budget>,
+    /// Blocks that are kept free ahead of the writers.
+    pub(crate) blocks_ahead: usize,
+    last_cas: AtomicU64,
     now: AtomicU32,
+    /// When everything is to be removed; 0 is never.
     flush_at: AtomicU32,
     started: Instant,
-    get_hits: AtomicU64,
-    get_misses: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct Entries {
-    map: HashMap<Box<[u8]>, Arc<Entry>>,
-    bytes: usize,
-    cas: u64,
-    stored: u64,
-    evictions: u64,
-    out_of_memory: u64,
-}
+/// Keys that left and are remembered: one byte in so many of the memory.
+const GHOSTS_SHARE: usize = 128;
 
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: Box<[u8]>,
-    pub(crate) value: Arc<[u8]>,
-    pub(crate) flags: u32,
-    pub(crate) cas: u64,
-    expiry: AtomicU32,
-    last_access: AtomicU32,
-    fetched: AtomicBool,
-    stale: bool,
-    claimed: AtomicBool,
-}
-
-impl Entry {
-    pub(crate) fn expiry(&self) -> u32 {
-        self.expiry.load(Relaxed)
-    }
-    pub(crate) fn is_stale(&self) -> bool {
-        self.stale
-    }
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.claimed.load(Relaxed)
-    }
-    pub(crate) fn size_bytes(&self) -> usize {
-        self.key.len() + self.value.len() + ITEM_OVERHEAD_BYTES
-    }
-    pub(crate) fn to_shared(&self) -> Option<SharedValue> {
-        (self.value.len() > 100_000).then(|| SharedValue(Arc::clone(&self.value)))
-    }
-    pub(crate) fn history(&self) -> (u32, bool) {
-        (self.last_access.load(Relaxed), self.fetched.load(Relaxed))
-    }
-    pub(crate) fn access(&self, now: u32) -> (u32, bool) {
-        (
-            self.last_access.swap(now, Relaxed),
-            self.fetched.swap(true, Relaxed),
-        )
-    }
-    fn is_expired(&self, now: u32) -> bool {
-        let expiry = self.expiry();
-        expiry != 0 && expiry <= now
-    }
-}
-
-impl Entries {
-    fn live(&mut self, key: &[u8], now: u32) -> Option<Arc<Entry>> {
-        let entry = self.map.get(key).cloned()?;
-        if entry.is_expired(now) {
-            self.remove(key);
-            return None;
-        }
-        Some(entry)
-    }
-    fn remove(&mut self, key: &[u8]) {
-        if let Some(entry) = self.map.remove(key) {
-            self.bytes -= entry.size_bytes();
-        }
-    }
-    fn put(
-        &mut self,
-        mut entry: Entry,
-        new_cas: Option<u64>,
-        options: &CacheOptions,
-    ) -> Option<u64> {
-        let size = entry.size_bytes();
-        let old = self.map.get(&entry.key).map_or(0, |old| old.size_bytes());
-        while self.bytes - old + size > options.memory_limit_bytes {
-            if options.when_full == WhenFull::Refuse {
-                self.out_of_memory += 1;
-                return None;
-            }
-            let victim = self.map.keys().find(|key| **key != entry.key).cloned();
-            self.remove(&victim?);
-            self.evictions += 1;
-        }
-        self.cas += 1;
-        let cas = new_cas.unwrap_or(self.cas);
-        entry.cas = cas;
-        let key = entry.key.clone();
-        self.remove(&key);
-        self.bytes += size;
-        self.stored += 1;
-        self.map.insert(key, Arc::new(entry));
-        Some(cas)
-    }
-}
+/// Blocks of expired items that one call of [`Cache::advance`] empties at most.
+const EXPIRED_BLOCKS_MAX: usize = 4;
 
 impl Cache {
     /// An empty cache.
@@ -129,18 +52,40 @@ impl Cache {
     /// [`Error`] if the options make no cache, or the system gives no memory.
     pub fn new(options: CacheOptions) -> Result<Cache, Error> {
         options.check()?;
+        let limit_bytes = options.memory_limit_bytes;
+        let budget = Arc::new(Budget::new(limit_bytes));
+        let ghosts = Ghosts::new(limit_bytes / GHOSTS_SHARE);
+        let blocks = Blocks::new(options.pages, &budget)?;
+        let index = Index::new(options.pages, &budget)?;
+        let epochs = Epochs::new();
+        let fixed_bytes = size_of::<Cache>()
+            + ghosts.memory_bytes()
+            + blocks.fixed_bytes()
+            + epochs.memory_bytes();
+        if !budget.try_charge(Purpose::Fixed, fixed_bytes) {
+            return Err(Error::MemoryLimitTooSmall { limit_bytes });
+        }
+        let blocks_ahead = (limit_bytes / blocks.len_bytes() / 256).clamp(1, 8);
         Ok(Cache {
+            hasher: KeyHasher::new(options.seed),
             options,
-            entries: Mutex::default(),
+            index,
+            blocks,
+            epochs,
+            limbo: Limbo::default(),
+            ghosts,
+            evictor: Mutex::default(),
+            budget,
+            blocks_ahead,
+            last_cas: AtomicU64::new(0),
             now: AtomicU32::new(1),
             flush_at: AtomicU32::new(0),
             started: Instant::now(),
-            get_hits: AtomicU64::new(0),
-            get_misses: AtomicU64::new(0),
         })
     }
 
     /// Begins to read.
+    #[inline]
     pub fn pin(&self) -> Guard<'_> {
         Guard::new(self)
     }
@@ -155,220 +100,33 @@ impl Cache {
         Some(self.pin().get(key)?.value().to_vec())
     }
 
-    /// Stores an item, if its conditions hold.
-    pub fn store(&self, store: Store<'_>) -> Stored {
-        if self.is_too_large(store.key, store.value.len()) {
-            return Stored::TooLarge;
-        }
-        let now = self.now();
-        let mut entries = self.lock();
-        let old = entries.live(store.key, now);
-        let mut entry = Entry {
-            key: store.key.into(),
-            value: Arc::default(),
-            flags: store.flags,
-            cas: 0,
-            expiry: store.expiry.to_word().into(),
-            last_access: now.into(),
-            fetched: false.into(),
-            stale: false,
-            claimed: store.claimed.into(),
-        };
-        let value = match &store.value {
-            Value::Bytes(bytes) => bytes.to_vec(),
-            Value::Parts(parts) => parts.concat(),
-            Value::Buffer(buffer) => buffer.bytes.to_vec(),
-        };
-        match (&old, store.mode) {
-            (None, _) if store.compare_cas.is_some() => return Stored::NotFound,
-            (None, Mode::Replace) | (Some(_), Mode::Add) => return Stored::NotStored,
-            (None, Mode::Append | Mode::Prepend) => match store.vivify {
-                Some(expiry) => entry.expiry = expiry.to_word().into(),
-                None => return Stored::NotStored,
-            },
-            _ => {}
-        }
-        if let (Some(old), Some(cas)) = (&old, store.compare_cas)
-            && old.cas != cas
-        {
-            if !(store.stale_if_older && cas < old.cas) {
-                return Stored::Exists;
-            }
-            entry.stale = true;
-            entry.expiry = old.expiry().into();
-            entry.claimed = old.is_claimed().into();
-        }
-        entry.value = match (&old, store.mode) {
-            (Some(old), Mode::Append) => [&old.value[..], &value].concat().into(),
-            (Some(old), Mode::Prepend) => [&value[..], &old.value].concat().into(),
-            _ => value.into(),
-        };
-        if let (Some(old), Mode::Append | Mode::Prepend) = (&old, store.mode) {
-            entry.flags = old.flags;
-            entry.expiry = old.expiry().into();
-        }
-        if self.is_too_large(store.key, entry.value.len()) {
-            return Stored::TooLarge;
-        }
-        match entries.put(entry, store.new_cas, &self.options) {
-            Some(cas) => Stored::Stored { cas },
-            None => Stored::OutOfMemory,
-        }
-    }
-
-    /// Room for a value of `len_bytes`, to be filled piece by piece and then stored.
-    ///
-    /// # Errors
-    /// [`Error::ValueTooLarge`] above [`CacheOptions::max_item_bytes`]; [`Error::Full`] if nothing makes room.
-    pub fn value_buffer(&self, len_bytes: usize) -> Result<ValueBuffer, Error> {
-        let max_item_bytes = self.options.max_item_bytes;
-        if len_bytes > max_item_bytes {
-            return Err(Error::ValueTooLarge {
-                len_bytes,
-                max_item_bytes,
-            });
-        }
-        Ok(ValueBuffer::new(len_bytes))
-    }
-
-    /// Removes an item.
-    pub fn delete(&self, delete: Delete<'_>) -> Deleted {
-        let mut entries = self.lock();
-        match entries.live(delete.key, self.now()) {
-            None => Deleted::NotFound,
-            Some(old) if delete.compare_cas.is_some_and(|cas| cas != old.cas) => Deleted::Exists,
-            Some(_) => {
-                entries.remove(delete.key);
-                Deleted::Deleted
-            }
-        }
-    }
-
-    /// Marks an item as stale, or empties it, and keeps it.
-    pub fn invalidate(&self, invalidate: Invalidate<'_>) -> Deleted {
-        let mut entries = self.lock();
-        let Some(old) = entries.live(invalidate.key, self.now()) else {
-            return Deleted::NotFound;
-        };
-        if invalidate.compare_cas.is_some_and(|cas| cas != old.cas) {
-            return Deleted::Exists;
-        }
-        let expiry = invalidate.expiry.map_or(old.expiry(), Expiry::to_word);
-        let entry = Entry {
-            key: old.key.clone(),
-            value: if invalidate.drop_value {
-                Arc::default()
-            } else {
-                old.value.clone()
-            },
-            flags: if invalidate.drop_value { 0 } else { old.flags },
-            cas: 0,
-            expiry: expiry.into(),
-            last_access: old.last_access.load(Relaxed).into(),
-            fetched: old.fetched.load(Relaxed).into(),
-            stale: invalidate.mark_stale || old.stale,
-            claimed: (old.is_claimed() && !invalidate.mark_stale).into(),
-        };
-        match entries.put(entry, invalidate.new_cas, &self.options) {
-            Some(_) => Deleted::Deleted,
-            None => Deleted::OutOfMemory,
-        }
-    }
-
-    /// Gives an item a new expiry, and tells whether there is one.
-    pub fn touch(&self, key: &[u8], expiry: Expiry) -> bool {
-        let now = self.now();
-        let old = self.lock().live(key, now);
-        old.map(|old| old.expiry.store(expiry.to_word(), Relaxed))
-            .is_some()
-    }
-
-    /// Adds to, or subtracts from, a value that is a number.
-    pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> Counted {
-        let Arithmetic {
-            key,
-            delta,
-            direction,
-            compare_cas,
-            new_cas,
-            expiry,
-            initial,
-        } = arithmetic;
-        let now = self.now();
-        let mut entries = self.lock();
-        let mut entry = Entry {
-            key: key.into(),
-            value: Arc::default(),
-            flags: 0,
-            cas: 0,
-            expiry: 0.into(),
-            last_access: now.into(),
-            fetched: false.into(),
-            stale: false,
-            claimed: false.into(),
-        };
-        let (value, is_new) = match entries.live(key, now) {
-            None => {
-                let Some((value, expiry)) = initial else {
-                    return Counted::NotFound;
-                };
-                entry.value = value.to_string().into_bytes().into();
-                entry.expiry = expiry.to_word().into();
-                (value, true)
-            }
-            Some(old) => {
-                if compare_cas.is_some_and(|cas| cas != old.cas) {
-                    return Counted::Exists;
-                }
-                let text = std::str::from_utf8(&old.value).ok();
-                let number = text.and_then(|text| text.trim_end_matches(' ').parse::<u64>().ok());
-                let Some(number) = number else {
-                    return Counted::NotANumber;
-                };
-                let value = match direction {
-                    Direction::Increment => number.wrapping_add(delta),
-                    Direction::Decrement => number.saturating_sub(delta),
-                };
-                entry.value = format!("{value:<len$}", len = old.value.len())
-                    .into_bytes()
-                    .into();
-                entry.flags = old.flags;
-                entry.expiry = expiry.map_or(old.expiry(), Expiry::to_word).into();
-                (value, false)
-            }
-        };
-        let expiry = Expiry::from_word(entry.expiry());
-        match entries.put(entry, new_cas, &self.options) {
-            Some(cas) => Counted::Counted {
-                value,
-                cas,
-                expiry,
-                is_new,
-            },
-            None => Counted::OutOfMemory,
-        }
-    }
-
-    /// Claims an item, to bring a new value: `true` for one caller only, until the item is stored or invalidated again. The
-    /// others see it in [`Item::is_claimed`] and use what there is.
-    pub fn claim(&self, item: &Item<'_>) -> bool {
-        !item.entry.claimed.swap(true, Relaxed)
-    }
-
     /// Removes all items there are at second `at` of the clock: at once if it has come, else when it comes. A later call
     /// replaces one that is still to come.
     pub fn flush_all(&self, at: u32) {
-        if at <= self.now() {
-            self.flush_at.store(0, Relaxed);
-            let mut entries = self.lock();
-            entries.map.clear();
-            entries.bytes = 0;
-        } else {
+        // Relaxed: a number that the next tick reads.
+        if at > self.now() {
             self.flush_at.store(at, Relaxed);
+            return;
         }
+        self.flush_at.store(0, Relaxed);
+        let mut part = Some(0);
+        while let Some(hash) = part {
+            let pinned = self.epochs.pin();
+            let mut locked = self.index.lock(&pinned, hash);
+            let entries: Vec<_> = locked.segment().entries().collect();
+            entries
+                .iter()
+                .for_each(|(_, entry)| self.blocks.prefetch(entry.item));
+            for (spot, entry) in entries {
+                self.bury(&pinned, &mut locked, spot, entry.item, Leaves::Removed);
+            }
+            part = locked.segment().next_after(hash);
+        }
+        self.collect();
     }
 
     /// The second of the cache's clock.
+    #[inline]
     pub fn now(&self) -> u32 {
         self.now.load(Relaxed)
     }
@@ -382,58 +140,81 @@ impl Cache {
     /// Sets the clock to a later second; an earlier one changes nothing. It also does some of the work of reclaiming what has
     /// expired.
     pub fn advance(&self, second: u32) {
+        // Relaxed: time is told to nobody by it but the number itself.
         self.now.fetch_max(second, Relaxed);
         let flush_at = self.flush_at.load(Relaxed);
         if flush_at != 0 && flush_at <= self.now() {
             self.flush_all(flush_at);
         }
+        self.reclaim_expired(EXPIRED_BLOCKS_MAX);
+        self.collect();
     }
 
     /// Counts, and memory.
     pub fn stats(&self) -> CacheStats {
-        let entries = self.lock();
+        let of = |count| sum(self.epochs.pins().map(|pin| &pin.counters), count);
+        let bytes_for = |purpose| self.budget.used_for(purpose) as u64;
+        // Removals first: what is removed meanwhile was added before, so that the difference is never negative.
+        let (removed, removed_bytes) = (of(Count::Removed), of(Count::RemovedBytes));
         CacheStats {
-            items: entries.map.len() as u64,
-            item_bytes: entries.bytes as u64,
-            stored: entries.stored,
-            get_hits: self.get_hits.load(Relaxed),
-            get_misses: self.get_misses.load(Relaxed),
-            evictions: entries.evictions,
-            out_of_memory: entries.out_of_memory,
-            limit_bytes: self.options.memory_limit_bytes as u64,
-            memory_bytes: entries.bytes as u64,
-            block_bytes: entries.bytes as u64,
-            ..CacheStats::default()
+            items: of(Count::Added).saturating_sub(removed),
+            item_bytes: of(Count::AddedBytes).saturating_sub(removed_bytes),
+            stored: of(Count::Stored),
+            get_hits: of(Count::GetHits),
+            get_misses: of(Count::GetMisses),
+            get_expired: of(Count::GetExpired),
+            evictions: of(Count::Evictions),
+            evicted_unfetched: of(Count::EvictedUnfetched),
+            expired: of(Count::Expired),
+            expired_unfetched: of(Count::ExpiredUnfetched),
+            out_of_memory: of(Count::OutOfMemory),
+            limit_bytes: self.budget.limit_bytes() as u64,
+            memory_bytes: self.budget.used_bytes() as u64,
+            block_bytes: bytes_for(Purpose::Blocks),
+            large_bytes: bytes_for(Purpose::Large),
+            index_bytes: bytes_for(Purpose::Index),
+            fixed_bytes: bytes_for(Purpose::Fixed),
+            index_splits: of(Count::Splits),
+            blocks: self.blocks.in_use_len() as u64,
+            block_len_bytes: self.blocks.len_bytes() as u64,
+            blocks_reclaimed: of(Count::BlocksReclaimed),
+            moved_bytes: of(Count::MovedBytes),
         }
     }
 
-    pub(crate) fn lookup(&self, key: &[u8]) -> Option<Arc<Entry>> {
-        let now = self.now();
-        self.lock().live(key, now)
+    /// A CAS number that no item had.
+    pub(crate) fn next_cas(&self) -> u64 {
+        // Relaxed: each is another one; they order nothing.
+        self.last_cas.fetch_add(1, Relaxed) + 1
     }
 
-    pub(crate) fn count_get(&self, is_hit: bool) {
-        let count = if is_hit {
-            &self.get_hits
-        } else {
-            &self.get_misses
-        };
-        count.fetch_add(1, Relaxed);
+    /// The item of a key, be it expired.
+    #[inline(always)]
+    pub(crate) fn find<'p>(
+        &self,
+        pinned: &'p Pinned<'_>,
+        hash: u64,
+        key: &[u8],
+    ) -> Option<(ItemRef, Record<'p>)> {
+        let segment = self.index.directory(pinned).segment(hash);
+        let is_it = |item| self.record(pinned, item).key() == key;
+        let (_, item) = segment.find(Place::new(hash), is_it)?;
+        Some((item, self.record(pinned, item)))
     }
 
-    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
-        let now = self.now();
-        let entries = self.lock();
-        let live = entries.map.values().filter(|entry| !entry.is_expired(now));
-        live.cloned().collect()
+    /// An item that was found under this pin, or lies in the evictor's victim.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(crate) fn record<'p>(&self, _: &'p Pinned<'_>, item: ItemRef) -> Record<'p> {
+        // SAFETY: within the crate, references come from the index under the pin that is given here, from an item that the caller
+        // has just written under it, or from a victim, which is used again only after it was retired.
+        unsafe { self.blocks.record(item) }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_too_large(&self, key: &[u8], value_bytes: usize) -> bool {
-        let item_bytes = key.len() + value_bytes + ITEM_OVERHEAD_BYTES;
-        !(1..=MAX_KEY_BYTES).contains(&key.len()) || item_bytes > self.options.max_item_bytes
+impl Drop for Cache {
+    fn drop(&mut self) {
+        // Large values lie outside of the blocks: their shares are given back one by one.
+        self.flush_all(0);
     }
 }

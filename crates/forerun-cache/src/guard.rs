@@ -1,11 +1,15 @@
 //! Reading: what a guard keeps in place, it may hand out.
 
-use crate::cache::{Cache, Entry};
+use crate::cache::Cache;
+use crate::epoch::Pinned;
 use crate::item::Item;
+use crate::lookup::Batch;
 use crate::request::Expiry;
-use std::cell::RefCell;
+use crate::stats::Count;
+use forerun_core::arch::{self, dispatch};
+use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
+use std::marker::PhantomData;
 
 /// Keeps in place what is read through it, memory that the cache can use for nothing else meanwhile: hold it for a turn, and
 /// drop it before you wait, and before you store something large.
@@ -13,7 +17,9 @@ use std::sync::Arc;
 /// Guards may be nested. A guard belongs to one thread at a time.
 pub struct Guard<'c> {
     cache: &'c Cache,
-    kept: RefCell<Vec<Arc<Entry>>>,
+    pinned: Pinned<'c>,
+    /// It counts without a lock: one thread at a time.
+    not_sync: PhantomData<Cell<()>>,
 }
 
 impl fmt::Debug for Guard<'_> {
@@ -27,10 +33,12 @@ impl fmt::Debug for Guard<'_> {
 pub struct Cursor(u64);
 
 impl<'c> Guard<'c> {
+    #[inline]
     pub(crate) fn new(cache: &'c Cache) -> Guard<'c> {
         Guard {
             cache,
-            kept: RefCell::default(),
+            pinned: cache.epochs.pin(),
+            not_sync: PhantomData,
         }
     }
 
@@ -41,28 +49,42 @@ impl<'c> Guard<'c> {
     /// If `items` is not as long as `keys`.
     pub fn multi_get<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
         assert_eq!(keys.len(), items.len(), "a place for each key");
-        for (key, item) in keys.iter().zip(items) {
-            *item = self.get(key);
-        }
+        let batch = Batch {
+            cache: self.cache,
+            pinned: &self.pinned,
+            keys,
+            items,
+        };
+        let counts = dispatch(arch::isa(), batch);
+        self.count(counts.hits, counts.expired, keys.len() as u64);
     }
 
     /// The item of a key.
     pub fn get(&self, key: &[u8]) -> Option<Item<'_>> {
-        let found = self.cache.lookup(key);
-        self.cache.count_get(found.is_some());
-        let entry = self.keep(found?);
-        let (last_access, was_fetched) = entry.access(self.cache.now());
-        Some(Item {
-            entry,
-            last_access,
-            was_fetched,
-        })
+        let hash = self.cache.hasher.hash(key);
+        let now = self.cache.now();
+        let found = self.cache.find(&self.pinned, hash, key);
+        let live = found.filter(|(_, record)| !record.is_expired(now));
+        self.count(
+            live.is_some().into(),
+            (found.is_some() && live.is_none()).into(),
+            1,
+        );
+        live.map(|(_, record)| Item::accessed(record, now))
+    }
+
+    fn count(&self, hits: u64, expired: u64, keys: u64) {
+        let counters = self.pinned.counters();
+        counters.add(Count::GetHits, hits);
+        counters.add(Count::GetMisses, keys - hits);
+        counters.add(Count::GetExpired, expired);
     }
 
     /// The item of a key, without a trace: neither the item nor the statistics know that it was asked for.
     pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
-        let entry = self.keep(self.cache.lookup(key)?);
-        Some(self.untouched(entry))
+        let hash = self.cache.hasher.hash(key);
+        let (_, record) = self.cache.find(&self.pinned, hash, key)?;
+        (!record.is_expired(self.cache.now())).then(|| Item::untouched(record))
     }
 
     /// The item of a key, whose expiry is a new one from now on.
@@ -75,27 +97,18 @@ impl<'c> Guard<'c> {
     /// Begin with `Cursor::default()`, and drop the guard between the parts. An item that was stored before the first part and is
     /// still there at the last is visited, in some version, at least once.
     pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
-        debug_assert_eq!(from, Cursor(0));
-        for entry in self.cache.entries() {
-            each(self.untouched(self.keep(entry)));
+        let segment = self.cache.index.directory(&self.pinned).segment(from.0);
+        let now = self.cache.now();
+        let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();
+        items
+            .iter()
+            .for_each(|&item| self.cache.blocks.prefetch(item));
+        for item in items {
+            let record = self.cache.record(&self.pinned, item);
+            if !record.is_expired(now) {
+                each(Item::untouched(record));
+            }
         }
-        None
-    }
-
-    fn untouched<'g>(&'g self, entry: &'g Entry) -> Item<'g> {
-        let (last_access, was_fetched) = entry.history();
-        Item {
-            entry,
-            last_access,
-            was_fetched,
-        }
-    }
-
-    #[allow(unsafe_code)]
-    fn keep(&self, entry: Arc<Entry>) -> &Entry {
-        let pointer = Arc::as_ptr(&entry);
-        self.kept.borrow_mut().push(entry);
-        // SAFETY: the guard owns a share, which it drops with itself only.
-        unsafe { &*pointer }
+        segment.next_after(from.0).map(Cursor)
     }
 }

@@ -1,6 +1,6 @@
 //! What a lookup found.
 
-use crate::cache::Entry;
+use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE};
 use crate::request::Expiry;
 use crate::value::SharedValue;
 use std::fmt;
@@ -9,36 +9,55 @@ use std::fmt;
 /// deleting included, does not change its bytes.
 #[derive(Clone, Copy)]
 pub struct Item<'g> {
-    pub(crate) entry: &'g Entry,
+    record: Record<'g>,
     /// As of before this access.
-    pub(crate) last_access: u32,
-    pub(crate) was_fetched: bool,
+    last_access: u32,
+    was_fetched: bool,
 }
 
 impl<'g> Item<'g> {
+    /// An item that was asked for now.
+    #[inline(always)]
+    pub(crate) fn accessed(record: Record<'g>, now: u32) -> Item<'g> {
+        let item = Item::untouched(record);
+        record.access(now);
+        item
+    }
+
+    #[inline(always)]
+    pub(crate) fn untouched(record: Record<'g>) -> Item<'g> {
+        Item {
+            record,
+            last_access: record.accessed(),
+            was_fetched: record.marks() & FETCHED != 0,
+        }
+    }
+
     /// The key.
+    #[inline]
     pub fn key(&self) -> &'g [u8] {
-        &self.entry.key
+        self.record.key()
     }
 
     /// The value.
+    #[inline]
     pub fn value(&self) -> &'g [u8] {
-        &self.entry.value
+        self.record.value()
     }
 
     /// The client's own number.
     pub fn flags(&self) -> u32 {
-        self.entry.flags
+        self.record.flags()
     }
 
     /// The CAS number: another one after each change of the value.
     pub fn cas(&self) -> u64 {
-        self.entry.cas
+        self.record.cas()
     }
 
     /// When the item is gone.
     pub fn expiry(&self) -> Expiry {
-        Expiry::from_word(self.entry.expiry())
+        Expiry::from_word(self.record.expiry())
     }
 
     /// The second in which it was last asked for, before this time, or else stored.
@@ -53,23 +72,24 @@ impl<'g> Item<'g> {
 
     /// Whether it was marked as stale ([`Cache::invalidate`](crate::Cache::invalidate), or a store of an older version).
     pub fn is_stale(&self) -> bool {
-        self.entry.is_stale()
+        self.record.marks() & STALE != 0
     }
 
     /// Whether somebody has claimed it to bring a new value ([`Cache::claim`](crate::Cache::claim)).
     pub fn is_claimed(&self) -> bool {
-        self.entry.is_claimed()
+        self.record.marks() & CLAIMED != 0
     }
 
     /// Bytes that it takes: header, key and value.
     pub fn size_bytes(&self) -> usize {
-        self.entry.size_bytes()
+        let elsewhere = self.record.large().map_or(0, |value| value.bytes().len());
+        self.record.size_bytes() + elsewhere
     }
 
     /// The value as a share that outlives the guard, if it is a large one, which is kept apart from others. `None` is a small
     /// value: copy it.
     pub fn to_shared(&self) -> Option<SharedValue> {
-        self.entry.to_shared()
+        self.record.large().map(SharedValue)
     }
 }
 

@@ -33,13 +33,26 @@
 
 #![deny(unsafe_code)]
 
+mod blocks;
+mod budget;
 mod cache;
+mod epoch;
+mod evict;
+mod ghosts;
 mod guard;
+mod hasher;
+mod index;
 mod item;
+mod limbo;
+mod lookup;
+mod operations;
 mod options;
 mod request;
+mod room;
 mod stats;
+mod sync;
 mod value;
+mod write;
 
 pub use cache::Cache;
 pub use guard::{Cursor, Guard};

@@ -1,5 +1,7 @@
 //! What a cache tells of itself.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// Counts since the cache was made, and what it holds now. Counts of several threads are added up while they go on, so they
 /// are of about one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,8 +41,6 @@ pub struct CacheStats {
     pub index_bytes: u64,
     /// What is held however many items there are.
     pub fixed_bytes: u64,
-    /// Slots of the index, and how many times a part of it was split.
-    pub index_slots: u64,
     /// Splits of index segments.
     pub index_splits: u64,
     /// Blocks in use, whole ones.
@@ -51,4 +51,49 @@ pub struct CacheStats {
     pub blocks_reclaimed: u64,
     /// Bytes that were moved on because their items were worth keeping.
     pub moved_bytes: u64,
+}
+
+/// What is counted by each pin for itself, to be added up when somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    GetHits,
+    GetMisses,
+    GetExpired,
+    Stored,
+    /// Items that came into the index.
+    Added,
+    AddedBytes,
+    /// Items that left it, for whatever reason.
+    Removed,
+    RemovedBytes,
+    Evictions,
+    EvictedUnfetched,
+    Expired,
+    ExpiredUnfetched,
+    OutOfMemory,
+    Splits,
+    BlocksReclaimed,
+    MovedBytes,
+}
+
+const COUNTS: usize = Count::MovedBytes as usize + 1;
+
+/// The counters of a pin: written by its holder, read by anybody.
+#[derive(Debug, Default)]
+pub(crate) struct Counters([AtomicU64; COUNTS]);
+
+impl Counters {
+    /// Adds to a counter. For the pin's holder.
+    #[inline(always)]
+    pub(crate) fn add(&self, count: Count, more: u64) {
+        let counter = &self.0[count as usize];
+        // Relaxed, and not one step: the holder alone writes, and one holder's release of the pin is the next one's acquire.
+        counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
+    }
+}
+
+/// A counter, added up over all pins.
+pub(crate) fn sum<'c>(counters: impl Iterator<Item = &'c Counters>, count: Count) -> u64 {
+    let values = counters.map(|counters| counters.0[count as usize].load(Relaxed));
+    values.fold(0, u64::wrapping_add)
 }

@@ -1,18 +1,75 @@
-//! Values that outlive a guard, and values that come in pieces.
+//! Values with memory of their own: large ones, and those that come in pieces.
+//!
+//! ```text
+//!   item in a block   │ header │ key │ 0 … │ LargeValue* │      the item owns one share
+//!                                               │
+//!   mapping of its own                          └▶ │ value …   │      others: SharedValue, as long as a slow reader has it
+//! ```
 
+#![allow(unsafe_code, reason = "a mapping's bytes are handed out as slices")]
+
+use crate::budget::Charge;
+use forerun_core::{Pages, Region, RegionError};
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+/// Bytes of the smallest page: what a mapping is rounded up to.
+const PAGE_BYTES: usize = forerun_core::region::MIN_ALIGN_BYTES;
+
+/// A value in a mapping of its own.
+#[derive(Debug)]
+pub(crate) struct LargeValue {
+    region: Region,
+    _charge: Charge,
+}
+
+impl LargeValue {
+    /// Bytes that a value of a length is charged.
+    pub(crate) fn charge_bytes(len_bytes: usize) -> usize {
+        len_bytes.next_multiple_of(PAGE_BYTES) + size_of::<LargeValue>() + 2 * size_of::<usize>()
+    }
+
+    /// Zeroes, to be written.
+    pub(crate) fn zeroed(len_bytes: usize, charge: Charge) -> Result<LargeValue, RegionError> {
+        Ok(LargeValue {
+            region: Region::new(len_bytes, Pages::Small)?,
+            _charge: charge,
+        })
+    }
+
+    /// The value.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the region is `len` initialised bytes that live as long as it; they are written through `bytes_mut` only,
+        // which takes the value mutably.
+        unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.region.len()) }
+    }
+
+    /// The value, to be written, before it is shared.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; and nobody else has the value.
+        unsafe { std::slice::from_raw_parts_mut(self.region.as_ptr(), self.region.len()) }
+    }
+}
+
 /// A large value, shared with the cache: it stays readable when its item is gone, and counts towards the memory limit until
 /// the last share is dropped.
-#[derive(Clone, Debug)]
-pub struct SharedValue(pub(crate) Arc<[u8]>);
+#[derive(Clone)]
+pub struct SharedValue(pub(crate) Arc<LargeValue>);
 
 impl Deref for SharedValue {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.0.bytes()
+    }
+}
+
+impl fmt::Debug for SharedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedValue")
+            .field("len", &self.len())
+            .finish()
     }
 }
 
@@ -33,21 +90,37 @@ impl Deref for SharedValue {
 /// ```
 #[derive(Debug)]
 pub struct ValueBuffer {
-    pub(crate) bytes: Box<[u8]>,
+    pub(crate) bytes: Buffered,
     filled: usize,
 }
 
+/// Where the bytes of a buffer are.
+#[derive(Debug)]
+pub(crate) enum Buffered {
+    /// To be copied into a block.
+    Small(
+        Box<[u8]>,
+        #[allow(dead_code, reason = "held for what it gives back")] Charge,
+    ),
+    /// To become the value as it is.
+    Large(LargeValue),
+}
+
 impl ValueBuffer {
-    pub(crate) fn new(len_bytes: usize) -> ValueBuffer {
-        ValueBuffer {
-            bytes: vec![0; len_bytes].into(),
-            filled: 0,
+    pub(crate) fn new(bytes: Buffered) -> ValueBuffer {
+        ValueBuffer { bytes, filled: 0 }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Buffered::Small(bytes, _) => bytes,
+            Buffered::Large(value) => value.bytes(),
         }
     }
 
     /// Bytes of the whole value.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes().len()
     }
 
     /// Whether the value has no bytes.
@@ -70,7 +143,11 @@ impl ValueBuffer {
 
     /// The rest, to be read into; then tell by [`ValueBuffer::advance`] how much was.
     pub fn unfilled(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.filled..]
+        let bytes = match &mut self.bytes {
+            Buffered::Small(bytes, _) => bytes,
+            Buffered::Large(value) => value.bytes_mut(),
+        };
+        &mut bytes[self.filled..]
     }
 
     /// Takes the next `len` bytes as filled.

@@ -8,7 +8,7 @@ use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
 use core::arch::x86_64::*;
 #[cfg(not(miri))]
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The token of AVX2, with BMI1, BMI2 and POPCNT.
 #[derive(Clone, Copy, Debug)]
@@ -143,14 +143,23 @@ impl Simd for Avx2 {
 
     #[cfg(not(miri))]
     #[inline(always)]
-    fn eq_shared_u64(self, words: &[AtomicU64; 4], care: u64, needle: u64) -> u32 {
-        // SAFETY: the token proves AVX2.
-        unsafe {
-            let read = read_shared(words);
-            let cared = _mm256_and_si256(read, _mm256_set1_epi64x(care as i64));
-            let equal = _mm256_cmpeq_epi64(cared, _mm256_set1_epi64x(needle as i64));
-            _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
-        }
+    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], care: u64, needle: u64) -> u32 {
+        let (fours, rest) = words.as_chunks::<4>();
+        let mask = fours.iter().enumerate().fold(0, |mask, (at, four)| {
+            // SAFETY: the token proves AVX2.
+            let equal = unsafe {
+                let read = read_shared(four);
+                let cared = _mm256_and_si256(read, _mm256_set1_epi64x(care as i64));
+                let equal = _mm256_cmpeq_epi64(cared, _mm256_set1_epi64x(needle as i64));
+                _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
+            };
+            mask | equal << (4 * at)
+        });
+        let first = N - rest.len();
+        rest.iter().enumerate().fold(mask, |mask, (at, word)| {
+            let equal = word.load(Ordering::Acquire) & care == needle;
+            mask | u32::from(equal) << (first + at)
+        })
     }
 }
 

@@ -126,7 +126,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn eq_shared_u64(self, words: &[AtomicU64; 4], care: u64, needle: u64) -> u32 {
+    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], care: u64, needle: u64) -> u32 {
         Avx2::of_avx512(self).eq_shared_u64(words, care, needle)
     }
 }

@@ -1,0 +1,461 @@
+//! Blocks: where items lie, one behind the other, with those that expire at about the same time.
+//!
+//! ```text
+//!   mapping     │ block 0 │ block 1 │ block 2 │ …              as much as the memory limit; costs nothing until it is touched
+//!   block       │ item │ item │ item │ … tail     free │       filled from the front, never changed, emptied as a whole
+//!
+//!   open        [new | kept] x [class]  ─▶ the block that takes such items now
+//!   queues      new  ▶ 7 ▶ 3 ▶ 9        kept ▶ 1 ▶ 4 ▶ …       by the order in which they were opened
+//!   free        blocks that are empty; ones that the system has back; ones that were never used
+//! ```
+//!
+//! Overwriting and deleting leave dead bytes behind. A block is emptied by whoever makes room ([`crate::evict`]): what is alive and worth
+//! keeping is copied to another block, and after a grace period this one is free.
+
+#![allow(
+    unsafe_code,
+    reason = "the mapping's bytes are read and written as items"
+)]
+
+mod class;
+mod meta;
+pub(crate) mod record;
+
+use crate::budget::{Budget, Purpose};
+use crate::index::bucket::ItemRef;
+use crate::sync::unpoisoned;
+use class::{CLASSES_MAX, Classes};
+use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_core::{Pages, Region, RegionError};
+use meta::Meta;
+pub(crate) use meta::Queue;
+use record::{NewRecord, Record};
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// No block is open.
+const NONE: u32 = u32::MAX;
+
+/// Blocks that only the evictor may take: what it keeps has to go somewhere.
+const EVICTORS: usize = 2;
+
+/// The blocks of a cache.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    region: Region,
+    block_bytes: usize,
+    metas: Box<[Meta]>,
+    classes: Classes,
+    open: [Box<[AtomicU32]>; 2],
+    pool: Mutex<Pool>,
+    /// How many blocks a writer could take at once, so that one can ask without the lock.
+    at_hand: AtomicUsize,
+    budget: Arc<Budget>,
+}
+
+/// Which blocks are where.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Empty, and charged.
+    free: Vec<u32>,
+    /// Empty, and given back to the system.
+    released: Vec<u32>,
+    /// Blocks from this one on were never used.
+    unused: u32,
+    /// In use.
+    queues: [VecDeque<u32>; 2],
+}
+
+/// Who takes a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    Writer,
+    Evictor,
+}
+
+/// Why a block is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// All its items have expired.
+    Expired,
+    /// Much of it is dead.
+    Sparse,
+    /// It is its turn.
+    Turn,
+}
+
+/// A block to be emptied, that no writer is in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    pub(crate) block: u32,
+    pub(crate) queue: Queue,
+    pub(crate) reason: Reason,
+    /// Where the items end.
+    pub(crate) tail: usize,
+}
+
+/// Room for an item that is taken: to be published or given up.
+#[derive(Debug)]
+#[must_use = "a block waits for its items"]
+pub(crate) struct Taken {
+    pub(crate) item: ItemRef,
+    block: u32,
+}
+
+impl Blocks {
+    /// The length of the blocks of a cache: the memory is some hundred of them, or thousands.
+    pub(crate) fn block_bytes(limit_bytes: usize) -> usize {
+        let share_bytes = (limit_bytes / 128).clamp(32 << 10, 1 << 20);
+        1 << share_bytes.ilog2()
+    }
+
+    /// No blocks yet, within a budget.
+    pub(crate) fn new(pages: Pages, budget: &Arc<Budget>) -> Result<Blocks, RegionError> {
+        let block_bytes = Blocks::block_bytes(budget.limit_bytes());
+        let most = ItemRef::REACH_BYTES / block_bytes - 1;
+        let len = (budget.limit_bytes() / block_bytes).min(most);
+        let blocks = Blocks {
+            region: Region::new(len * block_bytes, pages)?,
+            block_bytes,
+            metas: (0..len).map(|_| Meta::default()).collect(),
+            classes: Classes::for_blocks(len),
+            open: Queue::ALL.map(|_| (0..CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
+            pool: Mutex::default(),
+            at_hand: AtomicUsize::new(0),
+            budget: Arc::clone(budget),
+        };
+        {
+            let mut pool = blocks.pool();
+            for _ in 0..EVICTORS {
+                if let Some(block) = blocks.charge_one(&mut pool) {
+                    pool.free.push(block);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Bytes of what is held however many blocks there are.
+    pub(crate) fn fixed_bytes(&self) -> usize {
+        let open = self
+            .open
+            .iter()
+            .map(|open| size_of_val(&**open))
+            .sum::<usize>();
+        size_of_val(&*self.metas) + open + self.metas.len() * 2 * size_of::<u32>()
+    }
+
+    /// The largest item that goes into a block; others have mappings of their own.
+    pub(crate) fn item_bytes_max(&self) -> usize {
+        self.block_bytes / 8
+    }
+
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// The class of an item.
+    pub(crate) fn class(&self, expiry: u32, now: u32) -> usize {
+        self.classes.of(expiry, now)
+    }
+
+    /// The class and the queue of an item that is there.
+    pub(crate) fn stands_in(&self, item: ItemRef) -> (usize, Queue) {
+        let meta = self.meta_of(item);
+        (meta.class(), meta.queue())
+    }
+
+    /// Reads an item.
+    ///
+    /// # Safety
+    /// The reference was found in the index under a pin that lasts for `'g`, or the item lies in a victim of the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn record<'g>(&self, item: ItemRef) -> Record<'g> {
+        // SAFETY: an item that is in the index was written there before, within the region, and its block is used again only
+        // after all pins of those who could have found it; a victim is used again when its holder says so.
+        unsafe { Record::new(self.place(item.offset_bytes())) }
+    }
+
+    #[inline(always)]
+    fn place(&self, offset_bytes: usize) -> NonNull<u8> {
+        debug_assert!(offset_bytes < self.region.len());
+        // SAFETY: references are made from offsets within the region, whose base is not null.
+        unsafe { NonNull::new_unchecked(self.region.as_ptr().add(offset_bytes)) }
+    }
+
+    /// Asks for the first two lines of an item: header and key mostly, and the beginning of the value.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, item: ItemRef) {
+        let place = self.region.as_ptr().wrapping_add(item.offset_bytes());
+        prefetch_read(place);
+        prefetch_read(place.wrapping_add(CACHE_LINE_BYTES));
+    }
+
+    /// Takes room for an item and writes it there. `None`: there is no block to be had.
+    ///
+    /// The caller is pinned, and stays so until the item is settled.
+    pub(crate) fn write(
+        &self,
+        queue: Queue,
+        class: usize,
+        record: &NewRecord<'_>,
+        taker: Taker,
+    ) -> Option<Taken> {
+        let taken = self.take(queue, class, record.size_bytes(), taker)?;
+        // SAFETY: `take` gave as many bytes, to this caller only.
+        unsafe { record.write(self.place(taken.item.offset_bytes())) };
+        Some(taken)
+    }
+
+    /// Copies an item of a victim to another block. The item's segment is locked.
+    pub(crate) fn copy(
+        &self,
+        queue: Queue,
+        class: usize,
+        record: Record<'_>,
+        frequency: u8,
+    ) -> Option<Taken> {
+        let taken = self.take(queue, class, record.size_bytes(), Taker::Evictor)?;
+        // SAFETY: as in `write`; the segment is locked, by this function's contract.
+        unsafe { record::copy(record, self.place(taken.item.offset_bytes()), frequency) };
+        Some(taken)
+    }
+
+    fn take(&self, queue: Queue, class: usize, bytes: usize, taker: Taker) -> Option<Taken> {
+        let open = &self.open[queue as usize][class];
+        loop {
+            // Acquire: the block was reset before it was opened.
+            let block = open.load(Ordering::Acquire);
+            if let Some(meta) = self.metas.get(block as usize)
+                && let Some(offset) = meta.try_take(bytes, self.block_bytes)
+            {
+                let item = ItemRef::from_offset(block as usize * self.block_bytes + offset);
+                return Some(Taken { item, block });
+            }
+            self.open_another(queue, class, block, taker)?;
+        }
+    }
+
+    /// Opens a block in the place of `full`, unless somebody did.
+    fn open_another(&self, queue: Queue, class: usize, full: u32, taker: Taker) -> Option<()> {
+        let open = &self.open[queue as usize][class];
+        let mut pool = self.pool();
+        // Relaxed: it changes under the pool's lock only.
+        if open.load(Ordering::Relaxed) != full {
+            return Some(());
+        }
+        let block = self.take_block(&mut pool, taker)?;
+        self.metas[block as usize].reset(queue, class);
+        if let Some(full) = self.metas.get(full as usize) {
+            full.seal();
+        }
+        pool.queues[queue as usize].push_back(block);
+        // Release: who finds it open finds it reset.
+        open.store(block, Ordering::Release);
+        Some(())
+    }
+
+    fn take_block(&self, pool: &mut Pool, taker: Taker) -> Option<u32> {
+        let kept = match taker {
+            Taker::Writer => EVICTORS,
+            Taker::Evictor => 0,
+        };
+        let block = if pool.free.len() > kept {
+            pool.free.pop()
+        } else {
+            self.charge_one(pool)
+        };
+        self.note_at_hand(pool);
+        block
+    }
+
+    /// An empty block that is not charged yet, if it is within the limit.
+    fn charge_one(&self, pool: &mut Pool) -> Option<u32> {
+        let is_left = !pool.released.is_empty() || (pool.unused as usize) < self.metas.len();
+        if !is_left || !self.budget.try_charge(Purpose::Blocks, self.block_bytes) {
+            return None;
+        }
+        pool.released.pop().or_else(|| {
+            pool.unused += 1;
+            Some(pool.unused - 1)
+        })
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        unpoisoned(self.pool.lock())
+    }
+
+    fn note_at_hand(&self, pool: &Pool) {
+        // Relaxed: an advice.
+        let at_hand = pool.free.len().saturating_sub(EVICTORS);
+        self.at_hand.store(at_hand, Ordering::Relaxed);
+    }
+
+    /// Free blocks that a writer could take, beside those that the budget has room for.
+    pub(crate) fn at_hand(&self) -> usize {
+        self.at_hand.load(Ordering::Relaxed)
+    }
+
+    /// The item goes into the index now: its bytes live.
+    pub(crate) fn enlive(&self, item: ItemRef, record: Record<'_>) {
+        self.meta_of(item)
+            .add_live(record.size_bytes(), record.expiry());
+    }
+
+    /// The item is out of the index: its bytes are dead.
+    pub(crate) fn kill(&self, item: ItemRef, bytes: usize) {
+        self.meta_of(item).remove_live(bytes);
+    }
+
+    /// An item's expiry was put off, in place.
+    pub(crate) fn extend(&self, item: ItemRef, expiry: u32) {
+        self.meta_of(item).extend(expiry);
+    }
+
+    /// The item is in the index, or given up.
+    pub(crate) fn settle(&self, taken: Taken) {
+        self.metas[taken.block as usize].settle();
+    }
+
+    fn meta_of(&self, item: ItemRef) -> &Meta {
+        &self.metas[item.offset_bytes() / self.block_bytes]
+    }
+
+    /// A block is empty, and nobody reads in it.
+    pub(crate) fn free(&self, block: u32) {
+        let mut pool = self.pool();
+        pool.free.push(block);
+        self.note_at_hand(&pool);
+    }
+
+    /// Gives a free block's memory back to the system, for something else to be charged. `false`: there is none.
+    pub(crate) fn release_one(&self) -> bool {
+        let mut pool = self.pool();
+        if pool.free.len() <= EVICTORS {
+            return false;
+        }
+        let Some(block) = pool.free.pop() else {
+            return false;
+        };
+        // SAFETY: the block is within the region, and free: nobody refers to its bytes.
+        unsafe {
+            self.region
+                .release(block as usize * self.block_bytes, self.block_bytes);
+        }
+        pool.released.push(block);
+        self.note_at_hand(&pool);
+        self.budget.uncharge(Purpose::Blocks, self.block_bytes);
+        true
+    }
+
+    /// Whether the system would have to give another block, and may.
+    pub(crate) fn can_charge_one(&self) -> bool {
+        let pool = self.pool();
+        let is_left = !pool.released.is_empty() || (pool.unused as usize) < self.metas.len();
+        let left = self
+            .budget
+            .limit_bytes()
+            .saturating_sub(self.budget.used_bytes());
+        is_left && left >= self.block_bytes
+    }
+
+    /// Chooses a block to be emptied and takes it out of its queue. `sparse_below`: of the blocks with less alive than this share,
+    /// the one with the least comes before the one whose turn it is; `may_evict`: whether there is one whose turn it is.
+    pub(crate) fn choose(&self, now: u32, sparse_below: f64, may_evict: bool) -> Option<Victim> {
+        let mut pool = self.pool();
+        let (at, reason) = self
+            .expired(&pool, now)
+            .map(|at| (at, Reason::Expired))
+            .or_else(|| Some((self.sparsest(&pool, sparse_below)?, Reason::Sparse)))
+            .or_else(|| Some((self.next_in_turn(&pool, may_evict)?, Reason::Turn)))?;
+        let (queue, nth) = at;
+        let block = pool.queues[queue as usize].remove(nth)?;
+        Some(Victim {
+            block,
+            queue,
+            reason,
+            tail: self.metas[block as usize].tail(),
+        })
+    }
+
+    /// Blocks in use, with where they stand.
+    fn in_use<'p>(&'p self, pool: &'p Pool) -> impl Iterator<Item = (&'p Meta, (Queue, usize))> {
+        Queue::ALL.into_iter().flat_map(move |queue| {
+            let blocks = pool.queues[queue as usize].iter().enumerate();
+            blocks.map(move |(nth, &block)| (&self.metas[block as usize], (queue, nth)))
+        })
+    }
+
+    fn expired(&self, pool: &Pool, now: u32) -> Option<(Queue, usize)> {
+        let (meta, at) = self
+            .in_use(pool)
+            .find(|(meta, _)| meta.tail() > 0 && (1..=now).contains(&meta.expiry_last()))?;
+        self.close(pool, meta, at).then_some(at)
+    }
+
+    fn sparsest(&self, pool: &Pool, below: f64) -> Option<(Queue, usize)> {
+        let settled = self.in_use(pool).filter(|(meta, _)| meta.is_settled());
+        let (meta, at) = settled.min_by_key(|(meta, _)| meta.live_bytes())?;
+        let is_sparse = (meta.live_bytes() as f64) < below * self.block_bytes as f64;
+        is_sparse.then_some(at)
+    }
+
+    /// The oldest of the new ones if they are more than a tenth of all, else the oldest of those that were kept (S3-FIFO,
+    /// Yang et al., SOSP 2023, with blocks for items).
+    fn next_in_turn(&self, pool: &Pool, may_evict: bool) -> Option<(Queue, usize)> {
+        if !may_evict {
+            return None;
+        }
+        let [new, kept] = Queue::ALL.map(|queue| pool.queues[queue as usize].len());
+        let order = if new * 10 > new + kept || kept < 2 {
+            [Queue::New, Queue::Kept]
+        } else {
+            [Queue::Kept, Queue::New]
+        };
+        order.into_iter().find_map(|queue| {
+            let blocks = pool.queues[queue as usize].iter().enumerate();
+            let mut at = blocks.map(|(nth, &block)| (&self.metas[block as usize], (queue, nth)));
+            at.find_map(|(meta, at)| self.close(pool, meta, at).then_some(at))
+        })
+    }
+
+    /// Sees to it that a block takes no more items. `false`: somebody is writing one.
+    fn close(&self, _: &Pool, meta: &Meta, (queue, _): (Queue, usize)) -> bool {
+        if !meta.is_sealed() {
+            meta.seal();
+            let block = (std::ptr::from_ref(meta) as usize - self.metas.as_ptr() as usize)
+                / size_of::<Meta>();
+            let open = &self.open[queue as usize][meta.class()];
+            // Relaxed: it changes under the pool's lock, which is held; and nothing is told but that there is none.
+            if open.load(Ordering::Relaxed) == block as u32 {
+                open.store(NONE, Ordering::Relaxed);
+            }
+        }
+        meta.is_settled()
+    }
+
+    /// The items of a victim from an offset on, those that are dead included.
+    pub(crate) fn items(
+        &self,
+        victim: Victim,
+        from: usize,
+    ) -> impl Iterator<Item = (usize, ItemRef)> {
+        let base = victim.block as usize * self.block_bytes;
+        let mut offset = from;
+        std::iter::from_fn(move || {
+            (offset < victim.tail).then(|| {
+                let item = ItemRef::from_offset(base + offset);
+                // SAFETY: the block is settled: up to its tail there is one item behind the other, and the caller has it.
+                offset += unsafe { self.record(item) }.size_bytes();
+                (offset, item)
+            })
+        })
+    }
+
+    /// Blocks in use and their bytes, by queue.
+    pub(crate) fn in_use_len(&self) -> usize {
+        self.pool().queues.iter().map(VecDeque::len).sum()
+    }
+}

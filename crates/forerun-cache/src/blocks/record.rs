@@ -1,0 +1,347 @@
+//! An item as it lies in a block.
+//!
+//! ```text
+//!   0      8         12         16      20          24        25     26           27      28        bytes
+//!   | cas  | expiry  | accessed | flags | value len | key len | marks | frequency | large | key | value | 0 … |
+//!                                                                                         large: | 0 … | share |
+//! ```
+//!
+//! It begins and ends at a multiple of eight bytes. Once published, its bytes stay as they are until the block is used again,
+//! but for four of its fields, which are atomic: when it expires, when it was last asked for, its marks, and how often it was
+//! asked for. A large value lies in a mapping of its own, of which the item owns a share; `value len` is then 8.
+
+#![allow(
+    unsafe_code,
+    reason = "the bytes of blocks are read and written as items"
+)]
+
+use crate::index::bucket::ItemRef;
+use crate::options::ITEM_OVERHEAD_BYTES;
+use crate::value::LargeValue;
+use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use std::marker::PhantomData;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+
+/// The fields before the key.
+#[derive(Default)]
+#[repr(C)]
+struct Header {
+    cas: u64,
+    expiry: AtomicU32,
+    accessed: AtomicU32,
+    flags: u32,
+    value_len: u32,
+    key_len: u8,
+    marks: AtomicU8,
+    frequency: AtomicU8,
+    is_large: u8,
+    /// The shortest item has a key of up to four bytes: a header is within it.
+    key: [u8; 4],
+}
+
+const KEY_OFFSET: usize = offset_of!(Header, key);
+const _: () = assert!(size_of::<Header>() == KEY_OFFSET + 4 && KEY_OFFSET <= ITEM_OVERHEAD_BYTES);
+
+/// Somebody asked for the item.
+pub(crate) const FETCHED: u8 = 1;
+/// It was invalidated, and may be used until somebody brings a new one.
+pub(crate) const STALE: u8 = 2;
+/// Somebody said that he would.
+pub(crate) const CLAIMED: u8 = 4;
+
+/// The most that is counted of how often an item was asked for.
+const FREQUENCY_MAX: u8 = 15;
+
+/// Bytes of an item in its block.
+pub(crate) fn size_bytes(key_len: usize, value_len: usize) -> usize {
+    (KEY_OFFSET + key_len + value_len)
+        .next_multiple_of(ItemRef::UNIT_BYTES)
+        .max(size_of::<Header>())
+}
+
+/// Bytes of an item in its block whose value is elsewhere.
+pub(crate) fn large_size_bytes(key_len: usize) -> usize {
+    share_offset(key_len) + size_of::<*const LargeValue>()
+}
+
+fn share_offset(key_len: usize) -> usize {
+    (KEY_OFFSET + key_len).next_multiple_of(align_of::<*const LargeValue>())
+}
+
+/// What a new item is to hold.
+#[derive(Debug)]
+pub(crate) struct NewRecord<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) value: NewValue<'a>,
+    pub(crate) cas: u64,
+    pub(crate) flags: u32,
+    pub(crate) expiry: u32,
+    pub(crate) accessed: u32,
+    pub(crate) marks: u8,
+    pub(crate) frequency: u8,
+}
+
+/// Its value.
+#[derive(Debug)]
+pub(crate) enum NewValue<'a> {
+    /// One piece behind the other.
+    Parts(&'a [&'a [u8]]),
+    /// In a mapping.
+    Large(&'a Arc<LargeValue>),
+}
+
+impl NewRecord<'_> {
+    /// Bytes in the block.
+    pub(crate) fn size_bytes(&self) -> usize {
+        match &self.value {
+            NewValue::Parts(parts) => size_bytes(self.key.len(), len_of(parts)),
+            NewValue::Large(_) => large_size_bytes(self.key.len()),
+        }
+    }
+
+    /// Writes the item. A large value is pointed at, not shared: the share is the caller's to give when the item is published.
+    ///
+    /// # Safety
+    /// [`NewRecord::size_bytes`] bytes at `place`, a multiple of eight, can be written, and nobody else has them.
+    pub(super) unsafe fn write(&self, place: NonNull<u8>) {
+        let (value_len, is_large) = match &self.value {
+            NewValue::Parts(parts) => (len_of(parts), false),
+            NewValue::Large(_) => (size_of::<*const LargeValue>(), true),
+        };
+        let header = Header {
+            cas: self.cas,
+            expiry: self.expiry.into(),
+            accessed: self.accessed.into(),
+            flags: self.flags,
+            value_len: value_len as u32,
+            key_len: self.key.len() as u8,
+            marks: self.marks.into(),
+            frequency: self.frequency.into(),
+            is_large: is_large.into(),
+            key: [0; 4],
+        };
+        // SAFETY: by the caller's word the place has the item's bytes: a header (no item is shorter), then from KEY_OFFSET on the
+        // key and the parts; a share lies at its alignment behind the key, since the place is a multiple of eight.
+        unsafe {
+            place.cast::<Header>().write(header);
+            let mut end = place.add(KEY_OFFSET);
+            let mut append = |bytes: &[u8]| {
+                end.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+                end = end.add(bytes.len());
+            };
+            append(self.key);
+            match &self.value {
+                NewValue::Parts(parts) => parts.iter().for_each(|part| append(part)),
+                NewValue::Large(value) => place
+                    .add(share_offset(self.key.len()))
+                    .cast::<*const LargeValue>()
+                    .write(Arc::as_ptr(value)),
+            }
+        }
+    }
+}
+
+pub(crate) fn len_of(parts: &[&[u8]]) -> usize {
+    parts.iter().map(|part| part.len()).sum()
+}
+
+/// An item in a block that is not used again before `'g` ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'g> {
+    place: NonNull<u8>,
+    life: PhantomData<&'g [u8]>,
+}
+
+// SAFETY: it is a shared reference to plain and atomic bytes, and perhaps to a LargeValue, which is Sync.
+unsafe impl Send for Record<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Record<'_> {}
+
+impl<'g> Record<'g> {
+    /// # Safety
+    /// An item was written at `place`, before this in the order of threads, and its bytes and value stay for `'g`.
+    #[inline(always)]
+    pub(super) unsafe fn new(place: NonNull<u8>) -> Record<'g> {
+        Record {
+            place,
+            life: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn header(self) -> &'g Header {
+        // SAFETY: `new` was promised an item there, which begins with a header.
+        unsafe { self.place.cast().as_ref() }
+    }
+
+    #[inline(always)]
+    fn bytes(self, offset: usize, len: usize) -> &'g [u8] {
+        // SAFETY: the callers give offsets and lengths from the header, within the item.
+        unsafe { std::slice::from_raw_parts(self.place.add(offset).as_ptr(), len) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn key(self) -> &'g [u8] {
+        self.bytes(KEY_OFFSET, self.header().key_len.into())
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(self) -> &'g [u8] {
+        match self.share() {
+            None => {
+                let start = KEY_OFFSET + usize::from(self.header().key_len);
+                self.bytes(start, self.header().value_len as usize)
+            }
+            // SAFETY: the share that the pointer stands for is dropped after the pins of all who could find the item.
+            Some(share) => unsafe { (*share).bytes() },
+        }
+    }
+
+    #[inline(always)]
+    fn share(self) -> Option<*const LargeValue> {
+        (self.header().is_large != 0).then(|| {
+            let offset = share_offset(self.header().key_len.into());
+            // SAFETY: a large item has a pointer there, aligned.
+            unsafe { self.place.add(offset).cast().read() }
+        })
+    }
+
+    /// The large value, shared once more.
+    pub(crate) fn large(self) -> Option<Arc<LargeValue>> {
+        self.share().map(|share| {
+            // SAFETY: the pointer is that of an Arc, of which the item has a share for as long as this is readable.
+            unsafe {
+                Arc::increment_strong_count(share);
+                Arc::from_raw(share)
+            }
+        })
+    }
+
+    /// The item's own share, of an item that was taken out of the index.
+    ///
+    /// # Safety
+    /// Once for an item that was published and is now removed or replaced (not moved), by who did that; and the share is dropped after a grace
+    /// period.
+    pub(crate) unsafe fn take_large(self) -> Option<Arc<LargeValue>> {
+        // SAFETY: publishing the item gave it this share, by `Arc::into_raw`.
+        self.share().map(|share| unsafe { Arc::from_raw(share) })
+    }
+
+    pub(crate) fn cas(self) -> u64 {
+        self.header().cas
+    }
+
+    pub(crate) fn flags(self) -> u32 {
+        self.header().flags
+    }
+
+    // Relaxed, here and below: each field is a message of its own, and the header as a whole was published with the slot.
+
+    /// When it expires; 0 is never.
+    #[inline(always)]
+    pub(crate) fn expiry(self) -> u32 {
+        self.header().expiry.load(Relaxed)
+    }
+
+    /// Under the lock of its segment.
+    pub(crate) fn set_expiry(self, expiry: u32) {
+        self.header().expiry.store(expiry, Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_expired(self, now: u32) -> bool {
+        let expiry = self.expiry();
+        expiry != 0 && expiry <= now
+    }
+
+    pub(crate) fn marks(self) -> u8 {
+        self.header().marks.load(Relaxed)
+    }
+
+    /// Sets marks, and gives those there were.
+    pub(crate) fn mark(self, marks: u8) -> u8 {
+        self.header().marks.fetch_or(marks, Relaxed)
+    }
+
+    pub(crate) fn frequency(self) -> u8 {
+        self.header().frequency.load(Relaxed)
+    }
+
+    pub(crate) fn accessed(self) -> u32 {
+        self.header().accessed.load(Relaxed)
+    }
+
+    /// Notes that it was asked for. An item that is asked for all the time is not written to, but once a second.
+    #[inline(always)]
+    pub(crate) fn access(self, now: u32) {
+        let header = self.header();
+        let frequency = header.frequency.load(Relaxed);
+        if frequency < FREQUENCY_MAX {
+            // A count may get lost between two threads: it is a rough one.
+            header.frequency.store(frequency + 1, Relaxed);
+        }
+        if header.accessed.load(Relaxed) != now {
+            header.accessed.store(now, Relaxed);
+        }
+        if header.marks.load(Relaxed) & FETCHED == 0 {
+            header.marks.fetch_or(FETCHED, Relaxed);
+        }
+    }
+
+    /// Bytes in the block.
+    #[inline(always)]
+    pub(crate) fn size_bytes(self) -> usize {
+        let header = self.header();
+        match header.is_large {
+            0 => size_bytes(header.key_len.into(), header.value_len as usize),
+            _ => large_size_bytes(header.key_len.into()),
+        }
+    }
+
+    /// Asks for the lines behind the first two.
+    #[inline(always)]
+    pub(crate) fn prefetch_rest(self) {
+        /// Lines that are asked for; the processor's own prefetcher sees a longer run.
+        const LINES: usize = 6;
+        let mut line = 2 * CACHE_LINE_BYTES;
+        let end = self.size_bytes().min(LINES * CACHE_LINE_BYTES);
+        while line < end {
+            prefetch_read(self.place.as_ptr().wrapping_add(line));
+            line += CACHE_LINE_BYTES;
+        }
+    }
+}
+
+/// Copies an item to another place, with a new frequency.
+///
+/// # Safety
+/// `place`, a multiple of eight, has room for [`Record::size_bytes`] bytes, and nobody else has them. The item's segment is
+/// locked, so that only its frequency, its access time and its FETCHED mark may change meanwhile.
+pub(super) unsafe fn copy(record: Record<'_>, place: NonNull<u8>, frequency: u8) {
+    let header = record.header();
+    let copy = Header {
+        expiry: record.expiry().into(),
+        accessed: record.accessed().into(),
+        marks: record.marks().into(),
+        frequency: frequency.into(),
+        ..Header {
+            cas: header.cas,
+            flags: header.flags,
+            value_len: header.value_len,
+            key_len: header.key_len,
+            is_large: header.is_large,
+            ..Header::default()
+        }
+    };
+    let rest = record.size_bytes() - KEY_OFFSET;
+    // SAFETY: both places have the item's bytes, by the caller's word and by the record's; they are different items.
+    unsafe {
+        place.cast::<Header>().write(copy);
+        place
+            .add(KEY_OFFSET)
+            .copy_from_nonoverlapping(record.place.add(KEY_OFFSET), rest);
+    }
+}

@@ -1,0 +1,191 @@
+//! Emptying blocks: which items leave, and where the others go.
+//!
+//! ```text
+//!   set ─▶ new ▶ ▶ ▶ ─┬─ was asked for ─▶ kept ▶ ▶ ▶ ─┬─ asked for again ─▶ kept, counted one less
+//!    │      10 %      └─ was not ─▶ ghosts    90 %     └─ was not ─▶ gone
+//!    └─ a ghost came back ─────────────────▶ kept
+//! ```
+//!
+//! S3-FIFO (Yang, Zhang, Qiu, Yue and Rashmi, SOSP 2023) by blocks: the item whose turn it is in a queue is a whole block of them. Blocks
+//! whose items have all expired come first, then those with much dead in them, whose live items are only put together.
+//! Merging neighbouring blocks by frequency, as Segcache does, was the design before: on the traces at hand this one keeps what is
+//! asked for longer. A block is gone through in small steps, each by whichever writer comes by.
+
+use crate::blocks::record::{FETCHED, Record};
+use crate::blocks::{Queue, Reason, Victim};
+use crate::cache::Cache;
+use crate::epoch::Pinned;
+use crate::index::bucket::ItemRef;
+use crate::index::place::Place;
+use crate::index::segment::{Locked, Spot};
+use crate::limbo::Remains;
+use crate::options::WhenFull;
+use crate::stats::Count;
+
+/// Blocks with less alive than this share are worth putting together, while there are others to evict.
+const SPARSE_BELOW: f64 = 0.75;
+/// And where nothing may be evicted.
+const SPARSE_BELOW_IF_REFUSING: f64 = 0.94;
+
+/// The block that is being emptied, and where.
+#[derive(Debug, Default)]
+pub(crate) struct Evictor {
+    at_work: Option<(Victim, usize)>,
+}
+
+/// Why an item leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// Somebody removed or replaced it.
+    Removed,
+    Expired,
+    Evicted,
+}
+
+impl Cache {
+    /// Goes through about `quantum_bytes` of blocks. `false`: there was none to go through. The caller has no pin.
+    pub(crate) fn evict(&self, evictor: &mut Evictor, quantum_bytes: usize) -> bool {
+        let (sparse_below, may_evict) = match self.options().when_full {
+            WhenFull::Evict => (SPARSE_BELOW, true),
+            WhenFull::Refuse => (SPARSE_BELOW_IF_REFUSING, false),
+        };
+        let choose = || {
+            let victim = self.blocks.choose(self.now(), sparse_below, may_evict)?;
+            Some((victim, 0))
+        };
+        let Some((victim, from)) = evictor.at_work.take().or_else(choose) else {
+            return false;
+        };
+        let end = self.empty(victim, from, quantum_bytes);
+        if end < victim.tail {
+            evictor.at_work = Some((victim, end));
+        }
+        true
+    }
+
+    /// Empties blocks that have expired, some of them at most.
+    pub(crate) fn reclaim_expired(&self, blocks_max: usize) {
+        for _ in 0..blocks_max {
+            let Some(victim) = self.blocks.choose(self.now(), 0.0, false) else {
+                break;
+            };
+            self.empty(victim, 0, usize::MAX);
+        }
+    }
+
+    /// Goes through a part of a victim, and gives where it ended. At the victim's end its block is retired.
+    fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> usize {
+        let pinned = self.epochs.pin();
+        let mut end = from;
+        for (next, item) in self.blocks.items(victim, from) {
+            self.settle_fate(&pinned, victim, item);
+            end = next;
+            if end - from >= quantum_bytes {
+                break;
+            }
+        }
+        if end >= victim.tail {
+            pinned.counters().add(Count::BlocksReclaimed, 1);
+            let remains = Remains::Block(victim.block);
+            self.limbo
+                .push(&self.epochs, remains, self.blocks.len_bytes());
+        }
+        end
+    }
+
+    /// An item of a victim is dead, or leaves, or goes to another block.
+    fn settle_fate(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) {
+        let record = self.record(pinned, item);
+        let hash = self.hasher.hash(record.key());
+        let mut locked = self.index.lock(pinned, hash);
+        let in_index = |candidate| candidate == item;
+        let Some((spot, _)) = locked.segment().find(Place::new(hash), in_index) else {
+            return;
+        };
+        let now = self.now();
+        if record.is_expired(now) {
+            return self.bury(pinned, &mut locked, spot, item, Leaves::Expired);
+        }
+        let frequency = record.frequency();
+        let (stays, queue, frequency) = match (victim.reason, victim.queue) {
+            // Nobody wants the item's room: it is put together with others, or its expiry was put off.
+            (Reason::Sparse | Reason::Expired, queue) => (true, queue, frequency),
+            (Reason::Turn, Queue::New) => (frequency > 0, Queue::Kept, 0),
+            (Reason::Turn, Queue::Kept) => {
+                (frequency > 0, Queue::Kept, frequency.saturating_sub(1))
+            }
+        };
+        let class = self.blocks.class(record.expiry(), now);
+        let copy = || self.blocks.copy(queue, class, record, frequency);
+        let Some(copied) = stays.then(copy).flatten() else {
+            if victim.queue == Queue::New {
+                self.ghosts.insert(hash);
+            }
+            return self.bury(pinned, &mut locked, spot, item, Leaves::Evicted);
+        };
+        let copy = self.record(pinned, copied.item);
+        self.blocks.enlive(copied.item, copy);
+        locked.replace(spot, copied.item);
+        let bytes = record.size_bytes();
+        self.blocks.kill(item, bytes);
+        self.blocks.settle(copied);
+        pinned.counters().add(Count::MovedBytes, bytes as u64);
+    }
+
+    /// Removes an item from the index, and sees to what it leaves behind.
+    pub(crate) fn bury(
+        &self,
+        pinned: &Pinned<'_>,
+        locked: &mut Locked<'_>,
+        spot: Spot,
+        item: ItemRef,
+        leaves: Leaves,
+    ) {
+        locked.remove(spot);
+        self.forget(pinned, item, leaves);
+    }
+
+    /// Sees to what an item leaves behind that was removed or replaced just now, by this caller.
+    pub(crate) fn forget(&self, pinned: &Pinned<'_>, item: ItemRef, leaves: Leaves) {
+        let record = self.record(pinned, item);
+        let bytes = record.size_bytes();
+        self.blocks.kill(item, bytes);
+        if let Some(value) = self.take_large(record) {
+            let remains = Remains::Large(value);
+            self.limbo
+                .push(&self.epochs, remains, self.blocks.len_bytes());
+        }
+        let counters = pinned.counters();
+        counters.add(Count::Removed, 1);
+        counters.add(Count::RemovedBytes, bytes as u64);
+        let unfetched = u64::from(record.marks() & FETCHED == 0);
+        match leaves {
+            Leaves::Removed => {}
+            Leaves::Expired => {
+                counters.add(Count::Expired, 1);
+                counters.add(Count::ExpiredUnfetched, unfetched);
+            }
+            Leaves::Evicted => {
+                counters.add(Count::Evictions, 1);
+                counters.add(Count::EvictedUnfetched, unfetched);
+            }
+        }
+    }
+
+    /// Evicts the item that is asked for least in the home bucket of a hash that finds no room.
+    pub(crate) fn evict_resident(&self, hash: u64) {
+        let pinned = self.epochs.pin();
+        let mut locked = self.index.lock(&pinned, hash);
+        let residents = locked.residents(Place::new(hash));
+        let frequency = |&(_, item): &(_, ItemRef)| self.record(&pinned, item).frequency();
+        if let Some((spot, item)) = residents.min_by_key(frequency) {
+            self.bury(&pinned, &mut locked, spot, item, Leaves::Evicted);
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn take_large(&self, record: Record<'_>) -> Option<std::sync::Arc<crate::value::LargeValue>> {
+        // SAFETY: `forget` is called once for an item, by who took it out of the index; the share goes to limbo.
+        unsafe { record.take_large() }
+    }
+}

@@ -1,0 +1,74 @@
+//! Where a key may be: from its hash.
+//!
+//! ```text
+//!   63 …                           23..16         15..0
+//!   | directory, as deep as it is | home bucket | tag |
+//!                                      │           │
+//!                                      └─ xor ◀────┘ 1 to 255: the second bucket
+//! ```
+//!
+//! Either bucket can be had from the other and the tag (partial-key cuckoo hashing, MemC3, NSDI 2013), so that an item is sent
+//! from one to the other without a look at it.
+
+/// Buckets a segment.
+#[cfg(not(loom))]
+pub(crate) const BUCKETS: usize = 256;
+/// Models have two.
+#[cfg(loom)]
+pub(crate) const BUCKETS: usize = 2;
+
+const TAG_BITS: u32 = 16;
+const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
+
+/// The directory can be as deep as the hash has bits for it.
+pub(crate) const DEPTH_MAX: u32 = 64 - TAG_BITS - 8;
+
+/// The place of a key within its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) tag: u16,
+    /// The bucket that is looked at first.
+    pub(crate) home: usize,
+}
+
+impl Place {
+    #[inline(always)]
+    pub(crate) fn new(hash: u64) -> Place {
+        Place {
+            tag: hash as u16,
+            home: (hash >> TAG_BITS) as usize % BUCKETS,
+        }
+    }
+
+    /// The second bucket.
+    #[inline(always)]
+    pub(crate) fn second(self) -> usize {
+        other(self.home, self.tag)
+    }
+}
+
+/// The other one of the two buckets of an item that is in `bucket`.
+#[inline(always)]
+pub(crate) fn other(bucket: usize, tag: u16) -> usize {
+    // The tag scaled to 0..BUCKETS - 1, and one more: never the same bucket.
+    let apart = (usize::from(tag) * (BUCKETS - 1)) >> TAG_BITS;
+    bucket ^ (apart + 1)
+}
+
+const _: () = assert!(BUCKETS.is_power_of_two() && BUCKET_BITS <= 8);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bucket_is_the_other_ones_other() {
+        for tag in 0..=u16::MAX {
+            for bucket in [0, 1, 77, BUCKETS - 1] {
+                let second = other(bucket, tag);
+                assert!(second < BUCKETS && second != bucket);
+                assert_eq!(other(second, tag), bucket);
+            }
+        }
+    }
+}

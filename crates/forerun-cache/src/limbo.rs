@@ -1,0 +1,74 @@
+//! What is out of the index, but may still be read: it waits here until its grace period is over.
+
+use crate::blocks::Blocks;
+use crate::epoch::{Epochs, Retired};
+use crate::index::{Index, Replaced};
+use crate::sync::unpoisoned;
+use crate::value::LargeValue;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Something that waits.
+#[derive(Debug)]
+pub(crate) enum Remains {
+    Block(u32),
+    Large(Arc<LargeValue>),
+    Index(Replaced),
+}
+
+/// All that waits, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Limbo {
+    queue: Mutex<VecDeque<(Retired, Remains)>>,
+    /// What will be free when all of it is over: blocks and large values.
+    waiting_bytes: AtomicUsize,
+}
+
+impl Limbo {
+    /// Takes what is out of the index.
+    pub(crate) fn push(&self, epochs: &Epochs, remains: Remains, block_bytes: usize) {
+        let mut queue = unpoisoned(self.queue.lock());
+        self.waiting_bytes
+            .fetch_add(bytes(&remains, block_bytes), Relaxed);
+        // Under the lock, so that the queue is in the order of the epochs.
+        queue.push_back((epochs.retire(), remains));
+    }
+
+    /// What waits, in bytes that it will free.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes.load(Relaxed)
+    }
+
+    /// Frees what no reader can have any more.
+    pub(crate) fn collect(&self, epochs: &Epochs, blocks: &Blocks, index: &Index) {
+        let mut over = Vec::new();
+        {
+            let mut queue = unpoisoned(self.queue.lock());
+            if queue.is_empty() {
+                return;
+            }
+            let oldest = epochs.oldest();
+            while let Some((_, remains)) = queue.pop_front_if(|(retired, _)| *retired < oldest) {
+                self.waiting_bytes
+                    .fetch_sub(bytes(&remains, blocks.len_bytes()), Relaxed);
+                over.push(remains);
+            }
+        }
+        for remains in over {
+            match remains {
+                Remains::Block(block) => blocks.free(block),
+                Remains::Large(value) => drop(value),
+                Remains::Index(replaced) => index.release(replaced),
+            }
+        }
+    }
+}
+
+fn bytes(remains: &Remains, block_bytes: usize) -> usize {
+    match remains {
+        Remains::Block(_) => block_bytes,
+        Remains::Large(value) => LargeValue::charge_bytes(value.bytes().len()),
+        Remains::Index(_) => 0,
+    }
+}

@@ -1,0 +1,464 @@
+//! What can be asked of a cache, each as a decision on the item that is there.
+
+use crate::blocks::record::{CLAIMED, Record, STALE};
+use crate::budget::Charge;
+use crate::cache::Cache;
+use crate::evict::Leaves;
+use crate::index::place::Place;
+use crate::item::Item;
+use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
+use crate::request::{
+    Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate, Mode, Store, Stored, Value,
+};
+use crate::room::Need;
+use crate::value::{Buffered, LargeValue, ValueBuffer};
+use crate::write::{Decide, NewBody, NewItem, Outcome, Plan};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::Arc;
+
+impl Cache {
+    /// Stores an item, if its conditions hold.
+    pub fn store(&self, store: Store<'_>) -> Stored {
+        let value = match store.value {
+            Value::Buffer(ValueBuffer {
+                bytes: Buffered::Large(value),
+                ..
+            }) => Source::Large(Arc::new(value)),
+            Value::Buffer(buffer) => Source::Buffer(buffer),
+            Value::Bytes(bytes) => Source::Bytes([bytes]),
+            Value::Parts(parts) => Source::Parts(parts),
+        };
+        if !is_key(store.key) || self.is_too_large(store.key, value.len()) {
+            return Stored::TooLarge;
+        }
+        let request = Storing {
+            cache: self,
+            value,
+            store: Store {
+                value: Value::Bytes(&[]),
+                ..store
+            },
+        };
+        match self.update(request.store.key, &request) {
+            Outcome::Answer(answer) => answer,
+            Outcome::Written { cas } => Stored::Stored { cas },
+            Outcome::OutOfMemory => Stored::OutOfMemory,
+        }
+    }
+
+    /// Room for a value of `len_bytes`, to be filled piece by piece and then stored.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`] above [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes); [`Error::Full`]
+    /// if nothing makes room; [`Error::Memory`] if the system gives none.
+    pub fn value_buffer(&self, len_bytes: usize) -> Result<ValueBuffer, Error> {
+        let max_item_bytes = self.options().max_item_bytes;
+        if len_bytes.saturating_add(ITEM_OVERHEAD_BYTES) > max_item_bytes {
+            return Err(Error::ValueTooLarge {
+                len_bytes,
+                max_item_bytes,
+            });
+        }
+        // With any key, the item has to fit.
+        let is_small =
+            len_bytes + MAX_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
+        let bytes = if is_small {
+            len_bytes
+        } else {
+            LargeValue::charge_bytes(len_bytes)
+        };
+        let charge = loop {
+            if let Some(charge) = Charge::new(&self.budget, bytes) {
+                break charge;
+            }
+            if !self.make_room(Need::Bytes(bytes)) {
+                return Err(Error::Full { len_bytes });
+            }
+        };
+        Ok(ValueBuffer::new(if is_small {
+            Buffered::Small(vec![0; len_bytes].into(), charge)
+        } else {
+            Buffered::Large(LargeValue::zeroed(len_bytes, charge)?)
+        }))
+    }
+
+    /// Removes an item.
+    pub fn delete(&self, delete: Delete<'_>) -> Deleted {
+        let hash = self.hasher.hash(delete.key);
+        let deleted = {
+            let pinned = self.epochs.pin();
+            let mut locked = self.index.lock(&pinned, hash);
+            let is_it = |item| self.record(&pinned, item).key() == delete.key;
+            let Some((spot, item)) = locked.segment().find(Place::new(hash), is_it) else {
+                return Deleted::NotFound;
+            };
+            let record = self.record(&pinned, item);
+            let is_expired = record.is_expired(self.now());
+            if !is_expired && differs(delete.compare_cas, record) {
+                return Deleted::Exists;
+            }
+            let leaves = if is_expired {
+                Leaves::Expired
+            } else {
+                Leaves::Removed
+            };
+            self.bury(&pinned, &mut locked, spot, item, leaves);
+            !is_expired
+        };
+        if self.limbo.waiting_bytes() > 0 {
+            self.collect();
+        }
+        if deleted {
+            Deleted::Deleted
+        } else {
+            Deleted::NotFound
+        }
+    }
+
+    /// Marks an item as stale, or empties it, and keeps it.
+    pub fn invalidate(&self, invalidate: Invalidate<'_>) -> Deleted {
+        match self.update(invalidate.key, &invalidate) {
+            Outcome::Answer(answer) => answer,
+            Outcome::Written { .. } => Deleted::Deleted,
+            Outcome::OutOfMemory => Deleted::OutOfMemory,
+        }
+    }
+
+    /// Gives an item a new expiry, and tells whether there is one.
+    pub fn touch(&self, key: &[u8], expiry: Expiry) -> bool {
+        let expiry = expiry.to_word();
+        match self.touch_in_place(key, expiry, false) {
+            Some(is_there) => is_there,
+            None => match self.update(key, &Touching { expiry }) {
+                Outcome::Answer(NotThere) => false,
+                Outcome::Written { .. } => true,
+                // It lies among others that expire at another time, then.
+                Outcome::OutOfMemory => self.touch_in_place(key, expiry, true).unwrap_or(false),
+            },
+        }
+    }
+
+    /// `None`: it belongs to other items, unless it may lie `anywhere`.
+    fn touch_in_place(&self, key: &[u8], expiry: u32, anywhere: bool) -> Option<bool> {
+        let hash = self.hasher.hash(key);
+        let pinned = self.epochs.pin();
+        let locked = self.index.lock(&pinned, hash);
+        let is_it = |item| self.record(&pinned, item).key() == key;
+        let Some((_, item)) = locked.segment().find(Place::new(hash), is_it) else {
+            return Some(false);
+        };
+        let record = self.record(&pinned, item);
+        if record.is_expired(self.now()) {
+            return Some(false);
+        }
+        let (class, _) = self.blocks.stands_in(item);
+        // What expires at once may lie anywhere: nobody waits for it.
+        let stays = anywhere
+            || class == self.blocks.class(expiry, self.now())
+            || (expiry != 0 && expiry <= self.now());
+        stays.then(|| {
+            self.blocks.extend(item, expiry);
+            record.set_expiry(expiry);
+            true
+        })
+    }
+
+    /// Adds to, or subtracts from, a value that is a number.
+    pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> Counted {
+        if !is_key(arithmetic.key) {
+            return Counted::NotFound;
+        }
+        let request = Counting {
+            arithmetic,
+            sum: Cell::default(),
+        };
+        match self.update(arithmetic.key, &request) {
+            Outcome::Answer(answer) => answer,
+            Outcome::Written { cas } => {
+                let sum = request.sum.get();
+                Counted::Counted {
+                    value: sum.value,
+                    cas,
+                    expiry: Expiry::from_word(sum.expiry),
+                    is_new: sum.is_new,
+                }
+            }
+            Outcome::OutOfMemory => Counted::OutOfMemory,
+        }
+    }
+
+    /// Claims an item, to bring a new value: `true` for one caller only, until the item is stored or invalidated again. The
+    /// others see it in [`Item::is_claimed`] and use what there is.
+    pub fn claim(&self, item: &Item<'_>) -> bool {
+        let hash = self.hasher.hash(item.key());
+        let pinned = self.epochs.pin();
+        // Under the lock, so that the item is not being copied.
+        let locked = self.index.lock(&pinned, hash);
+        let is_it = |at| self.record(&pinned, at).key() == item.key();
+        let found = locked.segment().find(Place::new(hash), is_it);
+        found.is_some_and(|(_, at)| {
+            let record = self.record(&pinned, at);
+            record.cas() == item.cas() && record.mark(CLAIMED) & CLAIMED == 0
+        })
+    }
+
+    fn is_too_large(&self, key: &[u8], value_bytes: usize) -> bool {
+        let item_bytes = value_bytes.saturating_add(key.len() + ITEM_OVERHEAD_BYTES);
+        item_bytes > self.options().max_item_bytes
+    }
+}
+
+fn is_key(key: &[u8]) -> bool {
+    (1..=MAX_KEY_BYTES).contains(&key.len())
+}
+
+fn differs(compare_cas: Option<u64>, record: Record<'_>) -> bool {
+    compare_cas.is_some_and(|cas| cas != record.cas())
+}
+
+/// Where a value to be stored lies.
+#[derive(Debug)]
+enum Source<'a> {
+    Bytes([&'a [u8]; 1]),
+    Parts(&'a [&'a [u8]]),
+    Buffer(ValueBuffer),
+    Large(Arc<LargeValue>),
+}
+
+impl Source<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Source::Bytes([bytes]) => bytes.len(),
+            Source::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
+            Source::Buffer(buffer) => buffer.len(),
+            Source::Large(value) => value.bytes().len(),
+        }
+    }
+
+    /// The value as it is.
+    fn body(&self) -> NewBody<'_> {
+        match self {
+            Source::Bytes(bytes) => NewBody::Parts(Cow::Borrowed(bytes)),
+            Source::Parts(parts) => NewBody::Parts(Cow::Borrowed(parts)),
+            Source::Buffer(buffer) => NewBody::Parts(Cow::Owned(vec![buffer.bytes()])),
+            Source::Large(value) => NewBody::Large(Arc::clone(value)),
+        }
+    }
+
+    /// The pieces of the value.
+    fn parts(&self) -> Vec<&[u8]> {
+        match self {
+            Source::Bytes(bytes) => bytes.to_vec(),
+            Source::Parts(parts) => parts.to_vec(),
+            Source::Buffer(buffer) => vec![buffer.bytes()],
+            Source::Large(value) => vec![value.bytes()],
+        }
+    }
+}
+
+/// [`Cache::store`].
+struct Storing<'a> {
+    cache: &'a Cache,
+    store: Store<'a>,
+    value: Source<'a>,
+}
+
+impl Decide for Storing<'_> {
+    type Answer = Stored;
+
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Stored> {
+        let store = &self.store;
+        let mut new = NewItem {
+            value: self.value.body(),
+            flags: store.flags,
+            expiry: store.expiry.to_word(),
+            marks: if store.claimed { CLAIMED } else { 0 },
+            cas: store.new_cas,
+            is_unconditional: store.mode == Mode::Set && store.compare_cas.is_none(),
+        };
+        let Some(old) = found else {
+            return match (store.mode, store.vivify) {
+                _ if store.compare_cas.is_some() => Plan::Answer(Stored::NotFound),
+                (Mode::Set | Mode::Add, _) => Plan::Write(new),
+                (Mode::Append | Mode::Prepend, Some(expiry)) => {
+                    new.expiry = expiry.to_word();
+                    Plan::Write(new)
+                }
+                _ => Plan::Answer(Stored::NotStored),
+            };
+        };
+        if store.mode == Mode::Add {
+            return Plan::Answer(Stored::NotStored);
+        }
+        if let Some(cas) = store.compare_cas
+            && cas != old.cas()
+        {
+            if !(store.stale_if_older && cas < old.cas()) {
+                return Plan::Answer(Stored::Exists);
+            }
+            new.expiry = old.expiry();
+            new.marks = STALE | old.marks() & CLAIMED;
+        }
+        if matches!(store.mode, Mode::Append | Mode::Prepend) {
+            let mut parts = self.value.parts();
+            match store.mode {
+                Mode::Append => parts.insert(0, old.value()),
+                _ => parts.push(old.value()),
+            }
+            let len = self.value.len() + old.value().len();
+            if self.cache.is_too_large(store.key, len) {
+                return Plan::Answer(Stored::TooLarge);
+            }
+            new.value = NewBody::Parts(Cow::Owned(parts));
+            new.flags = old.flags();
+            new.expiry = old.expiry();
+        }
+        Plan::Write(new)
+    }
+}
+
+impl Decide for Invalidate<'_> {
+    type Answer = Deleted;
+
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Deleted> {
+        let Some(old) = found else {
+            return Plan::Answer(Deleted::NotFound);
+        };
+        if differs(self.compare_cas, old) {
+            return Plan::Answer(Deleted::Exists);
+        }
+        let mut new = rewritten(old);
+        if self.drop_value {
+            new.value = NewBody::Parts(Cow::Borrowed(&[]));
+            new.flags = 0;
+        }
+        if self.mark_stale {
+            // The next one who asks may claim it.
+            new.marks = STALE;
+        }
+        new.expiry = self.expiry.map_or(new.expiry, Expiry::to_word);
+        new.cas = self.new_cas;
+        Plan::Write(new)
+    }
+}
+
+/// The item as it is, to be changed in something.
+fn rewritten(old: Record<'_>) -> NewItem<'_> {
+    NewItem {
+        value: match old.large() {
+            Some(value) => NewBody::Large(value),
+            None => NewBody::Parts(Cow::Owned(vec![old.value()])),
+        },
+        flags: old.flags(),
+        expiry: old.expiry(),
+        marks: old.marks(),
+        cas: Some(old.cas()),
+        is_unconditional: false,
+    }
+}
+
+/// [`Cache::touch`], to a place among others.
+struct Touching {
+    expiry: u32,
+}
+
+/// There is no item.
+struct NotThere;
+
+impl Decide for Touching {
+    type Answer = NotThere;
+
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, NotThere> {
+        match found {
+            None => Plan::Answer(NotThere),
+            Some(old) => Plan::Write(NewItem {
+                expiry: self.expiry,
+                ..rewritten(old)
+            }),
+        }
+    }
+}
+
+/// [`Cache::arithmetic`].
+struct Counting<'a> {
+    arithmetic: Arithmetic<'a>,
+    /// What the last decision came to.
+    sum: Cell<Sum>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    value: u64,
+    expiry: u32,
+    is_new: bool,
+}
+
+/// Digits of the longest number below 2^64.
+const DIGITS_MAX: usize = 20;
+
+impl Decide for Counting<'_> {
+    type Answer = Counted;
+
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Counted> {
+        let Arithmetic {
+            delta,
+            direction,
+            compare_cas,
+            new_cas,
+            expiry,
+            initial,
+            ..
+        } = self.arithmetic;
+        let Some(old) = found else {
+            let Some((value, expiry)) = initial else {
+                return Plan::Answer(Counted::NotFound);
+            };
+            let expiry = expiry.to_word();
+            self.sum.set(Sum {
+                value,
+                expiry,
+                is_new: true,
+            });
+            return Plan::Write(NewItem {
+                value: NewBody::Owned(value.to_string().into_bytes()),
+                flags: 0,
+                expiry,
+                marks: 0,
+                cas: new_cas,
+                is_unconditional: false,
+            });
+        };
+        if differs(compare_cas, old) {
+            return Plan::Answer(Counted::Exists);
+        }
+        let Some(number) = number(old.value()) else {
+            return Plan::Answer(Counted::NotANumber);
+        };
+        let value = match direction {
+            Direction::Increment => number.wrapping_add(delta),
+            Direction::Decrement => number.saturating_sub(delta),
+        };
+        let new = NewItem {
+            value: NewBody::Owned(format!("{value:<len$}", len = old.value().len()).into_bytes()),
+            expiry: expiry.map_or(old.expiry(), Expiry::to_word),
+            cas: new_cas,
+            ..rewritten(old)
+        };
+        self.sum.set(Sum {
+            value,
+            expiry: new.expiry,
+            is_new: false,
+        });
+        Plan::Write(new)
+    }
+}
+
+/// A value as a number: digits, and spaces that a longer one left behind.
+fn number(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii_end();
+    if digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

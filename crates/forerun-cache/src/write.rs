@@ -1,0 +1,261 @@
+//! The one way in which items are written: decide by what is there, write aside, publish if it is still so.
+//!
+//! ```text
+//!   pin ─ find ─ decide ─ write into a block ─ lock segment ─ find again ─┬─ the same: publish
+//!                                                                         └─ changed: give up what was written, and again
+//! ```
+//!
+//! Nothing is copied under a lock, and nothing is waited for under a pin: where memory lacks, the attempt is given up, room is
+//! made, and another one begins.
+
+use crate::blocks::record::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
+use crate::blocks::{Queue, Taker};
+use crate::budget::Charge;
+use crate::cache::Cache;
+use crate::epoch::Pinned;
+use crate::evict::Leaves;
+use crate::index::bucket::ItemRef;
+use crate::index::place::Place;
+use crate::room::Need;
+use crate::stats::Count;
+use crate::value::LargeValue;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Something that is asked of an item, which may end in a new one.
+pub(crate) trait Decide {
+    /// What is answered if nothing is written.
+    type Answer;
+
+    /// Decides by the item that is there, if it has not expired.
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Self::Answer>;
+}
+
+/// What to do.
+pub(crate) enum Plan<'x, A> {
+    /// Nothing.
+    Answer(A),
+    /// Write a new item.
+    Write(NewItem<'x>),
+}
+
+/// An item to be written.
+pub(crate) struct NewItem<'x> {
+    pub(crate) value: NewBody<'x>,
+    pub(crate) flags: u32,
+    pub(crate) expiry: u32,
+    pub(crate) marks: u8,
+    /// `None`: one that no item had.
+    pub(crate) cas: Option<u64>,
+    /// It is right whatever is there meanwhile.
+    pub(crate) is_unconditional: bool,
+}
+
+/// The value of it.
+pub(crate) enum NewBody<'x> {
+    /// In pieces, one behind the other.
+    Parts(Cow<'x, [&'x [u8]]>),
+    Owned(Vec<u8>),
+    /// In a mapping already.
+    Large(Arc<LargeValue>),
+}
+
+/// What became of it.
+pub(crate) enum Outcome<A> {
+    Answer(A),
+    Written { cas: u64 },
+    OutOfMemory,
+}
+
+/// Why an attempt was given up.
+enum Obstacle {
+    /// The item changed meanwhile.
+    Changed,
+    Lacks(Need),
+    /// The index has no room there.
+    NoSlot,
+    /// The system gives no mapping.
+    NoMapping,
+}
+
+/// What one attempt tells the next.
+#[derive(Default)]
+struct Attempts {
+    /// Whether the key was among the ghosts, once that was asked.
+    was_ghost: Option<bool>,
+    /// A large value, and what it was made by: kept, lest making room for the item take the room of its value.
+    large: Option<(Option<Version>, Arc<LargeValue>)>,
+}
+
+impl Cache {
+    /// Does what a request decides.
+    pub(crate) fn update<D: Decide>(&self, key: &[u8], request: &D) -> Outcome<D::Answer> {
+        let hash = self.hasher.hash(key);
+        let mut attempts = Attempts::default();
+        loop {
+            let obstacle = {
+                let pinned = self.epochs.pin();
+                match self.try_update(&pinned, key, hash, request, &mut attempts) {
+                    Ok(outcome) => {
+                        drop(pinned);
+                        self.work_ahead();
+                        return outcome;
+                    }
+                    Err(obstacle) => obstacle,
+                }
+            };
+            match obstacle {
+                Obstacle::Changed => {}
+                Obstacle::NoSlot if self.grow_index(hash) => {}
+                Obstacle::Lacks(need) if self.make_room(need) => {}
+                Obstacle::NoSlot | Obstacle::Lacks(_) | Obstacle::NoMapping => {
+                    self.epochs.pin().counters().add(Count::OutOfMemory, 1);
+                    return Outcome::OutOfMemory;
+                }
+            }
+        }
+    }
+
+    fn try_update<D: Decide>(
+        &self,
+        pinned: &Pinned<'_>,
+        key: &[u8],
+        hash: u64,
+        request: &D,
+        attempts: &mut Attempts,
+    ) -> Result<Outcome<D::Answer>, Obstacle> {
+        let seen = self.find(pinned, hash, key);
+        let live = seen.filter(|(_, record)| !record.is_expired(self.now()));
+        let before = live.map(|(item, record)| Version::of(item, record));
+        let new = match request.decide(live.map(|(_, record)| record)) {
+            Plan::Answer(answer) => return Ok(Outcome::Answer(answer)),
+            Plan::Write(new) => new,
+        };
+        let owned;
+        let parts: &[&[u8]] = match &new.value {
+            NewBody::Parts(parts) => parts,
+            NewBody::Owned(bytes) => {
+                owned = [&bytes[..]];
+                &owned
+            }
+            NewBody::Large(_) => &[],
+        };
+        let large = match (&new.value, attempts.large.take()) {
+            (NewBody::Large(value), _) => Some(Arc::clone(value)),
+            (_, Some((by, value))) if new.is_unconditional || by == before => Some(value),
+            _ => self.large_if_needed(key, parts)?,
+        };
+        attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
+        let (queue, frequency) = match live {
+            Some((item, record)) => (self.blocks.stands_in(item).1, record.frequency()),
+            None => {
+                let was_ghost = *attempts
+                    .was_ghost
+                    .get_or_insert_with(|| self.ghosts.take(hash));
+                (if was_ghost { Queue::Kept } else { Queue::New }, 0)
+            }
+        };
+        let now = self.now();
+        let cas = new.cas.unwrap_or_else(|| self.next_cas());
+        let record = NewRecord {
+            key,
+            value: large
+                .as_ref()
+                .map_or(NewValue::Parts(parts), NewValue::Large),
+            cas,
+            flags: new.flags,
+            expiry: new.expiry,
+            accessed: now,
+            marks: new.marks,
+            frequency,
+        };
+        let class = self.blocks.class(new.expiry, now);
+        let lacks_block = Obstacle::Lacks(Need::Block);
+        let taken = self
+            .blocks
+            .write(queue, class, &record, Taker::Writer)
+            .ok_or(lacks_block)?;
+        let (item, written) = (taken.item, self.record(pinned, taken.item));
+
+        let place = Place::new(hash);
+        let mut locked = self.index.lock(pinned, hash);
+        let is_it = |item| self.record(pinned, item).key() == key;
+        let current = locked.segment().find(place, is_it);
+        let now_there = current
+            .map(|(_, item)| (item, self.record(pinned, item)))
+            .filter(|(_, record)| !record.is_expired(now))
+            .map(|(item, record)| Version::of(item, record));
+        if !new.is_unconditional && now_there != before {
+            drop(locked);
+            self.blocks.settle(taken);
+            return Err(Obstacle::Changed);
+        }
+        self.blocks.enlive(item, written);
+        match current {
+            Some((spot, _)) => locked.replace(spot, item),
+            None if locked.insert(place, item) => {}
+            None => {
+                drop(locked);
+                self.blocks.kill(item, written.size_bytes());
+                self.blocks.settle(taken);
+                return Err(Obstacle::NoSlot);
+            }
+        }
+        // The item has a share of its own now. Nobody takes it from there before the lock is free.
+        if let Some(value) = large {
+            std::mem::forget(value);
+        }
+        drop(locked);
+        self.blocks.settle(taken);
+        let counters = pinned.counters();
+        counters.add(Count::Stored, 1);
+        counters.add(Count::Added, 1);
+        counters.add(Count::AddedBytes, written.size_bytes() as u64);
+        if let Some((_, old)) = current {
+            self.forget(pinned, old, Leaves::Removed);
+        }
+        Ok(Outcome::Written { cas })
+    }
+
+    /// A mapping with the value, if that is too large for a block.
+    fn large_if_needed(
+        &self,
+        key: &[u8],
+        parts: &[&[u8]],
+    ) -> Result<Option<Arc<LargeValue>>, Obstacle> {
+        let len_bytes = len_of(parts);
+        if size_bytes(key.len(), len_bytes) <= self.blocks.item_bytes_max() {
+            return Ok(None);
+        }
+        let bytes = LargeValue::charge_bytes(len_bytes);
+        let lacks = || Obstacle::Lacks(Need::Bytes(bytes));
+        let charge = Charge::new(&self.budget, bytes).ok_or_else(lacks)?;
+        let mut large = LargeValue::zeroed(len_bytes, charge).map_err(|_| Obstacle::NoMapping)?;
+        let mut rest = large.bytes_mut();
+        for part in parts {
+            let (here, behind) = rest.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            rest = behind;
+        }
+        Ok(Some(Arc::new(large)))
+    }
+}
+
+/// What may change of an item that a decision was made by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Version {
+    item: ItemRef,
+    expiry: u32,
+    marks: u8,
+}
+
+impl Version {
+    fn of(item: ItemRef, record: Record<'_>) -> Version {
+        Version {
+            item,
+            expiry: record.expiry(),
+            // That somebody asked for it decides nothing.
+            marks: record.marks() & !FETCHED,
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Random operations beside a plain map: a value that is found is the last one that was written, whole; and while nothing had
+//! to be evicted, what was written is found.
+
+use forerun_cache::{
+    Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
+    WhenFull,
+};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Store {
+        key: u16,
+        len: usize,
+        expiry: Option<u32>,
+        mode: Mode,
+        right_cas: Option<bool>,
+    },
+    Buffered {
+        key: u16,
+        len: usize,
+    },
+    Delete {
+        key: u16,
+        right_cas: Option<bool>,
+    },
+    Touch {
+        key: u16,
+        expiry: Option<u32>,
+    },
+    Count {
+        key: u16,
+        delta: u64,
+    },
+    Advance {
+        seconds: u32,
+    },
+    Flush {
+        after: u32,
+    },
+    Batch {
+        first: u16,
+        len: u16,
+    },
+}
+
+fn op(keys: u16, len_max: usize) -> impl Strategy<Value = Op> {
+    let key = 0..keys;
+    let expiry = || proptest::option::weighted(0.4, prop_oneof![0..4u32, 0..100u32, 0..100_000u32]);
+    let len = prop_oneof![8 => 0..200usize, 3 => 0..3000usize, 1 => 0..len_max];
+    let mode = prop_oneof![
+        6 => Just(Mode::Set),
+        1 => Just(Mode::Add),
+        1 => Just(Mode::Replace),
+        1 => Just(Mode::Append),
+        1 => Just(Mode::Prepend),
+    ];
+    let right_cas = || proptest::option::weighted(0.2, any::<bool>());
+    prop_oneof![
+        20 => (key.clone(), len.clone(), expiry(), mode, right_cas()).prop_map(
+            |(key, len, expiry, mode, right_cas)| Op::Store { key, len, expiry, mode, right_cas }
+        ),
+        1 => (key.clone(), len).prop_map(|(key, len)| Op::Buffered { key, len }),
+        4 => (key.clone(), right_cas()).prop_map(|(key, right_cas)| Op::Delete { key, right_cas }),
+        4 => (key.clone(), expiry()).prop_map(|(key, expiry)| Op::Touch { key, expiry }),
+        2 => (key.clone(), any::<u64>()).prop_map(|(key, delta)| Op::Count { key, delta }),
+        2 => (0..5u32).prop_map(|seconds| Op::Advance { seconds }),
+        1 => (0..300u32).prop_map(|after| Op::Flush { after }),
+        6 => (key, 1..200u16).prop_map(|(first, len)| Op::Batch { first, len }),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Expected {
+    value: Vec<u8>,
+    expiry: Expiry,
+    cas: u64,
+}
+
+struct Pair {
+    cache: Cache,
+    map: HashMap<u16, Expected>,
+    keys: u16,
+    version: u64,
+    flush_at: Option<u32>,
+    /// Nothing may be missing but what should be.
+    is_exact: bool,
+}
+
+impl Pair {
+    fn key(n: u16) -> Vec<u8> {
+        format!("key number {n}").into_bytes()
+    }
+
+    /// Bytes that tell the key and the version.
+    fn value(&mut self, key: u16, len: usize) -> Vec<u8> {
+        self.version += 1;
+        let word = (u64::from(key) << 32 | self.version).to_le_bytes();
+        let mut value = word.repeat(len / 8 + 1);
+        value.truncate(len);
+        value
+    }
+
+    fn live(&mut self, key: u16) -> Option<Expected> {
+        let now = self.cache.now();
+        let expected = self.map.get(&key)?;
+        let is_live = !matches!(expected.expiry, Expiry::At(second) if second <= now);
+        is_live.then(|| expected.clone())
+    }
+
+    /// What there is of a key: as expected, or gone where items may be evicted.
+    fn known(&mut self, key: u16) -> Option<Expected> {
+        let expected = self.live(key);
+        let guard = self.cache.pin();
+        match (guard.peek(&Self::key(key)), &expected) {
+            (Some(item), Some(expected)) => {
+                assert!(item.value() == expected.value, "key {key}");
+                assert_eq!((item.expiry(), item.cas()), (expected.expiry, expected.cas));
+            }
+            (Some(item), None) => panic!("key {key} should be gone: {item:?}"),
+            (None, None) => {}
+            (None, Some(_)) => {
+                assert!(
+                    !self.is_exact,
+                    "key {key} is missing: {:?}, {:?}",
+                    expected,
+                    self.cache.stats()
+                );
+                drop(guard);
+                self.map.remove(&key);
+                return None;
+            }
+        }
+        expected
+    }
+
+    fn expiry(&self, after: Option<u32>) -> Expiry {
+        after.map_or(Expiry::Never, |seconds| {
+            Expiry::At(self.cache.now() + seconds)
+        })
+    }
+
+    fn run(&mut self, op: Op) {
+        match op {
+            Op::Store {
+                key,
+                len,
+                expiry,
+                mode,
+                right_cas,
+            } => {
+                let old = self.known(key);
+                let (value, expiry) = (self.value(key, len), self.expiry(expiry));
+                let compare_cas = right_cas
+                    .map(|right| old.as_ref().map_or(3, |old| old.cas) ^ u64::from(!right));
+                let stored = self.cache.store(Store {
+                    expiry,
+                    mode,
+                    compare_cas,
+                    ..Store::set(&Self::key(key), &value[..])
+                });
+                let is_allowed = match (&old, mode) {
+                    (None, _) if compare_cas.is_some() => Err(Stored::NotFound),
+                    (None, Mode::Set | Mode::Add) => Ok(()),
+                    (None, _) | (Some(_), Mode::Add) => Err(Stored::NotStored),
+                    (Some(old), _) if compare_cas.is_some_and(|cas| cas != old.cas) => {
+                        Err(Stored::Exists)
+                    }
+                    _ => Ok(()),
+                };
+                let (value, expiry) = match (old, mode) {
+                    (Some(old), Mode::Append) => ([&old.value[..], &value].concat(), old.expiry),
+                    (Some(old), Mode::Prepend) => ([&value[..], &old.value].concat(), old.expiry),
+                    _ => (value, expiry),
+                };
+                match (is_allowed, stored) {
+                    (Ok(()), Stored::Stored { cas }) => {
+                        self.map.insert(key, Expected { value, expiry, cas });
+                    }
+                    (Ok(()), Stored::TooLarge) => {
+                        assert!(value.len() + 60 > self.cache.options().max_item_bytes);
+                    }
+                    (Ok(()), Stored::OutOfMemory) => {
+                        assert_eq!(self.cache.options().when_full, WhenFull::Refuse);
+                    }
+                    (Err(refusal), stored) => assert_eq!(stored, refusal),
+                    (Ok(()), other) => panic!("{other:?}"),
+                }
+            }
+            Op::Buffered { key, len } => {
+                let value = self.value(key, len);
+                let Ok(mut buffer) = self.cache.value_buffer(len) else {
+                    return;
+                };
+                value
+                    .chunks(1000)
+                    .for_each(|chunk| assert_eq!(buffer.put(chunk), chunk.len()));
+                if let Stored::Stored { cas } =
+                    self.cache.store(Store::set(&Self::key(key), buffer))
+                {
+                    self.map.insert(
+                        key,
+                        Expected {
+                            value,
+                            expiry: Expiry::Never,
+                            cas,
+                        },
+                    );
+                }
+            }
+            Op::Delete { key, right_cas } => {
+                let old = self.known(key);
+                let compare_cas = right_cas
+                    .map(|right| old.as_ref().map_or(3, |old| old.cas) ^ u64::from(!right));
+                let deleted = self.cache.delete(Delete {
+                    key: &Self::key(key),
+                    compare_cas,
+                });
+                let expected = match (old, right_cas) {
+                    (None, _) => Deleted::NotFound,
+                    (Some(_), Some(false)) => Deleted::Exists,
+                    _ => Deleted::Deleted,
+                };
+                assert_eq!(deleted, expected);
+                if deleted == Deleted::Deleted {
+                    self.map.remove(&key);
+                }
+            }
+            Op::Touch { key, expiry } => {
+                let (old, expiry) = (self.known(key), self.expiry(expiry));
+                let is_touched = self.cache.touch(&Self::key(key), expiry);
+                assert_eq!(is_touched, old.is_some());
+                if let (Some(_), Some(expected)) = (old, self.map.get_mut(&key)) {
+                    expected.expiry = expiry;
+                }
+            }
+            Op::Count { key, delta } => {
+                let old = self.known(key);
+                let counted = self.cache.arithmetic(Arithmetic {
+                    initial: Some((7, Expiry::Never)),
+                    ..Arithmetic::increment(&Self::key(key), delta)
+                });
+                match (counted, old) {
+                    (
+                        Counted::Counted {
+                            cas,
+                            value,
+                            is_new: true,
+                            ..
+                        },
+                        None,
+                    ) => {
+                        let value = value.to_string().into_bytes();
+                        self.map.insert(
+                            key,
+                            Expected {
+                                value,
+                                expiry: Expiry::Never,
+                                cas,
+                            },
+                        );
+                    }
+                    (
+                        Counted::Counted {
+                            cas,
+                            value,
+                            is_new: false,
+                            ..
+                        },
+                        Some(old),
+                    ) => {
+                        let number: u64 = std::str::from_utf8(&old.value)
+                            .unwrap()
+                            .trim_end()
+                            .parse()
+                            .unwrap();
+                        assert_eq!(value, number.wrapping_add(delta));
+                        let value = format!("{value:<len$}", len = old.value.len()).into_bytes();
+                        self.map.insert(key, Expected { value, cas, ..old });
+                    }
+                    (Counted::NotANumber, Some(_)) | (Counted::OutOfMemory, _) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            Op::Advance { seconds } => {
+                self.cache.advance(self.cache.now() + seconds);
+                if self.flush_at.is_some_and(|at| at <= self.cache.now()) {
+                    self.flush_at = None;
+                    self.map.clear();
+                }
+            }
+            Op::Flush { after } => {
+                let at = self.cache.now() + after;
+                self.cache.flush_all(at);
+                self.flush_at = (after > 0).then_some(at);
+                if after == 0 {
+                    self.map.clear();
+                }
+            }
+            Op::Batch { first, len } => {
+                let keys: Vec<_> = (first..self.keys.min(first + len)).map(Self::key).collect();
+                let batch: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+                {
+                    let guard = self.cache.pin();
+                    let mut items = vec![None; batch.len()];
+                    guard.multi_get(&batch, &mut items);
+                    for (item, key) in items.iter().zip(&batch) {
+                        assert_eq!(
+                            item.map(|item| item.cas()),
+                            guard.peek(key).map(|item| item.cas())
+                        );
+                    }
+                }
+                (first..self.keys.min(first + len)).for_each(|key| {
+                    self.known(key);
+                });
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        (0..self.keys).for_each(|key| {
+            self.known(key);
+        });
+        let stats = self.cache.stats();
+        assert!(stats.memory_bytes <= stats.limit_bytes, "{stats:?}");
+        assert!(
+            stats.items
+                >= self
+                    .map
+                    .iter()
+                    .filter(|(_, e)| e.expiry == Expiry::Never)
+                    .count() as u64
+        );
+    }
+}
+
+fn pair(memory_limit_bytes: usize, when_full: WhenFull, keys: u16, is_exact: bool) -> Pair {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes,
+        max_item_bytes: memory_limit_bytes / 4,
+        when_full,
+        ..CacheOptions::default()
+    });
+    Pair {
+        cache: cache.unwrap(),
+        map: HashMap::new(),
+        keys,
+        version: 0,
+        flush_at: None,
+        is_exact,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn with_room_for_all_everything_is_as_in_a_map(ops in proptest::collection::vec(op(300, 20_000), 1..1500)) {
+        let mut pair = pair(64 << 20, WhenFull::Evict, 300, true);
+        ops.into_iter().for_each(|op| pair.run(op));
+        pair.check();
+        prop_assert_eq!(pair.cache.stats().evictions, 0);
+    }
+
+    #[test]
+    fn without_room_items_go_missing_but_are_never_wrong(ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
+        let mut pair = pair(1 << 20, WhenFull::Evict, 2000, false);
+        ops.into_iter().for_each(|op| pair.run(op));
+        pair.check();
+    }
+
+    #[test]
+    fn a_cache_that_refuses_loses_nothing(ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
+        let mut pair = pair(2 << 20, WhenFull::Refuse, 2000, true);
+        ops.into_iter().for_each(|op| pair.run(op));
+        pair.check();
+    }
+}

@@ -1,0 +1,231 @@
+//! Threads at work together: whatever is read is whole, belongs to its key, and is no older than what the reader has seen.
+
+use forerun_cache::{
+    Arithmetic, Cache, CacheOptions, Counted, Delete, Expiry, Mode, Store, Stored,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const KEYS: usize = 3000;
+
+fn cache(memory_limit_bytes: usize) -> Cache {
+    Cache::new(CacheOptions {
+        memory_limit_bytes,
+        max_item_bytes: memory_limit_bytes / 4,
+        ..CacheOptions::default()
+    })
+    .unwrap()
+}
+
+fn key(n: usize) -> Vec<u8> {
+    format!("shared key {n}").into_bytes()
+}
+
+/// Key, version, and bytes that follow from both.
+fn value(n: usize, version: u64, len: usize) -> Vec<u8> {
+    let mut bytes = [(n as u64).to_le_bytes(), version.to_le_bytes()].concat();
+    let word = (n as u64)
+        .wrapping_mul(31)
+        .wrapping_add(version)
+        .to_le_bytes();
+    bytes.extend(word.repeat(len / 8 + 1));
+    bytes.truncate(16 + len);
+    bytes
+}
+
+/// The version of a value, which is whole.
+fn version(n: usize, bytes: &[u8]) -> u64 {
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!(number(0), n as u64, "another key's value");
+    let version = number(8);
+    assert!(
+        bytes == value(n, version, bytes.len() - 16),
+        "torn: key {n}, version {version}"
+    );
+    version
+}
+
+fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
+    let cache = cache(memory_limit_bytes);
+    let written: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Each key has one writer, so that its versions only rise.
+        let writers: Vec<_> = (0..2usize)
+            .map(|writer| {
+                let (cache, written) = (&cache, &written);
+                scope.spawn(move || {
+                    let mut rng = SmallRng::seed_from_u64(writer as u64);
+                    for round in 0..rounds {
+                        let n = rng.random_range(0..KEYS / 2) * 2 + writer;
+                        let len = if rng.random_ratio(1, 100) {
+                            rng.random_range(0..len_max)
+                        } else {
+                            rng.random_range(0..300)
+                        };
+                        let version = written[n].load(Ordering::Relaxed) + 1;
+                        let expiry = if rng.random_bool(0.2) {
+                            Expiry::At(cache.now() + rng.random_range(1..5))
+                        } else {
+                            Expiry::Never
+                        };
+                        match rng.random_range(0..10) {
+                            0 => {
+                                cache.delete(Delete::key(&key(n)));
+                            }
+                            1 => {
+                                cache.touch(&key(n), expiry);
+                            }
+                            _ => {
+                                let (key, value) = (key(n), value(n, version, len));
+                                let store = Store {
+                                    expiry,
+                                    ..Store::set(&key, &value[..])
+                                };
+                                if let Stored::Stored { .. } = cache.store(store) {
+                                    written[n].store(version, Ordering::Release);
+                                }
+                            }
+                        }
+                        if round % 1000 == 0 && writer == 0 {
+                            cache.advance(cache.now() + 1);
+                        }
+                        if round % 10_000 == 9_999 && writer == 1 {
+                            cache.flush_all(0);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for reader in 0..2 {
+            let (cache, written, is_over) = (&cache, &written, &is_over);
+            scope.spawn(move || {
+                let mut rng = SmallRng::seed_from_u64(100 + reader);
+                let mut seen = vec![0; KEYS];
+                while !is_over.load(Ordering::Relaxed) {
+                    let batch: Vec<usize> = (0..rng.random_range(1..150))
+                        .map(|_| rng.random_range(0..KEYS))
+                        .collect();
+                    let before: Vec<u64> = batch
+                        .iter()
+                        .map(|&n| written[n].load(Ordering::Acquire))
+                        .collect();
+                    let keys: Vec<_> = batch.iter().map(|&n| key(n)).collect();
+                    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+                    let guard = cache.pin();
+                    let mut items = vec![None; keys.len()];
+                    if reader == 0 {
+                        guard.multi_get(&keys, &mut items);
+                    } else {
+                        items
+                            .iter_mut()
+                            .zip(&keys)
+                            .for_each(|(item, key)| *item = guard.get(key));
+                    }
+                    for ((&n, before), item) in batch.iter().zip(before).zip(items) {
+                        if let Some(item) = item {
+                            let version = version(n, item.value());
+                            assert!(version >= before && version >= seen[n], "stale: key {n}");
+                            seen[n] = version;
+                        }
+                    }
+                }
+            });
+        }
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let stats = cache.stats();
+    assert!(stats.memory_bytes <= stats.limit_bytes, "{stats:?}");
+    assert!(
+        stats.get_hits > 0 && stats.blocks_reclaimed > 0,
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn readers_beside_writers_get_whole_values_no_older_than_they_know() {
+    stress(2 << 20, 100_000, 25_000);
+}
+
+#[test]
+fn the_same_where_almost_nothing_has_room() {
+    stress(1 << 20, 200_000, 15_000);
+}
+
+#[test]
+fn no_increment_is_lost() {
+    let cache = cache(4 << 20);
+    cache.store(Store::set(b"n", b"0"));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..3000 {
+                    let counted = cache.arithmetic(Arithmetic::increment(b"n", 1));
+                    assert!(matches!(counted, Counted::Counted { .. }), "{counted:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(cache.get(b"n").unwrap(), b"12000");
+}
+
+#[test]
+fn of_many_who_add_or_claim_a_key_one_succeeds() {
+    let cache = cache(4 << 20);
+    let (added, claimed) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for n in 0..2000 {
+                    let key = key(n);
+                    let store = Store {
+                        mode: Mode::Add,
+                        ..Store::set(&key, b"v")
+                    };
+                    let is_stored = matches!(cache.store(store), Stored::Stored { .. });
+                    added.fetch_add(is_stored.into(), Ordering::Relaxed);
+                    let guard = cache.pin();
+                    let item = guard.get(&key).unwrap();
+                    claimed.fetch_add(cache.claim(&item).into(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!((added.into_inner(), claimed.into_inner()), (2000, 2000));
+}
+
+#[test]
+fn while_the_index_grows_nothing_that_is_there_is_missed() {
+    let cache = cache(64 << 20);
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..100_000 {
+                cache.store(Store::set(&key(n), &value(n, 1, 10)[..]));
+                written.store(n as u64 + 1, Ordering::Release);
+            }
+        });
+        scope.spawn(|| {
+            let mut rng = SmallRng::seed_from_u64(7);
+            loop {
+                let until = written.load(Ordering::Acquire) as usize;
+                if until == 100_000 {
+                    break;
+                }
+                if until > 0 {
+                    let n = rng.random_range(0..until);
+                    let guard = cache.pin();
+                    let item = guard
+                        .get(&key(n))
+                        .unwrap_or_else(|| panic!("key {n} of {until}"));
+                    assert_eq!(version(n, item.value()), 1);
+                }
+            }
+        });
+    });
+    assert!(cache.stats().index_splits > 50 && cache.stats().evictions == 0);
+}
