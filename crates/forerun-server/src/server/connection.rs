@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     writable: bool,
     /// The session stopped at a full output: it goes on before more is read.
     unfinished: bool,
+    /// The command that is under way is the last.
+    last_command: bool,
     /// What is in the output is written, then it is over.
     closing: bool,
 }
@@ -94,6 +96,7 @@ impl Connection {
             read_closed: false,
             writable: true,
             unfinished: false,
+            last_command: false,
             closing: false,
         }
     }
@@ -122,6 +125,11 @@ impl Connection {
                 break;
             }
             turn = self.turn(turns);
+        }
+        if turn == Turn::Wait && self.is_within_command() {
+            // A value on its way in is let in, until the drain's time is over.
+            self.last_command = true;
+            return Turn::Wait;
         }
         self.closing = true;
         match turn {
@@ -174,9 +182,11 @@ impl Connection {
                     }
                 }
             }
-            match self.answer(turns) {
-                Next::More => self.unfinished = false,
-                Next::Full => self.unfinished = true,
+            let next = self.answer(turns);
+            self.unfinished = next == Next::Full;
+            match next {
+                Next::More => self.closing |= self.last_command && !self.is_within_command(),
+                Next::Full => {}
                 Next::Close => self.closing = true,
                 Next::Shutdown { .. } => {
                     self.closing = true;
@@ -249,6 +259,11 @@ impl Connection {
         }
         self.session
             .receive(&mut self.input, &mut self.output, turns.context)
+    }
+
+    /// Whether a part of a command has come, and the rest has not.
+    fn is_within_command(&self) -> bool {
+        !self.input.is_empty() || self.session.is_within_command()
     }
 
     fn is_sent(&self) -> bool {

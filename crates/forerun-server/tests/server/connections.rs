@@ -1,0 +1,165 @@
+//! Listeners, the limit, silence, halves that are closed, and what is told about all of them.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use forerun_server::{Listen, ServerOptions};
+
+use super::place::{PATIENCE, ask, connect, expect, options, rest, start, stat, until};
+
+#[test]
+fn several_listeners_serve_one_cache() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.sock");
+    let mut options = options();
+    options.listen.push(Listen::unix(&path, 0o600));
+    options
+        .listen
+        .extend(Listen::parse("127.0.0.1:0", 0).expect("it is an address"));
+    let server = start(options);
+    assert_eq!(server.addresses().len(), 3);
+    ask(&mut connect(&server), "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    let mut unix = UnixStream::connect(&path).expect("it accepts");
+    unix.set_read_timeout(Some(PATIENCE)).expect("a time");
+    ask(&mut unix, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+    server.drain();
+    server.wait().expect("it ends well");
+    assert!(!path.exists(), "the socket goes with the server");
+}
+
+#[test]
+fn one_connection_too_many_is_told_so_and_a_freed_place_is_taken() {
+    let server = start(ServerOptions {
+        connection_limit: 2,
+        ..options()
+    });
+    let mut first = connect(&server);
+    ask(&mut first, "mn\r\n", "MN\r\n");
+    let mut second = connect(&server);
+    ask(&mut second, "mn\r\n", "MN\r\n");
+    let mut third = connect(&server);
+    assert_eq!(rest(&mut third), b"ERROR Too many open connections\r\n");
+    assert_eq!(stat(&mut second, "rejected_connections"), "1");
+    assert_eq!(stat(&mut second, "curr_connections"), "2");
+    drop(first);
+    until("a place is free", || {
+        stat(&mut second, "curr_connections") == "1"
+    });
+    ask(&mut connect(&server), "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn a_silent_connection_is_closed_and_one_that_speaks_is_not() {
+    let server = start(ServerOptions {
+        idle_timeout: Duration::from_secs(1),
+        ..options()
+    });
+    let mut silent = connect(&server);
+    let mut speaks = connect(&server);
+    let mut over = silent.try_clone().expect("a second handle");
+    over.set_nonblocking(true).expect("it can be");
+    until("it is closed", || {
+        ask(&mut speaks, "mn\r\n", "MN\r\n");
+        matches!(over.read(&mut [0]), Ok(0))
+    });
+    assert_eq!(stat(&mut speaks, "idle_kicks"), "1");
+    silent.set_nonblocking(false).expect("it can be");
+    assert_eq!(rest(&mut silent), b"");
+}
+
+#[test]
+fn a_client_that_has_said_its_last_word_gets_its_answers() {
+    let server = start(options());
+    let mut stream = connect(&server);
+    let mut request = Vec::new();
+    for number in 0..2_000 {
+        write!(request, "set k{number} 0 0 5\r\n{number:05}\r\n").expect("memory is written");
+    }
+    request.extend_from_slice(b"get k7\r\nget k");
+    let mut sender = stream.try_clone().expect("a second handle");
+    let sent = std::thread::spawn(move || {
+        sender.write_all(&request).expect("it is sent");
+        sender.shutdown(Shutdown::Write).expect("it is open");
+    });
+    let told = rest(&mut stream);
+    sent.join().expect("it was sent");
+    let expected = "STORED\r\n".repeat(2_000) + "VALUE k7 0 5\r\n00007\r\nEND\r\n";
+    assert_eq!(String::from_utf8_lossy(&told), expected);
+}
+
+#[test]
+fn a_client_that_vanishes_takes_nobody_with_it() {
+    let server = start(options());
+    let mut stays = connect(&server);
+    for _ in 0..100 {
+        let mut gone = connect(&server);
+        gone.write_all(b"get a b c\r\nset x 0 0 100\r\nhal")
+            .expect("it is sent");
+    }
+    ask(&mut stays, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    until("they are gone", || {
+        stat(&mut stays, "curr_connections") == "1"
+    });
+    assert_eq!(stat(&mut stays, "total_connections"), "101");
+}
+
+#[test]
+fn connections_are_described() {
+    let server = start(options());
+    let mut stream = connect(&server);
+    let here = stream.local_addr().expect("an address");
+    stream.write_all(b"stats conns\r\n").expect("it is sent");
+    let mut text = String::new();
+    let mut piece = [0; 1024];
+    while !text.ends_with("END\r\n") {
+        let count = stream.read(&mut piece).expect("an answer");
+        assert!(count > 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    assert!(text.contains(&format!(":addr tcp:{here}\r\n")), "{text}");
+    assert!(text.contains(":listen_addr "), "{text}");
+    assert!(text.contains(":state conn_"), "{text}");
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let server = start(ServerOptions {
+        metrics: Some(([127, 0, 0, 1], 0).into()),
+        ..options()
+    });
+    ask(&mut connect(&server), "get k\r\n", "END\r\n");
+    let address = server.metrics_address().expect("it was asked for");
+    let get = |request: &str| {
+        let mut stream = TcpStream::connect(address).expect("it accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        String::from_utf8(rest(&mut stream)).expect("it is text")
+    };
+    let answer = get("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(
+        answer.contains("forerun_outcomes_total{command=\"get\",outcome=\"miss\"} 1\n"),
+        "{answer}"
+    );
+    assert!(get("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(get("PUT /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    // One that never ends its request keeps nobody waiting for ever.
+    let _never = TcpStream::connect(address).expect("it accepts");
+    assert!(get("GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn what_cannot_be_bound_is_named() {
+    let server = start(options());
+    let taken = server.addresses()[0].to_string();
+    let again = ServerOptions::new(Listen::parse(&taken, 0).expect("it is an address"));
+    let error = forerun_server::Server::start(again, super::place::cache()).expect_err("taken");
+    assert!(error.to_string().contains(&taken), "{error}");
+    let none = ServerOptions::new(Vec::new());
+    assert!(forerun_server::Server::start(none, super::place::cache()).is_err());
+    let mut stream = connect(&server);
+    stream.write_all(b"version\r\n").expect("it is sent");
+    expect(&mut stream, "VERSION ");
+}

@@ -1,0 +1,264 @@
+//! TLS and users.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forerun_server::{Error, Listen, MinVersion, Server, ServerOptions, TlsOptions, VerifyClient};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::place::{ask, cache, connect, options, rest, start, stat};
+
+/// An authority, a server's certificate, a client's, and one of a client that nobody knows.
+struct Papers {
+    dir: tempfile::TempDir,
+}
+
+impl Papers {
+    fn new() -> Papers {
+        let dir = tempfile::tempdir().expect("a directory");
+        let authority = issuer();
+        let stranger = issuer();
+        let write =
+            |name: &str, text: String| fs::write(dir.path().join(name), text).expect("a file");
+        write("ca.pem", authority.pem());
+        for (name, issuer) in [
+            ("server", &authority),
+            ("client", &authority),
+            ("stranger", &stranger),
+        ] {
+            let key = KeyPair::generate().expect("a key");
+            let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+            let certificate = params.signed_by(&key, issuer).expect("it is signed");
+            write(&format!("{name}.pem"), certificate.pem());
+            write(&format!("{name}.key"), key.serialize_pem());
+        }
+        Papers { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn options(&self, verify_client: VerifyClient) -> TlsOptions {
+        TlsOptions {
+            certificates: self.path("server.pem"),
+            key: self.path("server.key"),
+            authorities: Some(self.path("ca.pem")),
+            verify_client,
+            min_version: MinVersion::Tls12,
+        }
+    }
+
+    /// A client that shows a certificate, or none.
+    fn client(
+        &self,
+        shows: Option<&str>,
+        server: &Server,
+    ) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(certificate(&self.path("ca.pem")))
+            .expect("an authority");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        let config = match shows {
+            None => builder.with_no_client_auth(),
+            Some(name) => {
+                let chain = vec![certificate(&self.path(&format!("{name}.pem")))];
+                let key = self.path(&format!("{name}.key"));
+                let key = PrivateKeyDer::from_pem_file(key).expect("a key");
+                builder.with_client_auth_cert(chain, key).expect("they fit")
+            }
+        };
+        let name = ServerName::try_from("localhost").expect("a name");
+        let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
+        StreamOwned::new(connection, connect(server))
+    }
+}
+
+fn issuer() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    CertifiedIssuer::self_signed(params, key).expect("it signs itself")
+}
+
+fn certificate(path: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(path).expect("a certificate")
+}
+
+#[test]
+fn commands_go_through_tls_whatever_their_size() {
+    let papers = Papers::new();
+    let server = start(ServerOptions {
+        tls: Some(papers.options(VerifyClient::No)),
+        ..options()
+    });
+    let mut stream = papers.client(None, &server);
+    ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    ask(&mut stream, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+    let value = "0123456789".repeat(90_000);
+    ask(
+        &mut stream,
+        &format!("set large 0 0 900000\r\n{value}\r\n"),
+        "STORED\r\n",
+    );
+    let answer = format!("VALUE large 0 900000\r\n{value}\r\nEND\r\n").repeat(3);
+    ask(
+        &mut stream,
+        "get large\r\nget large\r\nget large\r\n",
+        &answer,
+    );
+    stream.write_all(b"quit\r\n").expect("it is sent");
+    assert_eq!(
+        stream
+            .read(&mut [0])
+            .expect("a goodbye, not a torn connection"),
+        0
+    );
+}
+
+#[test]
+fn plain_listeners_stand_beside_tls_and_noise_is_refused() {
+    let papers = Papers::new();
+    let mut options = options();
+    options
+        .listen
+        .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
+    options.tls = Some(papers.options(VerifyClient::No));
+    let server = start(options);
+    let plain = server.addresses()[1].to_string();
+    let mut stream = TcpStream::connect(plain).expect("it accepts");
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    let mut noise = connect(&server);
+    noise.write_all(b"get key\r\n").expect("it is sent");
+    assert!(
+        !rest(&mut noise).starts_with(b"END"),
+        "TLS's alert, or nothing"
+    );
+    ask(&mut papers.client(None, &server), "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn clients_are_verified_as_asked() {
+    let papers = Papers::new();
+    // What each mode makes of no certificate, a good one, and a stranger's.
+    for (mode, none, stranger) in [
+        (VerifyClient::No, true, true),
+        (VerifyClient::Request, true, false),
+        (VerifyClient::Require, false, false),
+    ] {
+        let server = start(ServerOptions {
+            tls: Some(papers.options(mode)),
+            ..options()
+        });
+        for (shows, let_in) in [
+            (None, none),
+            (Some("client"), true),
+            (Some("stranger"), stranger),
+        ] {
+            let mut stream = papers.client(shows, &server);
+            let mut answer = [0; 4];
+            let said = stream
+                .write_all(b"mn\r\n")
+                .and_then(|()| stream.read_exact(&mut answer));
+            assert_eq!(said.is_ok(), let_in, "{mode:?} {shows:?}");
+        }
+    }
+}
+
+#[test]
+fn bad_files_are_named() {
+    let papers = Papers::new();
+    let fails = |tls: TlsOptions, name: &str| {
+        let options = ServerOptions {
+            tls: Some(tls),
+            ..options()
+        };
+        let error = Server::start(options, cache()).expect_err("it is bad");
+        assert!(matches!(error, Error::Tls { .. }), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    };
+    let good = papers.options(VerifyClient::Require);
+    fails(
+        TlsOptions {
+            certificates: papers.path("none.pem"),
+            ..good.clone()
+        },
+        "none.pem",
+    );
+    fails(
+        TlsOptions {
+            key: papers.path("ca.pem"),
+            ..good.clone()
+        },
+        "ca.pem",
+    );
+    fails(
+        TlsOptions {
+            key: papers.path("client.key"),
+            ..good.clone()
+        },
+        "server.pem",
+    );
+    fails(
+        TlsOptions {
+            authorities: Some(papers.path("client.key")),
+            ..good.clone()
+        },
+        "client.key",
+    );
+    fails(
+        TlsOptions {
+            authorities: None,
+            ..good
+        },
+        "no file of authorities",
+    );
+}
+
+#[test]
+fn only_users_get_in() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("users");
+    fs::write(&file, "alice:s3cret\nbob:hunter2\n").expect("a file");
+    let server = start(ServerOptions {
+        auth_file: Some(file.clone()),
+        ..options()
+    });
+    let mut stream = connect(&server);
+    ask(&mut stream, "get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    ask(
+        &mut stream,
+        "set x 0 0 11\r\nalice wrong\r\n",
+        "CLIENT_ERROR authentication failure\r\n",
+    );
+    ask(
+        &mut stream,
+        "set x 0 0 12\r\nalice s3cret\r\nget x\r\n",
+        "STORED\r\nEND\r\n",
+    );
+    assert_eq!(stat(&mut stream, "auth_cmds"), "2");
+    assert_eq!(stat(&mut stream, "auth_errors"), "1");
+    ask(
+        &mut connect(&server),
+        "set x 0 0 11\r\nbob hunter2\r\n",
+        "STORED\r\n",
+    );
+    fs::write(&file, "alice\n").expect("a file");
+    let bad = ServerOptions {
+        auth_file: Some(file),
+        ..options()
+    };
+    let error = Server::start(bad, cache()).expect_err("it is no file of users");
+    assert!(error.to_string().contains("line 1"), "{error}");
+}

@@ -1,0 +1,140 @@
+//! Clients that read slowly or not at all cost themselves time and the server bounded memory.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::Server;
+use std::sync::Arc;
+
+use super::place::{ask, connect, options, rest, start};
+
+/// Memory of this process that lies in RAM, in bytes.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    let pages: u64 = text
+        .split(' ')
+        .nth(1)
+        .expect("a field")
+        .parse()
+        .expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn one_that_asks_and_never_reads_is_not_read_from_and_costs_little() {
+    let server = start(options());
+    let mut other = connect(&server);
+    let value = "x".repeat(10_000);
+    ask(
+        &mut other,
+        &format!("set k 0 0 10000\r\n{value}\r\n"),
+        "STORED\r\n",
+    );
+    let before = resident_bytes();
+    // 40 clients ask for 100 kB a line until nobody takes their words any more.
+    let line = "get".to_owned() + &" k".repeat(10) + "\r\n";
+    let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
+    for stream in &mut greedy {
+        stream.set_nonblocking(true).expect("it can be");
+        let start = Instant::now();
+        let mut refused = 0;
+        while refused < 3 && start.elapsed() < Duration::from_secs(2) {
+            match stream.write(line.repeat(100).as_bytes()) {
+                Ok(_) => refused = 0,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    refused += 1;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(refused, 3, "it is still read from");
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 40 * (300 << 10),
+        "{grown} bytes for 40 readers that do not read"
+    );
+    // Nobody else waits for them.
+    let start = Instant::now();
+    ask(&mut other, "mn\r\n", "MN\r\n");
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn one_request_for_100_000_keys_streams_out() {
+    let server = start(options());
+    let mut stream = connect(&server);
+    let value = "x".repeat(1000);
+    ask(
+        &mut stream,
+        &format!("set k 0 0 1000\r\n{value}\r\n"),
+        "STORED\r\n",
+    );
+    let mut sender = stream.try_clone().expect("a second handle");
+    let sent = std::thread::spawn(move || {
+        let mut line = "get".to_owned();
+        line.push_str(&" k".repeat(100_000));
+        line.push_str("\r\nquit\r\n");
+        sender.write_all(line.as_bytes()).expect("it is sent");
+    });
+    let before = resident_bytes();
+    let one = format!("VALUE k 0 1000\r\n{value}\r\n");
+    let mut left = one.len() * 100_000 + 5;
+    let mut piece = vec![0; 64 << 10];
+    let mut most = 0;
+    while left > 0 {
+        let count = stream.read(&mut piece).expect("more comes");
+        assert!(count > 0 && count <= left, "{left} bytes are to come");
+        left -= count;
+        most = most.max(resident_bytes().saturating_sub(before));
+    }
+    sent.join().expect("it was sent");
+    assert_eq!(rest(&mut stream), b"");
+    assert!(most < 16 << 20, "{most} bytes for an answer of 100 MB");
+}
+
+#[test]
+fn a_large_value_goes_to_many_slow_readers_without_copies() {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes: 64 << 20,
+        max_item_bytes: 16 << 20,
+        ..CacheOptions::default()
+    });
+    let cache = Arc::new(cache.expect("a cache"));
+    let server = Server::start(options(), cache).expect("it starts");
+    let mut stream = connect(&server);
+    let value = "y".repeat(10 << 20);
+    let length = value.len();
+    ask(
+        &mut stream,
+        &format!("set k 0 0 {length}\r\n{value}\r\n"),
+        "STORED\r\n",
+    );
+    let before = resident_bytes();
+    let mut readers: Vec<_> = (0..20).map(|_| connect(&server)).collect();
+    for reader in &mut readers {
+        reader.write_all(b"get k\r\nquit\r\n").expect("it is sent");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 40 << 20,
+        "{grown} bytes while 200 MB wait to be read"
+    );
+    // It may be replaced meanwhile: who asked gets what was there.
+    ask(&mut stream, "set k 0 0 1\r\nz\r\n", "STORED\r\n");
+    for mut reader in readers {
+        let answer = rest(&mut reader);
+        assert_eq!(
+            answer.len(),
+            value.len() + format!("VALUE k 0 {length}\r\n\r\nEND\r\n").len()
+        );
+        assert!(
+            answer[20..answer.len() - 10]
+                .iter()
+                .all(|byte| *byte == b'y')
+        );
+    }
+}
