@@ -9,8 +9,8 @@ use crate::ghosts::Ghosts;
 use crate::guard::Guard;
 use crate::hasher::KeyHasher;
 use crate::index::Index;
-use crate::index::bucket::ItemRef;
-use crate::index::place::Place;
+use crate::index::bucket::{ItemRef, SLOTS};
+use crate::index::place::{BUCKETS, Place};
 use crate::limbo::Limbo;
 use crate::options::{CacheOptions, Error};
 use crate::stats::{CacheStats, Count, sum};
@@ -174,6 +174,8 @@ impl Cache {
             large_bytes: bytes_for(Purpose::Large),
             index_bytes: bytes_for(Purpose::Index),
             fixed_bytes: bytes_for(Purpose::Fixed),
+            // Each split makes two segments of one.
+            index_slots: (of(Count::Splits) + 1) * (BUCKETS * SLOTS) as u64,
             index_splits: of(Count::Splits),
             blocks: self.blocks.in_use_len() as u64,
             block_len_bytes: self.blocks.len_bytes() as u64,

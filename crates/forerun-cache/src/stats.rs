@@ -41,6 +41,8 @@ pub struct CacheStats {
     pub index_bytes: u64,
     /// What is held however many items there are.
     pub fixed_bytes: u64,
+    /// Slots of the index.
+    pub index_slots: u64,
     /// Splits of index segments.
     pub index_splits: u64,
     /// Blocks in use, whole ones.
