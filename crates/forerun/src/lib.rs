@@ -161,32 +161,6 @@ pub mod table {
     };
 }
 
-/// A cache of byte strings within a hard memory limit, with expiry, whose every lookup is a batch: what `forerun serve` serves.
-///
-/// ```
-/// use forerun::cache::{Cache, CacheOptions, Expiry, Store};
-///
-/// # fn main() -> Result<(), forerun::cache::Error> {
-/// let cache = Cache::new(CacheOptions { memory_limit_bytes: 32 << 20, ..CacheOptions::default() })?;
-/// cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
-///
-/// // Items are read in place, and stay there while the guard is held.
-/// let guard = cache.pin();
-/// let mut found = [None; 2];
-/// guard.multi_get(&[b"CH/Bern", b"FR/Lyon"], &mut found);
-/// assert_eq!(found[0].map(|item| item.value()), Some(&b"46.948,7.447"[..]));
-/// assert!(found[1].is_none());
-/// # Ok(())
-/// # }
-/// ```
-pub mod cache {
-    pub use forerun_cache::{
-        Arithmetic, Cache, CacheOptions, CacheStats, Counted, Cursor, Delete, Deleted, Direction,
-        Error, Expiry, Guard, Invalidate, Item, MAX_ITEM_BYTES, MAX_KEY_BYTES, MIN_MEMORY_BYTES,
-        Mode, SharedValue, Store, Stored, Value, ValueBuffer, WhenFull,
-    };
-}
-
 /// What most programs use: `use forerun::prelude::*;`.
 pub mod prelude {
     pub use crate::cache::{Cache, CacheOptions};
