@@ -168,7 +168,8 @@ impl Keyspace {
         let mut batch = WriteBatch::new();
         batch.keyspace(self).delete_range(start, end)?;
         let inner = &self.open.inner;
-        inner.write(&batch, inner.options.durability).map(drop)
+        let written = inner.write_to(&self.space, &batch, inner.options.durability);
+        written.map(drop)
     }
 
     /// The value of `key`, as [`Db::get`].

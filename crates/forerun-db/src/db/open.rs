@@ -119,7 +119,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         flushed_sequence,
         ..
     } = replay;
-    let (tail, mut recovery) = match recovered {
+    let (mut tail, mut recovery) = match recovered {
         Ok(recovered) => recovered,
         Err(error) => {
             let written = edits.values().flat_map(|edit| &edit.added);
@@ -156,6 +156,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
             }
         }
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
+        tail.starts.retain(|(number, _)| *number >= first_segment);
     }
     for number in obsolete {
         let path = segment::path(path, number);

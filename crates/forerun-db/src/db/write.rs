@@ -98,20 +98,23 @@ impl Inner {
             return Ok(self.visible.last());
         }
         batch.check_store(self.number)?;
+        match batch.keyspaces() {
+            [] => self.write_to(&self.own, batch, durability),
+            ids => match &self.spaces_of(ids)?[..] {
+                [space] => self.write_to(space, batch, durability),
+                several => self.apply_across(batch, several, durability),
+            },
+        }
+    }
+
+    /// [`write`](Self::write) for a batch that is of one keyspace.
+    pub(super) fn write_to(
+        &self,
+        space: &Arc<Space>,
+        batch: &WriteBatch,
+        durability: Durability,
+    ) -> Result<u64> {
         let (count, encoded, has_ranges) = (batch.len(), batch.encoded(), batch.has_ranges());
-        let spaces;
-        let space = match batch.keyspaces() {
-            [] => &self.own,
-            ids => {
-                spaces = self.spaces_of(ids)?;
-                match &spaces[..] {
-                    [space] => space,
-                    several => {
-                        return self.apply_across(batch, several, durability);
-                    }
-                }
-            }
-        };
         let part = Part {
             space,
             ops: (0..).zip(batch.ops()),
