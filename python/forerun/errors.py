@@ -43,3 +43,11 @@ class ReadOnlyError(Error):
 
 class IoError(Error, OSError):
     """The operating system failed a call."""
+
+
+class PartialError(Error):
+    """Some keys of a batch could not be served; all others were. `positions` are theirs in the batch."""
+
+    def __init__(self, words: str, positions: list[int]) -> None:
+        super().__init__(words)
+        self.positions = positions

@@ -8,7 +8,7 @@ use forerun::{Create, Durability, Options, WalMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::errors::{exception, invalid};
+use crate::errors::{exception, invalid, unknown};
 use crate::keys::{Batch, Bytes};
 use crate::reader::{Reader, Source};
 
@@ -242,10 +242,6 @@ fn durability_of(name: &str) -> PyResult<Durability> {
         "synced" => Ok(Durability::Synced),
         other => Err(unknown("durability", other, "buffered, synced")),
     }
-}
-
-fn unknown(what: &str, given: &str, known: &str) -> PyErr {
-    invalid(format!("`{what}` is one of {known}, not {given:?}"))
 }
 
 /// A store as it was when the snapshot was taken.

@@ -14,6 +14,7 @@ mod exceptions {
     pyo3::import_exception!(forerun.errors, MemoryLimitError);
     pyo3::import_exception!(forerun.errors, ReadOnlyError);
     pyo3::import_exception!(forerun.errors, IoError);
+    pyo3::import_exception!(forerun.errors, PartialError);
     pyo3::import_exception!(forerun.errors, Error);
 }
 
@@ -55,6 +56,32 @@ pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
     }
 }
 
+/// The exception for an error of the table, with its words. Where only some keys failed, it has their positions.
+pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
+    use exceptions::*;
+    use forerun::table::Error as E;
+    let words = error.to_string();
+    match error {
+        E::Keys(failures) => {
+            let positions: Vec<usize> = failures.iter().map(|(position, ..)| position).collect();
+            PartialError::new_err((words, positions))
+        }
+        E::Store(error) => exception(error),
+        E::Length { .. }
+        | E::RowSize { .. }
+        | E::HostCapacity { .. }
+        | E::NoDevice { .. }
+        | E::NoDeviceTier { .. }
+        | E::Conflict(_)
+        | E::NoStore { .. } => InvalidArgumentError::new_err(words),
+        E::OtherTable { .. } => VersionError::new_err(words),
+        E::BadRow { .. } => CorruptionError::new_err(words),
+        E::Full { .. } | E::Memory(_) | E::Index(_) => MemoryLimitError::new_err(words),
+        E::Closed => ClosedError::new_err(words),
+        _ => Error::new_err(words),
+    }
+}
+
 /// The exception for a row copy that cannot be made, with its words.
 pub(crate) fn refusal(refusal: forerun::gpu::gather::Refusal) -> PyErr {
     invalid(refusal.to_string())
@@ -68,6 +95,11 @@ pub(crate) fn too_large(words: &str) -> PyErr {
 /// What is wrong with an argument.
 pub(crate) fn invalid(words: impl Into<String>) -> PyErr {
     exceptions::InvalidArgumentError::new_err(words.into())
+}
+
+/// A word that is none of those an argument may be.
+pub(crate) fn unknown(argument: &str, given: &str, known: &str) -> PyErr {
+    invalid(format!("`{argument}` is one of {known}, not {given:?}"))
 }
 
 /// A handle that was closed.

@@ -9,7 +9,7 @@ use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::errors::{invalid, refusal};
+use crate::errors::{invalid, refusal, unknown};
 use crate::rows::{readable_rows, writable_rows};
 
 /// What a copy of rows has done.
@@ -33,18 +33,18 @@ impl Copied {
 }
 
 /// An array of indices of either width.
-enum Numbers<'py> {
+enum IndexArray<'py> {
     Narrow(PyReadonlyArray1<'py, i32>),
     Wide(PyReadonlyArray1<'py, i64>),
 }
 
-impl<'py> Numbers<'py> {
-    fn new(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
+impl<'py> IndexArray<'py> {
+    fn new(object: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
         if let Ok(narrow) = object.extract() {
-            return Ok(Numbers::Narrow(narrow));
+            return Ok(IndexArray::Narrow(narrow));
         }
         match object.extract() {
-            Ok(wide) => Ok(Numbers::Wide(wide)),
+            Ok(wide) => Ok(IndexArray::Wide(wide)),
             Err(_) => Err(invalid(
                 "indices are an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
             )),
@@ -53,16 +53,16 @@ impl<'py> Numbers<'py> {
 
     fn indices(&self) -> PyResult<Indices<'_>> {
         Ok(match self {
-            Numbers::Narrow(array) => Indices::I32(array.as_slice()?),
-            Numbers::Wide(array) => Indices::I64(array.as_slice()?),
+            IndexArray::Narrow(array) => Indices::I32(array.as_slice()?),
+            IndexArray::Wide(array) => Indices::I64(array.as_slice()?),
         })
     }
 }
 
 /// Pairs of (source row, destination row), as Python gave them.
 enum Given<'py> {
-    Interleaved(Numbers<'py>),
-    Split(Numbers<'py>, Numbers<'py>),
+    Interleaved(IndexArray<'py>),
+    Split(IndexArray<'py>, IndexArray<'py>),
 }
 
 impl<'py> Given<'py> {
@@ -71,8 +71,8 @@ impl<'py> Given<'py> {
             && two.len() == 2
         {
             return Ok(Given::Split(
-                Numbers::new(&two.get_item(0)?)?,
-                Numbers::new(&two.get_item(1)?)?,
+                IndexArray::new(&two.get_item(0)?)?,
+                IndexArray::new(&two.get_item(1)?)?,
             ));
         }
         let is_pairs = |shape: &[usize], is_contiguous| shape[1] == 2 && is_contiguous;
@@ -88,7 +88,7 @@ impl<'py> Given<'py> {
                 "pairs are a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple of two arrays of shape (n,)",
             ));
         }
-        Ok(Given::Interleaved(Numbers::new(
+        Ok(Given::Interleaved(IndexArray::new(
             &object.call_method1("reshape", (-1,))?,
         )?))
     }
@@ -109,11 +109,7 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
     let absent = match absent {
         "skip" => Absent::Skip,
         "zero" => Absent::Zero,
-        other => {
-            return Err(invalid(format!(
-                "`absent` is one of skip, zero, not {other:?}"
-            )));
-        }
+        other => return Err(unknown("absent", other, "skip, zero")),
     };
     let threads = NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` is at least 1"))?;
     let extras = Extras {

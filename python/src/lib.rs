@@ -17,11 +17,14 @@
 mod cache;
 mod db;
 mod errors;
+mod export;
 mod gather;
 mod items;
 mod keys;
+mod numbers;
 mod reader;
 mod rows;
+mod table;
 
 /// The module `forerun._forerun`.
 #[pyo3::pymodule(name = "_forerun")]
@@ -31,11 +34,15 @@ mod module {
     #[pymodule_export]
     use crate::db::{Db, SnapshotView, WriteBatch};
     #[pymodule_export]
+    use crate::export::Export;
+    #[pymodule_export]
     use crate::gather::{Copied, device_info, gather, scatter};
     #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::table::Table;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]

@@ -1,0 +1,178 @@
+"""`forerun.Table` against a dict of rows."""
+
+import asyncio
+import pickle
+import random
+import threading
+
+import forerun
+import numpy as np
+import pytest
+
+
+def rows_of(keys, version=0, dim=4):
+    """Rows that carry their key and a version."""
+    return np.stack([np.asarray(keys, np.float32) + version] * dim, axis=-1)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("writes", ["through", "back"])
+def test_agrees_with_a_dict_through_random_operations_and_a_reopening(tmp_path, on_disk, writes):
+    if not on_disk and writes == "back":
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="path"):
+            forerun.Table(4, writes=writes)
+        return
+    random.seed(5)
+    options = {"path": tmp_path / "rows", "host_capacity": 50, "writes": writes} if on_disk else {}
+    model = {}
+    for _ in range(3 if on_disk else 1):
+        with forerun.Table(4, **options) as table:
+            for step in range(400):
+                keys = np.array(random.choices(range(300), k=random.choice([1, 7, 40])), np.uint64)
+                match random.randrange(5):
+                    case 0:
+                        rows = rows_of(keys, step)
+                        table.insert(keys, rows)
+                        model.update(zip(keys.tolist(), rows))
+                    case 1:
+                        unique = np.unique(keys)
+                        found = table.add(unique, rows_of(unique))
+                        for key, row, is_found in zip(unique.tolist(), rows_of(unique), found):
+                            assert is_found == (key in model)
+                            if is_found:
+                                model[key] = model[key] + row
+                    case 2:
+                        table.erase(keys)
+                        for key in keys.tolist():
+                            model.pop(key, None)
+                    case _:
+                        rows, found = table.find(keys)
+                        assert table.contains(keys).tolist() == found.tolist()
+                        for key, row, is_found in zip(keys.tolist(), rows, found):
+                            assert is_found == (key in model)
+                            assert (row == model.get(key, np.zeros(4))).all()
+            assert len(table) == len(model)
+            exported = {int(key): row for keys, rows in table.export(64) for key, row in zip(keys, rows)}
+            assert exported.keys() == model.keys()
+            assert all((exported[key] == model[key]).all() for key in model)
+
+
+def test_rows_take_the_shape_of_their_keys():
+    table = forerun.Table(4)
+    keys = np.arange(24).reshape(2, 3, 4)
+    table.insert(keys, rows_of(keys))
+    rows, found = table.find(keys[::-1])
+    assert rows.shape == (2, 3, 4, 4) and found.shape == (2, 3, 4) and found.all()
+    assert (rows == rows_of(keys[::-1])).all()
+    rows, found = table.find([5, 99])
+    assert rows.tolist() == [[5] * 4, [0] * 4] and found.tolist() == [True, False]
+    assert (table[7] == 7).all() and 7 in table and 70 not in table
+    with pytest.raises(KeyError):
+        table[70]
+    assert table.find(np.empty((0, 3), np.int64))[0].shape == (0, 3, 4)
+
+
+def test_rows_are_copied_to_where_they_are_wanted():
+    table = forerun.Table(4)
+    table.insert(np.arange(10), rows_of(np.arange(10)))
+    out, found = np.full((3, 4), 7, np.float32), np.zeros(3, bool)
+    rows, flags = table.find(np.array([9, 10, 1]), out=out, found=found)
+    assert rows is out
+    assert out.tolist() == [[9] * 4, [7] * 4, [1] * 4]
+    assert found.tolist() == flags.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+def test_every_type_comes_back_and_adds(dtype):
+    table = forerun.Table(3, dtype)
+    rows = np.arange(30).reshape(10, 3).astype(dtype)
+    table.insert(np.arange(10), rows)
+    table.add(np.arange(10), rows)
+    back, _ = table.find(np.arange(10))
+    assert back.dtype == rows.dtype and (back == rows + rows).all()
+
+
+def test_keys_of_64_bits_all_are_legal():
+    table = forerun.Table(1, "int64")
+    keys = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    table.insert(keys, np.arange(5))
+    assert table.find(keys)[0].ravel().tolist() == [0, 1, 2, 3, 4]
+    assert table.find(keys.view(np.int64))[1].all()
+
+
+def test_what_does_not_fit_is_refused_by_words(tmp_path):
+    table = forerun.Table(4)
+    refused = pytest.raises(forerun.errors.InvalidArgumentError)
+    with refused:
+        table.insert(np.arange(3), np.zeros((2, 4), np.float32))
+    with refused:
+        table.insert(np.arange(3, dtype=np.int32), np.zeros((3, 4), np.float32))
+    with refused:
+        table.find([-1])
+    with refused:
+        table.find([1], out=np.zeros((1, 5), np.float32))
+    with refused:
+        table.insert([1], "row")
+    with refused:
+        forerun.Table(4, "complex64")
+    with refused:
+        forerun.Table(4, score="random")
+    with refused:
+        forerun.Table(0)
+    with refused:
+        forerun.Table(4, host_capacity=5, host_bytes=5)
+    with pytest.raises(ValueError, match="pickled"):
+        pickle.dumps(table)
+    forerun.Table(4, path=tmp_path / "rows").close()
+    with pytest.raises(forerun.errors.VersionError):
+        forerun.Table(5, path=tmp_path / "rows")
+    table.close()
+    table.close()
+    with pytest.raises(forerun.errors.ClosedError):
+        table.find([1])
+
+
+def test_a_device_tier_without_a_device_says_why():
+    if forerun.device_info()["gpus"]:
+        pytest.skip("there is a GPU")
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="GPU"):
+        forerun.Table(4, device_capacity=1000)
+
+
+def test_find_can_be_awaited():
+    table = forerun.Table(4)
+    table.insert(np.arange(100), rows_of(np.arange(100)))
+
+    async def ask():
+        return await asyncio.gather(*(table.find_async(np.array([key])) for key in range(100)))
+
+    for key, (rows, found) in enumerate(asyncio.run(ask())):
+        assert found.all() and (rows == key).all()
+
+
+def test_threads_see_whole_rows(tmp_path):
+    table = forerun.Table(64, path=tmp_path / "rows", host_capacity=200)
+    keys = np.arange(500)
+    table.insert(keys, rows_of(keys, dim=64))
+    stop = threading.Event()
+
+    def write():
+        for version in range(1, 60):
+            table.insert(keys, rows_of(keys, 1000 * version, dim=64))
+        stop.set()
+
+    def read():
+        while not stop.is_set():
+            rows, found = table.find(np.random.randint(0, 500, 100))
+            assert found.all()
+            assert (rows == rows[:, :1]).all()
+
+    failures = []
+    threads = [threading.Thread(target=lambda f=f: failures.append(1) if f() else None) for f in (write, read, read)]
+    previous, threading.excepthook = threading.excepthook, lambda args: failures.append(args.exc_value)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    threading.excepthook = previous
+    assert not failures
