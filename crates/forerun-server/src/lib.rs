@@ -36,6 +36,8 @@ pub use input::Input;
 pub use net::{Address, Listen, MinVersion, TlsOptions, UNIX_MODE, VerifyClient};
 pub use output::Output;
 pub use server::{Ended, Remote, Server, ServerOptions, SnapshotOptions};
+#[doc(hidden)]
+pub use session::fuzz_session;
 pub use session::{Next, Session};
 pub use settings::Settings;
 pub use shared::{ConnectionStats, Host, NoHost, Shared};

@@ -16,6 +16,7 @@
 //! incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
 
 mod commands;
+mod fuzz;
 mod meta;
 mod meta_get;
 mod reads;
@@ -31,6 +32,8 @@ use crate::context::Context;
 use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
 use crate::protocol::tokens::without_return;
+#[doc(hidden)]
+pub use fuzz::fuzz_session;
 pub(crate) use reads::Scratch;
 use reads::{Batch, KeyLine};
 use store::Pending;

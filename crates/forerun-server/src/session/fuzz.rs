@@ -1,0 +1,221 @@
+//! For the fuzz target: whatever comes in, in whatever pieces, the answers are the same, and memory stays bounded.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use forerun_cache::{Cache, CacheOptions, Store};
+
+use crate::context::Context;
+use crate::input::Input;
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::shared::{NoHost, Shared};
+
+use super::{Next, Session};
+
+/// Most that an output may hold: what makes it full, and the largest copied item on top. Items that are there from the
+/// start have up to 30,000 bytes, and those that a client may store come up to the largest item.
+const OUTPUT_BYTES_MAX: usize = 512 << 10;
+
+/// Most that commands are expanded to.
+const STREAM_BYTES_MAX: usize = 1 << 20;
+
+/// Plays `bytes` to a session at once and in pieces that `cuts` says, read by a client at once and by a slow one, and compares the
+/// answers. A byte 0xfe in `bytes` repeats the byte behind the next one, a hundred times that one.
+///
+/// # Panics
+/// If the answers differ, or too much memory was taken.
+#[doc(hidden)]
+pub fn fuzz_session(cuts: &[u8], bytes: &[u8]) {
+    let stream = expand(bytes);
+    if memchr::memmem::find(&stream, b"stats").is_some() {
+        // Statistics tell of time, and of how many batches there were.
+        return;
+    }
+    let whole = play(&stream, &[], usize::MAX);
+    let cut = play(&stream, cuts, usize::MAX);
+    assert!(
+        whole == cut,
+        "cut: {}\nwhole: {}",
+        cut.escape_ascii(),
+        whole.escape_ascii()
+    );
+    let slow = play(&stream, cuts, 997);
+    assert!(
+        whole == slow,
+        "slow: {}\nwhole: {}",
+        slow.escape_ascii(),
+        whole.escape_ascii()
+    );
+}
+
+fn expand(bytes: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    let mut rest = bytes.iter();
+    while let Some(&byte) = rest.next()
+        && stream.len() < STREAM_BYTES_MAX
+    {
+        match byte {
+            0xfe => {
+                let hundreds = rest.next().copied().unwrap_or(0);
+                let repeated = rest.next().copied().unwrap_or(b' ');
+                stream.resize(stream.len() + usize::from(hundreds) * 100, repeated);
+            }
+            byte => stream.push(byte),
+        }
+    }
+    stream
+}
+
+/// The answers to `stream`, in pieces of `cuts` (over and over; none is one piece), read `step` bytes at a time.
+fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+    let options = CacheOptions {
+        memory_limit_bytes: 8 << 20,
+        max_item_bytes: 400_000,
+        seed: Some(1),
+        ..CacheOptions::default()
+    };
+    let Ok(cache) = Cache::new(options) else {
+        return Vec::new();
+    };
+    let cache = Arc::new(cache);
+    for (key, len) in [
+        (&b"a"[..], 1),
+        (b"b", 100),
+        (b"big", 30_000),
+        (b"huge", 300_000),
+    ] {
+        cache.store(Store::set(key, vec![b'1'; len].as_slice()));
+    }
+    let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
+    let mut context = Context::new(Arc::new(shared));
+    let (mut session, mut input, mut output) = (Session::new(), Input::new(), Output::new());
+    let mut answers = Vec::new();
+    let mut rest = stream;
+    let mut cuts = cuts.iter().cycle();
+    loop {
+        let len = cuts
+            .next()
+            .map_or(rest.len(), |&cut| usize::from(cut) * 3 + 1)
+            .min(rest.len());
+        let (piece, behind) = rest.split_at(len);
+        rest = behind;
+        for piece in piece.chunks(16 << 10) {
+            input.extend(piece);
+            loop {
+                let next = session.receive(&mut input, &mut output, &mut context);
+                let len = output.len();
+                assert!(len < OUTPUT_BYTES_MAX, "the output holds {len} bytes");
+                if matches!(next, Next::Close | Next::Shutdown { .. }) {
+                    read(&mut output, &mut answers, usize::MAX);
+                    return answers;
+                }
+                if next == Next::More {
+                    break;
+                }
+                read(&mut output, &mut answers, step);
+            }
+            read(&mut output, &mut answers, step);
+            assert!(
+                input.bytes().len() < crate::input::LINE_BYTES_MAX,
+                "the session takes what it is given"
+            );
+        }
+        if rest.is_empty() {
+            read(&mut output, &mut answers, usize::MAX);
+            return answers;
+        }
+    }
+}
+
+fn read(output: &mut Output, answers: &mut Vec<u8>, most: usize) {
+    let mut left = most;
+    while left > 0 && !output.is_empty() {
+        let mut slices = [IoSlice::new(&[])];
+        output.slices(&mut slices);
+        let count = slices[0].len().min(left);
+        answers.extend_from_slice(&slices[0][..count]);
+        output.advance(count);
+        left -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words() -> impl Strategy<Value = Vec<u8>> {
+        let word = prop_oneof![
+            proptest::sample::select(vec![
+                &b"get "[..],
+                b"gets ",
+                b"gat 0 ",
+                b"mg ",
+                b"ms ",
+                b"ma ",
+                b"md ",
+                b"me ",
+                b"mn\r\n",
+                b"set ",
+                b"add ",
+                b"cas ",
+                b"append ",
+                b"incr ",
+                b"delete ",
+                b"touch ",
+                b"flush_all",
+                b"\r\n",
+                b"\r\n",
+                b"\n",
+                b" ",
+                b" ",
+                b"a ",
+                b"b ",
+                b"big ",
+                b"huge ",
+                b"0 ",
+                b"1 ",
+                b"5 ",
+                b"v ",
+                b"k ",
+                b"s ",
+                b"h ",
+                b"t ",
+                b"T5 ",
+                b"N5 ",
+                b"Oq ",
+                b"noreply",
+                b"hello\r\n",
+                b"x\r\n",
+                b"0 0 1\r\n1\r\n",
+                b"0 0 5\r\nhello\r\n",
+                b"get huge big a huge big\r\n",
+                b"mg big v\r\nmg huge v\r\n",
+                b"0 0 25500\r\n",
+                b"25500 c\r\n",
+                b"\xfe\xffx\r\n",
+                b"\xfe\xff ",
+                b"\xfe\x03k ",
+                b"get \xfe\xff ",
+                b"quit\r\n",
+            ])
+            .prop_map(<[u8]>::to_vec),
+            proptest::collection::vec(any::<u8>(), 0..4),
+        ];
+        proptest::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn answers_do_not_depend_on_how_the_input_is_cut_or_the_output_read(
+            cuts in proptest::collection::vec(any::<u8>(), 1..10),
+            bytes in words(),
+        ) {
+            fuzz_session(&cuts, &bytes);
+        }
+    }
+}
