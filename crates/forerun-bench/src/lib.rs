@@ -74,6 +74,7 @@
 #![forbid(unsafe_code)]
 
 pub mod btree;
+pub mod cache;
 pub mod engine;
 pub mod gather;
 pub mod harness;

@@ -5,7 +5,12 @@ use std::path::Path;
 
 /// Bytes of memory that lie in RAM for this process, mapped files included, where the system tells.
 pub fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    resident_bytes_of(std::process::id())
+}
+
+/// The same for another process.
+pub fn resident_bytes_of(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     Some(1024 * number_behind(&status, "VmRSS:")?)
 }
 

@@ -1,7 +1,7 @@
 //! `forerun bench`: the benches of [`forerun_bench`].
 
 use clap::Subcommand;
-use forerun_bench::{btree, gather, hash, memtable, roofline, server, ycsb};
+use forerun_bench::{btree, cache, gather, hash, memtable, roofline, server, ycsb};
 
 use crate::exit::Outcome;
 
@@ -22,7 +22,8 @@ Examples:
   forerun bench hash --study 1 --report size.html
   forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
   forerun bench gather --study seed,direction
-  forerun bench server --operation get --keys 100")]
+  forerun bench server --operation get --keys 100
+  forerun bench cache --part multiget --items 2M")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -37,6 +38,7 @@ enum Bench {
     Hash(Box<hash::Args>),
     Gather(Box<gather::Args>),
     Server(Box<server::Args>),
+    Cache(Box<cache::Args>),
 }
 
 /// Runs the command.
@@ -49,6 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Hash(args) => hash::run(args)?,
         Bench::Gather(args) => gather::run(args)?,
         Bench::Server(args) => server::run(args)?,
+        Bench::Cache(args) => cache::run(args)?,
     }
     Ok(Outcome::Done)
 }

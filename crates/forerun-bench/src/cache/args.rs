@@ -1,0 +1,105 @@
+//! What can be asked of the bench.
+
+use crate::output::Output;
+use crate::size::parse_size;
+use std::path::PathBuf;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Keys a second of a batch, of one key at a time, and of MemC3's design.
+    Multiget,
+    /// Hit ratios at several memory sizes, beside memcached.
+    Hits,
+}
+
+/// The cache in process: multi-gets beside MemC3's design, and hit ratios beside memcached's
+#[derive(clap::Args, Clone, Debug, PartialEq)]
+#[command(after_help = "\
+Examples:
+  forerun bench cache --part multiget --items 2M --value 64
+  forerun bench cache --part hits --trace orm-busy.trace.xz --value-scale 8 --memory 16Mi,32Mi,64Mi,128Mi
+  forerun bench cache --part hits --keys 1M --zipf 0.99 --memory 32Mi,64Mi,128Mi,256Mi
+
+A trace is keys of 4 bytes, big-endian, one behind the other, xz or plain. Values have the sizes of Facebook's ETC (a \
+generalised Pareto distribution) by key, times --value-scale. Both caches are asked by the same multi-gets; what is \
+missing is set. memcached gets -m as large as all of ours and its hash table besides.")]
+pub struct Args {
+    /// What to measure [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub part: Vec<Part>,
+
+    /// Items of multiget [default: 2M; with --quick 5k]
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub items: Option<usize>,
+
+    /// Bytes of multiget's values
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "64")]
+    pub value: usize,
+
+    /// Keys a batch
+    #[arg(long, value_name = "N", value_parser = parse_size, default_value = "100")]
+    pub batch: usize,
+
+    /// A trace of reads for hits, instead of the zipf mix
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Reads of hits at most [default: all of a trace; 5M of the mix]
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub reads: Option<usize>,
+
+    /// Keys of the mix [default: 1M]
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub keys: Option<usize>,
+
+    /// The mix's skew: how fast popularity falls with the rank
+    #[arg(long, value_name = "S", default_value = "0.99")]
+    pub zipf: f64,
+
+    /// Memory sizes of hits [default: 16Mi,32Mi,64Mi,128Mi]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub memory: Vec<usize>,
+
+    /// Times the sizes of ETC's values
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub value_scale: usize,
+
+    /// The memcached to compare with; it is left out where there is none
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    pub memcached: PathBuf,
+
+    /// Rounds, times and formats.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Default for Args {
+    fn default() -> Args {
+        Args {
+            part: Vec::new(),
+            items: None,
+            value: 64,
+            batch: 100,
+            trace: None,
+            reads: None,
+            keys: None,
+            zipf: 0.99,
+            memory: Vec::new(),
+            value_scale: 1,
+            memcached: "memcached".into(),
+            output: Output::default(),
+        }
+    }
+}
+
+impl Args {
+    pub(super) fn measures(&self, part: Part) -> bool {
+        self.part.is_empty() || self.part.contains(&part)
+    }
+
+    pub(super) fn items(&self) -> usize {
+        let default = if self.output.quick { 5000 } else { 2_000_000 };
+        self.items.unwrap_or(default).max(1)
+    }
+}

@@ -1,0 +1,194 @@
+//! The hit ratio of get-or-set, at several memory sizes, beside memcached's.
+
+use super::args::Args;
+use super::load::Load;
+use super::memcached::Memcached;
+use crate::progress::Progress;
+use crate::row::Row;
+use crate::size::{count, short};
+use crate::table::Table;
+use anyhow::Result;
+use forerun_cache::{Cache, CacheOptions, Store};
+use serde::{Deserialize, Serialize};
+
+/// Keys that are asked for together.
+const BATCH: usize = 32;
+
+/// What stands below the table.
+pub(super) const NOTE: &str = "\
+memory: of ours, all of it, index included; of memcached, -m, which its hash table and the process come on top of.
+held: of ours, what it counts itself; of memcached, what the system counts (RSS) at the end.";
+
+/// One memory size of one cache: a line of JSON with the names of [`Row`] and these.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HitsRow {
+    /// What every bench's rows have: `keys` are the distinct ones.
+    #[serde(flatten)]
+    pub common: Row,
+    /// What was asked for.
+    pub load: String,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes of all keys and values, each once.
+    pub footprint_bytes: u64,
+    /// The memory limit.
+    pub memory_bytes: u64,
+    /// What the cache held at the end.
+    pub held_bytes: Option<u64>,
+    /// Reads that were hits.
+    pub hit_ratio: f64,
+    /// Its distance from memcached's, where that was measured.
+    pub above_memcached: Option<f64>,
+}
+
+pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRow>> {
+    let load = Load::new(args)?;
+    let (distinct, footprint_bytes) = load.footprint();
+    let sizes = match &args.memory[..] {
+        [] => [16, 32, 64, 128].map(|mib| mib << 20).to_vec(),
+        sizes => sizes.to_vec(),
+    };
+    let bar = progress.steps("get or set", (2 * sizes.len() * load.keys.len()) as u64);
+    let mut rows = Vec::new();
+    for memory_bytes in sizes {
+        let row = |engine: &str, hits: u64, held_bytes| HitsRow {
+            common: Row {
+                bench: "cache".into(),
+                case: "hits".into(),
+                engine: engine.into(),
+                strategy: "get or set".into(),
+                keys: distinct as u64,
+                batch: BATCH as u64,
+                threads: 1,
+                rounds: 1,
+                ..Row::default()
+            },
+            load: load.name.clone(),
+            reads: load.keys.len() as u64,
+            footprint_bytes,
+            memory_bytes: memory_bytes as u64,
+            held_bytes,
+            hit_ratio: hits as f64 / load.keys.len() as f64,
+            above_memcached: None,
+        };
+        let cache = Cache::new(CacheOptions {
+            memory_limit_bytes: memory_bytes,
+            max_item_bytes: (memory_bytes / 2).min(1 << 20),
+            ..CacheOptions::default()
+        })?;
+        let hits = play(&load, &mut Ours(&cache), |done| {
+            for _ in 0..done {
+                bar.step();
+            }
+        })?;
+        let mut ours = row("forerun", hits, Some(cache.stats().memory_bytes));
+        drop(cache);
+        let theirs = match Memcached::start(&args.memcached, memory_bytes)? {
+            None => None,
+            Some(mut memcached) => {
+                let hits = play(&load, &mut memcached, |done| {
+                    for _ in 0..done {
+                        bar.step();
+                    }
+                })?;
+                Some(row("memcached", hits, memcached.resident_bytes()))
+            }
+        };
+        ours.above_memcached = theirs
+            .as_ref()
+            .map(|theirs| ours.hit_ratio - theirs.hit_ratio);
+        rows.push(ours);
+        rows.extend(theirs);
+    }
+    Ok(rows)
+}
+
+/// A cache that can be asked.
+trait Asked {
+    fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>>;
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+}
+
+struct Ours<'c>(&'c Cache);
+
+impl Asked for Ours<'_> {
+    fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let guard = self.0.pin();
+        let mut items = vec![None; keys.len()];
+        guard.multi_get(&keys, &mut items);
+        Ok(items.iter().map(Option::is_some).collect())
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.store(Store::set(key, value));
+        Ok(())
+    }
+}
+
+impl Asked for Memcached {
+    fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<bool>> {
+        Memcached::get(self, keys)
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Memcached::set(self, key, value)
+    }
+}
+
+/// Asks for all keys in their order, sets what is missing, and counts the hits. A key that is asked for twice in a batch and
+/// missing is set once, and its second read counts as a hit, as it would one by one.
+fn play(load: &Load, cache: &mut dyn Asked, mut each: impl FnMut(usize)) -> Result<u64> {
+    let bytes = vec![b'v'; 1 << 20];
+    let mut hits = 0;
+    for batch in load.keys.chunks(BATCH) {
+        let mut distinct: Vec<u32> = Vec::with_capacity(BATCH);
+        for &n in batch {
+            if !distinct.contains(&n) {
+                distinct.push(n);
+            }
+        }
+        let keys: Vec<_> = distinct.iter().map(|&n| load.key(n)).collect();
+        let found = cache.get(&keys)?;
+        let misses = found.iter().filter(|&&found| !found).count();
+        hits += (batch.len() - misses) as u64;
+        for ((&n, key), found) in distinct.iter().zip(&keys).zip(found) {
+            if !found {
+                cache.set(key, &bytes[..load.value_len(n)])?;
+            }
+        }
+        each(batch.len());
+    }
+    Ok(hits)
+}
+
+/// The rows as a table.
+pub(super) fn table(rows: &[HitsRow]) -> Table {
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let mut table = Table::new([
+        "load",
+        "reads",
+        "keys",
+        "all MiB",
+        "memory MiB",
+        "cache",
+        "held MiB",
+        "hit ratio",
+        "above memcached",
+    ]);
+    for row in rows {
+        table.push([
+            row.load.clone(),
+            short(row.reads as f64),
+            count(row.common.keys),
+            mib(row.footprint_bytes),
+            mib(row.memory_bytes),
+            row.common.engine.clone(),
+            row.held_bytes.map_or_else(|| "-".into(), mib),
+            format!("{:.4}", row.hit_ratio),
+            row.above_memcached
+                .map_or_else(|| "-".into(), |above| format!("{above:+.4}")),
+        ]);
+    }
+    table
+}
