@@ -3,12 +3,15 @@
 #![allow(unsafe_code, reason = "segments are made in mapped memory")]
 
 use super::segment::Segment;
-use crate::budget::{Budget, Purpose};
-use crate::sync::unpoisoned;
+use crate::budget::Budget;
+#[cfg(not(loom))]
+use crate::{budget::Purpose, sync::unpoisoned};
 #[cfg(not(loom))]
 use forerun_core::{Pages, Region};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+#[cfg(not(loom))]
+use std::sync::Mutex;
 
 /// A segment that nobody else has.
 #[derive(Debug)]
@@ -45,11 +48,14 @@ impl std::ops::Deref for OwnSegment {
 pub(crate) struct SegmentMemory {
     #[cfg(not(loom))]
     region: Region,
+    #[cfg(not(loom))]
     budget: Arc<Budget>,
+    #[cfg(not(loom))]
     pool: Mutex<Pool>,
 }
 
 /// What is free.
+#[cfg(not(loom))]
 #[derive(Debug, Default)]
 struct Pool {
     /// Segments that were given back.
@@ -120,12 +126,9 @@ impl SegmentMemory {
     pub(super) fn new(
         _: usize,
         _: forerun_core::Pages,
-        budget: Arc<Budget>,
+        _: Arc<Budget>,
     ) -> Result<SegmentMemory, forerun_core::RegionError> {
-        Ok(SegmentMemory {
-            budget,
-            pool: Mutex::default(),
-        })
+        Ok(SegmentMemory {})
     }
 
     pub(super) fn allocate(&self, depth: u32) -> Option<OwnSegment> {

@@ -17,6 +17,8 @@
 )]
 
 pub(crate) mod bucket;
+#[cfg(all(loom, test))]
+mod loom_tests;
 pub(crate) mod memory;
 pub(crate) mod place;
 pub(crate) mod segment;

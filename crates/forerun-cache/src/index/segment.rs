@@ -219,7 +219,7 @@ impl<'s> Locked<'s> {
 
     /// Makes room in a full bucket: one that is at home there goes to its second bucket. Guests stay: a move back home could
     /// pass a reader by, who looked there before and looks into the second bucket after it.
-    fn send_one_away(&self, bucket: usize) -> Option<usize> {
+    pub(super) fn send_one_away(&self, bucket: usize) -> Option<usize> {
         let buckets = &self.segment.buckets;
         (0..SLOTS).find(|&slot| {
             let Some(entry) = buckets[bucket].entry(slot).filter(|entry| !entry.is_away) else {

@@ -1,0 +1,231 @@
+//! Models of readers beside writers, run by loom through every interleaving and every outcome that the memory model allows:
+//! `RUSTFLAGS="--cfg loom" cargo test -p forerun-cache --release --lib loom_tests`.
+//!
+//! The index, its segments and the epochs are the real ones. An item is a cell that loom watches for races, as the bytes of a block
+//! are not. The reader is a model's spawned thread and the writer its first one: loom looks for other orders of a load and the last
+//! store to the same place, but of a store only and the access right before it.
+//!
+//! A segment has two buckets here; a hash's home is bit 16, its tag the bits below.
+
+#![allow(
+    unsafe_code,
+    reason = "the cells that stand for items are read and written as items are"
+)]
+
+use super::bucket::ItemRef;
+use super::place::Place;
+use super::{Index, Replaced};
+use crate::budget::Budget;
+use crate::epoch::{Epochs, Pinned};
+use forerun_core::Pages;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Interleavings and outcomes that a model must have tried.
+const RUNS_MIN: usize = 5;
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Two preemptions reach every order of the few steps that matter.
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.max_branches = 10_000;
+    let runs = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&runs);
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        body();
+    });
+    // A model that runs once shows nothing.
+    assert!(runs.load(Ordering::Relaxed) > RUNS_MIN);
+}
+
+/// What a cell holds: the key, which is the hash, and a version of the value.
+type Item = (u64, u32);
+
+const CELLS: usize = 12;
+
+struct World {
+    index: Index,
+    epochs: Epochs,
+    cells: [UnsafeCell<Item>; CELLS],
+}
+
+// SAFETY: the cells are shared as items are: that this is right is what the models show.
+unsafe impl Sync for World {}
+// SAFETY: as above.
+unsafe impl Send for World {}
+
+fn at(cell: usize) -> ItemRef {
+    ItemRef::from_offset(cell * ItemRef::UNIT_BYTES)
+}
+
+impl World {
+    fn new() -> Arc<World> {
+        let budget = std::sync::Arc::new(Budget::new(1 << 30));
+        Arc::new(World {
+            index: Index::new(Pages::Small, &budget).unwrap(),
+            epochs: Epochs::new(),
+            cells: std::array::from_fn(|_| UnsafeCell::new((u64::MAX, 0))),
+        })
+    }
+
+    fn write(&self, cell: usize, item: Item) {
+        // SAFETY: the cell is this thread's; loom checks it.
+        self.cells[cell].with_mut(|cell| unsafe { *cell = item });
+    }
+
+    fn read(&self, item: ItemRef) -> Item {
+        let cell = item.offset_bytes() / ItemRef::UNIT_BYTES;
+        // SAFETY: nobody writes an item that a reader may find; loom checks it.
+        self.cells[cell].with(|cell| unsafe { *cell })
+    }
+
+    /// Stores an item of a new key.
+    fn insert(&self, cell: usize, item: Item) {
+        self.write(cell, item);
+        let pinned = self.epochs.pin();
+        let mut locked = self.index.lock(&pinned, item.0);
+        assert!(locked.insert(Place::new(item.0), at(cell)));
+    }
+
+    /// The version that a reader finds.
+    fn find(&self, pinned: &Pinned<'_>, key: u64) -> Option<u32> {
+        let segment = self.index.directory(pinned).segment(key);
+        let is_it = |item| self.read(item).0 == key;
+        let (_, item) = segment.find(Place::new(key), is_it)?;
+        Some(self.read(item).1)
+    }
+
+    /// Replaces the item of a key by another one, or removes it, and uses its cell again if nobody can be in it.
+    fn swing(&self, key: u64, new: Option<(usize, u32)>, again: Item) {
+        if let Some((cell, version)) = new {
+            self.write(cell, (key, version));
+        }
+        let old = {
+            let pinned = self.epochs.pin();
+            let mut locked = self.index.lock(&pinned, key);
+            let is_it = |item| self.read(item).0 == key;
+            let (spot, old) = locked.segment().find(Place::new(key), is_it).unwrap();
+            match new {
+                Some((cell, _)) => locked.replace(spot, at(cell)),
+                None => locked.remove(spot),
+            }
+            old
+        };
+        let retired = self.epochs.retire();
+        if self.epochs.oldest() > retired {
+            self.write(old.offset_bytes() / ItemRef::UNIT_BYTES, again);
+        }
+    }
+}
+
+/// What a reader on another thread finds while `write` runs on this one.
+fn find_beside(world: &Arc<World>, key: u64, write: impl FnOnce(&World)) -> Option<u32> {
+    let shared = Arc::clone(world);
+    let reader = thread::spawn(move || {
+        let pinned = shared.epochs.pin();
+        shared.find(&pinned, key)
+    });
+    write(world);
+    reader.join().unwrap()
+}
+
+/// The item is written before the slot that makes it found.
+#[test]
+fn an_item_is_found_whole_or_not_yet() {
+    model(|| {
+        let world = World::new();
+        let found = find_beside(&world, 7, |world| world.insert(0, (7, 1)));
+        assert!(matches!(found, None | Some(1)));
+    });
+}
+
+/// Without the pin, or with one that is looked at too early: the cell is written while the reader reads it.
+#[test]
+fn an_item_that_was_moved_is_used_again_only_when_no_reader_is_in_it() {
+    model(|| {
+        let world = World::new();
+        world.insert(0, (7, 1));
+        let found = find_beside(&world, 7, |world| world.swing(7, Some((1, 1)), (8, 9)));
+        assert_eq!(found, Some(1));
+    });
+}
+
+#[test]
+fn a_removed_item_is_used_again_for_another_key_only_when_no_reader_is_in_it() {
+    model(|| {
+        let world = World::new();
+        world.insert(0, (7, 1));
+        let found = find_beside(&world, 7, |world| world.swing(7, None, (8, 9)));
+        assert!(matches!(found, None | Some(1)));
+    });
+}
+
+/// Both have the same tag, home and slot.
+#[test]
+fn a_slot_that_changes_hands_never_gives_the_old_key_the_new_value() {
+    model(|| {
+        let other = 7 | 1 << 40;
+        let world = World::new();
+        world.insert(0, (7, 1));
+        let found = find_beside(&world, 7, |world| {
+            world.swing(7, None, (7, 3));
+            world.insert(1, (other, 2));
+        });
+        assert!(matches!(found, None | Some(1)));
+    });
+}
+
+/// With the slot cleared before the item is counted, or counted before it is written: missed.
+#[test]
+fn an_item_that_is_sent_away_is_never_missed() {
+    model(|| {
+        let world = World::new();
+        world.insert(0, (7, 1));
+        let found = find_beside(&world, 7, |world| {
+            let pinned = world.epochs.pin();
+            let locked = world.index.lock(&pinned, 7);
+            assert!(locked.send_one_away(0).is_some());
+        });
+        assert_eq!(found, Some(1));
+        let pinned = world.epochs.pin();
+        assert_eq!(world.find(&pinned, 7), Some(1));
+    });
+}
+
+/// The new segments are filled before they are named, and the old one stays until its readers are gone.
+#[test]
+fn an_item_is_never_missed_while_its_segment_is_split() {
+    model(|| {
+        let world = World::new();
+        // Half as many items as there are slots, by both values of the next bit.
+        let key = |n: u64| n << 62 | n;
+        (0..8).for_each(|n| world.insert(n as usize, (key(n), 1)));
+        let found = find_beside(&world, key(5), |world| {
+            let mut replaced = Vec::new();
+            {
+                let pinned = world.epochs.pin();
+                let split = world.index.split(
+                    &pinned,
+                    key(5),
+                    |_| {},
+                    |item| world.read(item).0,
+                    |out: Replaced| replaced.push(out),
+                );
+                assert_eq!(split, Ok(()));
+            }
+            let retired = world.epochs.retire();
+            if world.epochs.oldest() > retired {
+                replaced
+                    .into_iter()
+                    .for_each(|out| world.index.release(out));
+            } else {
+                // The model ends before its reader: what it may be in is left alone.
+                replaced.into_iter().for_each(std::mem::forget);
+            }
+        });
+        assert_eq!(found, Some(1));
+    });
+}
