@@ -5,11 +5,13 @@
 //! mixed   threads of this process write, look up and scan; each knows what its own keys hold
 //! crash   a child process writes and acknowledges; this process kills it, opens the store and compares
 //! script  the writes of a crash run: which write is the n-th of a thread follows from the seed alone
+//! server  a cache server in a process of its own, and clients of every kind
 //! ```
 
 mod crash;
 mod mixed;
 mod script;
+mod server;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,13 +30,18 @@ use crate::exit::{Outcome, UsageError};
 /// (SIGKILL), the store is opened and must hold each acknowledged write (a put, a deletion, a batch, an ingestion), and
 /// of the one write a thread had under way either all or nothing. Then a new child goes on with the same store.
 ///
+/// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow readers, half-closed
+/// connections, some that go away in the middle of a command, some that say what is none. Every value carries its key and
+/// version and is checked, and the server's memory must stay within 5% of its limit.
+///
 /// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   forerun stress --seconds 60 --threads 4
   forerun stress --ops 100000 --seed 7
-  forerun stress --crash --cycles 200")]
+  forerun stress --crash --cycles 200
+  forerun stress --server --seconds 600 --connections 1000 --memory 512")]
 pub struct Args {
     /// For how long [default: 10, where --ops is not given]
     #[arg(long, value_name = "N", conflicts_with_all = ["ops", "crash"])]
@@ -54,6 +61,15 @@ pub struct Args {
     /// How often it is killed
     #[arg(long, value_name = "N", default_value_t = 10, requires = "crash")]
     cycles: u64,
+    /// Set clients upon a cache server
+    #[arg(long, conflicts_with_all = ["ops", "crash", "dir"])]
+    server: bool,
+    /// Clients of the server at once
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "server", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    connections: u32,
+    /// The server's memory limit, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 512, requires = "server", value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
+    memory: u64,
     /// An empty or new directory for the store, which is kept [default: a temporary one]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -81,6 +97,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let seed = args.seed.unwrap_or_else(rand::random);
     if let (Some(from), Some(dir)) = (&args.write_from, &args.dir) {
         return crash::write(dir, seed, from);
+    }
+    if args.server {
+        server::run(&server::Plan {
+            seconds: args.seconds.unwrap_or(10),
+            seed,
+            connections: args.connections,
+            memory_mib: args.memory,
+        })?;
+        return Ok(Outcome::Done);
     }
     let place = Workplace::new(args.dir.as_deref())?;
     let threads = usize::from(args.threads);

@@ -1,0 +1,171 @@
+//! `forerun serve`: the server as a process: its addresses, its signals, its snapshot, its errors.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::Place;
+
+/// A server that ends with the test.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(place: &Place, args: &[&str]) -> Server {
+        let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--threads", "1"];
+        all.extend(args);
+        let mut command = place.command(&all);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("forerun can be started");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it was asked for");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("it says where it listens");
+        let address = line.trim().strip_prefix("listening on ");
+        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        Server { child, address }
+    }
+
+    fn ask(&self, request: &str, answer: &str) {
+        let mut stream = TcpStream::connect(&self.address).expect("it accepts");
+        let patience = Some(Duration::from_secs(10));
+        stream.set_read_timeout(patience).expect("a time");
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        let mut got = vec![0; answer.len()];
+        stream.read_exact(&mut got).expect("it answers");
+        assert_eq!(String::from_utf8_lossy(&got), answer);
+    }
+
+    /// Sends a signal and expects a good end.
+    fn end(mut self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.expect("there is kill").success());
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn each_signal_ends_it_with_its_snapshot_and_the_next_begins_there() {
+    let place = Place::new();
+    let args = ["--snapshot", "cache.snapshot"];
+    let server = Server::start(&place, &args);
+    server.ask("set k 7 0 5\r\nvalue\r\n", "STORED\r\n");
+    server.end("-TERM");
+    let server = Server::start(&place, &args);
+    server.ask("get k\r\n", "VALUE k 7 5\r\nvalue\r\nEND\r\n");
+    server.ask("set other 0 0 1\r\nx\r\n", "STORED\r\n");
+    server.end("-USR1");
+    let server = Server::start(&place, &args);
+    server.ask(
+        "get k other\r\n",
+        "VALUE k 7 5\r\nvalue\r\nVALUE other 0 1\r\nx\r\nEND\r\n",
+    );
+    server.end("-INT");
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_said_in_a_line() {
+    let place = Place::new();
+    place.file(
+        "bad.snapshot",
+        "no snapshot at all, but long enough to be one",
+    );
+    let listen = ["serve", "--listen", "127.0.0.1:0"];
+    let with = |more: &[&'static str]| [&listen[..], more].concat();
+    let told = |code, args: &[&str]| {
+        let ran = place.run(args);
+        assert_eq!(ran.code, code, "{ran:?}");
+        ran.stderr
+    };
+    assert!(told(3, &with(&["--snapshot", "bad.snapshot"])).contains("bad.snapshot"));
+    assert!(told(3, &with(&["--auth-file", "none"])).contains("none"));
+    assert!(told(3, &with(&["--max-item-size", "1g"])).contains("too large"));
+    assert!(told(2, &["serve", "--listen", "nowhere:x"]).contains("nowhere"));
+    assert!(told(2, &["serve", "--unix-socket", "s", "--unix-mask", "9"]).contains("octal"));
+    assert!(told(2, &with(&["--memory-limit", "lots"])).contains("lots"));
+    assert!(told(2, &with(&["--enable-ssl"])).contains("ssl-chain-cert"));
+}
+
+#[test]
+fn clients_of_every_kind_leave_it_as_it_was() {
+    let place = Place::new();
+    let told = place.succeeds(&[
+        "stress",
+        "--server",
+        "--seconds",
+        "2",
+        "--connections",
+        "40",
+        "--memory",
+        "64",
+        "--seed",
+        "3",
+    ]);
+    assert!(
+        told.starts_with("server: seed 3, 40 clients, 2 s: "),
+        "{told}"
+    );
+    assert!(told.contains("\nmemory: at most "), "{told}");
+}
+
+#[test]
+fn the_bench_of_servers_runs_with_and_without_memcached() {
+    let place = Place::new();
+    let quick = [
+        "bench",
+        "server",
+        "--quick",
+        "--json",
+        "--keys",
+        "1,20",
+        "--skew",
+        "zipf:0.99",
+    ];
+    let told = place.succeeds(&[&quick[..], &["--alone", "--report", "page.html"]].concat());
+    let mut rows = 0;
+    for line in told.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+        assert_eq!(row["server"], "forerun");
+        assert!(
+            row["keys_per_second"]
+                .as_f64()
+                .is_some_and(|rate| rate > 0.0),
+            "{row}"
+        );
+        assert!(
+            row["client_share"]
+                .as_f64()
+                .is_some_and(|share| share > 0.0),
+            "{row}"
+        );
+        rows += 1;
+    }
+    assert_eq!(
+        rows, 8,
+        "gets and sets, classic and meta, of 1 and of 20 keys"
+    );
+    let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
+    forerun_bench::report::check_html(&page).expect("it is well formed");
+    let told = place.succeeds(&["bench", "server", "--quick", "--memcached", "there-is-none"]);
+    assert!(
+        told.contains("not measured: there is no there-is-none"),
+        "{told}"
+    );
+}
