@@ -321,7 +321,7 @@ impl<'a> Client<'a> {
             }
             4 => {
                 let answer = line.ask(&format!("mg {key} v k\r\n"))?;
-                if answer != "EN" {
+                if !answer.starts_with("EN") {
                     let length = answer
                         .strip_prefix("VA ")
                         .and_then(|rest| rest.split(' ').next());
