@@ -77,10 +77,12 @@ impl Cache {
     fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> usize {
         let pinned = self.epochs.pin();
         let mut end = from;
+        // A block holds many large values, which lie elsewhere: no more of them leave than have to.
+        let mut large_bytes = 0;
         for (next, item) in self.blocks.items(victim, from) {
-            self.settle_fate(&pinned, victim, item);
+            large_bytes += self.settle_fate(&pinned, victim, item);
             end = next;
-            if end - from >= quantum_bytes {
+            if end - from + large_bytes >= quantum_bytes {
                 break;
             }
         }
@@ -93,18 +95,21 @@ impl Cache {
         end
     }
 
-    /// An item of a victim is dead, or leaves, or goes to another block.
-    fn settle_fate(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) {
+    /// An item of a victim is dead, or leaves, or goes to another block. Bytes of its large value, if it was alive and has one.
+    fn settle_fate(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) -> usize {
         let record = self.record(pinned, item);
         let hash = self.hasher.hash(record.key());
         let mut locked = self.index.lock(pinned, hash);
         let in_index = |candidate| candidate == item;
         let Some((spot, _)) = locked.segment().find(Place::new(hash), in_index) else {
-            return;
+            // Its large value, if it had one, is gone.
+            return 0;
         };
+        let large_bytes = record.large_len();
         let now = self.now();
         if record.is_expired(now) {
-            return self.bury(pinned, &mut locked, spot, item, Leaves::Expired);
+            self.bury(pinned, &mut locked, spot, item, Leaves::Expired);
+            return large_bytes;
         }
         let frequency = record.frequency();
         let (stays, queue, frequency) = match (victim.reason, victim.queue) {
@@ -121,7 +126,8 @@ impl Cache {
             if victim.queue == Queue::New {
                 self.ghosts.insert(hash);
             }
-            return self.bury(pinned, &mut locked, spot, item, Leaves::Evicted);
+            self.bury(pinned, &mut locked, spot, item, Leaves::Evicted);
+            return large_bytes;
         };
         let copy = self.record(pinned, copied.item);
         self.blocks.enlive(copied.item, copy);
@@ -130,6 +136,7 @@ impl Cache {
         self.blocks.kill(item, bytes);
         self.blocks.settle(copied);
         pinned.counters().add(Count::MovedBytes, bytes as u64);
+        large_bytes
     }
 
     /// Removes an item from the index, and sees to what it leaves behind.

@@ -82,8 +82,7 @@ impl<'g> Item<'g> {
 
     /// Bytes that it takes: header, key and value.
     pub fn size_bytes(&self) -> usize {
-        let elsewhere = self.record.large().map_or(0, |value| value.bytes().len());
-        self.record.size_bytes() + elsewhere
+        self.record.size_bytes() + self.record.large_len()
     }
 
     /// The value as a share that outlives the guard, if it is a large one, which is kept apart from others. `None` is a small

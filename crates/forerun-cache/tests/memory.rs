@@ -19,12 +19,12 @@ fn resident_bytes() -> usize {
 /// Stores several times the limit, with sizes and times to live of a kind.
 fn turn_over(
     cache: &Cache,
+    value: &[u8],
     rng: &mut SmallRng,
     times: usize,
     sizes: &dyn Fn(&mut SmallRng) -> usize,
     ttl: u32,
 ) {
-    let value = vec![7; 1 << 20];
     let mut bytes = 0;
     while bytes < times * LIMIT {
         let key = rng.random::<u32>().to_be_bytes();
@@ -47,6 +47,7 @@ fn turn_over(
 
 #[test]
 fn resident_memory_stays_within_the_limit_whatever_is_stored() {
+    let value = vec![7; 1 << 20];
     let before = resident_bytes();
     let cache = Cache::new(CacheOptions {
         memory_limit_bytes: LIMIT,
@@ -69,7 +70,7 @@ fn resident_memory_stays_within_the_limit_whatever_is_stored() {
         ("large for a while", 5, large, 5000),
         ("mixed again", 10, mixed, 0),
     ] {
-        turn_over(&cache, &mut rng, times, sizes, ttl);
+        turn_over(&cache, &value, &mut rng, times, sizes, ttl);
         let stats = cache.stats();
         let resident = resident_bytes() - before;
         assert!(

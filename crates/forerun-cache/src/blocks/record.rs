@@ -209,6 +209,14 @@ impl<'g> Record<'g> {
         })
     }
 
+    /// Bytes of the large value; 0 is a small one.
+    pub(crate) fn large_len(self) -> usize {
+        match self.share() {
+            Some(_) => self.value().len(),
+            None => 0,
+        }
+    }
+
     /// The large value, shared once more.
     pub(crate) fn large(self) -> Option<Arc<LargeValue>> {
         self.share().map(|share| {
