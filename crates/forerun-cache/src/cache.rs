@@ -204,13 +204,10 @@ impl Cache {
         Some((item, self.record(pinned, item)))
     }
 
-    /// An item that was found under this pin, or lies in the evictor's victim.
+    /// An item that was found under this pin: see [`Blocks::record`].
     #[inline(always)]
-    #[allow(unsafe_code)]
-    pub(crate) fn record<'p>(&self, _: &'p Pinned<'_>, item: ItemRef) -> Record<'p> {
-        // SAFETY: within the crate, references come from the index under the pin that is given here, from an item that the caller
-        // has just written under it, or from a victim, which is used again only after it was retired.
-        unsafe { self.blocks.record(item) }
+    pub(crate) fn record<'p>(&self, pinned: &'p Pinned<'_>, item: ItemRef) -> Record<'p> {
+        self.blocks.record(pinned, item)
     }
 }
 

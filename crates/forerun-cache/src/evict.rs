@@ -11,7 +11,7 @@
 //! Merging neighbouring blocks by frequency, as Segcache does, was the design before: on the traces at hand this one keeps what is
 //! asked for longer. A block is gone through in small steps, each by whichever writer comes by.
 
-use crate::blocks::record::{FETCHED, Record};
+use crate::blocks::record::FETCHED;
 use crate::blocks::{Queue, Reason, Victim};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
@@ -157,7 +157,7 @@ impl Cache {
         let record = self.record(pinned, item);
         let bytes = record.size_bytes();
         self.blocks.kill(item, bytes);
-        if let Some(value) = self.take_large(record) {
+        if let Some(value) = self.blocks.take_large(record) {
             let remains = Remains::Large(value);
             self.limbo
                 .push(&self.epochs, remains, self.blocks.len_bytes());
@@ -188,11 +188,5 @@ impl Cache {
         if let Some((spot, item)) = residents.min_by_key(frequency) {
             self.bury(&pinned, &mut locked, spot, item, Leaves::Evicted);
         }
-    }
-
-    #[allow(unsafe_code)]
-    fn take_large(&self, record: Record<'_>) -> Option<std::sync::Arc<crate::value::LargeValue>> {
-        // SAFETY: `forget` is called once for an item, by who took it out of the index; the share goes to limbo.
-        unsafe { record.take_large() }
     }
 }

@@ -22,8 +22,10 @@ mod meta;
 pub(crate) mod record;
 
 use crate::budget::{Budget, Purpose};
+use crate::epoch::Pinned;
 use crate::index::bucket::ItemRef;
 use crate::sync::unpoisoned;
+use crate::value::LargeValue;
 use class::{CLASSES_MAX, Classes};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::{Pages, Region, RegionError};
@@ -167,15 +169,22 @@ impl Blocks {
         (meta.class(), meta.queue())
     }
 
-    /// Reads an item.
-    ///
-    /// # Safety
-    /// The reference was found in the index under a pin that lasts for `'g`, or the item lies in a victim of the caller's.
+    /// Reads an item that was found in the index under this pin, was written by the pin's holder just now, or lies in a victim of his. That is a
+    /// promise of the whole crate: it is where all its references come from, none is kept beyond its pin.
     #[inline(always)]
-    pub(crate) unsafe fn record<'g>(&self, item: ItemRef) -> Record<'g> {
+    pub(crate) fn record<'p>(&self, _: &'p Pinned<'_>, item: ItemRef) -> Record<'p> {
         // SAFETY: an item that is in the index was written there before, within the region, and its block is used again only
-        // after all pins of those who could have found it; a victim is used again when its holder says so.
+        // after all pins of those who could have found it; what the holder has written is pending in its block; a victim is used
+        // again after its holder has retired it.
         unsafe { Record::new(self.place(item.offset_bytes())) }
+    }
+
+    /// The share of its large value that an item owns, if it has one. For who took the item out of the index, once, to be dropped
+    /// after a grace period.
+    pub(crate) fn take_large(&self, record: Record<'_>) -> Option<Arc<LargeValue>> {
+        // SAFETY: `Cache::forget` alone calls this, for an item that its caller has removed or replaced under the segment's lock, and so
+        // once; the share goes to limbo.
+        unsafe { record.take_large() }
     }
 
     #[inline(always)]
@@ -448,7 +457,7 @@ impl Blocks {
             (offset < victim.tail).then(|| {
                 let item = ItemRef::from_offset(base + offset);
                 // SAFETY: the block is settled: up to its tail there is one item behind the other, and the caller has it.
-                offset += unsafe { self.record(item) }.size_bytes();
+                offset += unsafe { Record::new(self.place(item.offset_bytes())) }.size_bytes();
                 (offset, item)
             })
         })

@@ -357,3 +357,34 @@ fn the_largest_table_scales_without_overflow() {
     }
     with_each(Large(&words));
 }
+
+proptest! {
+    #[test]
+    fn shared_words_are_compared_in_the_bits_of_care_however_many_there_are(
+        words in proptest::array::uniform11(word()),
+        care in word(),
+        at in 0..11usize,
+    ) {
+        #[derive(Clone, Copy)]
+        struct Shared<'a>(&'a [u64; 11], u64, u64);
+        impl Shared<'_> {
+            #[inline(always)]
+            fn check<S: Simd, const N: usize>(self, simd: S) {
+                let Shared(words, care, needle) = self;
+                let shared: [AtomicU64; N] = std::array::from_fn(|at| AtomicU64::new(words[at]));
+                let cared = words.map(|word| word & care);
+                assert_eq!(simd.eq_shared_u64(&shared, care, needle), bits(&cared[..N], &needle));
+            }
+        }
+        impl WithSimd for Shared<'_> {
+            type Output = ();
+            #[inline(always)]
+            fn with<S: Simd>(self, simd: S) {
+                self.check::<S, 4>(simd);
+                self.check::<S, 8>(simd);
+                self.check::<S, 11>(simd);
+            }
+        }
+        with_each(Shared(&words, care, words[at] & care));
+    }
+}
