@@ -28,6 +28,11 @@ const VERSION: u32 = 1;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
 
+/// Numbers for compare-and-swap that are passed over at each start, so that none a client may hold is given again.
+const CAS_GAP: u64 = 1 << 32;
+/// Whatever a file says, as many numbers are left.
+const CAS_MAX: u64 = u64::MAX >> 1;
+
 /// Why a snapshot cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -222,9 +227,13 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
     let mut frames = FrameReader::new(from, HEADER_BYTES as u64);
     let mut stats = SnapshotStats::default();
     let mut value = Vec::new();
+    let mut last_cas = 0;
     loop {
         match read_record(&mut frames, cache, &mut value, now_unix_s)? {
-            Next::Stored => stats.items += 1,
+            Next::Stored { cas } => {
+                stats.items += 1;
+                last_cas = last_cas.max(cas);
+            }
             Next::Expired => stats.expired += 1,
             Next::Refused => stats.refused += 1,
             Next::End { items } => {
@@ -233,6 +242,8 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                     return Err(frames.damaged("the number of items is wrong"));
                 }
                 stats.bytes = frames.offset();
+                // Items that were deleted since may have had higher numbers, fewer than this many.
+                cache.begin_cas_after(last_cas.saturating_add(CAS_GAP).min(CAS_MAX));
                 return Ok(stats);
             }
         }

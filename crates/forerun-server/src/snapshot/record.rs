@@ -53,7 +53,10 @@ pub(super) fn write_end(to: &mut impl Write, items: u64) -> io::Result<()> {
 /// What a record was.
 pub(super) enum Read {
     /// An item, which is in the cache now.
-    Stored,
+    Stored {
+        /// Its number for compare-and-swap.
+        cas: u64,
+    },
     /// An item that has expired.
     Expired,
     /// An item that this cache does not take.
@@ -131,7 +134,7 @@ pub(super) fn read_record<R: io::Read>(
         ..Store::set(key, value)
     });
     Ok(match stored {
-        Stored::Stored { .. } => Read::Stored,
+        Stored::Stored { .. } => Read::Stored { cas },
         _ => Read::Refused,
     })
 }
