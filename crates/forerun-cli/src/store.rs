@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
-use forerun::{Checks, Create, Db, Durability, Options, Recovery};
+use forerun::{Checks, Create, Db, Durability, Error, Keyspace, Options, Recovery};
 use forerun_bench::size::parse_size;
 
 use crate::exit;
@@ -17,6 +17,35 @@ pub struct StoreArgs {
     pub path: PathBuf,
     #[command(flatten)]
     options: StoreOptions,
+}
+
+/// Which keyspace of the store a command is about.
+#[derive(Debug, clap::Args)]
+pub struct KeyspaceArgs {
+    /// The keyspace [default: the store's own]
+    #[arg(long, value_name = "NAME", help_heading = "Store options")]
+    keyspace: Option<String>,
+}
+
+impl KeyspaceArgs {
+    /// The keyspace, which must be there.
+    pub fn existing(&self, db: &Db) -> anyhow::Result<Keyspace> {
+        let Some(name) = &self.keyspace else {
+            return Ok(db.own_keyspace());
+        };
+        db.find_keyspace(name).ok_or_else(|| {
+            let name = name.clone();
+            anyhow::Error::new(Error::UnknownKeyspace { name })
+        })
+    }
+
+    /// The keyspace, made where there is none.
+    pub fn open_or_create(&self, db: &Db) -> anyhow::Result<Keyspace> {
+        match &self.keyspace {
+            None => Ok(db.own_keyspace()),
+            Some(name) => db.keyspace(name).context("cannot open the keyspace"),
+        }
+    }
 }
 
 /// How a store is opened.

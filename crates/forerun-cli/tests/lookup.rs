@@ -232,3 +232,38 @@ fn a_full_disk_under_standard_output_is_told() {
         "{told}"
     );
 }
+
+#[test]
+fn a_keyspace_has_keys_of_its_own_and_an_unknown_one_is_told() {
+    let place = towns();
+    place.file("rows.ndjson", "{\"k\":\"a\",\"v\":\"other\"}\n");
+    let load = [
+        "load",
+        "db",
+        "rows.ndjson",
+        "--key",
+        "k",
+        "--keyspace",
+        "others",
+    ];
+    place.succeeds(&load);
+    let of_others = |command: &str, more: &[&str]| {
+        let args = [&[command, "db", "--keyspace", "others"], more].concat();
+        place.succeeds(&args)
+    };
+    assert_eq!(of_others("get", &["a"]), row("a", "other") + "\n");
+    assert_eq!(of_others("scan", &["--keys-only"]), "a\n");
+    assert_eq!(place.succeeds(&["get", "db", "a"]), row("a", "1") + "\n");
+    assert!(
+        place
+            .succeeds(&["stats", "db"])
+            .contains("keyspace   \"others\": 1 entries in memory")
+    );
+    assert!(
+        place
+            .succeeds(&["check", "db"])
+            .contains("keyspaces  [\"others\"]")
+    );
+    let unknown = place.fails(3, &["get", "db", "--keyspace", "nope", "a"]);
+    assert_eq!(unknown, "forerun: there is no keyspace \"nope\"");
+}

@@ -38,6 +38,8 @@ mod versions;
 #[doc(hidden)]
 pub mod wal;
 
+#[doc(hidden)]
+pub use batch::fuzz_batch;
 pub use batch::{KeyspaceBatch, Op, Ops, WriteBatch};
 pub use cache::CacheStats;
 pub use db::{

@@ -74,4 +74,7 @@ pub(crate) trait Versions: Send {
 
     /// The version it stands at.
     fn at(&self) -> Option<Version<'_>>;
+
+    /// Makes it as good as new, for another use: it stands nowhere. It keeps memory for pages, but not much.
+    fn rest(&mut self) {}
 }

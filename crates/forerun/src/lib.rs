@@ -38,6 +38,15 @@
 //! // Entries in order, from either end.
 //! let last = db.prefix(b"CH/").next_back().transpose()?;
 //! assert_eq!(last, Some((b"CH/Biel".to_vec(), b"47.137,7.246".to_vec())));
+//!
+//! // Keyspaces have keys of their own, and a batch may go across them.
+//! let countries = db.keyspace("countries")?;
+//! let mut batch = WriteBatch::new();
+//! batch.keyspace(&countries).put(b"FR", b"France")?;
+//! batch.put(b"FR/Lyon", b"45.764,4.836")?;
+//! db.write(&batch, Durability::Synced)?;
+//! assert_eq!(countries.get(b"FR")?.as_deref(), Some(&b"France"[..]));
+//! drop(countries);
 //! db.close()?;
 //! # Ok(())
 //! # }
@@ -63,10 +72,11 @@ pub use forerun_core::arch::{Isa, isa};
 pub use forerun_db::{
     BackPressure, Background, BadRange, Bytewise, CacheStats, Checked, Checks, Comparator,
     Compression, Create, Db, Described, Durability, Entry, Error, Ingestion, Iter, KeyRange,
-    LevelStats, Loss, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, Ops, Options,
-    ReadBackend, Recovery, RecoveryReport, Repaired, Result, ReverseBytewise, RowSearch,
-    RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values, Verified, WalMode,
-    WriteBatch, check, describe, repair,
+    Keyspace, KeyspaceBatch, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss,
+    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op,
+    Ops, Options, ReadBackend, Recovery, RecoveryReport, Repaired, Result, ReverseBytewise,
+    RowSearch, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values, Verified,
+    WalMode, WriteBatch, check, describe, repair,
 };
 
 /// Hash tables of fixed width, in memory, whose every lookup is a batch.

@@ -64,6 +64,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn print(out: &mut Out, checked: &Checked, repaired: Option<&Repaired>) -> anyhow::Result<()> {
     let runs = &checked.runs;
+    if !checked.keyspaces.is_empty() {
+        out.line(format_args!("keyspaces  {:?}", checked.keyspaces))?;
+    }
     out.line(format_args!(
         "runs       {}, {} in {} ({})",
         output::count(runs.runs),

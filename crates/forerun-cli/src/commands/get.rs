@@ -7,7 +7,7 @@ use forerun::Values;
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::output::{EntryStyle, Named, Out, parse_hex};
-use crate::store::StoreArgs;
+use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print the values of keys
 ///
@@ -19,10 +19,13 @@ use crate::store::StoreArgs;
 Examples:
   forerun get cities.db CH/Biel/47.13713,7.24608
   forerun get cities.db 2661552 2661604 --json
+  forerun get cities.db CH --keyspace countries
   forerun get trace.db --hex 0800002a --hex-values")]
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
@@ -45,8 +48,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .map(|key| parse_key(key, args.hex))
         .collect::<Result<_, _>>()?;
     let db = args.store.open_existing()?;
+    let keyspace = args.keyspace.existing(&db)?;
     let mut values = Values::new();
-    db.multi_get(&keys, &mut values)
+    keyspace
+        .multi_get(&keys, &mut values)
         .context("cannot look up the keys")?;
 
     let style = EntryStyle {

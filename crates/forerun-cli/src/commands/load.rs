@@ -11,14 +11,14 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forerun::{Db, Durability, Ingestion, Op, Values, WriteBatch};
+use forerun::{Bytewise, Comparator, Db, Durability, Ingestion, Keyspace, Op, Values, WriteBatch};
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::input::Source;
 use crate::input::rows::{BadRow, Format, KeySpec, Row, Rows, Step};
 use crate::output::{self, Out};
 use crate::progress::Progress;
-use crate::store::{DurabilityArg, StoreArgs};
+use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
 
 /// Rows of a batch, unless their bytes end it before.
 const BATCH_ROWS: usize = 512;
@@ -47,10 +47,13 @@ const BAD_ROWS_NAMED: u64 = 5;
 Examples:
   forerun load cities.db cities.csv.gz --key id
   forerun load cities.db cities.tsv --key country --key name --separator /
+  forerun load cities.db countries.csv --key code --keyspace countries
   zcat events.ndjson.gz | forerun load events.db - --format ndjson --key id --skip-bad")]
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
     /// The file, plain or in gzip or xz; - for standard input
     file: PathBuf,
     /// The file's format [default: told by its name: .csv, .tsv, .ndjson, .jsonl]
@@ -96,9 +99,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let mut rows = Rows::new(Source::open(&args.file)?, format, key)?;
     let db = args.store.open_or_create()?;
+    let keyspace = args.keyspace.open_or_create(&db)?;
 
     let progress = Progress::new("load", rows.place().total_bytes(), "rows");
-    let mut loader = Loader::new(&db, args.durability.into());
+    let mut loader = Loader::new(&db, &keyspace, args.durability.into());
     let loaded = loader.load(&mut rows, args.skip_bad, &progress);
     // Rows before a fault are good: they stay, durably.
     let kept = loader
@@ -135,6 +139,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 /// Puts rows in batches.
 struct Loader<'a> {
     db: &'a Db,
+    keyspace: &'a Keyspace,
     durability: Durability,
     batch: WriteBatch,
     batch_bytes: usize,
@@ -148,16 +153,19 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(db: &'a Db, durability: Durability) -> Loader<'a> {
+    fn new(db: &'a Db, keyspace: &'a Keyspace, durability: Durability) -> Loader<'a> {
+        // What is ingested must ascend in the order of the keyspace.
+        let is_by_bytes = keyspace.comparator_name() == Bytewise.name();
         Loader {
             db,
+            keyspace,
             durability,
             batch: WriteBatch::new(),
             batch_bytes: 0,
             keys: Vec::new(),
             found: Values::new(),
             // A row that is to be durable before the next cannot wait for the others.
-            ascending_to: (durability == Durability::Buffered).then(Vec::new),
+            ascending_to: (durability == Durability::Buffered && is_by_bytes).then(Vec::new),
             ingestion: None,
             ingestion_bytes: 0,
             summary: Summary::default(),
@@ -173,7 +181,8 @@ impl<'a> Loader<'a> {
                 Step::Row => {
                     self.note_order(&row.key)?;
                     // Only a key or a value that is too long is refused here, and nothing of it is kept.
-                    let put = self.batch.put(&row.key, &row.value);
+                    let mut batch = self.batch.keyspace(self.keyspace);
+                    let put = batch.put(&row.key, &row.value);
                     put.err().map(|error| BadRow {
                         name: rows.place().name().to_owned(),
                         number: row.number,
@@ -254,12 +263,12 @@ impl<'a> Loader<'a> {
         let rows = self.keys.len();
         self.keys.sort_unstable();
         self.keys.dedup();
-        self.db
+        self.keyspace
             .multi_get(&self.keys, &mut self.found)
             .context("cannot look up the rows' keys")?;
         let put = match self.ascending_to {
             Some(_) if self.summary.rows >= ASCENDING_ROWS => {
-                let ingestion = self.ingestion.get_or_insert_with(|| self.db.ingest());
+                let ingestion = self.ingestion.get_or_insert_with(|| self.keyspace.ingest());
                 self.batch.ops().try_for_each(|op| match op {
                     Op::Put { key, value } => ingestion.add(key, value),
                     Op::Delete { key } => ingestion.delete(key),

@@ -11,7 +11,7 @@ use crate::input::Source;
 use crate::input::keys::Keys;
 use crate::output::{self, EntryStyle, Named, Out};
 use crate::progress::Progress;
-use crate::store::StoreArgs;
+use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Look up a list of keys in batches
 ///
@@ -26,6 +26,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
     /// The list, one key a line, plain or in gzip or xz; - for standard input
     #[arg(long, value_name = "FILE")]
     keys: PathBuf,
@@ -62,6 +64,7 @@ struct Summary {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut list = Keys::new(Source::open(&args.keys)?, args.hex);
     let db = args.store.open_existing()?;
+    let keyspace = args.keyspace.existing(&db)?;
     let mut out = Out::new();
     // The entries themselves show the progress where they are printed.
     let progress = args.quiet.then(|| Progress::new("multiget", None, "keys"));
@@ -74,7 +77,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             break;
         }
         let began = Instant::now();
-        db.multi_get_with(&batch, args.strategy, &mut values)
+        keyspace
+            .multi_get_with(&batch, args.strategy, &mut values)
             .context("cannot look up the keys")?;
         summary.looking += began.elapsed();
         print_batch(args, &batch, &values, &mut out, &mut summary)?;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use super::get::parse_key;
 use crate::exit::Outcome;
 use crate::output::{EntryStyle, Out};
-use crate::store::StoreArgs;
+use crate::store::{KeyspaceArgs, StoreArgs};
 
 /// Print entries in key order
 ///
@@ -22,6 +22,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
     /// Only keys that begin with this
     #[arg(long)]
     prefix: Option<OsString>,
@@ -53,14 +55,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .map(|prefix| parse_key(prefix, args.hex))
         .transpose()?;
     let db = args.store.open_existing()?;
+    let keyspace = args.keyspace.existing(&db)?;
     let style = EntryStyle {
         json: args.json,
         hex_keys: args.hex,
         hex_values: args.hex_values,
     };
     let mut entries = match &prefix {
-        Some(prefix) => db.prefix(prefix),
-        None => db.iter(),
+        Some(prefix) => keyspace.prefix(prefix),
+        None => keyspace.iter(),
     };
     let mut out = Out::new();
     for _ in 0..args.limit.unwrap_or(u64::MAX) {

@@ -10,7 +10,7 @@ use crate::store::StoreArgs;
 
 /// Print what a store holds and takes
 ///
-/// Reads the whole store once to count its keys and their bytes.
+/// Reads the store's own keyspace once to count its keys and their bytes; of the others it tells what they hold.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,6 +52,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             "log_bytes": recovery.log_bytes,
             "clean_close": recovery.clean_close,
             "lost_bytes": recovery.lost_bytes(),
+            "keyspaces": stats.keyspaces.iter().skip(1).map(|keyspace| json!({
+                "name": keyspace.name,
+                "memtable_entries": keyspace.memtable_entries,
+                "memtable_bytes": keyspace.memtable_bytes,
+                "runs": keyspace.levels.iter().map(|level| level.runs).sum::<usize>(),
+                "run_entries": keyspace.levels.iter().map(|level| level.entries).sum::<u64>(),
+                "run_bytes": keyspace.levels.iter().map(|level| level.bytes).sum::<u64>(),
+            })).collect::<Vec<_>>(),
         });
         out.line(format_args!("{object}"))?;
     } else {

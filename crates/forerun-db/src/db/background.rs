@@ -21,6 +21,12 @@ impl Workers {
         if inner.options.background == Background::Caller {
             return Ok(Workers::default());
         }
+        let store = Arc::downgrade(inner);
+        inner.trash.gather(Arc::new(move || {
+            if let Some(inner) = store.upgrade() {
+                inner.work.nudge();
+            }
+        }));
         let mut workers = Workers::default();
         for (name, step) in [
             (
@@ -59,6 +65,7 @@ impl Inner {
     /// Does one kind of work whenever there is some, until the store is closed.
     fn work_on(&self, name: &str, step: fn(&Inner) -> Result<bool>) {
         while let Some(turn) = self.work.turn() {
+            self.trash.collect();
             match step(self) {
                 Ok(true) => self.work.note(None),
                 // Time passes without a turn.

@@ -211,7 +211,7 @@ impl Inner {
                 Err(error) => {
                     // No manifest names them.
                     let written = edits.iter().flat_map(|(_, edit)| &edit.added);
-                    written.for_each(|(_, run)| run.remove_when_dropped(&self.io));
+                    written.for_each(|(_, run)| run.remove_when_dropped(&self.trash));
                     return Err(error);
                 }
             }

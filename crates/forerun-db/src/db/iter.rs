@@ -11,19 +11,13 @@
 //! or the entry that the other end gave last. So the ends meet and never cross, however their steps are mixed.
 //!
 //! An iterator keeps the state it began with. What is flushed or compacted meanwhile changes nothing for it; what it
-//! keeps is given back with it.
+//! keeps is given back with it, or parked for the next one of the thread: see `parking.rs`.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
-use std::sync::Arc;
 
-use self_cell::self_cell;
-
-use super::snapshots::Moment;
-use super::state::State;
-use super::uncovered::Uncovered;
-use crate::comparator::KeyOrder;
-use crate::versions::{Entry, Visible};
+use super::cursor::Cursor;
+use crate::versions::Entry;
 use crate::{Error, Result};
 
 /// An iterator over the entries of a range, as one snapshot sees them.
@@ -48,8 +42,8 @@ use crate::{Error, Result};
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
 pub struct Iter {
-    order: KeyOrder,
-    ends: Ends,
+    /// Gone after a failure.
+    cursor: Option<Box<Cursor>>,
     range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// The keys of the entries that the front and the back gave last, once they gave one.
     front: Option<Vec<u8>>,
@@ -58,41 +52,10 @@ pub struct Iter {
     is_done: bool,
 }
 
-/// The cursors of both ends.
-struct Cursors<'a> {
-    front: Visible<Uncovered<'a>>,
-    back: Visible<Uncovered<'a>>,
-}
-
-self_cell! {
-    /// Cursors, with the state they run over.
-    struct Ends {
-        owner: Arc<State>,
-        #[covariant]
-        dependent: Cursors,
-    }
-}
-
 impl Iter {
-    pub(super) fn new(
-        state: Arc<State>,
-        order: &KeyOrder,
-        moment: Moment,
-        range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    ) -> Iter {
-        let ends = Ends::new(state, |state| {
-            let end = || {
-                let versions = Uncovered::new(state, order, moment);
-                Visible::new(versions, order.clone(), moment.sequence)
-            };
-            Cursors {
-                front: end(),
-                back: end(),
-            }
-        });
+    pub(super) fn new(cursor: Box<Cursor>, range: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Iter {
         Iter {
-            order: order.clone(),
-            ends,
+            cursor: Some(cursor),
             range,
             front: None,
             back: None,
@@ -102,11 +65,9 @@ impl Iter {
     }
 
     /// The same iterator, which gives this error and ends.
-    pub(super) fn failing(self, error: Error) -> Iter {
-        Iter {
-            error: Some(error),
-            ..self
-        }
+    pub(super) fn failing(mut self, error: Error) -> Iter {
+        self.error = Some(error);
+        self
     }
 
     /// The next entry from the front, lent until the next call.
@@ -118,9 +79,11 @@ impl Iter {
         if self.is_over()? {
             return Ok(None);
         }
+        let Some(cursor) = &mut self.cursor else {
+            return Ok(None);
+        };
         let (start, is_begun) = (&self.range.0, self.front.is_some());
-        let moved = self.ends.with_dependent_mut(|_, ends| {
-            let front = &mut ends.front;
+        let moved = cursor.move_front(|front| {
             let entry = match start {
                 _ if is_begun => front.next(),
                 Bound::Unbounded => front.seek_first(),
@@ -130,12 +93,16 @@ impl Iter {
             entry.map(drop)
         });
         self.note(moved)?;
-        let entry = self.ends.borrow_dependent().front.entry();
+        let Some(cursor) = &self.cursor else {
+            return Ok(None);
+        };
+        let order = cursor.order();
+        let entry = cursor.front();
         let entry = entry.filter(|entry| match (&self.back, &self.range.1) {
-            (Some(back), _) => self.order.compare(entry.key, back) == Ordering::Less,
+            (Some(back), _) => order.compare(entry.key, back) == Ordering::Less,
             (None, Bound::Unbounded) => true,
-            (None, Bound::Included(end)) => self.order.compare(entry.key, end) != Ordering::Greater,
-            (None, Bound::Excluded(end)) => self.order.compare(entry.key, end) == Ordering::Less,
+            (None, Bound::Included(end)) => order.compare(entry.key, end) != Ordering::Greater,
+            (None, Bound::Excluded(end)) => order.compare(entry.key, end) == Ordering::Less,
         });
         self.is_done = entry.is_none();
         keep(&mut self.front, &entry);
@@ -150,9 +117,11 @@ impl Iter {
         if self.is_over()? {
             return Ok(None);
         }
+        let Some(cursor) = &mut self.cursor else {
+            return Ok(None);
+        };
         let (end, is_begun) = (&self.range.1, self.back.is_some());
-        let moved = self.ends.with_dependent_mut(|_, ends| {
-            let back = &mut ends.back;
+        let moved = cursor.move_back(|back| {
             let entry = match end {
                 _ if is_begun => back.prev(),
                 Bound::Unbounded => back.seek_last(),
@@ -162,16 +131,16 @@ impl Iter {
             entry.map(drop)
         });
         self.note(moved)?;
-        let entry = self.ends.borrow_dependent().back.entry();
+        let Some(cursor) = &self.cursor else {
+            return Ok(None);
+        };
+        let order = cursor.order();
+        let entry = cursor.back();
         let entry = entry.filter(|entry| match (&self.front, &self.range.0) {
-            (Some(front), _) => self.order.compare(entry.key, front) == Ordering::Greater,
+            (Some(front), _) => order.compare(entry.key, front) == Ordering::Greater,
             (None, Bound::Unbounded) => true,
-            (None, Bound::Included(start)) => {
-                self.order.compare(entry.key, start) != Ordering::Less
-            }
-            (None, Bound::Excluded(start)) => {
-                self.order.compare(entry.key, start) == Ordering::Greater
-            }
+            (None, Bound::Included(start)) => order.compare(entry.key, start) != Ordering::Less,
+            (None, Bound::Excluded(start)) => order.compare(entry.key, start) == Ordering::Greater,
         });
         self.is_done = entry.is_none();
         keep(&mut self.back, &entry);
@@ -188,8 +157,19 @@ impl Iter {
 
     /// Ends the iteration if a move failed.
     fn note(&mut self, moved: Result<()>) -> Result<()> {
-        self.is_done |= moved.is_err();
+        if moved.is_err() {
+            self.is_done = true;
+            self.cursor = None;
+        }
         moved
+    }
+}
+
+impl Drop for Iter {
+    fn drop(&mut self) {
+        if let Some(cursor) = self.cursor.take() {
+            cursor.park();
+        }
     }
 }
 

@@ -128,6 +128,11 @@ impl Keyspace {
         self.space.id()
     }
 
+    /// Name of the comparator that orders its keys.
+    pub fn comparator_name(&self) -> &str {
+        self.space.comparator().name()
+    }
+
     /// Sets `key` to `value`, as [`Db::put`].
     ///
     /// # Errors

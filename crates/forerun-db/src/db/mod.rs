@@ -12,6 +12,7 @@
 //!   full memtables ──> flush.rs ──> runs in level 0 ──> compact.rs ──> runs below
 //!   generation.rs      background.rs, work.rs: who does it, and who waits for whom
 //!
+//!   iter.rs, cursor.rs   entries in order     parking.rs   cursors between two uses
 //!   keyspace.rs   a keyspace, for its users: a way of its own through all this     space.rs   what it is in here
 //! ```
 
@@ -19,17 +20,20 @@ mod background;
 mod checkpoint;
 mod commit;
 mod compact;
+mod cursor;
 mod flush;
 mod generation;
 mod ingest;
 mod iter;
 mod keyspace;
 mod open;
+mod parking;
 mod snapshot;
 mod snapshots;
 mod space;
 mod state;
 mod stats;
+mod threads;
 mod uncovered;
 mod view;
 mod visible;
@@ -49,6 +53,7 @@ use crate::memtable::Strategy;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
+use crate::tree::trash::Trash;
 use crate::tree::verify::Verified;
 use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
 
@@ -129,6 +134,8 @@ struct Inner {
     reading: ReadContext,
     limiter: RateLimiter,
     tree: Tree,
+    /// Where files of runs go that are of no use any more.
+    trash: Arc<Trash>,
     /// What has expired, by keyspace.
     expired: ArcSwap<Expired>,
     /// The memtables that take writes. A write holds the lock for reading; to replace them is to wait for those.
@@ -431,6 +438,11 @@ impl Open {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .join();
+        for space in inner.spaces.load().iter() {
+            space.parking.close();
+        }
+        // What is let go of later stays where it is: its name may be another's by then.
+        inner.trash.close();
         *inner.dir.lock().unwrap_or_else(PoisonError::into_inner) = None;
         closed
     }

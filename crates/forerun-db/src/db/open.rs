@@ -123,7 +123,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         Ok(recovered) => recovered,
         Err(error) => {
             let written = edits.values().flat_map(|edit| &edit.added);
-            written.for_each(|(_, run)| run.remove_when_dropped(&io));
+            written.for_each(|(_, run)| run.remove_when_dropped(catalog.trash()));
             return Err(error);
         }
     };
@@ -189,6 +189,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         reading,
         cache,
         limiter,
+        trash: Arc::clone(catalog.trash()),
         expired: ArcSwap::from_pointee(Expired::of(&catalog)),
         tree: Tree::new(catalog),
         active: RwLock::new(generation),

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use forerun_core::Pages;
 
+use super::parking::Parking;
 use super::state::{State, Table};
 use crate::comparator::KeyOrder;
 use crate::memtable::{Comparator, MemTableConfig};
@@ -35,6 +36,8 @@ pub(super) struct Space {
     comparator: Arc<dyn Comparator>,
     pub(super) options: ArcSwap<KeyspaceOptions>,
     pub(super) state: ArcSwap<State>,
+    /// Cursors over the state, between two uses.
+    pub(super) parking: Parking,
     /// Whether it was dropped, or is about to be.
     is_dropped: AtomicBool,
     /// What its last memtable held, in bytes.
@@ -70,6 +73,7 @@ impl Space {
             comparator,
             options: ArcSwap::from_pointee(options),
             state: ArcSwap::from_pointee(state),
+            parking: Parking::default(),
             is_dropped: AtomicBool::new(false),
             last_used_bytes: AtomicUsize::new(0),
         }
@@ -146,7 +150,9 @@ impl Space {
 
     /// Gives it other options.
     pub(super) fn set_options(&self, options: KeyspaceOptions) {
-        self.change(|state| state.reading.search = options.row_search);
+        if self.state.load().reading.search != options.row_search {
+            self.change(|state| state.reading.search = options.row_search);
+        }
         self.options.store(Arc::new(options));
     }
 
@@ -157,6 +163,7 @@ impl Space {
             state.levels = Arc::new(state.levels.without_runs());
             state.is_dropped = true;
         });
+        self.parking.close();
     }
 
     fn change(&self, change: impl Fn(&mut State)) {
@@ -165,6 +172,7 @@ impl Space {
             change(&mut state);
             state
         });
+        self.parking.clear();
     }
 
     /// Takes no more writes. None is under way.

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use forerun_core::arch::prefetch_read;
 
 use crate::Result;
 use crate::comparator::KeyOrder;
@@ -76,6 +77,16 @@ impl Table {
 }
 
 impl State {
+    /// Asks for what a lookup reads of it first, all at once: else each would wait for the one before.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        if let Some(table) = self.tables.first() {
+            prefetch_read(Arc::as_ptr(table));
+        }
+        prefetch_read(Arc::as_ptr(&self.levels));
+        prefetch_read(Arc::as_ptr(&self.ranges));
+    }
+
     /// Has other runs.
     pub(super) fn take_runs(&mut self, runs: &KeyspaceRuns) {
         self.levels = Arc::clone(&runs.levels);

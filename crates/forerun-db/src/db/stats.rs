@@ -1,15 +1,15 @@
 //! Counters, and what [`Db::stats`](crate::Db::stats) tells.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forerun_core::Backing;
 
 use super::Inner;
 use super::space::Space;
+use super::threads;
 use super::write::Writer;
 use crate::cache::CacheStats;
 use crate::memtable::MemTableStats;
@@ -94,14 +94,7 @@ impl Counters {
     }
 
     fn shard(&self) -> &Shard {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-        let mut mine = MINE.get();
-        if mine == usize::MAX {
-            mine = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            MINE.set(mine);
-        }
-        &self.shards[mine]
+        &self.shards[threads::number() % SHARDS]
     }
 }
 

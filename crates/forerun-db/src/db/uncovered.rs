@@ -26,6 +26,17 @@ impl<'a> Uncovered<'a> {
         }
     }
 
+    /// Makes it as good as new, as of another moment.
+    pub(super) fn reopen(&mut self, moment: Moment) {
+        self.moment = moment;
+        self.has_ranges = self.state.has_ranges();
+    }
+
+    /// How many memtables, runs and levels of runs it goes through.
+    pub(super) fn sources(&self) -> usize {
+        self.versions.sources()
+    }
+
     fn stands_on_covered(&self) -> bool {
         let is_covered = |at: Version<'_>| {
             self.has_ranges && self.state.cover(at.key, self.moment.sequence) > at.sequence
@@ -82,5 +93,8 @@ impl Versions for Uncovered<'_> {
 
     fn at(&self) -> Option<Version<'_>> {
         self.versions.at()
+    }
+    fn rest(&mut self) {
+        self.versions.rest();
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 
 use super::Inner;
+use super::cursor::Cursor;
 use super::iter::Iter;
 use super::snapshots::{Moment, Seen};
 use super::space::Space;
@@ -47,7 +48,9 @@ impl<'a> View<'a> {
     pub(super) fn now(inner: &'a Inner, space: &'a Arc<Space>) -> View<'a> {
         // The state first: were the number older than the state, a compaction between the two might have dropped
         // versions that it needs. What is newer than the state is not in it.
+        inner.visible.prefetch();
         let state = space.state.load();
+        state.prefetch();
         let moment = Moment {
             sequence: inner.visible.last(),
             expired_sequence: state.expired_sequence,
@@ -64,6 +67,7 @@ impl<'a> View<'a> {
     pub(super) fn as_of(inner: &'a Inner, space: &'a Arc<Space>, seen: &Seen) -> View<'a> {
         // A state that is loaded after the snapshot was made has all that was visible then.
         let state = space.state.load();
+        state.prefetch();
         View {
             inner,
             space,
@@ -244,11 +248,14 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        // While the bounds are copied.
+        self.space.parking.prefetch();
         let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         self.iter(owned(range.start_bound()), owned(range.end_bound()))
     }
 
     pub(super) fn prefix(&self, prefix: &[u8]) -> Iter {
+        self.space.parking.prefetch();
         let with_prefix = Bound::Included(prefix.to_vec());
         let behind = match successor(prefix) {
             Some(key) => Bound::Excluded(key),
@@ -267,8 +274,8 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
-        let state = Arc::clone(&self.state);
-        let iter = Iter::new(state, self.space.order(), self.moment, (start, end));
+        let cursor = Cursor::open(self.space, &self.state, self.moment);
+        let iter = Iter::new(cursor, (start, end));
         match self.state.is_dropped {
             true => iter.failing(self.space.dropped()),
             false => iter,

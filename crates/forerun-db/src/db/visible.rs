@@ -16,6 +16,8 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use forerun_core::arch::prefetch_read;
+
 /// Turns of waiting without sleeping: the writer before needs about as long as one insertion takes,
 /// unless it lost its processor.
 const SPINS: usize = 200;
@@ -40,6 +42,12 @@ impl Visible {
             last: AtomicU64::new(last),
             ..Visible::default()
         }
+    }
+
+    /// Asks for what [`last`](Self::last) reads.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch_read(&self.last);
     }
 
     /// The sequence number that a read happening now goes by.

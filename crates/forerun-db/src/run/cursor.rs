@@ -33,6 +33,9 @@ use crate::versions::{Version, Versions};
 /// Leaves that a cursor reads into the cache before it goes past it.
 const LEAVES_INTO_CACHE: u32 = 8;
 
+/// Bytes of a page's buffer that a cursor keeps for another use.
+const KEPT_PAGE_BYTES: usize = 64 << 10;
+
 /// Bytes of the first and of the largest read of several leaves.
 const AHEAD_FROM_BYTES: u64 = 32 << 10;
 const AHEAD_UP_TO_BYTES: u64 = 256 << 10;
@@ -112,8 +115,9 @@ pub(crate) struct RunCursor<'r> {
     /// The key there, and how many bytes of it are the leaf's prefix.
     key: Vec<u8>,
     prefix_len: Option<usize>,
-    /// Leaves that may still be read into the cache.
+    /// Leaves that may still be read into the cache, and how many at most.
     into_cache: u32,
+    most_into_cache: u32,
     ahead: Ahead,
 }
 
@@ -128,6 +132,7 @@ impl<'r> RunCursor<'r> {
             key: Vec::new(),
             prefix_len: None,
             into_cache: LEAVES_INTO_CACHE,
+            most_into_cache: LEAVES_INTO_CACHE,
             ahead: Ahead::default(),
         }
     }
@@ -136,6 +141,7 @@ impl<'r> RunCursor<'r> {
     pub(crate) fn past_cache(run: &'r Run) -> Self {
         RunCursor {
             into_cache: 0,
+            most_into_cache: 0,
             ..RunCursor::new(run)
         }
     }
@@ -403,6 +409,17 @@ impl Versions for RunCursor<'_> {
             value: page.value(row),
         })
     }
+    fn rest(&mut self) {
+        self.row = None;
+        // One that goes past the cache does so for good.
+        self.into_cache = self.most_into_cache;
+        self.ahead = Ahead::default();
+        if self.leaf.bytes.capacity() > KEPT_PAGE_BYTES {
+            self.leaf = Held::default();
+            self.prefix_len = None;
+        }
+        self.key.shrink_to(KEPT_PAGE_BYTES);
+    }
 }
 
 /// Copies a page from the cache, if it is there.
@@ -547,6 +564,11 @@ impl Versions for LevelCursor<'_> {
 
     fn at(&self) -> Option<Version<'_>> {
         self.cursor.as_ref()?.1.at()
+    }
+    fn rest(&mut self) {
+        if let Some((_, cursor)) = &mut self.cursor {
+            cursor.rest();
+        }
     }
 }
 

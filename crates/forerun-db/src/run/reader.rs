@@ -16,6 +16,7 @@ use super::stored::{PageLocation, plain_bytes, unstore};
 use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
+use crate::tree::trash::Trash;
 use crate::{Error, Result};
 
 /// An open run.
@@ -36,7 +37,7 @@ pub(crate) struct Run {
     /// For the filter and the root, which are in memory as long as the run is open.
     _charge: Charge,
     /// Set when no manifest names the run any more: its file goes with it.
-    obsolete_in: OnceLock<Arc<dyn Io>>,
+    trash: OnceLock<Arc<Trash>>,
 }
 
 impl Run {
@@ -85,7 +86,7 @@ impl Run {
             root_location: footer.root,
             slots,
             _charge: charge,
-            obsolete_in: OnceLock::new(),
+            trash: OnceLock::new(),
         })
     }
 
@@ -218,9 +219,9 @@ impl Run {
     }
 
     /// Removes the file when the last one who holds the run lets go of it. For a run that no manifest names, durably.
-    pub(crate) fn remove_when_dropped(&self, io: &Arc<dyn Io>) {
+    pub(crate) fn remove_when_dropped(&self, trash: &Arc<Trash>) {
         // Once is enough.
-        let _ = self.obsolete_in.set(Arc::clone(io));
+        let _ = self.trash.set(Arc::clone(trash));
     }
 
     /// Names what is wrong in the file.
@@ -271,11 +272,8 @@ fn read_part(file: &dyn IoFile, path: &Path, from: u64, to: u64) -> Result<Vec<u
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Some(io) = self.obsolete_in.get()
-            && let Err(error) = io.remove(&self.path)
-        {
-            // The next opening of the store removes it.
-            tracing::warn!(path = %self.path.display(), %error, "a run that is of no use any more cannot be removed");
+        if let Some(trash) = self.trash.get() {
+            trash.throw(&self.path);
         }
     }
 }

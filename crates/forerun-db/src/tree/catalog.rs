@@ -22,6 +22,7 @@ use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
+use crate::tree::trash::Trash;
 use crate::{Error, MAX_KEYSPACES, Options, Result};
 
 /// What is true of the runs. One thread changes it at a time.
@@ -34,6 +35,7 @@ pub(crate) struct Catalog {
     /// Of each keyspace of the manifest, in its order.
     runs: Vec<KeyspaceRuns>,
     numbers: Arc<RunNumbers>,
+    trash: Arc<Trash>,
     /// Runs of edits whose manifest could not be written: it may be on disk all the same.
     in_doubt: Vec<Arc<Run>>,
 }
@@ -113,6 +115,7 @@ impl Catalog {
             numbers: Arc::new(RunNumbers::new(manifest.next_run)),
             runs,
             manifest,
+            trash: Arc::new(Trash::new(Arc::clone(io))),
             in_doubt: Vec::new(),
         })
     }
@@ -130,6 +133,11 @@ impl Catalog {
     /// The runs of a keyspace; `None` if there is none of this number any more.
     pub(crate) fn runs_of(&self, keyspace: u32) -> Option<&KeyspaceRuns> {
         self.runs.get(self.place(keyspace)?)
+    }
+
+    /// Where files of runs go that are of no use any more.
+    pub(crate) fn trash(&self) -> &Arc<Trash> {
+        &self.trash
     }
 
     /// Numbers for new runs.
@@ -184,7 +192,7 @@ impl Catalog {
         for (keyspace, edit) in edits {
             let Some(place) = place(&manifest, *keyspace) else {
                 let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
-                added.for_each(|run| run.remove_when_dropped(&self.io));
+                added.for_each(|run| run.remove_when_dropped(&self.trash));
                 continue;
             };
             runs[place].edit(edit, &mut manifest.keyspaces[place]);
@@ -250,7 +258,7 @@ impl Catalog {
         let before = self.runs.iter().flat_map(|runs| runs.levels.runs());
         let before = before.map(|(_, run)| run).chain(&self.in_doubt);
         for run in before.filter(|run| !named.contains(&run.number())) {
-            run.remove_when_dropped(&self.io);
+            run.remove_when_dropped(&self.trash);
         }
         self.in_doubt.clear();
         self.manifest = manifest;

@@ -34,6 +34,8 @@ pub(crate) struct Merge<'a> {
     stands: bool,
     /// Where a turn happens.
     pivot: Vec<u8>,
+    /// Room for who wins at each node while all matches are played.
+    winners: Vec<usize>,
 }
 
 struct Source<'a> {
@@ -50,6 +52,11 @@ enum Direction {
 }
 
 impl<'a> Merge<'a> {
+    /// How many cursors it merges.
+    pub(crate) fn sources(&self) -> usize {
+        self.sources.len()
+    }
+
     /// Merges cursors that are in this order. It stands nowhere.
     pub(crate) fn new(order: KeyOrder, cursors: Vec<Box<dyn Versions + 'a>>) -> Merge<'a> {
         let tree = vec![0; cursors.len()];
@@ -67,6 +74,7 @@ impl<'a> Merge<'a> {
             direction: Direction::Forward,
             stands: false,
             pivot: Vec::new(),
+            winners: Vec::new(),
         }
     }
 
@@ -137,7 +145,8 @@ impl<'a> Merge<'a> {
             return;
         }
         // Winners of the inner nodes move up; what is kept are the losers.
-        let mut winners = vec![0; 2 * count];
+        let mut winners = std::mem::take(&mut self.winners);
+        winners.resize(2 * count, 0);
         for (i, winner) in winners[count..].iter_mut().enumerate() {
             *winner = i;
         }
@@ -148,6 +157,7 @@ impl<'a> Merge<'a> {
             self.tree[node] = loser;
         }
         self.tree[0] = winners[1];
+        self.winners = winners;
         self.stands = self.sources[self.tree[0]].prefix.is_some();
     }
 
@@ -224,6 +234,14 @@ impl Versions for Merge<'_> {
         match self.stands {
             true => self.sources[self.tree[0]].cursor.at(),
             false => None,
+        }
+    }
+
+    fn rest(&mut self) {
+        self.stands = false;
+        for source in &mut self.sources {
+            source.cursor.rest();
+            source.prefix = None;
         }
     }
 }

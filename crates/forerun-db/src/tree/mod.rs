@@ -14,6 +14,7 @@
 //!   verify.rs    every byte looked at                  repair.rs    a manifest from what is left
 //!   checkpoint.rs  a copy by hard links            salvage.rs   what can be read of a damaged run
 //!   offline.rs   a closed store checked, repaired  describe.rs  and shown
+//!   trash.rs     files on their way off the disk
 //! ```
 
 pub(crate) mod build;
@@ -36,6 +37,7 @@ pub(crate) mod retain;
 pub(crate) mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod trash;
 pub(crate) mod verify;
 #[cfg(test)]
 mod world;

@@ -39,6 +39,8 @@ pub struct Checked {
     pub log: RecoveryReport,
     /// Files that were left by a crash and that the next opening removes.
     pub leftovers: usize,
+    /// Names of the keyspaces beside the store's own, in the order of their creation.
+    pub keyspaces: Vec<String>,
     /// All that is wrong, runs and log.
     pub problems: Vec<Error>,
 }
@@ -98,6 +100,8 @@ pub fn check_with_io(
     };
     let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
     checked.leftovers = found.iter().filter(|number| !is_named(number)).count();
+    let names = manifest.keyspaces.iter().skip(1);
+    checked.keyspaces = names.map(|keyspace| keyspace.name.clone()).collect();
     let stop = AtomicBool::new(false);
     for keyspace in &manifest.keyspaces {
         let order = options.order_of(path, &keyspace.name, &keyspace.comparator)?;

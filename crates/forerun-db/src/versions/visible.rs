@@ -24,6 +24,9 @@ pub struct Entry<'a> {
 /// How many versions are passed one by one before a search for what follows them is the shorter way.
 const WALK_LIMIT: usize = 8;
 
+/// Bytes of a key or a value that are kept for another use.
+const KEPT_BYTES: usize = 4 << 10;
+
 /// Stands behind all versions of a key: real ones are numbered from 1.
 const BEHIND_ALL: u64 = 0;
 
@@ -58,6 +61,27 @@ impl<C: Versions> Visible<C> {
             rests: Rests::Nowhere,
             key: Vec::new(),
             value: Vec::new(),
+        }
+    }
+
+    /// Makes it as good as new, as of another snapshot.
+    pub(crate) fn reopen(&mut self, snapshot: u64) {
+        self.snapshot = snapshot;
+        self.rests = Rests::Nowhere;
+    }
+
+    /// The cursor beneath.
+    pub(crate) fn versions_mut(&mut self) -> &mut C {
+        &mut self.versions
+    }
+
+    /// Gives back memory that is not worth keeping for another use.
+    pub(crate) fn rest(&mut self) {
+        self.rests = Rests::Nowhere;
+        self.versions.rest();
+        for kept in [&mut self.key, &mut self.value] {
+            kept.clear();
+            kept.shrink_to(KEPT_BYTES);
         }
     }
 

@@ -1,0 +1,136 @@
+//! What an iterator moves: a cursor for each end, with the state that they run over.
+//!
+//! It is made for one iteration and serves many: see [`Parking`].
+
+use std::sync::Arc;
+
+use self_cell::self_cell;
+
+use super::parking::Parking;
+use super::snapshots::Moment;
+use super::space::Space;
+use super::state::State;
+use super::uncovered::Uncovered;
+use crate::Result;
+use crate::comparator::KeyOrder;
+use crate::versions::{Entry, Visible};
+
+/// One that goes through more memtables, runs and levels than this is not parked: it has a page or more for each.
+const MOST_SOURCES: usize = 24;
+
+/// The cursors of both ends.
+pub(super) struct Cursor {
+    ends: Ends,
+    moment: Moment,
+    home: Arc<Home>,
+}
+
+/// The keyspace of a cursor. All threads count the references to a keyspace, but only who has the cursor those to this.
+struct Home(Arc<Space>);
+
+/// The cursors. That of the back is made when it is asked for.
+struct Pair<'a> {
+    front: End<'a>,
+    back: Option<End<'a>>,
+}
+
+/// The cursor of an end.
+pub(super) type End<'a> = Visible<Uncovered<'a>>;
+
+self_cell! {
+    /// Cursors, with the state they run over.
+    struct Ends {
+        owner: Arc<State>,
+        #[covariant]
+        dependent: Pair,
+    }
+}
+
+impl Cursor {
+    /// One that stands nowhere.
+    pub(super) fn open(space: &Arc<Space>, state: &Arc<State>, moment: Moment) -> Box<Cursor> {
+        if let Some(mut parked) = space.parking.take()
+            && Arc::ptr_eq(parked.ends.borrow_owner(), state)
+        {
+            parked.reopen(moment);
+            return parked;
+        }
+        let order = space.order();
+        let ends = Ends::new(Arc::clone(state), |state| Pair {
+            front: end(state, order, moment),
+            back: None,
+        });
+        Box::new(Cursor {
+            ends,
+            moment,
+            home: Arc::new(Home(Arc::clone(space))),
+        })
+    }
+
+    fn reopen(&mut self, moment: Moment) {
+        self.moment = moment;
+        self.ends.with_dependent_mut(|_, ends| {
+            let back = ends.back.as_mut();
+            for end in [Some(&mut ends.front), back].into_iter().flatten() {
+                end.reopen(moment.sequence);
+                end.versions_mut().reopen(moment);
+            }
+        });
+    }
+
+    /// Keeps it for another use, if it is worth it.
+    pub(super) fn park(mut self: Box<Self>) {
+        let is_small = self.ends.with_dependent_mut(|_, ends| {
+            let is_small = ends.front.versions_mut().sources() <= MOST_SOURCES;
+            if is_small {
+                let back = ends.back.as_mut();
+                let ends = [Some(&mut ends.front), back].into_iter().flatten();
+                ends.for_each(Visible::rest);
+            }
+            is_small
+        });
+        if is_small {
+            let home = Arc::clone(&self.home);
+            Parking::park(&home.0, self);
+        }
+    }
+
+    /// The order of its keys.
+    pub(super) fn order(&self) -> &KeyOrder {
+        self.home.0.order()
+    }
+
+    /// Tells states apart that are there at one time.
+    pub(super) fn state_address(&self) -> *const State {
+        Arc::as_ptr(self.ends.borrow_owner())
+    }
+
+    /// Moves the cursor of the front.
+    pub(super) fn move_front(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
+        self.ends.with_dependent_mut(|_, ends| to(&mut ends.front))
+    }
+
+    /// Moves the cursor of the back.
+    pub(super) fn move_back(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
+        let (order, moment) = (self.home.0.order(), self.moment);
+        self.ends.with_dependent_mut(|state, ends| {
+            let back = ends.back.get_or_insert_with(|| end(state, order, moment));
+            to(back)
+        })
+    }
+
+    /// The entry that the front stands at.
+    pub(super) fn front(&self) -> Option<Entry<'_>> {
+        self.ends.borrow_dependent().front.entry()
+    }
+
+    /// The entry that the back stands at.
+    pub(super) fn back(&self) -> Option<Entry<'_>> {
+        self.ends.borrow_dependent().back.as_ref()?.entry()
+    }
+}
+
+fn end<'a>(state: &'a State, order: &KeyOrder, moment: Moment) -> End<'a> {
+    let versions = Uncovered::new(state, order, moment);
+    Visible::new(versions, order.clone(), moment.sequence)
+}

@@ -1,0 +1,153 @@
+//! Cursors between two uses: a thread that iterates over a keyspace again takes the cursor it left there.
+//!
+//! ```text
+//!   thread 0   slot 0   [ cursor ]        take: one exchange of a word that nobody else is at
+//!   thread 1   slot 1   [        ] ──> cursor in use ──> dropped: put back, if the state is still the same
+//!   thread 2   slot 2   [ cursor ]
+//!                 ^
+//!                 └── who replaces the keyspace's state empties all slots: what is parked holds no old file or memtable
+//! ```
+//!
+//! To begin anew is to count a reference to the state, which all threads count, and to take memory for a cursor a memtable
+//! and run with its pages. A cursor that was parked has all that. A thread has at most [`MOST_PARKED`] of them, in as many
+//! keyspaces, and none once it has ended.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use crossbeam_utils::atomic::AtomicCell;
+use forerun_core::arch::prefetch_read;
+
+use super::cursor::Cursor;
+use super::space::Space;
+use super::threads;
+
+/// Slots of a keyspace. Threads are spread over them; two that share one take turns and begin anew more often.
+const SLOTS: usize = 16;
+
+/// Cursors that a thread has parked at a time.
+const MOST_PARKED: usize = 8;
+
+/// Where a keyspace's cursors are parked.
+pub(super) struct Parking {
+    slots: [Slot; SLOTS],
+    /// Whether nothing is to be parked any more.
+    is_closed: AtomicBool,
+}
+
+/// Two lines apart, because processors fetch lines in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Slot(AtomicCell<Option<Box<Cursor>>>);
+
+impl Default for Parking {
+    fn default() -> Parking {
+        // Else a slot would be a lock.
+        const { assert!(AtomicCell::<Option<Box<Cursor>>>::is_lock_free()) };
+        Parking {
+            slots: Default::default(),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Parking {
+    /// Asks for this thread's slot, which [`take`](Self::take) reads.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch_read(self.mine());
+    }
+
+    /// The cursor that this thread left, or one that shares the slot.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Box<Cursor>> {
+        self.mine().0.take()
+    }
+
+    /// Parks a cursor of this keyspace, unless the state that it has is another by now.
+    ///
+    /// It is put into the slot first and looked at second. Who replaces the state does that first and empties the slots
+    /// second. Both exchange the slot's word, so one comes behind the other: either the cursor is found there, or it comes
+    /// behind and, by the word, sees the new state. So none stays that has an old one.
+    pub(super) fn park(space: &Arc<Space>, cursor: Box<Cursor>) {
+        let parking = &space.parking;
+        let state = cursor.state_address();
+        let is_current =
+            || std::ptr::eq(Arc::as_ptr(&space.state.load()), state) && !parking.is_closed();
+        if !is_current() {
+            return;
+        }
+        note_parked(space);
+        let slot = &parking.mine().0;
+        drop(slot.swap(Some(cursor)));
+        if !is_current() {
+            drop(slot.take());
+        }
+    }
+
+    /// Drops what is parked: the state was replaced.
+    pub(super) fn clear(&self) {
+        self.slots.iter().for_each(|slot| drop(slot.0.take()));
+    }
+
+    /// Drops what is parked, for good. Cursors hold their keyspace, and so they must go before it can.
+    pub(super) fn close(&self) {
+        // Relaxed: the slots' words order it, as in `park`.
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.clear();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    fn mine(&self) -> &Slot {
+        &self.slots[threads::number() % SLOTS]
+    }
+}
+
+/// The keyspaces in which a thread has parked a cursor, in a ring.
+#[derive(Default)]
+struct Parked {
+    spaces: Vec<Weak<Space>>,
+    next: usize,
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.spaces.iter().for_each(forget);
+    }
+}
+
+thread_local!(static PARKED: RefCell<Parked> = RefCell::default());
+
+/// Notes that this thread is about to park a cursor in a keyspace. If it has too many, the oldest goes.
+fn note_parked(space: &Arc<Space>) {
+    let note = |parked: &RefCell<Parked>| {
+        let mut parked = parked.borrow_mut();
+        let is_noted = |noted: &Weak<Space>| std::ptr::eq(noted.as_ptr(), Arc::as_ptr(space));
+        if parked.spaces.iter().any(is_noted) {
+            return None;
+        }
+        let noted = Arc::downgrade(space);
+        if parked.spaces.len() < MOST_PARKED {
+            parked.spaces.push(noted);
+            return None;
+        }
+        let next = parked.next;
+        parked.next = (next + 1) % MOST_PARKED;
+        Some(std::mem::replace(&mut parked.spaces[next], noted))
+    };
+    // What a thread parks that is ending is found by the next one with its slot, or by whoever replaces the state.
+    if let Ok(Some(oldest)) = PARKED.try_with(note) {
+        forget(&oldest);
+    }
+}
+
+/// Drops what this thread has parked in a keyspace.
+fn forget(space: &Weak<Space>) {
+    if let Some(space) = space.upgrade() {
+        drop(space.parking.take());
+    }
+}

@@ -1,0 +1,447 @@
+//! Keyspaces when things go wrong: power lost at every call while batches go across them and while they come and go;
+//! damaged runs, a lost manifest. And many threads: a snapshot sees of each batch all or nothing, in whatever keyspaces.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{STORE, open, small_options, tiny_options};
+use forerun_db::io::fault::{Fault, FaultIo};
+use forerun_db::{
+    Background, Db, Durability, Error, KeyspaceOptions, Options, ReverseBytewise, TreeOptions,
+    WriteBatch, check_with_io, repair_with_io,
+};
+
+const NAMES: [&str; 3] = ["a", "b", "reverse"];
+
+fn keyspace(db: &Db, name: &str) -> forerun_db::Result<forerun_db::Keyspace> {
+    let options = KeyspaceOptions {
+        run: tiny_options().run,
+        tree: tiny_options().tree,
+        ..KeyspaceOptions::default()
+    };
+    match name {
+        "reverse" => {
+            let comparator = Arc::new(ReverseBytewise);
+            db.keyspace_with(
+                name,
+                KeyspaceOptions {
+                    comparator,
+                    ..options
+                },
+            )
+        }
+        _ => db.keyspace(name),
+    }
+}
+
+/// What the script was told.
+#[derive(Debug, Default)]
+struct Told {
+    /// Of each batch: `None` if it failed, else whether it was durable by the end.
+    batches: Vec<Option<bool>>,
+    /// Whether the end of keyspace `gone` was acknowledged, and whether it was begun.
+    dropped: bool,
+    dropping: bool,
+}
+
+/// Batches across all keyspaces, each of one entry under its number in each; `gone` lives for a while.
+fn run(io: &FaultIo, options: &Options, told: &mut Told) {
+    let Ok(db) = open(io, options) else { return };
+    for i in 0..12_u8 {
+        if i == 7 {
+            told.dropping = true;
+            told.dropped = db.drop_keyspace("gone").is_ok();
+        }
+        let durability = match i % 3 {
+            1 => Durability::Synced,
+            _ => Durability::Buffered,
+        };
+        let mut batch = WriteBatch::new();
+        let mut add = || -> forerun_db::Result<()> {
+            for name in NAMES {
+                batch.keyspace(&keyspace(&db, name)?).put(&[i], &[i; 150])?;
+            }
+            if i < 7 {
+                batch.keyspace(&db.keyspace("gone")?).put(&[i], &[i; 150])?;
+            }
+            batch.put(&[i], &[i; 150])?;
+            db.write(&batch, durability).map(drop)
+        };
+        let written = add().is_ok();
+        told.batches.push(written.then_some(false));
+        if written && durability == Durability::Synced {
+            told.batches
+                .iter_mut()
+                .flatten()
+                .for_each(|durable| *durable = true);
+        }
+    }
+    let _ = db.close();
+}
+
+/// Each batch is there whole or not at all, and what was acknowledged as `needed` says is.
+fn check(db: &Db, told: &Told, needed: impl Fn(bool) -> bool, case: &str) {
+    let is_there = |name: Option<&str>, i: u8| {
+        let keyspace = match name {
+            None => Some(db.own_keyspace()),
+            Some(name) => db.find_keyspace(name),
+        };
+        let value = keyspace.and_then(|of| of.get(&[i]).unwrap());
+        assert!(
+            value.as_ref().is_none_or(|value| *value == [i; 150]),
+            "{case}"
+        );
+        value.is_some()
+    };
+    for (i, outcome) in told.batches.iter().enumerate() {
+        let own = is_there(None, i as u8);
+        for name in NAMES {
+            assert_eq!(
+                is_there(Some(name), i as u8),
+                own,
+                "{case}: half of batch {i}"
+            );
+        }
+        if i < 7 && db.find_keyspace("gone").is_some() {
+            assert_eq!(
+                is_there(Some("gone"), i as u8),
+                own,
+                "{case}: half of batch {i}"
+            );
+        }
+        if outcome.is_some_and(&needed) {
+            assert!(own, "{case}: batch {i} is lost");
+        }
+    }
+    if told.dropped || !told.dropping && told.batches.is_empty() {
+        assert!(db.find_keyspace("gone").is_none(), "{case}");
+    }
+    if !told.dropping && told.batches.first().is_some_and(Option::is_some) {
+        assert!(
+            db.find_keyspace("gone").is_some() || told.batches.len() < 2,
+            "{case}"
+        );
+    }
+}
+
+#[test]
+fn a_batch_across_keyspaces_survives_a_power_loss_at_any_call_whole_or_not_at_all() {
+    for (options, least_calls, step) in [(small_options(), 80, 1), (tiny_options(), 200, 3)] {
+        let mut call = 0;
+        loop {
+            let io = FaultIo::new();
+            io.fail_call(call, Fault::PowerLoss);
+            let mut told = Told::default();
+            run(&io, &options, &mut told);
+            let Some(hit) = io.hit() else { break };
+            let case = format!("power lost at call {call} ({hit})");
+            let killed = open(&io.kill(), &options).unwrap_or_else(|e| panic!("{case}: {e}"));
+            check(&killed, &told, |_| true, &case);
+            for seed in 0..4 {
+                let case = format!("{case}, seed {seed}");
+                let after = io.crash(seed);
+                let db = open(&after, &options).unwrap_or_else(|e| panic!("{case}: {e}"));
+                check(&db, &told, |durable| durable, &case);
+                // It goes on.
+                let keyspace = db.keyspace("gone").unwrap();
+                keyspace.put(b"more", b"value").unwrap();
+                db.flush().unwrap();
+                drop((keyspace, db));
+                let checked = check_with_io(Arc::new(after), STORE, &options).unwrap();
+                assert!(
+                    checked.problems.is_empty(),
+                    "{case}: {:?}",
+                    checked.problems
+                );
+            }
+            call += step;
+        }
+        assert!(call > least_calls, "the sweep made {call} calls");
+    }
+}
+
+type Maps = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+/// A store with runs in several keyspaces and something in the log, closed; and what is in it.
+fn filled() -> (FaultIo, Maps) {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    let mut maps = Maps::new();
+    for i in 0..400_u64 {
+        let name = ["", "a", "reverse"][(i % 3) as usize];
+        let key = format!("key{:03}", i * 37 % 150).into_bytes();
+        let words = (0..1 + i % 31).map(|word| (i << 8 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let value: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        match name {
+            "" => db.put(&key, &value).unwrap(),
+            name => keyspace(&db, name).unwrap().put(&key, &value).unwrap(),
+        }
+        maps.entry(name).or_default().insert(key, value);
+    }
+    db.flush().unwrap();
+    let late = db.keyspace("late").unwrap();
+    late.put(b"in the log", b"alone").unwrap();
+    db.close().unwrap();
+    (io, maps)
+}
+
+fn contents(db: &Db, name: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let iter = match name {
+        "" => db.iter(),
+        name => db.find_keyspace(name).unwrap().iter(),
+    };
+    iter.map(Result::unwrap).collect()
+}
+
+#[test]
+fn a_sound_store_of_several_keyspaces_is_found_sound() {
+    let (io, maps) = filled();
+    let io: Arc<FaultIo> = Arc::new(io);
+    let checked = check_with_io(io.clone(), STORE, &tiny_options()).unwrap();
+    assert!(checked.problems.is_empty(), "{:?}", checked.problems);
+    assert_eq!(checked.keyspaces, ["a", "reverse", "late"]);
+    assert!(
+        repair_with_io(io.clone(), STORE, &tiny_options())
+            .unwrap()
+            .was_sound()
+    );
+    let db = open(&io, &tiny_options()).unwrap();
+    for (name, map) in &maps {
+        assert_eq!(contents(&db, name), *map);
+    }
+    // One that is ordered by something the options do not know is not touched.
+    struct Other;
+    impl forerun_db::Comparator for Other {
+        fn name(&self) -> &str {
+            "test.other"
+        }
+        fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+            a.cmp(b)
+        }
+    }
+    let other = KeyspaceOptions {
+        comparator: Arc::new(Other),
+        ..KeyspaceOptions::default()
+    };
+    drop(db.keyspace_with("other", other));
+    db.close().unwrap();
+    for refused in [
+        check_with_io(io.clone(), STORE, &tiny_options()).err(),
+        repair_with_io(io.clone(), STORE, &tiny_options()).err(),
+    ] {
+        assert!(
+            matches!(refused, Some(Error::KeyspaceComparator { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_manifest_is_made_from_runs_that_say_of_which_keyspace_they_are() {
+    for damage in [None, Some(b"no manifest".as_slice())] {
+        let (io, maps) = filled();
+        let path = format!("{STORE}/MANIFEST");
+        match damage {
+            None => forerun_db::io::Io::remove(&io, path.as_ref()).unwrap(),
+            Some(bytes) => io.write(path, bytes),
+        }
+        assert!(open(&io, &tiny_options()).is_err());
+        let repaired = repair_with_io(Arc::new(io.clone()), STORE, &tiny_options()).unwrap();
+        assert!(repaired.rebuilt_manifest);
+        // A name that stood in the manifest alone is lost, and that is told; what was written is not.
+        assert_eq!(repaired.losses.len(), 1, "{:?}", repaired.losses);
+        let db = open(&io, &tiny_options()).unwrap();
+        for (name, map) in &maps {
+            assert_eq!(contents(&db, name), *map, "keyspace {name:?}");
+        }
+        let recovered = contents(&db, "recovered-3");
+        assert_eq!(
+            recovered.into_iter().collect::<Vec<_>>(),
+            [(b"in the log".to_vec(), b"alone".to_vec())]
+        );
+        // No number is used again.
+        assert_eq!(db.keyspace("new").unwrap().id(), 4);
+    }
+}
+
+#[test]
+fn a_damaged_run_costs_its_own_keyspace_alone() {
+    let (io, maps) = filled();
+    let (mut costs, runs) = (0, io.files());
+    for path in runs
+        .iter()
+        .filter(|path| path.extension().is_some_and(|of| of == "run"))
+    {
+        let io = io.crash(0);
+        let mut bytes = io.read(path).unwrap();
+        bytes[100] ^= 0x40;
+        io.write(path, &bytes);
+        let checked = check_with_io(Arc::new(io.clone()), STORE, &tiny_options()).unwrap();
+        assert_eq!(checked.problems.len(), 1, "{:?}", checked.problems);
+        let repaired = repair_with_io(Arc::new(io.clone()), STORE, &tiny_options()).unwrap();
+        assert!(!repaired.losses.is_empty());
+        let db = open(&io, &tiny_options()).unwrap();
+        let differs = maps
+            .iter()
+            .filter(|(name, map)| contents(&db, name) != **map)
+            .count();
+        assert!(differs <= 1, "{}", path.display());
+        costs += differs;
+    }
+    assert!(costs > 0);
+}
+
+#[test]
+fn what_the_log_has_of_a_keyspace_that_never_was_is_damage() {
+    let io = FaultIo::new();
+    let db = open(&io, &small_options()).unwrap();
+    let manifest = io.read(format!("{STORE}/MANIFEST")).unwrap();
+    db.keyspace("x").unwrap().put(b"k", b"v").unwrap();
+    db.put(b"own", b"v").unwrap();
+    db.close().unwrap();
+    io.write(format!("{STORE}/MANIFEST"), &manifest);
+    let error = open(&io, &small_options()).unwrap_err();
+    assert!(error.to_string().contains("keyspace"), "{error}");
+    let checked = check_with_io(Arc::new(io.clone()), STORE, &small_options()).unwrap();
+    assert_eq!(checked.problems.len(), 1);
+    let repaired = repair_with_io(Arc::new(io.clone()), STORE, &small_options()).unwrap();
+    assert_eq!(repaired.losses.len(), 1, "{:?}", repaired.losses);
+    assert!(
+        open(&io, &small_options())
+            .unwrap()
+            .get(b"own")
+            .unwrap()
+            .is_some()
+    );
+}
+
+/// Small memtables and runs, and threads of the store's own.
+fn busy_options() -> Options {
+    Options {
+        memory_limit_bytes: 1 << 20,
+        memtable_bytes: 32 << 10,
+        background: Background::Threads,
+        tree: TreeOptions {
+            level1_bytes: 64 << 10,
+            level_factor: 4,
+            run_bytes: 16 << 10,
+            ..TreeOptions::default()
+        },
+        ..small_options()
+    }
+}
+
+#[test]
+fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
+    let io = FaultIo::new();
+    let db = open(&io, &busy_options()).unwrap();
+    let keyspaces: Vec<_> = ["a", "b", "c"]
+        .map(|name| db.keyspace(name).unwrap())
+        .into();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2_u64)
+            .map(|writer| {
+                let (db, keyspaces) = (&db, &keyspaces);
+                scope.spawn(move || {
+                    for round in 1..=400_u64 {
+                        // The writer's key has the round's number in all keyspaces.
+                        let mut batch = WriteBatch::new();
+                        for keyspace in keyspaces {
+                            let mut value = round.to_le_bytes().to_vec();
+                            value.resize(64, 0);
+                            let key = [writer as u8];
+                            batch.keyspace(keyspace).put(&key, &value).unwrap();
+                            let filler = [&key[..], &round.to_be_bytes()].concat();
+                            batch.keyspace(keyspace).put(&filler, &value).unwrap();
+                        }
+                        db.write(&batch, Durability::Buffered).unwrap();
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            let (db, keyspaces, done) = (&db, &keyspaces, &done);
+            scope.spawn(move || {
+                let mut last = [0; 2];
+                while !done.load(Ordering::Relaxed) {
+                    let snapshot = db.snapshot();
+                    for writer in 0..2_u8 {
+                        let rounds: Vec<u64> = keyspaces
+                            .iter()
+                            .map(|keyspace| {
+                                let of = snapshot.keyspace(keyspace);
+                                let value = of.get(&[writer]).unwrap();
+                                let round = value.map_or(0, |value| {
+                                    u64::from_le_bytes(value[..8].try_into().unwrap())
+                                });
+                                // All fillers up to the round, and none beyond.
+                                let from = [&[writer][..], &[0; 8]].concat();
+                                let to = [&[writer][..], &[0xff; 8]].concat();
+                                let mut fillers = of.range(from..to);
+                                let newest = fillers.next_back().map(|entry| entry.unwrap().0);
+                                let newest = newest.map_or(0, |key| {
+                                    u64::from_be_bytes(key[1..].try_into().unwrap())
+                                });
+                                assert_eq!(newest, round);
+                                round
+                            })
+                            .collect();
+                        assert!(rounds.windows(2).all(|two| two[0] == two[1]), "{rounds:?}");
+                        assert!(rounds[0] >= last[usize::from(writer)]);
+                        last[usize::from(writer)] = rounds[0];
+                    }
+                }
+            });
+        }
+        // Iterators of now, again and again, while memtables and runs change beneath them.
+        let (keyspaces, done) = (&keyspaces, &done);
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                for keyspace in keyspaces {
+                    let was_there = keyspace.get(&[0]).unwrap().is_some();
+                    let found = keyspace.range([0].as_slice()..[1].as_slice()).take(3);
+                    assert!(!was_there || found.count() > 0);
+                }
+            }
+        });
+        // And keyspaces that come and go, while they are read and written.
+        let (db, stop) = (&db, done);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let keyspace = db.keyspace("comes and goes").unwrap();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for i in 0..50_u8 {
+                            match keyspace.put(&[i], &[i; 100]) {
+                                Ok(()) => {}
+                                Err(Error::KeyspaceDropped { .. }) => return,
+                                Err(other) => panic!("{other}"),
+                            }
+                        }
+                    });
+                    scope.spawn(|| {
+                        for entry in keyspace.iter() {
+                            match entry {
+                                Ok((key, value)) => assert_eq!(value, [key[0]; 100]),
+                                Err(Error::KeyspaceDropped { .. }) => return,
+                                Err(other) => panic!("{other}"),
+                            }
+                        }
+                    });
+                    db.drop_keyspace("comes and goes").unwrap();
+                });
+            }
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for keyspace in &keyspaces {
+        assert_eq!(keyspace.iter().count(), 2 * 401);
+    }
+}
