@@ -132,10 +132,10 @@ impl Worker {
             for event in &events {
                 if event.token() == WAKE {
                     called = true;
-                } else if let Some(connection) = self.connections.get_mut(event.token().0) {
-                    if connection.told(event) {
-                        turn.push(event.token().0);
-                    }
+                } else if let Some(connection) = self.connections.get_mut(event.token().0)
+                    && connection.told(event)
+                {
+                    turn.push(event.token().0);
                 }
             }
             for key in turn.drain(..) {
