@@ -23,7 +23,7 @@ Examples:
 
 A trace is keys of 4 bytes, big-endian, one behind the other, xz or plain. Values have the sizes of Facebook's ETC (a \
 generalised Pareto distribution) by key, times --value-scale. Both caches are asked by the same multi-gets; what is \
-missing is set. memcached gets -m as large as all of ours and its hash table besides.")]
+missing is set. memcached gets --memory as its -m; our limit is what its process grew by.")]
 pub struct Args {
     /// What to measure [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "S", default_value = "0.99")]
     pub zipf: f64,
 
-    /// Memory sizes of hits [default: 16Mi,32Mi,64Mi,128Mi]
+    /// Memory sizes of hits, for memcached's -m [default: 16Mi,32Mi,64Mi,128Mi]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub memory: Vec<usize>,
 

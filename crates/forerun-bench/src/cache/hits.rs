@@ -16,8 +16,8 @@ const BATCH: usize = 32;
 
 /// What stands below the table.
 pub(super) const NOTE: &str = "\
-memory: of ours, all of it, index included; of memcached, -m, which its hash table and the process come on top of.
-held: of ours, what it counts itself; of memcached, what the system counts (RSS) at the end.";
+-m: what memcached is given. held: how much its process grew by the load (RSS at the end less that at the start), slabs, hash table and
+all; that is our limit, index and all, and of ours, what it counts at the end. Without a memcached, -m is our limit.";
 
 /// One memory size of one cache: a line of JSON with the names of [`Row`] and these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,9 +31,9 @@ pub struct HitsRow {
     pub reads: u64,
     /// Bytes of all keys and values, each once.
     pub footprint_bytes: u64,
-    /// The memory limit.
+    /// What memcached is given, or would be.
     pub memory_bytes: u64,
-    /// What the cache held at the end.
+    /// What the cache held at the end: memcached's process grew by so much, and ours had that for its limit.
     pub held_bytes: Option<u64>,
     /// Reads that were hits.
     pub hit_ratio: f64,
@@ -71,29 +71,27 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<HitsRo
             hit_ratio: hits as f64 / load.keys.len() as f64,
             above_memcached: None,
         };
+        let mut step = |done| bar.at(bar.position() + done as u64);
+        let mut theirs = None;
+        if let Some(mut memcached) = Memcached::start(&args.memcached, memory_bytes)? {
+            let before = memcached.resident_bytes().unwrap_or(0);
+            let hits = play(&load, &mut memcached, &mut step)?;
+            let grown = memcached
+                .resident_bytes()
+                .map(|now| now.saturating_sub(before));
+            theirs = Some(row("memcached", hits, grown));
+        }
+        // As much for ours as it took, whatever it was told.
+        let held = theirs.as_ref().and_then(|theirs| theirs.held_bytes);
+        let limit_bytes = held.map_or(memory_bytes, |held| held as usize);
         let cache = Cache::new(CacheOptions {
-            memory_limit_bytes: memory_bytes,
-            max_item_bytes: (memory_bytes / 2).min(1 << 20),
+            memory_limit_bytes: limit_bytes,
+            max_item_bytes: (limit_bytes / 2).min(1 << 20),
             ..CacheOptions::default()
         })?;
-        let hits = play(&load, &mut Ours(&cache), |done| {
-            for _ in 0..done {
-                bar.step();
-            }
-        })?;
+        let hits = play(&load, &mut Ours(&cache), &mut step)?;
         let mut ours = row("forerun", hits, Some(cache.stats().memory_bytes));
         drop(cache);
-        let theirs = match Memcached::start(&args.memcached, memory_bytes)? {
-            None => None,
-            Some(mut memcached) => {
-                let hits = play(&load, &mut memcached, |done| {
-                    for _ in 0..done {
-                        bar.step();
-                    }
-                })?;
-                Some(row("memcached", hits, memcached.resident_bytes()))
-            }
-        };
         ours.above_memcached = theirs
             .as_ref()
             .map(|theirs| ours.hit_ratio - theirs.hit_ratio);
@@ -170,7 +168,7 @@ pub(super) fn table(rows: &[HitsRow]) -> Table {
         "reads",
         "keys",
         "all MiB",
-        "memory MiB",
+        "-m MiB",
         "cache",
         "held MiB",
         "hit ratio",

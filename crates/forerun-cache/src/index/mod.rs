@@ -22,6 +22,8 @@ mod loom_tests;
 pub(crate) mod memory;
 pub(crate) mod place;
 pub(crate) mod segment;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use crate::budget::{Budget, Purpose};
 use crate::epoch::Pinned;

@@ -1,0 +1,164 @@
+//! What only the inside of the index can show: crowds, counters, splits.
+
+use super::bucket::{ItemRef, SLOTS};
+use super::place::{BUCKETS, Place};
+use super::{Index, Unsplit};
+use crate::budget::Budget;
+use crate::epoch::Epochs;
+use forerun_core::Pages;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+fn index(limit_bytes: usize) -> (Index, Epochs) {
+    let budget = Arc::new(Budget::new(limit_bytes));
+    (Index::new(Pages::Small, &budget).unwrap(), Epochs::new())
+}
+
+fn item(n: usize) -> ItemRef {
+    ItemRef::from_offset(n * ItemRef::UNIT_BYTES)
+}
+
+#[test]
+fn keys_of_one_tag_and_one_home_are_told_apart_until_both_buckets_are_full_of_them() {
+    let (index, epochs) = index(1 << 20);
+    let pinned = epochs.pin();
+    let hash = 0x1234_5678_9abc_def0;
+    let mut locked = index.lock(&pinned, hash);
+    let place = Place::new(hash);
+    let taken = (0..100)
+        .take_while(|&n| locked.insert(place, item(n)))
+        .count();
+    assert_eq!(taken, 2 * SLOTS);
+    let find = |n| {
+        locked
+            .segment()
+            .find(place, |candidate| candidate == item(n))
+    };
+    assert!((0..taken).all(|n| find(n).is_some()) && find(taken).is_none());
+    // Gone again, and the counters with them: a miss is one bucket then.
+    for n in 0..taken {
+        let (spot, _) = locked
+            .segment()
+            .find(place, |candidate| candidate == item(n))
+            .unwrap();
+        locked.remove(spot);
+    }
+    assert!(!locked.segment().buckets()[place.home].may_be_away(place.tag));
+    drop(locked);
+    let split = index.split(&pinned, hash, |_| {}, |_| hash, |_| {});
+    assert_eq!(
+        split,
+        Err(Unsplit::Crowded),
+        "a segment that is nearly empty is not split"
+    );
+}
+
+#[test]
+fn a_segment_takes_most_of_its_slots_and_no_item_is_lost_by_moves() {
+    let (index, epochs) = index(1 << 20);
+    let pinned = epochs.pin();
+    let mut rng = SmallRng::seed_from_u64(1);
+    let mut locked = index.lock(&pinned, 0);
+    let mut places = Vec::new();
+    loop {
+        let place = Place::new(rng.random());
+        if !locked.insert(place, item(places.len())) {
+            break;
+        }
+        places.push(place);
+    }
+    let load = places.len() as f64 / (BUCKETS * SLOTS) as f64;
+    assert!(load > 0.8, "{load}");
+    for (n, &place) in places.iter().enumerate() {
+        assert!(
+            locked
+                .segment()
+                .find(place, |candidate| candidate == item(n))
+                .is_some()
+        );
+    }
+    let away = locked
+        .segment()
+        .entries()
+        .filter(|(_, entry)| entry.is_away)
+        .count();
+    assert!(
+        (away as f64) < 0.35 * places.len() as f64,
+        "{away} of {}",
+        places.len()
+    );
+}
+
+#[test]
+fn random_insertions_removals_and_splits_are_as_in_a_map() {
+    let (index, epochs) = index(8 << 20);
+    let mut rng = SmallRng::seed_from_u64(2);
+    let (mut map, mut hashes) = (HashMap::new(), Vec::new());
+    let mut hash_of: Vec<u64> = Vec::new();
+    for _ in 0..60_000 {
+        let pinned = epochs.pin();
+        if rng.random_bool(0.7) || hashes.is_empty() {
+            let (hash, n) = (rng.random::<u64>(), hash_of.len());
+            hash_of.push(hash);
+            while !index.lock(&pinned, hash).insert(Place::new(hash), item(n)) {
+                let of = |item: ItemRef| hash_of[item.offset_bytes() / ItemRef::UNIT_BYTES];
+                // What was replaced is kept for good: nobody counts it here.
+                let split = index.split(&pinned, hash, |_| {}, of, std::mem::forget);
+                assert_eq!(split, Ok(()));
+            }
+            map.insert(hash, n);
+            hashes.push(hash);
+        } else {
+            let hash = *hashes.choose(&mut rng).unwrap();
+            let mut locked = index.lock(&pinned, hash);
+            let wanted = map.remove(&hash);
+            let is_it = |candidate| Some(candidate) == wanted.map(item);
+            let found = locked.segment().find(Place::new(hash), is_it);
+            assert_eq!(found.is_some(), wanted.is_some());
+            found.into_iter().for_each(|(spot, _)| locked.remove(spot));
+        }
+    }
+    let pinned = epochs.pin();
+    for (&hash, &n) in &map {
+        let segment = index.directory(&pinned).segment(hash);
+        assert!(
+            segment
+                .find(Place::new(hash), |candidate| candidate == item(n))
+                .is_some()
+        );
+    }
+    let (mut part, mut entries) = (Some(0), 0);
+    while let Some(hash) = part {
+        let segment = index.directory(&pinned).segment(hash);
+        entries += segment.entries().count();
+        part = segment.next_after(hash);
+    }
+    assert_eq!(entries, map.len());
+}
+
+#[test]
+fn what_is_split_and_released_is_charged_no_more() {
+    let budget = Arc::new(Budget::new(1 << 20));
+    let index = Index::new(Pages::Small, &budget).unwrap();
+    let epochs = Epochs::new();
+    let mut rng = SmallRng::seed_from_u64(3);
+    let hashes: Vec<u64> = (0..1500).map(|_| rng.random()).collect();
+    for (n, &hash) in hashes.iter().enumerate() {
+        assert!(
+            index
+                .lock(&epochs.pin(), hash)
+                .insert(Place::new(hash), item(n))
+        );
+    }
+    let one = budget.used_bytes();
+    let mut replaced = Vec::new();
+    let of = |item: ItemRef| hashes[item.offset_bytes() / ItemRef::UNIT_BYTES];
+    let split = index.split(&epochs.pin(), 0, |_| {}, of, |out| replaced.push(out));
+    assert_eq!(split, Ok(()));
+    assert!(budget.used_bytes() > 3 * one, "three segments, for a while");
+    replaced.into_iter().for_each(|out| index.release(out));
+    assert!(budget.used_bytes() < 2 * one + 1000);
+}
