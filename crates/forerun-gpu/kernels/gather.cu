@@ -39,3 +39,5 @@ template <u32 VERSION, u32 UNIT, u32 ROWS, u32 ALIGN> FORERUN_DEVICE void copy_r
 #endif
 
 #include "gather.list"
+#undef KERNEL
+#undef KERNEL90

@@ -94,7 +94,7 @@ template <typename T, typename Chosen> u32 vote(const char* what, Site site, u32
 inline u32 thread_in_block() { return shim::Machine::current().lane().thread; }
 inline u32 threads_in_block() { return shim::Machine::current().launch().threads; }
 inline u32 block_in_grid() { return shim::Machine::current().block().index; }
-inline u32 blocks_in_grid() { return shim::Machine::current().launch().blocks; }
+inline u32 blocks_in_grid() { return shim::Machine::current().block().grid; }
 
 inline void block_sync(shim::Site site = shim::Site::here()) {
     auto& machine = shim::Machine::current();

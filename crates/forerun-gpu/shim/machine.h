@@ -62,7 +62,9 @@ struct Block {
         Shared memory;
     };
 
-    uint32_t index = 0;
+    uint32_t index = 0;  // in its grid
+    uint32_t grid = 0;   // blocks of it
+    const std::function<void()>* kernel = nullptr;
     uint32_t live = 0;
     uint32_t at_barrier = 0;
     std::vector<Lane*> lanes;
@@ -99,10 +101,19 @@ struct Outcome {
 
 class Machine {
   public:
+    // A grid of blocks that run a kernel.
+    struct Grid {
+        uint32_t blocks;
+        std::function<void()> kernel;
+    };
+
     // Runs a kernel to its end, or to the first failure.
     template <typename Params> static Outcome run(const Launch& launch, void (*kernel)(Params), const Params& params) {
-        return Machine(launch, [&] { kernel(params); }).run_all();
+        return run_beside(launch, {{launch.blocks, [&] { kernel(params); }}});
     }
+    // Runs kernels beside each other, as those of several streams: blocks of all start in one seeded order. The launch
+    // says all but how many blocks.
+    static Outcome run_beside(const Launch& launch, std::vector<Grid> grids) { return Machine(launch, std::move(grids)).run_all(); }
 
     static Machine& current() { return *running; }
     Lane& lane() { return *lane_; }
@@ -156,10 +167,14 @@ class Machine {
 
   private:
     enum class Order { any, oldest, newest };
+    struct Start {
+        const Grid* grid;
+        uint32_t index;
+    };
     using Fibers = std::vector<std::unique_ptr<Lane>>;
 
-    Machine(const Launch& launch, std::function<void()> kernel)
-        : launch_(launch), kernel_(std::move(kernel)), random_(launch.seed * 0x2545f4914f6cdd1du + 1) {
+    Machine(const Launch& launch, std::vector<Grid> grids)
+        : launch_(launch), grids_(std::move(grids)), random_(launch.seed * 0x2545f4914f6cdd1du + 1) {
         order_ = Order(random_.below(3));
         static constexpr uint32_t turns[] = {1, 3, 16, 256};
         const uint32_t drawn = turns[random_.below(4)];
@@ -169,7 +184,9 @@ class Machine {
     Outcome run_all() {
         Machine* const outer = running;
         running = this;
-        for (uint32_t b = 0; b < launch_.blocks; ++b) to_start_.push_back(b);
+        for (const Grid& grid : grids_) {
+            for (uint32_t b = 0; b < grid.blocks; ++b) to_start_.push_back({&grid, b});
+        }
         for (size_t i = to_start_.size(); i > 1; --i) std::swap(to_start_[i - 1], to_start_[random_.below(i)]);
         while (blocks_.size() < launch_.resident && !to_start_.empty()) start_block();
 
@@ -195,7 +212,10 @@ class Machine {
 
     void start_block() {
         auto block = std::make_unique<Block>();
-        block->index = to_start_.back();
+        const Start start = to_start_.back();
+        block->index = start.index;
+        block->grid = start.grid->blocks;
+        block->kernel = &start.grid->kernel;
         to_start_.pop_back();
         block->live = launch_.threads;
         block->dynamic = Block::allocate(launch_.shared_bytes);
@@ -260,7 +280,7 @@ class Machine {
 
     static void lane_entry() {
         Fiber::begun(current().home_);
-        current().kernel_();
+        (*current().lane_->block->kernel)();
         current().end_lane();
     }
 
@@ -337,7 +357,7 @@ class Machine {
     inline static Machine* running = nullptr;
 
     Launch launch_;
-    std::function<void()> kernel_;
+    std::vector<Grid> grids_;
     Random random_;
     Order order_;
     uint32_t points_a_turn_;
@@ -345,7 +365,7 @@ class Machine {
     Fiber home_;
     Lane* lane_ = nullptr;
     std::string failure_;
-    std::vector<uint32_t> to_start_;
+    std::vector<Start> to_start_;
     std::vector<std::unique_ptr<Block>> blocks_;
     Fibers lanes_;
     std::deque<Lane*> ready_;

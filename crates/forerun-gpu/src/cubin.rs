@@ -96,14 +96,20 @@ mod tests {
 
     /// Names of the kernels that a device of that capability has.
     fn expected_names(capability: (u32, u32)) -> Vec<&'static str> {
-        let list = include_str!("../kernels/gather.list").lines();
-        let listed = list.filter_map(|line| {
-            let (kind, rest) = line.split_once('(')?;
-            let there = kind == "KERNEL" || (kind == "KERNEL90" && capability >= (9, 0));
-            there.then_some(rest.split(',').next()?)
-        });
+        let lists = [
+            include_str!("../kernels/gather.list"),
+            include_str!("../kernels/table.list"),
+        ];
+        let listed = lists
+            .iter()
+            .flat_map(|list| list.lines())
+            .filter_map(|line| {
+                let (kind, rest) = line.split_once('(')?;
+                let there = kind == "KERNEL" || (kind == "KERNEL90" && capability >= (9, 0));
+                there.then_some(rest.split(',').next()?)
+            });
         let names: Vec<_> = listed.chain(["busy_product"]).collect();
-        assert!(names.len() >= 32, "{names:?}");
+        assert!(names.len() >= 32 + 17, "{names:?}");
         names
     }
 
@@ -118,9 +124,13 @@ mod tests {
 
     #[test]
     fn the_source_is_in_one_piece_and_has_every_kernel() {
-        let list = include_str!("../kernels/gather.list");
-        for line in list.lines().filter(|line| line.starts_with("KERNEL")) {
-            assert!(SOURCE.contains(line), "{line}");
+        for list in [
+            include_str!("../kernels/gather.list"),
+            include_str!("../kernels/table.list"),
+        ] {
+            for line in list.lines().filter(|line| line.starts_with("KERNEL")) {
+                assert!(SOURCE.contains(line), "{line}");
+            }
         }
         assert!(SOURCE.contains("busy_product"));
         for line in SOURCE.lines().filter(|l| l.starts_with("#include")) {

@@ -1,4 +1,4 @@
-//! Row gathers between pinned host memory and the GPU, and the ground that kernels stand on.
+//! A hash table in a GPU's memory, row gathers between pinned host memory and the GPU, and the ground that both stand on.
 //!
 //! - [`Gpu`] opens a device, or says in a typed error why there is none. The driver's library is
 //!   loaded at run time: this crate builds, and all but the GPU's part of it runs, on a machine
@@ -7,6 +7,8 @@
 //!   [`Graph`] order work on the device; [`Gpu::scope`] makes that safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
 //!   host to the device and back; [`gather::cpu`] does the same on the processor.
+//! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score; without a GPU it runs on the
+//!   processor.
 //! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!
 //! Kernels stand in `kernels/`, free of host code.
@@ -19,6 +21,7 @@ mod driver;
 mod error;
 pub mod gather;
 mod product;
+pub mod table;
 
 pub use driver::{
     BatchTransfer, Command, DeviceBuffer, DeviceInfo, Event, Gpu, Graph, HostMemory, PcieLink,

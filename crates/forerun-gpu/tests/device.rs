@@ -5,6 +5,7 @@ use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::gather::{
     Direction, Extras, Integer, PairsAt, Part, Refusal, Request, RowCopy, Side, Spec,
 };
+use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
 use forerun_gpu::{
     Command, DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, MatrixProduct, Piece,
     PinnedBuffer, Registered, Stream, Transfer,
@@ -187,5 +188,69 @@ fn a_matrix_product_is_refused_where_it_does_not_fit() -> Result<(), GpuError> {
     assert!(product.gpu().is(&gpu));
     assert!(MatrixProduct::new(&small, &small, &small, 65).is_err());
     assert!(MatrixProduct::new(&small, &small, &small, 128).is_err());
+    Ok(())
+}
+
+fn words(list: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    list.into_iter().flat_map(u64::to_ne_bytes).collect()
+}
+
+#[test]
+fn a_table_on_the_device_finds_what_was_put_in() -> Result<(), TableError> {
+    let options = TableOptions::new(1 << 14, 24);
+    let keys: Vec<u64> = (0..10_000u64).map(|i| u64::MAX - i * 3).collect();
+    let rows: Vec<u8> = keys
+        .iter()
+        .flat_map(|key| key.to_ne_bytes().repeat(3))
+        .collect();
+    let Some(gpu) = gpu() else {
+        // The processor takes its place.
+        let table = GpuTable::open(options)?;
+        assert!(table.gpu().is_none());
+        return Ok(());
+    };
+    let mut table = GpuTable::on_gpu(&gpu, options)?;
+    table.insert_or_assign(&keys, &rows, None)?;
+    assert_eq!(table.size()?, 10_000);
+    let mut found = vec![0; rows.len()];
+    assert!(
+        table
+            .find(&keys, &mut found)?
+            .into_iter()
+            .all(|there| there)
+    );
+    assert_eq!(found, rows);
+    assert_eq!(table.contains(&[5, keys[7]])?, [false, true]);
+    Ok(())
+}
+
+#[test]
+fn a_captured_lookup_sees_the_keys_and_the_table_of_each_replay() -> Result<(), TableError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let table = GpuTable::on_gpu(&gpu, TableOptions::new(1 << 12, 16))?;
+    let stream = Stream::new(&gpu)?;
+    let keys = DeviceBuffer::of(&gpu, &words(0..100))?;
+    let rows = DeviceBuffer::of(&gpu, &[3; 1600])?;
+    let status = DeviceBuffer::of(&gpu, &[9; 100])?;
+    let insert = DeviceBatch {
+        rows: Some(&rows),
+        ..DeviceBatch::of(&keys, 100)
+    };
+    let insert = table.command(Operation::InsertOrAssign, &insert)?;
+    let find = DeviceBatch {
+        status_out: Some(&status),
+        ..DeviceBatch::of(&keys, 100)
+    };
+    let find = table.lookup_command(Lookup::ByLoad, &find, true)?;
+    let graph = Graph::capture(&stream, &[&find])?;
+    let replay = || gpu.scope(|scope| scope.put(&stream, &graph));
+    replay()?;
+    assert_eq!(status.to_vec()?, [0; 100]);
+    gpu.scope(|scope| scope.put(&stream, &insert))?;
+    replay()?;
+    assert_eq!(status.to_vec()?, [1; 100]);
+    keys.write(0, &words(90..190))?;
+    replay()?;
+    assert_eq!(status.to_vec()?, [[1; 10].as_slice(), &[0; 90]].concat());
     Ok(())
 }

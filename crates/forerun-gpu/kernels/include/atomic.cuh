@@ -3,6 +3,7 @@
 //   atomic_add, _min, _max, _and, _or, _exchange      u32 and u64, relaxed
 //   atomic_compare_exchange                           u32 and u64; Bytes16 on Hopper; relaxed
 //   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
+//   load_relaxed, store_relaxed                                   u8; the load also Bytes16, by its words
 //   fence(), fence_system()                           what came before is seen before what comes after: by the device's
 //                                                     threads, or by the host's too
 #pragma once
@@ -58,6 +59,21 @@ FORERUN_DEVICE Bytes16 atomic_compare_exchange(Bytes16* to, Bytes16 expected, By
 FORERUN_ORDERED(u32, "u32", "r")
 FORERUN_ORDERED(u64, "u64", "l")
 #undef FORERUN_ORDERED
+
+FORERUN_DEVICE u8 load_relaxed(const u8* from) {
+    u16 wide;
+    asm volatile("ld.relaxed.gpu.u8 %0, [%1];" : "=h"(wide) : "l"(from) : "memory");
+    return u8(wide);
+}
+FORERUN_DEVICE void store_relaxed(u8* to, u8 value) { asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(to), "h"(u16(value)) : "memory"); }
+FORERUN_DEVICE Bytes16 load_relaxed(const Bytes16* from) {
+    Bytes16 value;
+    asm volatile("ld.relaxed.gpu.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
 
 FORERUN_DEVICE void fence() { __threadfence(); }
 FORERUN_DEVICE void fence_system() { __threadfence_system(); }

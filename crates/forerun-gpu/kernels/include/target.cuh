@@ -3,6 +3,7 @@
 //
 //   FORERUN_DEVICE            a function of the device
 //   FORERUN_KERNEL(threads)   an entry point, for blocks of at most so many threads
+//   FORERUN_KERNEL_WITHIN(threads, registers)   the same, that uses so many registers a thread or not many more
 //   FORERUN_SHARED(T, name)   a variable that the block shares, uninitialised
 //   FORERUN_HOPPER            bulk copies, barriers in shared memory and 16-byte compare-and-swap are there (sm_90)
 #pragma once
@@ -12,6 +13,7 @@
 #include "shim/machine.h"
 #define FORERUN_DEVICE inline
 #define FORERUN_KERNEL(threads) extern "C" void
+#define FORERUN_KERNEL_WITHIN(threads, registers) FORERUN_KERNEL(threads)
 #define FORERUN_SHARED(T, name) T& name = forerun::shim::shared_variable<T>(forerun::shim::Site::here())
 #define FORERUN_HOPPER 1
 
@@ -19,6 +21,8 @@
 
 #define FORERUN_DEVICE __device__ __forceinline__
 #define FORERUN_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// Said by the blocks that are to fit a multiprocessor: left to itself, ptxas spills a little to fit one more.
+#define FORERUN_KERNEL_WITHIN(threads, registers) extern "C" __global__ void __launch_bounds__(threads, 65536 / ((threads) * (registers)))
 #define FORERUN_SHARED(T, name) __shared__ T name
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define FORERUN_HOPPER 1

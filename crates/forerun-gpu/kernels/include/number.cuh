@@ -1,0 +1,25 @@
+// Arithmetic of which the language has no word, and the device's clock.
+//
+//   high_product(a, b)    the upper 64 bits of a * b
+//   time_ns()             nanoseconds of a clock that all multiprocessors share, in steps of the device's choosing
+#pragma once
+#include "target.cuh"
+#include "word.cuh"
+
+#if defined(FORERUN_SHIM)
+#include "shim/number.h"
+#else
+
+namespace forerun {
+
+FORERUN_DEVICE u64 high_product(u64 a, u64 b) { return __umul64hi(a, b); }
+
+FORERUN_DEVICE u64 time_ns() {
+    u64 now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+}  // namespace forerun
+
+#endif

@@ -1,0 +1,38 @@
+// The hash table's kernels: one for each line of table.list, whose columns say which of the forms below it is.
+#include "table/find_pipeline.cuh"
+#include "table/find_thread.cuh"
+#include "table/find_tiles.cuh"
+#include "table/scan.cuh"
+#include "table/write.cuh"
+
+namespace forerun::table {
+
+template <u32 KIND, u32 WIDTH> FORERUN_DEVICE void run_table(const TableOp& op) {
+    if constexpr (KIND == 0) {
+        find_by_thread(op);
+    } else if constexpr (KIND == 1) {
+        find_by_pipeline(op);
+    } else if constexpr (KIND == 2) {
+        find_by_seed_rule(op);
+    } else if constexpr (KIND == 3) {
+        Finder<WIDTH, false>(op).run();
+    } else if constexpr (KIND == 4) {
+        Finder<WIDTH, true>(op).run();
+    } else if constexpr (KIND == 5) {
+        Writer<WIDTH>(op).run();
+    } else if constexpr (KIND == 6) {
+        scan_slots(op);
+    } else {
+        static_assert(KIND == 7, "kinds are 0 to 7");
+        clear_buckets(op);
+    }
+}
+
+}  // namespace forerun::table
+
+#define KERNEL(name, kind, width, threads, registers)         \
+    FORERUN_KERNEL_WITHIN(threads, registers) name(const forerun::table::TableOp op) { \
+        forerun::table::run_table<kind, width>(op);                  \
+    }
+#include "table.list"
+#undef KERNEL

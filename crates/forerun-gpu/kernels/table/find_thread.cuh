@@ -1,0 +1,41 @@
+// Finding a slot by one thread a key, 16 digests at a time, in the order of the search; it ends at the first empty slot.
+//
+// At most width / 16 loads of digests a bucket, one after the other, and one load of a key for each digest that is equal.
+#pragma once
+#include "bucket.cuh"
+
+namespace forerun::table {
+
+FORERUN_DEVICE u64 slot_by_thread(const TableState& t, u64 bucket, const Place& place, u64 key) {
+    for (u32 turn = 0; turn < t.width; turn += chunk_slots) {
+        const u64 first = bucket * t.width + ((place.start + turn) & (t.width - 1));
+        const Bytes16 chunk = load_digests(t, first);
+        for (u32 left = match_16(chunk, place.digest); left != 0; left &= left - 1) {
+            const u64 slot = first + lowest(left);
+            if (load_relaxed(key_at(t, slot)) == key) return slot;
+        }
+        if (empty_in(chunk) != 0) break;
+    }
+    return no_slot;
+}
+
+FORERUN_DEVICE void give_slot(const TableOp& op, u64 i, u64 slot) {
+    const bool found = slot != no_slot;
+    if (op.pointers_out != 0) store_global(at<u64>(op.pointers_out) + i, found ? row_address(op.table, slot) : 0);
+    if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + i, slot);
+    if (op.status_out != 0) store_global(at<u8>(op.status_out) + i, u8(found ? status_found : status_absent));
+}
+
+FORERUN_DEVICE void find_by_thread(const TableOp& op) {
+    const TableState& t = op.table;
+    const u64 step = u64(blocks_in_grid()) * threads_in_block();
+    for (u64 i = thread_in_grid(); i < op.count; i += step) {
+        const u64 key = load_once(at<u64>(op.keys) + i);
+        const Place place = place_of(t, key);
+        u64 slot = slot_by_thread(t, place.home, place, key);
+        if (slot == no_slot && has_spilled(t, place)) slot = slot_by_thread(t, place.spill, place, key);
+        give_slot(op, i, slot);
+    }
+}
+
+}  // namespace forerun::table

@@ -1,0 +1,283 @@
+// Finding by tiles: a tile of lanes a key, four keys on their way a tile, and one aligned request a probe.
+//
+//   a warp, width 128:   tile 0: keys 0 4 8 12    tile 1: keys 1 5 9 13    tile 2: ...    tile 3: ...
+//
+//   round 0   home, the sector in which the search begins (narrow), or the row (wide)
+//   round 1   home, the rest of the row (narrow)           of the keys that are not found and met no empty slot
+//   round 2   spill, the row                               of those whose home has spilled
+//
+//   in each: digests of all four ─ keys behind equal digests of all four ─ compare
+//
+// Whether narrow is better follows from how full the table is, which the kernel reads from the table itself. A miss
+// reads a key only where a digest of 254 values is the same by chance.
+//
+// Rows: each lane copies 16 bytes of each of the tile's four rows at a time, by cp.async, the next 64 bytes while the
+// last are stored. A row counts only if its bucket's word has not changed since before the digests were read.
+#pragma once
+#include "../include/async.cuh"
+#include "write.cuh"
+
+namespace forerun::table {
+
+// Requests of 32 bytes for as long as most searches end in their first sector: up to 5/8 full.
+FORERUN_DEVICE bool is_narrow(const TableOp& op) {
+    if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
+    return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 5;
+}
+
+template <u32 WIDTH, bool ROWS> class Finder {
+  public:
+    static constexpr u32 lanes = WIDTH / 16;
+    static constexpr u32 tiles_a_warp = warp_lanes / lanes;
+    static constexpr u32 in_flight = ROWS && lanes == 1 ? 1 : 4;  // keys a tile; a lane alone has 32 tiles beside it
+
+    FORERUN_DEVICE explicit Finder(const TableOp& op) : op(op), t(op.table), narrow(WIDTH > sector_slots && tile.from(u32(is_narrow(op)), 0) != 0) {}
+
+    FORERUN_DEVICE void run() {
+        constexpr u32 group = tiles_a_warp * in_flight;
+        for (u64 first = warp_in_grid() * group; first < op.count; first += warps_in_grid() * group) {
+            begin(first + tile.first / lanes);
+            search();
+            if constexpr (ROWS) {
+                copy_rows();
+                give_scores();
+                if (checks()) check_rows();
+            }
+            finish();
+        }
+    }
+
+  private:
+    const TableOp& op;
+    const TableState& t;
+    const Tile<lanes> tile;
+    const bool narrow;  // the same for all lanes of the tile, whatever writers do to the count meanwhile
+
+    // The keys on their way; bit k of a mask is key k.
+    u64 base = 0;              // number of key 0; the others are tiles_a_warp apart
+    u64 key[in_flight];
+    u64 bucket[in_flight];     // at which the search is: its home, at last its spill
+    u32 mark[in_flight];       // the digest, and behind its 8 bits the slot at which the search begins
+    u64 slot[in_flight];       // where it was found
+    u32 word[in_flight];       // of its home; at last of the bucket where it was found
+    u32 there = 0, pending = 0;
+
+    FORERUN_DEVICE u64 number(u32 k) const { return base + k * tiles_a_warp; }
+    FORERUN_DEVICE static bool has(u32 mask, u32 k) { return (mask >> k & 1) != 0; }
+    FORERUN_DEVICE bool checks() const { return ROWS && op.beside_writers != 0; }
+
+    FORERUN_DEVICE void begin(u64 first) {
+        base = first;
+        there = 0;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            key[k] = 0;
+            slot[k] = no_slot;
+            if (number(k) < op.count) {
+                key[k] = load_once(at<u64>(op.keys) + number(k));
+                there |= 1u << k;
+            }
+        }
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            const Place place = place_of(t, key[k]);
+            bucket[k] = place.home;
+            mark[k] = place.digest | place.start << 8;
+        }
+        pending = there;
+    }
+
+    FORERUN_DEVICE void search() {
+        if (checks()) {
+            read_words(pending);
+            fence();
+        }
+        u32 open = pending;  // met no empty slot so far
+        for (u32 round = narrow ? 0 : 1; round < 3 && pending != 0; ++round) {
+            u32 keys = pending;
+            if (round == 1) keys &= open;
+            if (round == 2) {
+                if (t.candidates == 1) return;
+                read_words(keys);
+                keys &= spilled();
+                to_spill(keys);
+                if (checks()) {
+                    read_words(keys);
+                    fence();
+                }
+            }
+            if (keys != 0) open &= probe(keys, round);
+        }
+    }
+
+    FORERUN_DEVICE void read_words(u32 keys) {
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (has(keys, k)) word[k] = load_relaxed(word_at(t, bucket[k]));
+        }
+    }
+    FORERUN_DEVICE void to_spill(u32 keys) {
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (has(keys, k)) bucket[k] = place_of(t, key[k]).spill;
+        }
+    }
+    FORERUN_DEVICE u32 spilled() const {
+        u32 keys = 0;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) keys |= u32(has(pending, k) && (word[k] & word_spilled) != 0) << k;
+        return tile.from(keys, 0);  // each lane has read the words by itself
+    }
+
+    FORERUN_DEVICE u64 first_slot(u32 k) const { return bucket[k] * WIDTH + tile.rank * chunk_slots; }
+    FORERUN_DEVICE bool takes_part(u32 keys, u32 k, u32 round) const {
+        if (!has(keys, k)) return false;
+        if (!narrow || round == 2) return true;
+        return (tile.rank * chunk_slots / sector_slots == (mark[k] >> 8) / sector_slots) == (round == 0);
+    }
+
+    // Which of the keys met no empty slot.
+    FORERUN_DEVICE u32 probe(u32 keys, u32 round) {
+        Bytes16 chunk[in_flight];
+        u32 same[in_flight];
+        u64 candidate[in_flight];
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            // Where nothing is loaded the chunk is full, of a digest that no key has.
+            chunk[k] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+            if (takes_part(keys, k, round)) chunk[k] = load_digests(t, first_slot(k));
+        }
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            same[k] = match_16(chunk[k], (mark[k] & 0xff));
+            candidate[k] = 0;
+            if (same[k] != 0) candidate[k] = load_relaxed(key_at(t, first_slot(k) + lowest(same[k])));
+        }
+        u32 open = 0;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            u64 found = no_slot;
+            while (same[k] != 0 && found == no_slot) {
+                if (candidate[k] == key[k]) found = first_slot(k) + lowest(same[k]);
+                same[k] &= same[k] - 1;
+                if (same[k] != 0 && found == no_slot) candidate[k] = load_relaxed(key_at(t, first_slot(k) + lowest(same[k])));
+            }
+            const u32 who = tile.vote(found != no_slot);
+            if (who != 0) {
+                slot[k] = tile.from(found, lowest(who));
+                pending &= ~(1u << k);
+            }
+            open |= u32(tile.vote(empty_in(chunk[k]) != 0) == 0) << k;
+        }
+        return open;
+    }
+
+    // Rows of what was found. A cell of shared memory holds 16 bytes of a lane's own, so no lane waits for another.
+    FORERUN_DEVICE void copy_rows() {
+        if (op.rows_out == 0) return;
+        const u64 bits = op.rows_out | t.rows | t.rows_host | t.row_stride_bytes | t.row_bytes;
+        if (unit_of(bits) != 16) {
+#pragma unroll
+            for (u32 k = 0; k < in_flight; ++k) {
+                if (slot[k] != no_slot) copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
+            }
+            return;
+        }
+        const u32 units = u32(t.row_bytes / 16);
+        u32 turn = 0;
+        for (u32 first = 0; first < units; first += lanes, ++turn) {
+            ask(first + tile.rank, units, turn % 2);
+            if (turn != 0) {
+                copy_async_wait<1>();
+                give(first - lanes + tile.rank, units, (turn - 1) % 2);
+            }
+        }
+        copy_async_wait<0>();
+        if (turn != 0) give((turn - 1) * lanes + tile.rank, units, (turn - 1) % 2);
+    }
+
+    FORERUN_DEVICE Bytes16* cell(u32 half, u32 k) const {
+        return reinterpret_cast<Bytes16*>(dynamic_shared()) + (half * in_flight + k) * threads_in_block() + thread_in_block();
+    }
+    FORERUN_DEVICE u64 row_out(u32 k) const { return op.rows_out + number(k) * t.row_bytes; }
+    FORERUN_DEVICE void ask(u32 unit, u32 units, u32 half) const {
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (slot[k] != no_slot && unit < units) copy_async<16>(cell(half, k), at<Bytes16>(row_address(t, slot[k])) + unit);
+        }
+        copy_async_commit();
+    }
+    FORERUN_DEVICE void give(u32 unit, u32 units, u32 half) const {
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (slot[k] != no_slot && unit < units) store_streaming(at<Bytes16>(row_out(k)) + unit, load(cell(half, k)));
+        }
+    }
+
+    // What was copied while a writer was at its bucket is copied again under the bucket's lock.
+    FORERUN_DEVICE void check_rows() {
+        fence();
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            bool moved = false;
+            if (slot[k] != no_slot) {
+                const u32 now = load_relaxed(word_at(t, slot[k] / WIDTH));
+                moved = (word[k] & word_locked) != 0 || (now | word_spilled) != (word[k] | word_spilled);
+            }
+            if (tile.vote(moved) != 0) find_again(k);
+        }
+    }
+    FORERUN_DEVICE void find_again(u32 k) {
+        const Place place = place_of(t, key[k]);
+        if (tile.rank == 0) lock_candidates(t, place);
+        tile.sync();
+        const u32 from = tile.rank * chunk_slots;
+        slot[k] = slot_in<WIDTH>(t, tile, place.home, load_digests(t, place.home * WIDTH + from), place.digest, key[k]);
+        if (slot[k] == no_slot && has_spilled(t, place)) {
+            slot[k] = slot_in<WIDTH>(t, tile, place.spill, load_digests(t, place.spill * WIDTH + from), place.digest, key[k]);
+        }
+        if (slot[k] != no_slot && op.rows_out != 0) copy_row(tile, row_out(k), row_address(t, slot[k]), t.row_bytes);
+        if (slot[k] != no_slot && op.scores_out != 0 && tile.rank == 0) {
+            store_global(at<u64>(op.scores_out) + number(k), load_score(t, slot[k]));
+        }
+        tile.sync();
+        if (tile.rank == 0) unlock_unchanged(t, place);
+    }
+
+    FORERUN_DEVICE void give_scores() {
+        if (op.scores_out == 0 || tile.rank != 0) return;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (slot[k] != no_slot) store_global(at<u64>(op.scores_out) + number(k), load_score(t, slot[k]));
+        }
+    }
+
+    FORERUN_DEVICE void finish() {
+        if (tile.rank != 0) return;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (!has(there, k)) continue;
+            const bool found = slot[k] != no_slot;
+            if (op.pointers_out != 0) store_global(at<u64>(op.pointers_out) + number(k), found ? row_address(t, slot[k]) : 0);
+            if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + number(k), slot[k]);
+            if (op.status_out != 0) store_global(at<u8>(op.status_out) + number(k), u8(found ? status_found : status_absent));
+        }
+        if (op.out_count != 0) give_missed();
+    }
+    FORERUN_DEVICE void give_missed() {
+        u32 missed = 0;
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) missed += u32(has(there, k) && slot[k] == no_slot);
+        if (missed == 0) return;
+        u64 to = atomic_add(at<u64>(op.out_count), u64(missed));
+#pragma unroll
+        for (u32 k = 0; k < in_flight; ++k) {
+            if (!has(there, k) || slot[k] != no_slot) continue;
+            if (op.out_keys != 0) store_global(at<u64>(op.out_keys) + to, key[k]);
+            if (op.out_places != 0) store_global(at<u64>(op.out_places) + to, number(k));
+            ++to;
+        }
+    }
+};
+
+}  // namespace forerun::table

@@ -1,0 +1,95 @@
+// Where a key's entry can be, computed from the key alone.
+//
+//   h = mix(key)
+//
+//   one candidate    home = h * buckets >> 64
+//   two              half = buckets / 2:   a = h * half >> 64        b = half + (h * phi mod 2^64) * half >> 64
+//                    bit 8 of h says which of them is home; the other is spill
+//   digest           bits 0-7 of h, but never 0 (empty) nor 1 (reclaimed)
+//   start            bits 9-10 of h: the sector of 32 slots in which the search of a row begins
+//
+//   a row of 128 digests, start 2:   | sector 0 | sector 1 | sector 2 | sector 3 |
+//                      searched as        3rd        4th        1st        2nd
+//
+// A slot that was ever used is never empty again, it is reclaimed; and an entry takes the first slot, in its search
+// order, that is free. So a search may end at the first empty slot.
+#pragma once
+#include "../include/atomic.cuh"
+#include "../include/lane.cuh"
+#include "../include/memory.cuh"
+#include "../include/number.cuh"
+#include "../include/table_params.cuh"
+
+namespace forerun::table {
+
+constexpr u32 digest_empty = 0;
+constexpr u32 digest_reclaimed = 1;
+constexpr u32 chunk_slots = 16;   // what one load of digests brings
+constexpr u32 sector_slots = 32;  // what one request brings at least
+constexpr u64 no_slot = ~0ull;
+
+struct Place {
+    u64 home, spill;  // buckets; the same where there is one candidate
+    u32 digest;
+    u32 start;        // slot
+};
+
+FORERUN_DEVICE u64 mix(u64 key) {  // the finaliser of MurmurHash3
+    key ^= key >> 33;
+    key *= 0xff51afd7ed558ccdull;
+    key ^= key >> 33;
+    key *= 0xc4ceb9fe1a85ec53ull;
+    return key ^ key >> 33;
+}
+
+FORERUN_DEVICE Place place_of(const TableState& t, u64 key) {
+    const u64 h = mix(key);
+    const u32 low = u32(h) & 0xff;
+    Place place;
+    place.digest = low <= digest_reclaimed ? low + 128 : low;
+    place.start = u32(h >> 9) * sector_slots & (t.width - 1) & ~(sector_slots - 1);
+    if (t.candidates == 1) {
+        place.home = place.spill = high_product(h, t.buckets);
+    } else {
+        const u64 half = t.buckets / 2;
+        const u64 a = high_product(h, half);
+        const u64 b = half + high_product(h * 0x9e3779b97f4a7c15ull, half);
+        const bool swap = (h >> 8 & 1) != 0;
+        place.home = swap ? b : a;
+        place.spill = swap ? a : b;
+    }
+    return place;
+}
+
+FORERUN_DEVICE u64 row_address(const TableState& t, u64 slot) {
+    return slot < t.rows_split ? t.rows + slot * t.row_stride_bytes : t.rows_host + (slot - t.rows_split) * t.row_stride_bytes;
+}
+FORERUN_DEVICE u8* digest_at(const TableState& t, u64 slot) { return at<u8>(t.digests) + slot; }
+FORERUN_DEVICE u64* key_at(const TableState& t, u64 slot) { return at<u64>(t.keys) + slot; }
+FORERUN_DEVICE u32* word_at(const TableState& t, u64 bucket) { return at<u32>(t.words) + bucket; }
+FORERUN_DEVICE TableControl* control_of(const TableState& t) { return at<TableControl>(t.control); }
+
+// The word and the bit of a slot's pin.
+FORERUN_DEVICE u32* pin_at(const TableState& t, u64 slot) {
+    return at<u32>(t.pins) + (t.width < 32 ? slot / t.width : slot / 32);
+}
+FORERUN_DEVICE u32 pin_bit(const TableState& t, u64 slot) { return 1u << (t.width < 32 ? slot % t.width : slot % 32); }
+
+FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
+    return load_relaxed(reinterpret_cast<const Bytes16*>(digest_at(t, slot)));
+}
+
+// Bit b: byte b of the word is `digest`. The sum carries into no neighbour, so it is exact.
+FORERUN_DEVICE u32 match_4(u32 word, u32 digest) {
+    const u32 x = word ^ digest * 0x01010101u;
+    const u32 zero = ~(((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x | 0x7f7f7f7fu);
+    return (zero >> 7) * 0x10204080u >> 28;
+}
+// Bit b: slot b of the chunk has that digest.
+FORERUN_DEVICE u32 match_16(const Bytes16& chunk, u32 digest) {
+    return match_4(chunk.x, digest) | match_4(chunk.y, digest) << 4 | match_4(chunk.z, digest) << 8 | match_4(chunk.w, digest) << 12;
+}
+FORERUN_DEVICE u32 empty_in(const Bytes16& chunk) { return match_16(chunk, digest_empty); }
+FORERUN_DEVICE u32 free_in(const Bytes16& chunk) { return match_16(chunk, digest_empty) | match_16(chunk, digest_reclaimed); }
+
+}  // namespace forerun::table

@@ -1,0 +1,48 @@
+// Scores by the table's policy. src/table/score.rs is the same in Rust.
+#pragma once
+#include "layout.cuh"
+
+namespace forerun::table {
+
+constexpr u64 low_32 = 0xffffffffull;
+
+// What the table's width of scores can hold: more stays at the most.
+FORERUN_DEVICE u64 score_held(const TableState& t, u64 score) { return t.score_bytes == 4 && score > low_32 ? low_32 : score; }
+
+FORERUN_DEVICE u64 load_score(const TableState& t, u64 slot) {
+    return t.score_bytes == 4 ? load_relaxed(at<u32>(t.scores) + slot) : load_relaxed(at<u64>(t.scores) + slot);
+}
+FORERUN_DEVICE void store_score(const TableState& t, u64 slot, u64 score) {
+    if (t.score_bytes == 4) {
+        store_relaxed(at<u32>(t.scores) + slot, u32(score_held(t, score)));
+    } else {
+        store_relaxed(at<u64>(t.scores) + slot, score);
+    }
+}
+
+FORERUN_DEVICE u64 score_given(const TableOp& op, u64 i, u64 otherwise) {
+    return op.scores_in == 0 ? otherwise : load_global(at<u64>(op.scores_in) + i);
+}
+
+// Of an entry that begins with key i (`before` is 0), or that key i meets.
+FORERUN_DEVICE u64 score_of(const TableOp& op, u64 i, bool found, u64 before) {
+    const u32 policy = (op.actions & score_as_given) != 0 ? u32(policy_custom) : op.table.policy;
+    const u64 epoch = op.epoch << 32;
+    u64 score = 0;
+    if (policy == policy_lru) {
+        score = time_ns();
+    } else if (policy == policy_lfu) {
+        const u64 add = score_given(op, i, 1);
+        score = before + add < before ? ~0ull : before + add;
+    } else if (policy == policy_epoch_lru) {
+        score = epoch | (time_ns() >> 20 & low_32);
+    } else if (policy == policy_epoch_lfu) {
+        const u64 add = score_given(op, i, 1), low = before & low_32;
+        score = epoch | (add > low_32 - low ? low_32 : low + add);
+    } else {
+        score = score_given(op, i, found ? before : 0);
+    }
+    return score_held(op.table, score);
+}
+
+}  // namespace forerun::table

@@ -1,0 +1,206 @@
+//! What a table's kernels run on: a device's memory, and launches in their order.
+//!
+//! ```text
+//!   DeviceTable ── Backend ─┬─ OnGpu     a device and a stream of it
+//!                           └─ in tests  the shim, in a process of its own
+//! ```
+
+use super::error::TableError;
+use super::params::TableOp;
+use crate::driver::{DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream};
+use crate::{Gpu, GpuError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// In the device's memory.
+    OnDevice,
+    /// In the host's, pinned, where the device can reach it.
+    OnHost,
+}
+
+/// A launch, by the kernel's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableLaunch {
+    /// As `kernels/table.list` has it.
+    pub kernel: &'static str,
+    /// Blocks of the grid.
+    pub blocks: u32,
+    /// Threads a block.
+    pub threads: u32,
+    /// Dynamic shared memory a block.
+    pub shared_bytes: u32,
+}
+
+/// Runs the kernels of a table. Calls take effect in their order; `read` waits for what came before.
+///
+/// Addresses are the device's. Who implements it promises that an allocation stays where it is until it is freed, and that
+/// a launch runs the kernel of that name.
+pub trait Backend: Send {
+    /// Memory for so many bytes (at least 1), aligned to 256.
+    ///
+    /// # Errors
+    /// No room.
+    fn allocate(&self, bytes: u64, lies: Lies) -> Result<u64, TableError>;
+    /// Gives it back.
+    fn free(&self, address: u64);
+    /// Sets bytes to zero.
+    ///
+    /// # Errors
+    /// The device's.
+    fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError>;
+    /// Copies to the device.
+    ///
+    /// # Errors
+    /// The device's.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError>;
+    /// Copies from the device.
+    ///
+    /// # Errors
+    /// The device's.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError>;
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// The device's.
+    fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError>;
+    /// How many blocks of a kernel are of use at a time.
+    fn blocks_max(&self) -> u32;
+    /// The device, where there is one.
+    fn gpu(&self) -> Option<&Gpu>;
+}
+
+enum Held {
+    Device(DeviceBuffer),
+    Pinned(PinnedBuffer),
+}
+
+impl Held {
+    fn len(&self) -> u64 {
+        match self {
+            Held::Device(buffer) => buffer.len() as u64,
+            Held::Pinned(buffer) => buffer.len() as u64,
+        }
+    }
+}
+
+/// A device, and a stream of its own for the calls that wait.
+pub(crate) struct OnGpu {
+    stream: Stream,
+    /// By their addresses on the device.
+    held: Mutex<BTreeMap<u64, Held>>,
+}
+
+impl OnGpu {
+    pub(crate) fn new(gpu: &Gpu) -> Result<OnGpu, GpuError> {
+        Ok(OnGpu {
+            stream: Stream::new(gpu)?,
+            held: Mutex::default(),
+        })
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Held>> {
+        // A panic elsewhere leaves the map as good as it was.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `work` with the allocation that a range of the device's addresses lies in.
+    fn within<T>(
+        &self,
+        address: u64,
+        bytes: u64,
+        work: impl FnOnce(&mut Held, u64) -> Result<T, GpuError>,
+    ) -> Result<T, TableError> {
+        self.stream.synchronize()?;
+        let mut held = self.held();
+        let found = held.range_mut(..=address).next_back();
+        let outside = GpuError::OutOfBounds {
+            offset: address,
+            len: bytes,
+            buffer_len: found.as_ref().map_or(0, |(_, held)| held.len()),
+        };
+        match found {
+            Some((start, held)) if held.len() >= (address - start).saturating_add(bytes) => {
+                Ok(work(held, address - start)?)
+            }
+            _ => Err(outside.into()),
+        }
+    }
+}
+
+impl Backend for OnGpu {
+    fn allocate(&self, bytes: u64, lies: Lies) -> Result<u64, TableError> {
+        let gpu = self.stream.gpu();
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (address, held) = match lies {
+            Lies::OnDevice => {
+                let buffer = DeviceBuffer::new(gpu, len)?;
+                (buffer.address(), Held::Device(buffer))
+            }
+            Lies::OnHost => {
+                let buffer = PinnedBuffer::new(gpu, len)?;
+                (buffer.device_address(), Held::Pinned(buffer))
+            }
+        };
+        self.held().insert(address, held);
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) {
+        self.held().remove(&address);
+    }
+
+    fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError> {
+        self.within(address, bytes, |held, offset| match held {
+            Held::Device(buffer) if offset == 0 && bytes == buffer.len() as u64 => buffer.fill(0),
+            Held::Device(buffer) => buffer.write(offset, &vec![0; bytes as usize]),
+            Held::Pinned(buffer) => {
+                buffer.as_mut_slice()[offset as usize..][..bytes as usize].fill(0);
+                Ok(())
+            }
+        })
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError> {
+        self.within(address, bytes.len() as u64, |held, offset| match held {
+            Held::Device(buffer) => buffer.write(offset, bytes),
+            Held::Pinned(buffer) => {
+                buffer.as_mut_slice()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+        })
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError> {
+        self.within(address, bytes.len() as u64, |held, offset| match held {
+            Held::Device(buffer) => buffer.read(offset, bytes),
+            Held::Pinned(buffer) => {
+                bytes.copy_from_slice(&buffer.as_slice()[offset as usize..][..bytes.len()]);
+                Ok(())
+            }
+        })
+    }
+
+    fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError> {
+        let kernel = self.stream.gpu().kernels()?.kernel(launch.kernel)?;
+        let grid = Launch {
+            blocks: launch.blocks,
+            threads: launch.threads,
+            shared_bytes: launch.shared_bytes,
+        };
+        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its addresses come from
+        // `allocate`, whose memory is freed only when the stream has been waited for (cuMemFree does), and each array is
+        // as long as the count says: `DeviceTable` lays them out.
+        Ok(unsafe { kernel.launch(&self.stream, grid, op) }?)
+    }
+
+    fn blocks_max(&self) -> u32 {
+        self.stream.gpu().info().multiprocessors * 16
+    }
+
+    fn gpu(&self) -> Option<&Gpu> {
+        Some(self.stream.gpu())
+    }
+}

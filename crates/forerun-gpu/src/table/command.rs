@@ -1,0 +1,250 @@
+//! Operations on memory of the device, prepared once and put on streams as often as wanted.
+//!
+//! ```text
+//!   table.command(operation, &device batch)   ->   TableCommand: put on a stream, or captured in a graph
+//! ```
+//!
+//! A launch is one call of the driver; it allocates nothing and waits for nothing. Which way a lookup goes by how full
+//! the table is, the kernel finds out itself, at each replay anew.
+
+use super::batch::{Lookup, Operation};
+use super::error::TableError;
+use super::gpu_table::GpuTable;
+use super::kernel;
+use super::params::{EVICTED_OUT, TableOp};
+use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
+use crate::{Gpu, GpuError};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A batch in a device's memory: each array in a buffer of its own, from its first byte on, u64 unless said otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceBatch<'a> {
+    /// Keys in it.
+    pub count: u64,
+    /// The keys.
+    pub keys: &'a DeviceBuffer,
+    /// Rows that come in, one behind the other.
+    pub rows: Option<&'a DeviceBuffer>,
+    /// Scores that come in.
+    pub scores: Option<&'a DeviceBuffer>,
+    /// Bytes: flags that come in.
+    pub flags: Option<&'a DeviceBuffer>,
+    /// Of the epoch policies.
+    pub epoch: u64,
+    /// Rows that go out.
+    pub rows_out: Option<&'a DeviceBuffer>,
+    /// Scores that go out.
+    pub scores_out: Option<&'a DeviceBuffer>,
+    /// Slots that go out, `u64::MAX` for keys that have none.
+    pub slots_out: Option<&'a DeviceBuffer>,
+    /// Addresses of rows, 0 for keys that are not there.
+    pub pointers_out: Option<&'a DeviceBuffer>,
+    /// Bytes: what became of each key, as [`Status`](super::Status) is numbered.
+    pub status_out: Option<&'a DeviceBuffer>,
+    /// What is given away.
+    pub given: Option<Given<'a>>,
+}
+
+/// Room for what is given away: evicted entries and refused newcomers, or missed keys; an entry a key of the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// One u64, to which their number is added: set it to zero before.
+    pub count: &'a DeviceBuffer,
+    /// Their keys.
+    pub keys: &'a DeviceBuffer,
+    /// Their rows (not of missed keys).
+    pub rows: Option<&'a DeviceBuffer>,
+    /// Their scores (not of missed keys).
+    pub scores: Option<&'a DeviceBuffer>,
+    /// Their places in the batch.
+    pub places: Option<&'a DeviceBuffer>,
+}
+
+impl<'a> DeviceBatch<'a> {
+    /// So many keys, and nothing that comes or goes with them.
+    pub fn of(keys: &'a DeviceBuffer, count: u64) -> DeviceBatch<'a> {
+        DeviceBatch {
+            count,
+            keys,
+            rows: None,
+            scores: None,
+            flags: None,
+            epoch: 0,
+            rows_out: None,
+            scores_out: None,
+            slots_out: None,
+            pointers_out: None,
+            status_out: None,
+            given: None,
+        }
+    }
+}
+
+/// An operation that a stream can run.
+pub struct TableCommand<'a> {
+    gpu: Gpu,
+    kernel: Kernel,
+    launch: Launch,
+    op: TableOp,
+    _memory: PhantomData<&'a ()>,
+}
+
+impl fmt::Debug for TableCommand<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableCommand")
+            .field("launch", &self.launch)
+            .field("op", &self.op)
+            .finish()
+    }
+}
+
+impl GpuTable {
+    /// Prepares an operation that changes entries.
+    ///
+    /// The table is borrowed for as long as the command is there, and its own operations may be used meanwhile only where
+    /// `docs/gpu-table.md` lets them run beside it.
+    ///
+    /// # Errors
+    /// [`GpuError::NoDevice`] for a table that is not on a GPU; buffers that are missing, too short or on another device;
+    /// the driver's.
+    pub fn command<'a>(
+        &'a self,
+        operation: Operation,
+        batch: &DeviceBatch<'a>,
+    ) -> Result<TableCommand<'a>, TableError> {
+        let has = (
+            batch.rows.is_some(),
+            batch.scores.is_some(),
+            batch.flags.is_some(),
+        );
+        operation.check(self.options().row_bytes, has.0, has.1, has.2)?;
+        if operation.actions() & EVICTED_OUT != 0 && batch.given.is_none() {
+            return Err(TableError::Missing {
+                operation: operation.name(),
+                what: "room for what is evicted",
+            });
+        }
+        let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
+        let op = TableOp {
+            actions: operation.actions(),
+            element: operation.element() as u32,
+            ..self.op_of(gpu, batch)?
+        };
+        let launch = kernel::write(self.state().width, batch.count, blocks_of(gpu));
+        prepared(gpu, launch, op)
+    }
+
+    /// Prepares a lookup. `beside_writers` says that operations that change entries may run at the same time: rows are
+    /// then read again where one was at them.
+    ///
+    /// # Errors
+    /// As [`GpuTable::command`]; the pipeline on buckets it is not made for.
+    pub fn lookup_command<'a>(
+        &'a self,
+        lookup: Lookup,
+        batch: &DeviceBatch<'a>,
+        beside_writers: bool,
+    ) -> Result<TableCommand<'a>, TableError> {
+        let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
+        let (width, most) = (self.state().width, blocks_of(gpu));
+        let (by_slots, way) = kernel::find_slots(lookup, width, batch.count, most)?;
+        let with_rows = batch.rows_out.is_some() || batch.scores_out.is_some();
+        let launch = match with_rows {
+            true => kernel::find_rows(width, batch.count, most),
+            false => by_slots,
+        };
+        if batch.given.is_some() && !with_rows && !launch.kernel.contains("slots") {
+            return Err(TableError::Missing {
+                operation: "find_missed",
+                what: "a lookup by tiles",
+            });
+        }
+        let op = TableOp {
+            lookup: way,
+            beside_writers: beside_writers.into(),
+            ..self.op_of(gpu, batch)?
+        };
+        prepared(gpu, launch, op)
+    }
+
+    fn op_of(&self, gpu: &Gpu, batch: &DeviceBatch<'_>) -> Result<TableOp, TableError> {
+        if batch.epoch >> 32 != 0 {
+            return Err(TableError::Epoch { epoch: batch.epoch });
+        }
+        let (n, row_bytes) = (batch.count, self.options().row_bytes);
+        let words = n.saturating_mul(8);
+        let rows = n.saturating_mul(row_bytes);
+        let at = |what, buffer: Option<&DeviceBuffer>, bytes: u64| -> Result<u64, TableError> {
+            let Some(buffer) = buffer else { return Ok(0) };
+            buffer.expect_bytes(bytes)?;
+            if !buffer.gpu().is(gpu) {
+                return Err(GpuError::OtherDevice {
+                    what,
+                    found: buffer.gpu().info().ordinal,
+                    expected: gpu.info().ordinal,
+                }
+                .into());
+            }
+            Ok(buffer.address())
+        };
+        let given = batch.given.as_ref();
+        Ok(TableOp {
+            table: *self.state(),
+            count: n,
+            keys: at("the keys", Some(batch.keys), words)?,
+            rows_in: at("the rows", batch.rows, rows)?,
+            scores_in: at("the scores", batch.scores, words)?,
+            flags: at("the flags", batch.flags, n)?,
+            epoch: batch.epoch,
+            rows_out: at("the room for rows", batch.rows_out, rows)?,
+            scores_out: at("the room for scores", batch.scores_out, words)?,
+            slots_out: at("the room for slots", batch.slots_out, words)?,
+            pointers_out: at("the room for pointers", batch.pointers_out, words)?,
+            status_out: at("the room for what became of keys", batch.status_out, n)?,
+            out_count: at("the count of what is given away", given.map(|g| g.count), 8)?,
+            out_keys: at("the room for keys", given.map(|g| g.keys), words)?,
+            out_rows: at("the room for rows", given.and_then(|g| g.rows), rows)?,
+            out_scores: at("the room for scores", given.and_then(|g| g.scores), words)?,
+            out_places: at("the room for places", given.and_then(|g| g.places), words)?,
+            ..TableOp::default()
+        })
+    }
+}
+
+fn blocks_of(gpu: &Gpu) -> u32 {
+    gpu.info().multiprocessors * 16
+}
+
+fn prepared<'a>(
+    gpu: &Gpu,
+    launch: super::backend::TableLaunch,
+    op: TableOp,
+) -> Result<TableCommand<'a>, TableError> {
+    Ok(TableCommand {
+        gpu: gpu.clone(),
+        kernel: gpu.kernels()?.kernel(launch.kernel)?,
+        launch: Launch {
+            blocks: launch.blocks,
+            threads: launch.threads,
+            shared_bytes: launch.shared_bytes,
+        },
+        op,
+        _memory: PhantomData,
+    })
+}
+
+impl sealed::Sealed for TableCommand<'_> {}
+
+impl Command for TableCommand<'_> {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    unsafe fn enqueue(&self, stream: &Stream) -> Result<(), GpuError> {
+        stream.expect(&self.gpu, "the table's operation")?;
+        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert; every array is at least as
+        // long as `op_of` has checked, and lives, like the table, for as long as the command is borrowed.
+        unsafe { self.kernel.launch(stream, self.launch, &self.op) }
+    }
+}

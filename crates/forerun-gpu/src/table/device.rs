@@ -1,0 +1,446 @@
+//! The table on a device: its arrays, and operations whose keys and answers are the host's.
+//!
+//! ```text
+//!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows of the host
+//!              one allocation, zeroed at first                       one           one, if there are any
+//!   staging    keys │ rows │ scores │ answers │ what is given away   one, made when first wanted, of bounded size
+//! ```
+//!
+//! A batch that staging does not hold goes in parts, one after the other.
+
+use super::backend::{Backend, Lies, TableLaunch};
+use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation, Status};
+use super::error::TableError;
+use super::kernel;
+use super::params::{EVICTED_OUT, SCAN_EXPORT, TableOp, TableState};
+use super::staging::{Given, Layout};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The most bytes of staging.
+const STAGING_BYTES: u64 = 64 << 20;
+
+/// Memory of a backend, freed when dropped.
+struct Memory {
+    backend: Arc<dyn Backend + Sync>,
+    address: u64,
+}
+
+impl Memory {
+    fn new(
+        backend: &Arc<dyn Backend + Sync>,
+        bytes: u64,
+        lies: Lies,
+    ) -> Result<Memory, TableError> {
+        let address = backend.allocate(bytes.max(1), lies)?;
+        Ok(Memory {
+            backend: backend.clone(),
+            address,
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.backend.free(self.address);
+    }
+}
+
+/// A table's arrays on a backend.
+pub(crate) struct DeviceTable {
+    backend: Arc<dyn Backend + Sync>,
+    state: TableState,
+    _arrays: [Memory; 3],
+    staging: Mutex<Option<(Memory, u64)>>,
+}
+
+/// Where the arrays of the first allocation begin, and its length.
+struct Arrays {
+    at: [u64; 6],
+    bytes: u64,
+}
+
+impl Arrays {
+    fn of(form: &TableState) -> Option<Arrays> {
+        let slots = form.buckets.checked_mul(form.width.into())?;
+        let pin_words = (u64::from(form.width) / 32).max(1);
+        let lengths = [
+            slots,
+            slots.checked_mul(8)?,
+            slots.checked_mul(form.score_bytes.into())?,
+            form.buckets.checked_mul(4)?,
+            form.buckets.checked_mul(pin_words * 4)?,
+            16,
+        ];
+        let mut layout = Layout::default();
+        let at = lengths.map(|bytes| layout.take(bytes));
+        Some(Arrays {
+            at,
+            bytes: layout.bytes,
+        })
+    }
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+impl DeviceTable {
+    /// Of that form, in which `rows_split` says how many slots' rows lie on the device; empty.
+    pub(crate) fn new(
+        backend: Arc<dyn Backend + Sync>,
+        form: TableState,
+    ) -> Result<DeviceTable, TableError> {
+        let slots = form.buckets * u64::from(form.width);
+        let arrays = Arrays::of(&form).ok_or(TableError::NoRoom {
+            bytes: u64::MAX,
+            what: "a table's arrays",
+        })?;
+        let first = Memory::new(&backend, arrays.bytes, Lies::OnDevice)?;
+        backend.zero(first.address, arrays.bytes)?;
+        let on_device = form.rows_split.min(slots);
+        let row_bytes = |rows: u64| rows.saturating_mul(form.row_stride_bytes);
+        let rows = Memory::new(&backend, row_bytes(on_device), Lies::OnDevice)?;
+        let host_lies = if on_device == slots {
+            Lies::OnDevice
+        } else {
+            Lies::OnHost
+        };
+        let rows_host = Memory::new(&backend, row_bytes(slots - on_device), host_lies)?;
+        let [digests, keys, scores, words, pins, control] = arrays.at.map(|at| first.address + at);
+        Ok(DeviceTable {
+            state: TableState {
+                digests,
+                keys,
+                scores,
+                words,
+                pins,
+                control,
+                rows: rows.address,
+                rows_host: rows_host.address,
+                rows_split: on_device,
+                ..form
+            },
+            backend,
+            _arrays: [first, rows, rows_host],
+            staging: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn state(&self) -> &TableState {
+        &self.state
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend + Sync> {
+        &self.backend
+    }
+
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.state.row_bytes
+    }
+
+    /// Keys that go at a time: so that all that may come along with them fits staging.
+    fn keys_a_part(&self) -> usize {
+        (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
+    }
+
+    /// Does `work` with so many bytes of staging.
+    fn staged<T>(
+        &self,
+        bytes: u64,
+        work: impl FnOnce(u64) -> Result<T, TableError>,
+    ) -> Result<T, TableError> {
+        // After a panic elsewhere the memory is as good as it was: each use lays it out anew.
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = match staging.take() {
+            Some((memory, held)) if held >= bytes => (memory, held),
+            smaller => {
+                drop(smaller);
+                let held = bytes.next_power_of_two().max(1 << 16);
+                (Memory::new(&self.backend, held, Lies::OnDevice)?, held)
+            }
+        };
+        let result = work(held.0.address);
+        *staging = Some(held);
+        result
+    }
+
+    pub(super) fn read_words(&self, address: u64, into: &mut [u64]) -> Result<(), TableError> {
+        let mut bytes = vec![0; size_of_val(into)];
+        self.backend.read(address, &mut bytes)?;
+        for (word, bytes) in into.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        Ok(())
+    }
+
+    /// Runs a kernel on keys: `launch` says which, and may set the op's remaining fields.
+    fn keyed(
+        &self,
+        batch: &Batch<'_>,
+        answers: &mut Answers<'_>,
+        rest: Option<&mut Entries>,
+        launch: &dyn Fn(u64, &mut TableOp) -> Result<TableLaunch, TableError>,
+    ) -> Result<(), TableError> {
+        let mut rest = rest;
+        let step = self.keys_a_part();
+        for first in (0..batch.keys.len()).step_by(step) {
+            let part = first..(first + step).min(batch.keys.len());
+            self.keyed_part(batch, part, answers, rest.as_deref_mut(), launch)?;
+        }
+        Ok(())
+    }
+
+    fn keyed_part(
+        &self,
+        batch: &Batch<'_>,
+        part: Range<usize>,
+        answers: &mut Answers<'_>,
+        rest: Option<&mut Entries>,
+        launch: &dyn Fn(u64, &mut TableOp) -> Result<TableLaunch, TableError>,
+    ) -> Result<(), TableError> {
+        let row_bytes = self.row_bytes();
+        let first = part.start;
+        let batch = batch.part(part.clone(), row_bytes as usize);
+        let n = batch.keys.len() as u64;
+        let mut layout = Layout::default();
+        let keys = layout.take(n * 8);
+        let rows_in = layout.take_if(batch.rows.is_some(), n * row_bytes);
+        let scores_in = layout.take_if(batch.scores.is_some(), n * 8);
+        let flags = layout.take_if(batch.flags.is_some(), n);
+        let rows_out = layout.take_if(answers.rows.is_some(), n * row_bytes);
+        let scores_out = layout.take_if(answers.scores.is_some(), n * 8);
+        let slots_out = layout.take_if(answers.slots.is_some(), n * 8);
+        let pointers_out = layout.take_if(answers.pointers.is_some(), n * 8);
+        let status_out = layout.take_if(answers.status.is_some(), n);
+        let given = Given::take(&mut layout, rest.is_some(), n, row_bytes);
+        self.staged(layout.bytes, |base| {
+            let backend = &self.backend;
+            let at = |place: Option<u64>| Layout::place(base, place);
+            let mut op = TableOp {
+                table: self.state,
+                count: n,
+                keys: base + keys,
+                rows_in: at(rows_in),
+                scores_in: at(scores_in),
+                flags: at(flags),
+                rows_out: at(rows_out),
+                scores_out: at(scores_out),
+                slots_out: at(slots_out),
+                pointers_out: at(pointers_out),
+                status_out: at(status_out),
+                epoch: batch.epoch,
+                ..TableOp::default()
+            };
+            given.enter(base, &mut op);
+            backend.write(op.keys, &bytes_of(batch.keys))?;
+            if let Some(rows) = batch.rows {
+                backend.write(op.rows_in, rows)?;
+            }
+            if let Some(scores) = batch.scores {
+                backend.write(op.scores_in, &bytes_of(scores))?;
+            }
+            if let Some(flags) = batch.flags {
+                backend.write(op.flags, flags)?;
+            }
+            // Of keys that are not there, these stay as they are.
+            let row_part = part.start * row_bytes as usize..part.end * row_bytes as usize;
+            if let Some(rows) = &answers.rows {
+                backend.write(op.rows_out, &rows[row_part.clone()])?;
+            }
+            if let Some(scores) = &answers.scores {
+                backend.write(op.scores_out, &bytes_of(&scores[part.clone()]))?;
+            }
+            if op.out_count != 0 {
+                backend.zero(op.out_count, 8)?;
+            }
+            let launch = launch(n, &mut op)?;
+            backend.launch(launch, &op)?;
+
+            if let Some(rows) = &mut answers.rows {
+                backend.read(op.rows_out, &mut rows[row_part])?;
+            }
+            if let Some(scores) = &mut answers.scores {
+                self.read_words(op.scores_out, &mut scores[part.clone()])?;
+            }
+            if let Some(slots) = &mut answers.slots {
+                self.read_words(op.slots_out, &mut slots[part.clone()])?;
+            }
+            if let Some(pointers) = &mut answers.pointers {
+                self.read_words(op.pointers_out, &mut pointers[part.clone()])?;
+            }
+            if let Some(status) = &mut answers.status {
+                let mut bytes = vec![0; n as usize];
+                backend.read(op.status_out, &mut bytes)?;
+                for (status, byte) in status[part.clone()].iter_mut().zip(bytes) {
+                    *status = Status::of(byte);
+                }
+            }
+            match rest {
+                Some(rest) => given.read(self, &op, n, first as u64, rest),
+                None => Ok(()),
+            }
+        })
+    }
+
+    pub(crate) fn find(
+        &self,
+        lookup: Lookup,
+        keys: &[u64],
+        answers: &mut Answers<'_>,
+        missed: Option<&mut Entries>,
+    ) -> Result<(), TableError> {
+        let width = self.state.width;
+        let most = self.backend.blocks_max();
+        let with_rows = answers.rows.is_some() || answers.scores.is_some();
+        let mut found = Entries::default();
+        let wants_missed = missed.is_some();
+        let rest = if wants_missed { Some(&mut found) } else { None };
+        self.keyed(&Batch::of(keys), answers, rest, &|n, op| {
+            op.beside_writers = 1;
+            // Keys and places alone are given away of what is missed.
+            (op.out_rows, op.out_scores) = (0, 0);
+            let (launch, way) = kernel::find_slots(lookup, width, n, most)?;
+            op.lookup = way;
+            Ok(match with_rows || wants_missed {
+                true if with_rows => kernel::find_rows(width, n, most),
+                true => kernel::find_slots(Lookup::ByLoad, width, n, most)?.0,
+                false => launch,
+            })
+        })?;
+        if let Some(missed) = missed {
+            missed.keys.append(&mut found.keys);
+            missed.places.append(&mut found.places);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(
+        &self,
+        operation: Operation,
+        batch: &Batch<'_>,
+        answers: &mut Answers<'_>,
+        rest: &mut Entries,
+    ) -> Result<(), TableError> {
+        let width = self.state.width;
+        let most = self.backend.blocks_max();
+        let gives = operation.actions() & EVICTED_OUT != 0;
+        self.keyed(batch, answers, gives.then_some(rest), &|n, op| {
+            op.actions = operation.actions();
+            op.element = operation.element() as u32;
+            Ok(kernel::write(width, n, most))
+        })
+    }
+
+    pub(crate) fn scan(
+        &self,
+        scan: u32,
+        slots: Range<u64>,
+        condition: &Condition,
+        out: &mut Entries,
+    ) -> Result<u64, TableError> {
+        let exports = scan == SCAN_EXPORT;
+        let step = if exports {
+            self.keys_a_part() as u64
+        } else {
+            u64::MAX
+        };
+        let mut met = 0;
+        let mut first = slots.start;
+        while first < slots.end {
+            let n = step.min(slots.end - first);
+            let mut layout = Layout::default();
+            let given = Given::take(
+                &mut layout,
+                true,
+                if exports { n } else { 0 },
+                self.row_bytes(),
+            );
+            met += self.staged(layout.bytes, |base| {
+                let mut op = TableOp {
+                    table: self.state,
+                    count: n,
+                    first_slot: first,
+                    score_least: *condition.scores.start(),
+                    score_most: *condition.scores.end(),
+                    key_mask: condition.key_mask,
+                    key_value: condition.key_value,
+                    scan,
+                    ..TableOp::default()
+                };
+                given.enter(base, &mut op);
+                self.backend.zero(op.out_count, 8)?;
+                let launch = kernel::scan(n, self.backend.blocks_max());
+                self.backend.launch(launch, &op)?;
+                if exports {
+                    let before = out.len();
+                    given.read(self, &op, n, 0, out)?;
+                    return Ok((out.len() - before) as u64);
+                }
+                let mut count = [0];
+                self.read_words(op.out_count, &mut count)?;
+                Ok(count[0])
+            })?;
+            first += n;
+        }
+        Ok(met)
+    }
+
+    pub(crate) fn clear(&self) -> Result<(), TableError> {
+        let op = TableOp {
+            table: self.state,
+            ..TableOp::default()
+        };
+        let launch = kernel::clear(self.state.buckets, self.backend.blocks_max());
+        self.backend.launch(launch, &op)
+    }
+
+    pub(crate) fn size(&self) -> Result<u64, TableError> {
+        let mut size = [0];
+        self.read_words(self.state.control, &mut size)?;
+        Ok(size[0])
+    }
+
+    pub(crate) fn row(&self, slot: u64) -> Result<Vec<u8>, TableError> {
+        let s = &self.state;
+        let address = match slot.checked_sub(s.rows_split) {
+            None => s.rows + slot * s.row_stride_bytes,
+            Some(beyond) => s.rows_host + beyond * s.row_stride_bytes,
+        };
+        let mut row = vec![0; s.row_bytes as usize];
+        self.backend.read(address, &mut row)?;
+        Ok(row)
+    }
+
+    /// Digests, keys, scores and pins, a slot each.
+    pub(crate) fn arrays(&self) -> Result<super::Image, TableError> {
+        let s = &self.state;
+        let slots = (s.buckets * u64::from(s.width)) as usize;
+        let mut digests = vec![0; slots];
+        self.backend.read(s.digests, &mut digests)?;
+        let mut keys = vec![0; slots];
+        self.read_words(s.keys, &mut keys)?;
+        let mut bytes = vec![0; slots * s.score_bytes as usize];
+        self.backend.read(s.scores, &mut bytes)?;
+        let scores = match s.score_bytes {
+            4 => bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| u32::from_ne_bytes(*b).into())
+                .collect(),
+            _ => bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| u64::from_ne_bytes(*b))
+                .collect(),
+        };
+        let bits = s.width.min(32) as usize;
+        let mut bytes = vec![0; slots / bits * 4];
+        self.backend.read(s.pins, &mut bytes)?;
+        let words = bytes.as_chunks().0.iter().map(|b| u32::from_ne_bytes(*b));
+        let pins = words.flat_map(|word| (0..bits).map(move |bit| word >> bit & 1 == 1));
+        Ok((digests, keys, scores, pins.collect()))
+    }
+}

@@ -1,0 +1,250 @@
+//! A table in a file: written on a GPU or on the processor, read on either. `docs/format.md` draws it.
+//!
+//! ```text
+//!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ 0 u64 │ crc32c of these
+//!   chunk    entries u32 > 0 │ keys │ scores │ rows │ crc32c of these          as many as there are
+//!   end      entries u32 = 0 │ all entries u64 │ crc32c of these
+//! ```
+//!
+//! Everything is little-endian. Widths, candidates and capacity are not in it: entries find their places anew.
+
+use super::batch::Entries;
+use super::error::TableError;
+use super::gpu_table::GpuTable;
+use super::options::Policy;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 4] = b"FRGT";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 32;
+/// The most bytes of a chunk that are written, and believed when read.
+const CHUNK_BYTES: u64 = 16 << 20;
+
+/// Entries of a chunk: at least one, however long the rows.
+fn entries_a_chunk(row_bytes: u64) -> u64 {
+    (CHUNK_BYTES / (16 + row_bytes)).max(1)
+}
+
+impl GpuTable {
+    /// Writes all entries to a file, in place of what was there. Pins are not kept. A file that could not be written
+    /// whole has no end, and is refused when it is read.
+    ///
+    /// # Errors
+    /// The system's; the device's.
+    pub fn save(&mut self, path: &Path) -> Result<(), TableError> {
+        let io = |source| TableError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::create(path).map_err(io)?;
+        let mut out = BufWriter::new(file);
+        let row_bytes = self.options().row_bytes;
+        let mut header = Vec::with_capacity(HEADER_BYTES);
+        header.extend_from_slice(MAGIC);
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        header.extend_from_slice(&row_bytes.to_le_bytes());
+        header.extend_from_slice(&(self.options().policy as u32).to_le_bytes());
+        header.extend_from_slice(&self.options().score_bytes.bytes().to_le_bytes());
+        header.extend_from_slice(&0u64.to_le_bytes());
+        write_checked(&mut out, &header).map_err(io)?;
+        let mut all = 0;
+        let step = entries_a_chunk(row_bytes) as usize;
+        self.for_each(|entries| {
+            for first in (0..entries.len()).step_by(step) {
+                let chunk = chunk_of(entries, first..(first + step).min(entries.len()), row_bytes);
+                write_checked(&mut out, &chunk).map_err(io)?;
+            }
+            all += entries.len() as u64;
+            Ok::<(), TableError>(())
+        })?;
+        let mut end = 0u32.to_le_bytes().to_vec();
+        end.extend_from_slice(&all.to_le_bytes());
+        write_checked(&mut out, &end).map_err(io)?;
+        let file = out.into_inner().map_err(|error| io(error.into_error()))?;
+        file.sync_all().map_err(io)
+    }
+
+    /// Puts the entries of a file in, with the scores they had; how many they were. Where there is no room for all of
+    /// them, those of greater scores stay.
+    ///
+    /// The file must be of a table with rows as long and the same policy.
+    ///
+    /// # Errors
+    /// A file that is no table's, is damaged or cut off (what came before stays put in); the system's; the device's.
+    pub fn load(&mut self, path: &Path) -> Result<u64, TableError> {
+        let file = File::open(path).map_err(|source| TableError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let mut reader = Reader {
+            path: path.to_owned(),
+            from: BufReader::new(file),
+            offset: 0,
+        };
+        let (row_bytes, policy) = reader.header()?;
+        let options = self.options();
+        if row_bytes != options.row_bytes || policy != Some(options.policy) {
+            let problem = format!(
+                "rows of {row_bytes} bytes, {policy:?}; this table has {} bytes, {:?}",
+                options.row_bytes, options.policy
+            );
+            return Err(reader.fault(0, problem));
+        }
+        let mut all = 0;
+        while let Some(entries) = reader.chunk(row_bytes, all)? {
+            all += entries.len() as u64;
+            self.restore(&entries)?;
+        }
+        Ok(all)
+    }
+}
+
+fn write_checked(out: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
+    out.write_all(bytes)?;
+    out.write_all(&crc32c::crc32c(bytes).to_le_bytes())
+}
+
+fn chunk_of(entries: &Entries, part: std::ops::Range<usize>, row_bytes: u64) -> Vec<u8> {
+    let mut chunk = (part.len() as u32).to_le_bytes().to_vec();
+    for words in [&entries.keys, &entries.scores] {
+        chunk.extend(
+            words[part.clone()]
+                .iter()
+                .flat_map(|word| word.to_le_bytes()),
+        );
+    }
+    let rows = part.start * row_bytes as usize..part.end * row_bytes as usize;
+    chunk.extend_from_slice(&entries.rows[rows]);
+    chunk
+}
+
+struct Reader<R> {
+    path: PathBuf,
+    from: R,
+    offset: u64,
+}
+
+fn le_u32(bytes: &[u8]) -> u32 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u32::from(*byte))
+}
+
+fn le_u64(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+impl<R: Read> Reader<R> {
+    fn fault(&self, offset: u64, problem: impl Into<String>) -> TableError {
+        TableError::File {
+            path: self.path.clone(),
+            offset,
+            problem: problem.into(),
+        }
+    }
+
+    /// The next bytes, behind those of `into`.
+    fn take(&mut self, into: &mut Vec<u8>, bytes: usize, what: &str) -> Result<(), TableError> {
+        let start = into.len();
+        into.resize(start + bytes, 0);
+        match self.from.read_exact(&mut into[start..]) {
+            Ok(()) => {
+                self.offset += bytes as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Err(self.fault(self.offset, format!("it ends in {what}")))
+            }
+            Err(source) => Err(TableError::Io {
+                path: self.path.clone(),
+                source,
+            }),
+        }
+    }
+
+    /// That what was read is what was written.
+    fn check(&mut self, bytes: &[u8], what: &str) -> Result<(), TableError> {
+        let start = self.offset - bytes.len() as u64;
+        let mut crc = Vec::new();
+        self.take(&mut crc, 4, what)?;
+        if le_u32(&crc) != crc32c::crc32c(bytes) {
+            return Err(self.fault(start, format!("the checksum of {what} differs")));
+        }
+        Ok(())
+    }
+
+    fn header(&mut self) -> Result<(u64, Option<Policy>), TableError> {
+        let mut header = Vec::new();
+        self.take(&mut header, HEADER_BYTES, "the header")?;
+        if &header[..4] != MAGIC {
+            return Err(self.fault(0, "this is no saved table"));
+        }
+        let version = le_u32(&header[4..8]);
+        if version != VERSION {
+            return Err(self.fault(
+                4,
+                format!("version {version}; this program reads {VERSION}"),
+            ));
+        }
+        self.check(&header, "the header")?;
+        Ok((le_u64(&header[8..16]), Policy::of(le_u32(&header[16..20]))))
+    }
+
+    /// The next entries; `None` at the end, which says that there are `so_far`.
+    fn chunk(&mut self, row_bytes: u64, so_far: u64) -> Result<Option<Entries>, TableError> {
+        let start = self.offset;
+        let mut chunk = Vec::new();
+        self.take(&mut chunk, 4, "a chunk's head")?;
+        let n = u64::from(le_u32(&chunk));
+        if n == 0 {
+            self.take(&mut chunk, 8, "the end")?;
+            self.check(&chunk, "the end")?;
+            let all = le_u64(&chunk[4..]);
+            if all != so_far {
+                let problem = format!("{so_far} entries were there, and the end speaks of {all}");
+                return Err(self.fault(start, problem));
+            }
+            return Ok(None);
+        }
+        // Nothing is believed that this program would not write: memory stays bounded.
+        if n > entries_a_chunk(row_bytes) {
+            return Err(self.fault(start, format!("a chunk of {n} entries is too long")));
+        }
+        self.take(&mut chunk, (n * (16 + row_bytes)) as usize, "a chunk")?;
+        self.check(&chunk, "a chunk")?;
+        let (keys, rest) = chunk[4..].split_at(n as usize * 8);
+        let (scores, rows) = rest.split_at(n as usize * 8);
+        let words = |bytes: &[u8]| bytes.chunks_exact(8).map(le_u64).collect();
+        Ok(Some(Entries {
+            keys: words(keys),
+            scores: words(scores),
+            rows: rows.to_vec(),
+            places: Vec::new(),
+        }))
+    }
+}
+
+/// Reads bytes as a saved table, for fuzzing: an error or entries, never a panic.
+#[doc(hidden)]
+pub fn fuzz_table_file(bytes: &[u8]) {
+    let mut reader = Reader {
+        path: PathBuf::from("bytes"),
+        from: bytes,
+        offset: 0,
+    };
+    // Longer rows than the bytes are, nothing can hold.
+    let Ok((row_bytes, _)) = reader.header() else {
+        return;
+    };
+    let row_bytes = row_bytes.min(bytes.len() as u64);
+    let mut all = 0;
+    while let Ok(Some(entries)) = reader.chunk(row_bytes, all) {
+        all += entries.len() as u64;
+    }
+}

@@ -1,0 +1,381 @@
+//! The table as its users see it: one set of operations, on a GPU or on the processor.
+
+use super::backend::{Backend, OnGpu};
+use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
+use super::cpu::CpuTable;
+use super::device::DeviceTable;
+use super::error::TableError;
+use super::options::{Candidates, TableOptions};
+use super::params::{SCAN_COUNT, SCAN_ERASE, SCAN_EXPORT, TableState};
+use crate::Gpu;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Slots that a walk over all entries looks at together.
+const WALK_SLOTS: u64 = 1 << 14;
+
+enum Engine {
+    Cpu(CpuTable),
+    Device(DeviceTable),
+}
+
+/// A hash table from u64 keys to rows of bytes. See the [module](crate::table) and `docs/gpu-table.md`.
+///
+/// These operations take slices of the host and return when they are done. Those of [`GpuTable::command`] take memory of
+/// the device and a stream, and wait for nothing.
+pub struct GpuTable {
+    options: TableOptions,
+    engine: Engine,
+}
+
+impl GpuTable {
+    /// On the first GPU, or on the processor where there is none.
+    ///
+    /// # Errors
+    /// Options that make no sense; no room; a GPU that is there and cannot be used.
+    pub fn open(options: TableOptions) -> Result<GpuTable, TableError> {
+        match Gpu::open(0) {
+            Ok(gpu) => GpuTable::on_gpu(&gpu, options),
+            Err(error) if error.is_absent() => GpuTable::on_cpu(options),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// On the processor.
+    ///
+    /// # Errors
+    /// Options that make no sense; no room.
+    pub fn on_cpu(options: TableOptions) -> Result<GpuTable, TableError> {
+        options.check()?;
+        let engine = Engine::Cpu(CpuTable::new(form_of(&options, options.capacity))?);
+        Ok(GpuTable { options, engine })
+    }
+
+    /// On a GPU.
+    ///
+    /// # Errors
+    /// Options that make no sense; no room; the driver's.
+    pub fn on_gpu(gpu: &Gpu, options: TableOptions) -> Result<GpuTable, TableError> {
+        let backend = OnGpu::new(gpu)?;
+        GpuTable::on(Arc::new(backend), options)
+    }
+
+    /// On whatever runs the kernels.
+    ///
+    /// # Errors
+    /// As [`GpuTable::on_gpu`].
+    #[doc(hidden)]
+    pub fn on(
+        backend: Arc<dyn Backend + Sync>,
+        options: TableOptions,
+    ) -> Result<GpuTable, TableError> {
+        options.check()?;
+        let form = form_of(&options, options.capacity);
+        let engine = Engine::Device(DeviceTable::new(backend, form)?);
+        Ok(GpuTable { options, engine })
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> &TableOptions {
+        &self.options
+    }
+
+    /// The GPU that it is on, if it is on one.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match &self.engine {
+            Engine::Cpu(_) => None,
+            Engine::Device(table) => table.backend().gpu(),
+        }
+    }
+
+    /// Where its arrays lie, as the kernels see it; on the processor, its form alone.
+    #[doc(hidden)]
+    pub fn state(&self) -> &TableState {
+        match &self.engine {
+            Engine::Cpu(table) => &table.form,
+            Engine::Device(table) => table.state(),
+        }
+    }
+
+    /// Slots.
+    pub fn capacity(&self) -> u64 {
+        self.state().buckets * u64::from(self.state().width)
+    }
+
+    /// Entries.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn size(&self) -> Result<u64, TableError> {
+        match &self.engine {
+            Engine::Cpu(table) => Ok(table.size),
+            Engine::Device(table) => table.size(),
+        }
+    }
+
+    /// Entries a slot, from 0 to 1.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn load_factor(&self) -> Result<f64, TableError> {
+        Ok(self.size()? as f64 / self.capacity() as f64)
+    }
+
+    /// Does one operation with each key of a batch, and answers by position. What the table does not keep is returned, if
+    /// the operation is [`Operation::InsertAndEvict`].
+    ///
+    /// # Errors
+    /// Arrays of other lengths than the keys call for, or missing ones; an epoch beyond 2^32 - 1; the device's.
+    pub fn apply(
+        &mut self,
+        operation: Operation,
+        batch: &Batch<'_>,
+        mut answers: Answers<'_>,
+    ) -> Result<Entries, TableError> {
+        batch.check(operation, self.options.row_bytes)?;
+        answers.check(batch.keys.len(), self.options.row_bytes)?;
+        let mut rest = Entries::default();
+        match &mut self.engine {
+            Engine::Cpu(table) => table.write(operation, batch, &mut answers, &mut rest),
+            Engine::Device(table) => table.write(operation, batch, &mut answers, &mut rest)?,
+        }
+        Ok(rest)
+    }
+
+    /// Looks keys up; what is asked for comes by position.
+    ///
+    /// # Errors
+    /// Arrays of other lengths than the keys call for; the pipeline on buckets it is not made for; the device's.
+    pub fn lookup(
+        &self,
+        lookup: Lookup,
+        keys: &[u64],
+        mut answers: Answers<'_>,
+    ) -> Result<(), TableError> {
+        answers.check(keys.len(), self.options.row_bytes)?;
+        match &self.engine {
+            Engine::Cpu(table) => {
+                if lookup == Lookup::Pipeline && table.form.width != 128 {
+                    return Err(TableError::Lookup {
+                        width: table.form.width,
+                    });
+                }
+                table.find(keys, &mut answers, None);
+                Ok(())
+            }
+            Engine::Device(table) => table.find(lookup, keys, &mut answers, None),
+        }
+    }
+
+    /// As [`GpuTable::find`], and the keys that are not there, with their places, in no order.
+    ///
+    /// # Errors
+    /// As [`GpuTable::lookup`].
+    pub fn find_missed(&self, keys: &[u64], rows: &mut [u8]) -> Result<Entries, TableError> {
+        let mut missed = Entries::default();
+        let mut answers = Answers {
+            rows: Some(rows),
+            ..Answers::default()
+        };
+        answers.check(keys.len(), self.options.row_bytes)?;
+        match &self.engine {
+            Engine::Cpu(table) => table.find(keys, &mut answers, Some(&mut missed)),
+            Engine::Device(table) => {
+                table.find(Lookup::ByLoad, keys, &mut answers, Some(&mut missed))?;
+            }
+        }
+        Ok(missed)
+    }
+
+    fn scan(
+        &mut self,
+        scan: u32,
+        slots: Range<u64>,
+        condition: &Condition,
+        out: &mut Entries,
+    ) -> Result<u64, TableError> {
+        let slots = slots.start.min(self.capacity())..slots.end.min(self.capacity());
+        match &mut self.engine {
+            Engine::Cpu(table) => Ok(table.scan(scan, slots, condition, out)),
+            Engine::Device(table) => table.scan(scan, slots, condition, out),
+        }
+    }
+
+    /// Takes out the entries that meet a condition, but for pinned ones; how many they were.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn erase_if(&mut self, condition: &Condition) -> Result<u64, TableError> {
+        self.scan(SCAN_ERASE, 0..u64::MAX, condition, &mut Entries::default())
+    }
+
+    /// How many entries meet a condition.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn size_if(&mut self, condition: &Condition) -> Result<u64, TableError> {
+        self.scan(SCAN_COUNT, 0..u64::MAX, condition, &mut Entries::default())
+    }
+
+    /// The entries in a range of slots that meet a condition, with their slots as places; added to `out`.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn export_batch_if(
+        &mut self,
+        slots: Range<u64>,
+        condition: &Condition,
+        out: &mut Entries,
+    ) -> Result<u64, TableError> {
+        self.scan(SCAN_EXPORT, slots, condition, out)
+    }
+
+    /// The entries in a range of slots; added to `out`.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn export_batch(
+        &mut self,
+        slots: Range<u64>,
+        out: &mut Entries,
+    ) -> Result<u64, TableError> {
+        self.export_batch_if(slots, &Condition::ALL, out)
+    }
+
+    /// Calls `visit` with every entry, some thousand slots' at a time, in no order.
+    ///
+    /// # Errors
+    /// The device's; what `visit` returns.
+    pub fn for_each<E: From<TableError>>(
+        &mut self,
+        mut visit: impl FnMut(&Entries) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut entries = Entries::default();
+        let capacity = self.capacity();
+        for first in (0..capacity).step_by(WALK_SLOTS as usize) {
+            entries.clear();
+            let slots = first..(first + WALK_SLOTS).min(capacity);
+            self.export_batch(slots, &mut entries)?;
+            if !entries.is_empty() {
+                visit(&entries)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn clear(&mut self) -> Result<(), TableError> {
+        match &mut self.engine {
+            Engine::Cpu(table) => {
+                table.clear();
+                Ok(())
+            }
+            Engine::Device(table) => table.clear(),
+        }
+    }
+
+    /// Grows it to at least so many slots, up to the options' `max_capacity`. Entries move: pointers and slots are no
+    /// longer good, and pins are gone. While it goes on both tables take room.
+    ///
+    /// # Errors
+    /// More than `max_capacity`; no room; the device's. The table is as it was then.
+    pub fn reserve(&mut self, capacity: u64) -> Result<(), TableError> {
+        let most = self.options.max_capacity.max(self.options.capacity);
+        if capacity > most {
+            return Err(TableError::BeyondMax { capacity, most });
+        }
+        if capacity <= self.capacity() {
+            return Ok(());
+        }
+        let options = TableOptions {
+            capacity,
+            ..self.options
+        };
+        let form = form_of(&options, capacity);
+        let engine = match &self.engine {
+            Engine::Cpu(_) => Engine::Cpu(CpuTable::new(form)?),
+            Engine::Device(table) => {
+                Engine::Device(DeviceTable::new(table.backend().clone(), form)?)
+            }
+        };
+        let mut larger = GpuTable {
+            options: self.options,
+            engine,
+        };
+        self.for_each(|entries| larger.restore(entries))?;
+        *self = larger;
+        Ok(())
+    }
+
+    /// Puts entries in with the scores they had.
+    pub(super) fn restore(&mut self, entries: &Entries) -> Result<(), TableError> {
+        let batch = Batch::rows(&entries.keys, &entries.rows).with_scores(&entries.scores);
+        self.apply(Operation::Restore, &batch, Answers::default())?;
+        Ok(())
+    }
+
+    /// The row of a slot, whatever it holds.
+    ///
+    /// # Errors
+    /// No such slot; the device's.
+    pub fn row(&self, slot: u64) -> Result<Vec<u8>, TableError> {
+        let capacity = self.capacity();
+        if slot >= capacity {
+            return Err(TableError::NoSuchSlot { slot, capacity });
+        }
+        match &self.engine {
+            Engine::Cpu(table) => Ok(table.row(slot).to_vec()),
+            Engine::Device(table) => table.row(slot),
+        }
+    }
+
+    /// Digests, keys, scores and pins, a slot each: to compare a table with another.
+    ///
+    /// # Errors
+    /// The device's.
+    #[doc(hidden)]
+    #[allow(clippy::type_complexity)]
+    pub fn arrays(&self) -> Result<(Vec<u8>, Vec<u64>, Vec<u64>, Vec<bool>), TableError> {
+        match &self.engine {
+            Engine::Cpu(table) => Ok(table.arrays()),
+            Engine::Device(table) => table.arrays(),
+        }
+    }
+}
+
+impl std::fmt::Debug for GpuTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuTable")
+            .field("options", &self.options)
+            .field("capacity", &self.capacity())
+            .field("gpu", &self.gpu())
+            .finish()
+    }
+}
+
+/// The form of a table of those options with at least so many slots; no addresses.
+fn form_of(options: &TableOptions, slots: u64) -> TableState {
+    let width = options.width.slots();
+    let buckets = options.buckets_for(slots);
+    let stride = options.row_stride_bytes();
+    TableState {
+        buckets,
+        width,
+        candidates: match options.candidates {
+            Candidates::One => 1,
+            Candidates::Two => 2,
+        },
+        score_bytes: options.score_bytes.bytes(),
+        policy: options.policy as u32,
+        row_bytes: options.row_bytes,
+        row_stride_bytes: stride,
+        rows_split: match stride {
+            0 => buckets * u64::from(width),
+            _ => (options.device_row_bytes_max / stride).min(buckets * u64::from(width)),
+        },
+        ..TableState::default()
+    }
+}

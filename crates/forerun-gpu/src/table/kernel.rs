@@ -1,0 +1,140 @@
+//! Which kernel serves an operation, and on how many blocks.
+
+use super::backend::TableLaunch;
+use super::batch::Lookup;
+use super::error::TableError;
+use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
+
+/// Keys that a tile has on its way (`kernels/table/find_tiles.cuh`).
+const IN_FLIGHT: u64 = 4;
+/// Threads a block of the kernels that work by tiles, and by keys: as `kernels/table.list` has it.
+const TILE_THREADS: u32 = 128;
+/// Threads a block of the kernels that look at all slots.
+const SCAN_THREADS: u32 = 256;
+
+fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
+    match width {
+        16 => names[0],
+        32 => names[1],
+        64 => names[2],
+        _ => names[3],
+    }
+}
+
+/// A grid in which `threads` work at `items`, of which a block of `threads` takes `a_block` at a time.
+fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, most: u32) -> TableLaunch {
+    TableLaunch {
+        kernel,
+        blocks: items.div_ceil(a_block).clamp(1, u64::from(most.max(1))) as u32,
+        threads,
+        shared_bytes: 0,
+    }
+}
+
+/// Writes by key.
+pub(crate) fn write(width: u32, keys: u64, most: u32) -> TableLaunch {
+    let names = [
+        "table_write_w16",
+        "table_write_w32",
+        "table_write_w64",
+        "table_write_w128",
+    ];
+    let tiles = u64::from(TILE_THREADS / (width / 16));
+    launch(of_width(width, names), TILE_THREADS, keys, tiles, most)
+}
+
+/// Finds rows or scores.
+pub(crate) fn find_rows(width: u32, keys: u64, most: u32) -> TableLaunch {
+    let names = [
+        "table_find_rows_w16",
+        "table_find_rows_w32",
+        "table_find_rows_w64",
+        "table_find_rows_w128",
+    ];
+    let tiles = u64::from(TILE_THREADS / (width / 16));
+    let name = of_width(width, names);
+    TableLaunch {
+        // Two halves of 16 bytes a key and lane.
+        shared_bytes: 2 * IN_FLIGHT as u32 * TILE_THREADS * 16,
+        ..launch(name, TILE_THREADS, keys, tiles * IN_FLIGHT, most)
+    }
+}
+
+/// Finds slots, and the number of the tiles' way.
+pub(crate) fn find_slots(
+    lookup: Lookup,
+    width: u32,
+    keys: u64,
+    most: u32,
+) -> Result<(TableLaunch, u32), TableError> {
+    let by_key = |name| launch(name, TILE_THREADS, keys, TILE_THREADS.into(), most);
+    let names = [
+        "table_find_slots_w16",
+        "table_find_slots_w32",
+        "table_find_slots_w64",
+        "table_find_slots_w128",
+    ];
+    let tiles = u64::from(TILE_THREADS / (width / 16)) * IN_FLIGHT;
+    let by_tiles = launch(of_width(width, names), TILE_THREADS, keys, tiles, most);
+    Ok(match lookup {
+        Lookup::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
+        Lookup::Narrow => (by_tiles, LOOKUP_NARROW),
+        Lookup::Wide => (by_tiles, LOOKUP_WIDE),
+        Lookup::Thread => (by_key("table_find_thread"), LOOKUP_BY_LOAD),
+        Lookup::SeedRule => (by_key("table_find_seed_rule"), LOOKUP_BY_LOAD),
+        Lookup::Pipeline if width == 128 => (by_key("table_find_pipeline"), LOOKUP_BY_LOAD),
+        Lookup::Pipeline => return Err(TableError::Lookup { width }),
+    })
+}
+
+/// Looks at slots.
+pub(crate) fn scan(slots: u64, most: u32) -> TableLaunch {
+    launch("table_scan", SCAN_THREADS, slots, SCAN_THREADS.into(), most)
+}
+
+/// Empties.
+pub(crate) fn clear(buckets: u64, most: u32) -> TableLaunch {
+    launch(
+        "table_clear",
+        SCAN_THREADS,
+        buckets,
+        SCAN_THREADS.into(),
+        most,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_of_the_list_is_launched_with_its_threads() {
+        let mut launches = vec![scan(1, 9), clear(1, 9)];
+        for width in [16, 32, 64, 128] {
+            launches.extend([write(width, 5, 9), find_rows(width, 5, 9)]);
+            for lookup in Lookup::ALL {
+                launches.extend(find_slots(lookup, width, 5, 9).map(|(launch, _)| launch));
+            }
+        }
+        let list = include_str!("../../kernels/table.list").lines();
+        let mut seen = 0;
+        for line in list.filter_map(|line| line.strip_prefix("KERNEL(")) {
+            let mut fields = line.trim_end_matches(')').split(", ");
+            let name = fields.next().unwrap();
+            let threads: u32 = fields.nth(2).unwrap().parse().unwrap();
+            let launched = launches.iter().find(|launch| launch.kernel == name);
+            assert_eq!(launched.map(|l| l.threads), Some(threads), "{name}");
+            seen += 1;
+        }
+        assert_eq!(seen, 17);
+        assert!(find_slots(Lookup::Pipeline, 64, 5, 9).is_err());
+    }
+
+    #[test]
+    fn grids_cover_the_keys_up_to_the_most_blocks() {
+        assert_eq!(write(128, 0, 100).blocks, 1);
+        assert_eq!(write(128, 17, 100).blocks, 2);
+        assert_eq!(write(16, 129, 100).blocks, 2);
+        assert_eq!(write(128, 1 << 40, 100).blocks, 100);
+    }
+}

@@ -1,0 +1,56 @@
+//! A hash table from u64 keys to rows of bytes, in a GPU's memory: it never rehashes, evicts by score, and keeps working
+//! when every slot is taken. Where there is no GPU the same operations run on the processor.
+//!
+//! ```text
+//!   bucket       width slots: 16, 32, 64 or 128
+//!
+//!   digests      | d d d d ... d |      u8 a slot: 0 empty, 1 reclaimed, else 8 bits of the key's hash; one request a row
+//!   keys         | k | k | ... k |      u64: any value is a key
+//!   scores       | s | s | ... s |      u64 or u32: the least goes first
+//!   rows         | row | row | ..|      bytes: in the device's memory, in pinned host memory, or split by a budget
+//!   word         | version | spilled | locked |      u32 a bucket
+//! ```
+//!
+//! A key's buckets follow from its hash: its home, and a spill that is used when less than a fifth of the home is left.
+//! `docs/gpu-table.md` has the layout, what each lookup reads, and which operations may run beside which.
+//!
+//! ```
+//! use forerun_gpu::table::{GpuTable, TableOptions};
+//!
+//! let mut table = GpuTable::open(TableOptions::new(10_000, 4))?; // a GPU's, or this processor's
+//! table.insert_or_assign(&[7, u64::MAX], b"row1row2", None)?;
+//! let mut rows = [0; 12];
+//! let found = table.find(&[u64::MAX, 8, 7], &mut rows)?;
+//! assert_eq!(found, [true, false, true]);
+//! assert_eq!(&rows, b"row2\0\0\0\0row1");
+//! # Ok::<(), forerun_gpu::table::TableError>(())
+//! ```
+
+mod backend;
+mod batch;
+mod command;
+mod cpu;
+mod device;
+mod error;
+mod file;
+mod gpu_table;
+mod kernel;
+mod operations;
+mod options;
+pub mod params;
+mod place;
+mod score;
+mod staging;
+
+#[doc(hidden)]
+pub use backend::{Backend, Lies, TableLaunch};
+pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
+pub use command::{DeviceBatch, Given, TableCommand};
+pub use error::TableError;
+#[doc(hidden)]
+pub use file::fuzz_table_file;
+pub use gpu_table::GpuTable;
+pub use options::{Candidates, Policy, ScoreBytes, TableOptions, Width};
+
+/// Digests, keys, scores and pins, a slot each.
+type Image = (Vec<u8>, Vec<u64>, Vec<u64>, Vec<bool>);

@@ -1,0 +1,40 @@
+//! Scores by the table's policy: `kernels/table/score.cuh`, in Rust.
+
+use super::options::Policy;
+use super::params::{SCORE_AS_GIVEN, TableOp};
+
+const LOW_32: u64 = 0xffff_ffff;
+
+/// What scores of that width can hold.
+pub(crate) fn held(score_bytes: u32, score: u64) -> u64 {
+    if score_bytes == 4 {
+        score.min(LOW_32)
+    } else {
+        score
+    }
+}
+
+/// Of an entry that begins (`before` is `None`), or that a key of a batch meets. `given` is the batch's score for it.
+pub(crate) fn score_of(
+    op: &TableOp,
+    given: Option<u64>,
+    before: Option<u64>,
+    time_ns: impl FnOnce() -> u64,
+) -> u64 {
+    let policy = match op.actions & SCORE_AS_GIVEN {
+        0 => Policy::of(op.table.policy).unwrap_or(Policy::Custom),
+        _ => Policy::Custom,
+    };
+    let epoch = op.epoch << 32;
+    let score = match policy {
+        Policy::Lru => time_ns(),
+        Policy::Lfu => before.unwrap_or(0).saturating_add(given.unwrap_or(1)),
+        Policy::EpochLru => epoch | ((time_ns() >> 20) & LOW_32),
+        Policy::EpochLfu => {
+            let low = before.unwrap_or(0) & LOW_32;
+            epoch | low.saturating_add(given.unwrap_or(1)).min(LOW_32)
+        }
+        Policy::Custom => given.or(before).unwrap_or(0),
+    };
+    held(op.table.score_bytes, score)
+}

@@ -1,0 +1,97 @@
+//! How the memory is shared out through which batches go to a device and come back.
+
+use super::batch::Entries;
+use super::device::DeviceTable;
+use super::error::TableError;
+use super::params::TableOp;
+
+/// One piece of memory shared out, each part aligned to 256 bytes.
+#[derive(Default)]
+pub(super) struct Layout {
+    pub(super) bytes: u64,
+}
+
+impl Layout {
+    pub(super) fn take(&mut self, bytes: u64) -> u64 {
+        let at = self.bytes;
+        self.bytes = self.bytes.saturating_add(bytes).next_multiple_of(256);
+        at
+    }
+
+    /// Where so many bytes are wanted at all; else 0 from [`Layout::place`].
+    pub(super) fn take_if(&mut self, wanted: bool, bytes: u64) -> Option<u64> {
+        wanted.then(|| self.take(bytes))
+    }
+
+    pub(super) fn place(base: u64, at: Option<u64>) -> u64 {
+        at.map_or(0, |at| base + at)
+    }
+}
+
+/// Staging for entries that are given away.
+pub(super) struct Given {
+    at: Option<[u64; 5]>,
+}
+
+impl Given {
+    pub(super) fn take(layout: &mut Layout, wanted: bool, entries: u64, row_bytes: u64) -> Given {
+        let lengths = [
+            8,
+            entries * 8,
+            entries * row_bytes,
+            entries * 8,
+            entries * 8,
+        ];
+        Given {
+            at: wanted.then(|| lengths.map(|bytes| layout.take(bytes))),
+        }
+    }
+
+    pub(super) fn enter(&self, base: u64, op: &mut TableOp) {
+        if let Some([count, keys, rows, scores, places]) = self.at {
+            op.out_count = base + count;
+            op.out_keys = base + keys;
+            op.out_rows = if op.table.row_bytes == 0 {
+                0
+            } else {
+                base + rows
+            };
+            op.out_scores = base + scores;
+            op.out_places = base + places;
+        }
+    }
+
+    /// What a launch gave, at most `most` entries; places count from `first`.
+    pub(super) fn read(
+        &self,
+        table: &DeviceTable,
+        op: &TableOp,
+        most: u64,
+        first: u64,
+        into: &mut Entries,
+    ) -> Result<(), TableError> {
+        let mut count = [0];
+        table.read_words(op.out_count, &mut count)?;
+        let n = count[0].min(most) as usize;
+        let (old, old_rows) = (into.keys.len(), into.rows.len());
+        into.keys.resize(old + n, 0);
+        table.read_words(op.out_keys, &mut into.keys[old..])?;
+        into.places.resize(old + n, 0);
+        table.read_words(op.out_places, &mut into.places[old..])?;
+        into.places[old..]
+            .iter_mut()
+            .for_each(|place| *place += first);
+        if op.out_scores != 0 {
+            into.scores.resize(old + n, 0);
+            table.read_words(op.out_scores, &mut into.scores[old..])?;
+        }
+        if op.out_rows != 0 {
+            into.rows
+                .resize(old_rows + n * table.row_bytes() as usize, 0);
+            table
+                .backend()
+                .read(op.out_rows, &mut into.rows[old_rows..])?;
+        }
+        Ok(())
+    }
+}

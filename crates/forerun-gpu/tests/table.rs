@@ -1,0 +1,76 @@
+//! The hash table: the kernels, on the host, against the table on the processor; and that table against plain maps.
+
+#![cfg(unix)]
+
+#[path = "table/beside.rs"]
+mod beside;
+#[path = "table/exact.rs"]
+mod exact;
+#[path = "table/file.rs"]
+mod file;
+#[path = "table/lookups.rs"]
+mod lookups;
+#[path = "table/retention.rs"]
+mod retention;
+#[path = "table/semantics.rs"]
+mod semantics;
+#[path = "table/shim.rs"]
+mod shim;
+#[path = "table/storms.rs"]
+mod storms;
+mod support;
+
+use forerun_gpu::table::{
+    Candidates, Entries, GpuTable, Policy, ScoreBytes, TableError, TableOptions, Width,
+};
+use shim::{Order, Shim};
+use std::collections::HashMap;
+
+/// A row that tells its key and which of its rows it is; all its words agree.
+fn row_of(key: u64, stamp: u64, row_bytes: u64) -> Vec<u8> {
+    let word = key.rotate_left(17) ^ stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word.to_le_bytes()
+        .into_iter()
+        .cycle()
+        .take(row_bytes as usize)
+        .collect()
+}
+
+fn rows_of(keys: &[u64], stamp: u64, row_bytes: u64) -> Vec<u8> {
+    keys.iter()
+        .flat_map(|key| row_of(*key, stamp, row_bytes))
+        .collect()
+}
+
+/// A table whose kernels run on the host, or nothing where there is no compiler.
+fn on_shim(order: Order, options: TableOptions) -> Option<GpuTable> {
+    let shim = Shim::start(order)?;
+    Some(GpuTable::on(shim, options).expect("the options make sense"))
+}
+
+fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
+    TableOptions {
+        width,
+        candidates,
+        policy: Policy::Custom,
+        score_bytes: ScoreBytes::Eight,
+        ..TableOptions::new(u64::from(width.slots()) * buckets, 16)
+    }
+}
+
+/// Every entry, by its key; panics where a key is there twice, or where the size is not what it says.
+fn contents(table: &mut GpuTable) -> HashMap<u64, (u64, Vec<u8>)> {
+    let row_bytes = table.options().row_bytes as usize;
+    let mut all = HashMap::new();
+    let mut take = |entries: &Entries| {
+        for (i, key) in entries.keys.iter().enumerate() {
+            let row = entries.rows[i * row_bytes..][..row_bytes].to_vec();
+            let before = all.insert(*key, (entries.scores[i], row));
+            assert_eq!(before, None, "key {key} is there twice");
+        }
+        Ok::<(), TableError>(())
+    };
+    table.for_each(&mut take).expect("it can be read");
+    assert_eq!(table.size().expect("it can be read"), all.len() as u64);
+    all
+}

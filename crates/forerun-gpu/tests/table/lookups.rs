@@ -1,0 +1,193 @@
+//! Every way of looking keys up, at every load, in many schedules.
+
+use crate::{Order, on_shim, row_of, rows_of, small};
+use forerun_gpu::table::{
+    Answers, Batch, Candidates, GpuTable, Lookup, Operation, Status, TableError, Width,
+};
+
+/// Fills both to a part of their slots with the same keys in the same slots; the keys that are there.
+fn filled(kernels: &mut GpuTable, processor: &mut GpuTable, eighths: u64) -> Vec<u64> {
+    let wanted = processor.capacity() * eighths / 8;
+    let mut next = 0;
+    while processor.size().unwrap() < wanted {
+        let n = (wanted - processor.size().unwrap()).max(4);
+        let keys: Vec<u64> = (next..next + n).collect();
+        next += n;
+        let rows = rows_of(&keys, 0, 16);
+        for table in [&mut *kernels, &mut *processor] {
+            table
+                .apply(
+                    Operation::InsertOrAssign,
+                    &Batch::rows(&keys, &rows),
+                    Answers::default(),
+                )
+                .unwrap();
+        }
+    }
+    (0..next).collect()
+}
+
+fn check(kernels: &GpuTable, processor: &GpuTable, lookup: Lookup, keys: &[u64]) {
+    let what = format!("{lookup:?}, {:?}", kernels.options());
+    let n = keys.len();
+    let mut slots = [vec![7; n], vec![7; n]];
+    let mut status = [vec![Status::Refused; n], vec![Status::Refused; n]];
+    let mut pointers = vec![7; n];
+    for (which, table) in [kernels, processor].into_iter().enumerate() {
+        let answers = Answers {
+            slots: Some(&mut slots[which]),
+            status: Some(&mut status[which]),
+            pointers: (which == 0).then_some(&mut pointers[..]),
+            ..Answers::default()
+        };
+        table.lookup(lookup, keys, answers).unwrap();
+    }
+    assert_eq!(slots[0], slots[1], "{what}");
+    assert_eq!(status[0], status[1], "{what}");
+    let state = kernels.state();
+    for (slot, pointer) in slots[0].iter().zip(pointers) {
+        let expected = match slot.checked_sub(state.rows_split) {
+            _ if *slot == u64::MAX => 0,
+            None => state.rows + slot * state.row_stride_bytes,
+            Some(beyond) => state.rows_host + beyond * state.row_stride_bytes,
+        };
+        assert_eq!(pointer, expected, "{what}");
+    }
+    // Rows and scores go another way.
+    let mut rows = [vec![5; n * 16], vec![5; n * 16]];
+    let mut scores = [vec![5; n], vec![5; n]];
+    for (which, table) in [kernels, processor].into_iter().enumerate() {
+        let answers = Answers {
+            rows: Some(&mut rows[which]),
+            scores: Some(&mut scores[which]),
+            ..Answers::default()
+        };
+        table.lookup(lookup, keys, answers).unwrap();
+    }
+    assert_eq!((&rows[0], &scores[0]), (&rows[1], &scores[1]), "{what}");
+}
+
+#[test]
+fn every_lookup_finds_the_same_at_every_load() {
+    for width in Width::ALL {
+        for candidates in [Candidates::One, Candidates::Two] {
+            let options = small(width, candidates, if width == Width::W128 { 4 } else { 10 });
+            for eighths in [0, 3, 5, 6, 8] {
+                let Some(mut kernels) = on_shim(Order::OneTile, options) else {
+                    return;
+                };
+                let mut processor = GpuTable::on_cpu(options).unwrap();
+                let there = filled(&mut kernels, &mut processor, eighths);
+                // Erased ones leave slots that end no search.
+                let erased: Vec<u64> = there.iter().copied().filter(|key| key % 7 == 3).collect();
+                kernels.erase(&erased).unwrap();
+                processor.erase(&erased).unwrap();
+                let mut keys: Vec<u64> = there.iter().copied().step_by(2).collect();
+                keys.extend((0..90).map(|i| 1_000_000 + i));
+                keys.extend([u64::MAX, u64::MAX - 3, 0, 0, 0]);
+                for lookup in Lookup::ALL {
+                    if lookup != Lookup::Pipeline || width == Width::W128 {
+                        check(&kernels, &processor, lookup, &keys);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Keys whose hashes have the same low byte, hence the same digest: found by trying.
+fn equal_digests(table: &GpuTable, n: usize) -> Vec<u64> {
+    let mut probe = GpuTable::on_cpu(*table.options()).unwrap();
+    let mut keys = Vec::new();
+    let mut wanted = None;
+    for key in 0.. {
+        probe.clear().unwrap();
+        probe.insert_or_assign(&[key], &[0; 16], None).unwrap();
+        let digest = probe
+            .arrays()
+            .unwrap()
+            .0
+            .into_iter()
+            .find(|digest| *digest != 0);
+        if *wanted.get_or_insert(digest) == digest {
+            keys.push(key);
+        }
+        if keys.len() == n {
+            break;
+        }
+    }
+    keys
+}
+
+#[test]
+fn keys_of_equal_digests_are_told_apart() {
+    for width in [Width::W16, Width::W128] {
+        let options = small(width, Candidates::Two, 2);
+        let Some(mut kernels) = on_shim(Order::OneTile, options) else {
+            return;
+        };
+        let mut processor = GpuTable::on_cpu(options).unwrap();
+        let slots = processor.capacity() as usize;
+        let keys = equal_digests(&processor, slots + 8);
+        for table in [&mut kernels, &mut processor] {
+            table
+                .insert_or_assign(&keys[..slots], &rows_of(&keys[..slots], 0, 16), None)
+                .unwrap();
+        }
+        assert!(processor.size().unwrap() as usize > slots * 9 / 10);
+        for lookup in Lookup::ALL {
+            if lookup != Lookup::Pipeline || width == Width::W128 {
+                check(&kernels, &processor, lookup, &keys);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_schedule_changes_what_is_found() {
+    let options = small(Width::W128, Candidates::Two, 2);
+    for seed in 0..6 {
+        let Some(mut kernels) = on_shim(Order::Seeded(seed), options) else {
+            return;
+        };
+        let keys: Vec<u64> = (0..200).map(|i| i * 3).collect();
+        kernels
+            .insert_or_assign(&keys, &rows_of(&keys, 1, 16), None)
+            .unwrap();
+        let there = kernels.contains(&keys).unwrap();
+        let asked: Vec<u64> = (0..90).collect();
+        for lookup in Lookup::ALL {
+            let mut status = vec![Status::Refused; asked.len()];
+            let answers = Answers {
+                status: Some(&mut status),
+                ..Answers::default()
+            };
+            kernels.lookup(lookup, &asked, answers).unwrap();
+            for (key, status) in asked.iter().zip(status) {
+                let expected = key % 3 == 0 && there[*key as usize / 3];
+                assert_eq!(status == Status::Found, expected, "{lookup:?}, key {key}");
+            }
+        }
+        let mut rows = vec![0; asked.len() * 16];
+        let missed = kernels.find_missed(&asked, &mut rows).unwrap();
+        let mut places: Vec<u64> = missed.places.clone();
+        places.sort_unstable();
+        let expected: Vec<u64> = (0..90)
+            .filter(|key| !there[*key as usize / 3] || key % 3 != 0)
+            .collect();
+        assert_eq!(places, expected);
+        for (key, place) in missed.keys.iter().zip(&missed.places) {
+            assert_eq!(*key, asked[*place as usize]);
+        }
+        for key in asked.iter().filter(|key| !expected.contains(key)) {
+            assert_eq!(rows[*key as usize * 16..][..16], row_of(*key, 1, 16));
+        }
+    }
+}
+
+#[test]
+fn the_pipeline_takes_buckets_of_128_alone() {
+    let table = GpuTable::on_cpu(small(Width::W64, Candidates::One, 1)).unwrap();
+    let refused = table.lookup(Lookup::Pipeline, &[1], Answers::default());
+    assert!(matches!(refused, Err(TableError::Lookup { width: 64 })));
+}

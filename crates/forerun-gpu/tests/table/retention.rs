@@ -1,0 +1,80 @@
+//! What a table keeps, and how full it gets before it lets anything go.
+
+use crate::{Order, contents, on_shim, rows_of};
+use forerun_gpu::table::{
+    Answers, Batch, Candidates, GpuTable, Operation, Policy, Status, TableOptions, Width,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
+
+fn kept_of_the_best(table: &mut GpuTable, rounds: usize, seed: u64) -> f64 {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let capacity = table.capacity() as usize;
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for _ in 0..rounds {
+        let keys: Vec<u64> = (0..capacity / 8).map(|_| random.random()).collect();
+        let scores: Vec<u64> = keys.iter().map(|_| random.random()).collect();
+        let rows = rows_of(&keys, 0, table.options().row_bytes);
+        table
+            .apply(
+                Operation::InsertOrAssign,
+                &Batch::rows(&keys, &rows).with_scores(&scores),
+                Answers::default(),
+            )
+            .unwrap();
+        all.extend(scores.into_iter().zip(keys));
+    }
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    let best: BTreeSet<u64> = all[..capacity].iter().map(|(_, key)| *key).collect();
+    let kept = contents(table);
+    assert_eq!(kept.len(), capacity, "it is full");
+    kept.keys().filter(|key| best.contains(key)).count() as f64 / capacity as f64
+}
+
+fn options(slots: u64) -> TableOptions {
+    TableOptions {
+        policy: Policy::Custom,
+        ..TableOptions::new(slots, 8)
+    }
+}
+
+#[test]
+fn two_candidates_keep_the_best_over_128_rounds() {
+    let mut table = GpuTable::on_cpu(options(1 << 12)).unwrap();
+    let kept = kept_of_the_best(&mut table, 128, 1);
+    assert!(kept >= 0.99, "{kept}");
+}
+
+#[test]
+fn the_kernels_keep_the_best_as_well() {
+    let Some(mut table) = on_shim(Order::Seeded(1), options(1 << 9)) else {
+        return;
+    };
+    let kept = kept_of_the_best(&mut table, 128, 7);
+    assert!(kept >= 0.99, "{kept}");
+}
+
+#[test]
+fn nothing_is_evicted_before_98_of_100_slots_are_taken() {
+    let first = |width, candidates| {
+        let options = TableOptions {
+            width,
+            candidates,
+            row_bytes: 0,
+            ..options(1 << 17)
+        };
+        let mut table = GpuTable::on_cpu(options).unwrap();
+        let mut random = SmallRng::seed_from_u64(5);
+        loop {
+            let key = [random.random()];
+            let status = table.insert_or_assign(&key, &[], None).unwrap();
+            if status[0] != Status::Inserted {
+                return table.load_factor().unwrap();
+            }
+        }
+    };
+    assert!(first(Width::W128, Candidates::Two) >= 0.98);
+    assert!(first(Width::W64, Candidates::Two) >= 0.95);
+    assert!(first(Width::W128, Candidates::One) < 0.85);
+}

@@ -1,0 +1,335 @@
+//! The table on the processor, as its documentation has it.
+
+use crate::{contents, row_of, rows_of, small};
+use forerun_gpu::table::{
+    Answers, Batch, Candidates, Condition, Element, Entries, GpuTable, Operation, Policy,
+    ScoreBytes, Status, TableError, TableOptions, Width,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn table() -> GpuTable {
+    GpuTable::on_cpu(small(Width::W32, Candidates::Two, 8)).unwrap()
+}
+
+#[test]
+fn every_u64_is_a_key() {
+    let mut table = table();
+    let keys = [
+        0,
+        1,
+        u64::MAX,
+        u64::MAX - 1,
+        u64::MAX - 2,
+        u64::MAX - 3,
+        1 << 63,
+    ];
+    let mut rows = vec![0; 7 * 16];
+    assert_eq!(table.find(&keys, &mut rows).unwrap(), [false; 7]);
+    table
+        .insert_or_assign(&keys, &rows_of(&keys, 3, 16), None)
+        .unwrap();
+    assert_eq!(table.find(&keys, &mut rows).unwrap(), [true; 7]);
+    assert_eq!(rows, rows_of(&keys, 3, 16));
+    assert_eq!(table.erase(&keys[2..4]).unwrap(), [Status::Found; 2]);
+    assert_eq!(
+        table.contains(&keys[1..5]).unwrap(),
+        [true, false, false, true]
+    );
+}
+
+#[test]
+fn find_or_insert_gives_what_is_there_or_puts_in_what_is_given() {
+    let mut table = table();
+    table
+        .insert_or_assign(&[1], &row_of(1, 0, 16), None)
+        .unwrap();
+    let mut rows = rows_of(&[1, 2], 9, 16);
+    let status = table.find_or_insert(&[1, 2], &mut rows, None).unwrap();
+    assert_eq!(status, [Status::Found, Status::Inserted]);
+    assert_eq!(rows, [row_of(1, 0, 16), row_of(2, 9, 16)].concat());
+    let (pointers, status) = table.find_or_insert_ptr(&[3, 2], None).unwrap();
+    assert_eq!(status, [Status::Inserted, Status::Found]);
+    assert_eq!(pointers, table.find_ptr(&[3, 2]).unwrap());
+    let all = contents(&mut table);
+    assert_eq!((&all[&3].1, &all[&2].1), (&vec![0; 16], &row_of(2, 9, 16)));
+}
+
+#[test]
+fn accumulate_adds_to_those_that_are_there_and_puts_in_those_that_are_not() {
+    let mut table = table();
+    let halves: Vec<u8> = [0.5f32; 4].iter().flat_map(|x| x.to_ne_bytes()).collect();
+    table
+        .insert_or_assign(&[1, 2], &halves.repeat(2), None)
+        .unwrap();
+    let status = table
+        .accumulate_or_assign(
+            Element::F32,
+            &[1, 1, 2, 3, 4],
+            &halves.repeat(5),
+            &[1, 1, 0, 1, 0],
+            None,
+        )
+        .unwrap();
+    assert_eq!(
+        status,
+        [
+            Status::Found,
+            Status::Found,
+            Status::Found,
+            Status::Absent,
+            Status::Inserted
+        ]
+    );
+    let all = contents(&mut table);
+    let of = |key: u64| f32::from_ne_bytes(all[&key].1[12..].try_into().unwrap());
+    assert_eq!((of(1), of(2), of(4), all.len()), (1.5, 0.5, 0.5, 3));
+}
+
+#[test]
+fn assignments_change_what_is_there_and_nothing_else() {
+    let mut table = table();
+    table
+        .insert_or_assign(&[1], &row_of(1, 0, 16), Some(&[5]))
+        .unwrap();
+    let apply = |table: &mut GpuTable, operation, batch: &Batch<'_>| {
+        table.apply(operation, batch, Answers::default()).unwrap();
+        contents(table)
+    };
+    let rows = rows_of(&[1, 2], 1, 16);
+    let batch = Batch::rows(&[1, 2], &rows).with_scores(&[7, 7]);
+    let all = apply(&mut table, Operation::AssignRows, &batch);
+    assert_eq!(all, [(1, (5, row_of(1, 1, 16)))].into());
+    let all = apply(&mut table, Operation::AssignScores, &batch);
+    assert_eq!(all, [(1, (7, row_of(1, 1, 16)))].into());
+    let rows = rows_of(&[1, 2], 2, 16);
+    let batch = Batch::rows(&[1, 2], &rows).with_scores(&[8, 8]);
+    let all = apply(&mut table, Operation::Assign, &batch);
+    assert_eq!(all, [(1, (8, row_of(1, 2, 16)))].into());
+}
+
+#[test]
+fn scores_follow_their_policies() {
+    let made = |policy, score_bytes| {
+        let options = TableOptions {
+            policy,
+            score_bytes,
+            ..small(Width::W16, Candidates::One, 1)
+        };
+        GpuTable::on_cpu(options).unwrap()
+    };
+    let scores = |table: &mut GpuTable, batches: &[(u64, Option<u64>)]| {
+        for (epoch, score) in batches {
+            let given = score.map(|score| [score]);
+            let batch = Batch {
+                keys: &[1],
+                rows: Some(&[0; 16]),
+                scores: given.as_ref().map(|given| &given[..]),
+                flags: None,
+                epoch: *epoch,
+            };
+            table
+                .apply(Operation::InsertOrAssign, &batch, Answers::default())
+                .unwrap();
+        }
+        contents(table)[&1].0
+    };
+    use ScoreBytes::{Eight, Four};
+    assert_eq!(
+        scores(
+            &mut made(Policy::Lfu, Eight),
+            &[(0, None), (0, Some(5)), (0, None)]
+        ),
+        7
+    );
+    assert_eq!(
+        scores(
+            &mut made(Policy::Lfu, Eight),
+            &[(0, None), (0, Some(u64::MAX))]
+        ),
+        u64::MAX
+    );
+    assert_eq!(
+        scores(
+            &mut made(Policy::Lfu, Four),
+            &[(0, None), (0, Some(u64::MAX))]
+        ),
+        0xffff_ffff
+    );
+    assert_eq!(
+        scores(
+            &mut made(Policy::EpochLfu, Eight),
+            &[(1, Some(4)), (7, None)]
+        ),
+        7 << 32 | 5
+    );
+    assert_eq!(
+        scores(&mut made(Policy::Custom, Eight), &[(0, Some(9)), (0, None)]),
+        9
+    );
+    assert_eq!(
+        scores(&mut made(Policy::Custom, Four), &[(0, Some(1 << 40))]),
+        0xffff_ffff
+    );
+    assert_eq!(
+        scores(&mut made(Policy::EpochLru, Eight), &[(3, None)]) >> 32,
+        3
+    );
+    let mut lru = made(Policy::Lru, Eight);
+    let before = scores(&mut lru, &[(0, None)]);
+    assert!(scores(&mut lru, &[(0, None)]) > before);
+}
+
+#[test]
+fn a_batch_larger_than_the_table_keeps_its_greatest_scores() {
+    let mut table = table();
+    let keys: Vec<u64> = (0..5000).collect();
+    let scores: Vec<u64> = keys.iter().map(|key| key * 31 % 5003).collect();
+    let given = table
+        .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&scores))
+        .unwrap();
+    let kept = contents(&mut table);
+    assert_eq!(
+        (kept.len() as u64, given.len()),
+        (table.capacity(), 5000 - kept.len())
+    );
+    let least = kept.values().map(|(score, _)| *score).min().unwrap();
+    assert!(least > 4500, "{least}");
+}
+
+#[test]
+fn conditions_choose_what_is_counted_exported_and_erased() {
+    let mut table = table();
+    let keys: Vec<u64> = (0..100).collect();
+    table
+        .insert_or_assign(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+        .unwrap();
+    table.lock(&[10]).unwrap();
+    let even_tens = Condition {
+        scores: 10..=19,
+        key_mask: 1,
+        key_value: 0,
+    };
+    assert_eq!(table.size_if(&even_tens).unwrap(), 5);
+    let mut out = Entries::default();
+    assert_eq!(
+        table
+            .export_batch_if(0..u64::MAX, &even_tens, &mut out)
+            .unwrap(),
+        5
+    );
+    let mut found = out.keys.clone();
+    found.sort_unstable();
+    assert_eq!(found, [10, 12, 14, 16, 18]);
+    for (i, slot) in out.places.iter().enumerate() {
+        assert_eq!(table.row(*slot).unwrap(), out.rows[i * 16..][..16]);
+    }
+    assert_eq!(table.erase_if(&even_tens).unwrap(), 4); // 10 is pinned
+    assert_eq!(table.size().unwrap(), 96);
+    assert!(matches!(table.row(256), Err(TableError::NoSuchSlot { .. })));
+}
+
+#[test]
+fn reserve_moves_every_entry_with_its_score() {
+    let mut options = small(Width::W32, Candidates::Two, 8);
+    options.max_capacity = 2000;
+    let mut table = GpuTable::on_cpu(options).unwrap();
+    let keys: Vec<u64> = (0..200).collect();
+    table
+        .insert_or_assign(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+        .unwrap();
+    let before = contents(&mut table);
+    table.reserve(1000).unwrap();
+    assert!(table.capacity() >= 1000 && contents(&mut table) == before);
+    let refused = table.reserve(2001);
+    assert!(matches!(
+        refused,
+        Err(TableError::BeyondMax {
+            capacity: 2001,
+            most: 2000
+        })
+    ));
+}
+
+#[test]
+fn wrong_batches_and_options_are_refused_by_name() {
+    let mut table = table();
+    let said = |error: TableError| error.to_string();
+    let short = table.insert_or_assign(&[1, 2], &[0; 16], None).unwrap_err();
+    assert_eq!(said(short), "rows: 16 bytes for 2 keys, 32 expected");
+    let scores = table
+        .insert_or_assign(&[1], &[0; 16], Some(&[1, 2]))
+        .unwrap_err();
+    assert_eq!(said(scores), "scores: 2 scores for 1 keys, 1 expected");
+    let none = table
+        .apply(Operation::Assign, &Batch::of(&[1]), Answers::default())
+        .unwrap_err();
+    assert_eq!(said(none), "assign takes rows");
+    assert!(table.find(&[1], &mut [0; 15]).is_err());
+    let epoch = Batch {
+        epoch: 1 << 32,
+        ..Batch::of(&[1])
+    };
+    let epoch = table
+        .apply(Operation::Erase, &epoch, Answers::default())
+        .unwrap_err();
+    assert!(matches!(epoch, TableError::Epoch { .. }));
+    let mut odd = GpuTable::on_cpu(TableOptions::new(1, 6)).unwrap();
+    let odd = odd
+        .accumulate_or_assign(Element::F32, &[1], &[0; 6], &[1], None)
+        .unwrap_err();
+    assert_eq!(said(odd), "rows of 6 bytes are not made of elements of 4");
+    let of = |options| GpuTable::on_cpu(options).unwrap_err();
+    assert!(matches!(
+        of(TableOptions::new(0, 1)),
+        TableError::Capacity { .. }
+    ));
+    assert!(matches!(
+        of(TableOptions::new(1, 1 << 31)),
+        TableError::RowTooLong { .. }
+    ));
+    let narrow = TableOptions {
+        score_bytes: ScoreBytes::Four,
+        ..TableOptions::new(1, 1)
+    };
+    assert!(matches!(
+        of(narrow),
+        TableError::NarrowScores {
+            policy: Policy::Lru
+        }
+    ));
+    assert!(matches!(
+        of(TableOptions::new(1 << 40, 1 << 10)),
+        TableError::NoRoom { .. }
+    ));
+}
+
+proptest! {
+    #[test]
+    fn a_table_with_room_is_a_map(
+        steps in prop::collection::vec((0u64..300, 0u8..4, any::<u64>()), 0..400),
+        width in prop::sample::select(Width::ALL.to_vec()),
+    ) {
+        let mut table = GpuTable::on_cpu(small(width, Candidates::Two, 2048 / u64::from(width.slots()))).unwrap();
+        let mut map = BTreeMap::new();
+        for (key, what, stamp) in steps {
+            match what {
+                0 => {
+                    table.erase(&[key]).unwrap();
+                    map.remove(&key);
+                }
+                1 => {
+                    let mut row = [0; 16];
+                    let found = table.find(&[key], &mut row).unwrap()[0];
+                    prop_assert_eq!(found.then(|| row.to_vec()), map.get(&key).cloned());
+                }
+                _ => {
+                    table.insert_or_assign(&[key], &row_of(key, stamp, 16), None).unwrap();
+                    map.insert(key, row_of(key, stamp, 16));
+                }
+            }
+        }
+        let all: BTreeMap<_, _> = contents(&mut table).into_iter().map(|(key, (_, row))| (key, row)).collect();
+        prop_assert_eq!(all, map);
+    }
+}

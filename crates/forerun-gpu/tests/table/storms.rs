@@ -1,0 +1,209 @@
+//! Writers in many schedules: whatever the order, what must hold holds.
+
+use crate::{Order, contents, on_shim, row_of, rows_of, small};
+use forerun_gpu::table::{Candidates, Element, GpuTable, Policy, Status, TableOptions, Width};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[test]
+fn a_storm_of_duplicates_leaves_each_key_once() {
+    for (seed, width) in Width::ALL.into_iter().cycle().take(12).enumerate() {
+        let options = small(width, Candidates::Two, 4);
+        let Some(mut table) = on_shim(Order::Seeded(seed as u64), options) else {
+            return;
+        };
+        // 24 keys, each in 12 places with another row.
+        let keys: Vec<u64> = (0..288).map(|i| (i * 7 % 24) * 1000).collect();
+        let rows: Vec<u8> = keys
+            .iter()
+            .enumerate()
+            .flat_map(|(i, key)| row_of(*key, i as u64, 16))
+            .collect();
+        let status = table.insert_or_assign(&keys, &rows, None).unwrap();
+        let inserted = status.iter().filter(|status| **status == Status::Inserted);
+        assert_eq!(inserted.count(), 24);
+        let all = contents(&mut table);
+        assert_eq!(all.len(), 24);
+        for (key, (_, row)) in all {
+            let mut given = keys.iter().enumerate().filter(|(_, other)| **other == key);
+            let whole = given.any(|(i, _)| row == row_of(key, i as u64, 16));
+            assert!(whole, "key {key} has none of its rows");
+        }
+    }
+}
+
+#[test]
+fn sums_and_counts_lose_nothing() {
+    for seed in 0..8 {
+        let options = TableOptions {
+            policy: Policy::Lfu,
+            ..small(Width::W32, Candidates::Two, 4)
+        };
+        let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
+            return;
+        };
+        let keys: Vec<u64> = (0..10).collect();
+        let ones: Vec<u8> = [1u32; 4].iter().flat_map(|one| one.to_le_bytes()).collect();
+        table
+            .insert_or_assign(&keys, &ones.repeat(10), None)
+            .unwrap();
+        let storm: Vec<u64> = (0..200).map(|i| i * i % 11).collect();
+        let flags = vec![1; storm.len()];
+        let status = table
+            .accumulate_or_assign(Element::I32, &storm, &ones.repeat(200), &flags, None)
+            .unwrap();
+        let mut times = BTreeMap::<u64, u32>::new();
+        storm
+            .iter()
+            .for_each(|key| *times.entry(*key).or_default() += 1);
+        assert_eq!(
+            status.iter().filter(|s| **s == Status::Absent).count() as u32,
+            times.get(&10).copied().unwrap_or(0)
+        );
+        for (key, (score, row)) in contents(&mut table) {
+            let sum = 1 + times.get(&key).copied().unwrap_or(0);
+            assert_eq!(score, u64::from(sum), "key {key}");
+            assert_eq!(row, [sum.to_le_bytes(); 4].concat(), "key {key}");
+        }
+    }
+}
+
+/// With one candidate, whose scores are all different, the order in which keys come makes no difference.
+#[test]
+fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
+    for (seed, width) in Width::ALL.into_iter().cycle().take(8).enumerate() {
+        let options = small(width, Candidates::One, 3);
+        let Some(mut table) = on_shim(Order::Seeded(seed as u64), options) else {
+            return;
+        };
+        let mut processor = GpuTable::on_cpu(options).unwrap();
+        for round in 0..4 {
+            // More than the table holds, in one batch.
+            let n = table.capacity();
+            let keys: Vec<u64> = (0..n).map(|i| i + round * n).collect();
+            let scores: Vec<u64> = keys
+                .iter()
+                .map(|key| key * 2_654_435_761 % 1_000_003)
+                .collect();
+            let rows = rows_of(&keys, 0, 16);
+            let given = table.insert_and_evict(&keys, &rows, Some(&scores)).unwrap();
+            processor
+                .insert_or_assign(&keys, &rows, Some(&scores))
+                .unwrap();
+            for (i, key) in given.keys.iter().enumerate() {
+                assert_eq!(given.scores[i], key * 2_654_435_761 % 1_000_003);
+                assert_eq!(given.rows[i * 16..][..16], row_of(*key, 0, 16));
+            }
+        }
+        assert_eq!(contents(&mut table), contents(&mut processor));
+    }
+}
+
+#[test]
+fn what_goes_in_is_kept_or_given_away() {
+    for seed in 0..8 {
+        let width = Width::ALL[seed as usize % 4];
+        let options = small(width, Candidates::Two, 2);
+        let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
+            return;
+        };
+        let mut inside = BTreeSet::new();
+        for round in 0..4u64 {
+            let n = table.capacity() * 2 / 3;
+            let keys: Vec<u64> = (0..n).map(|i| round * 10_000 + i).collect();
+            let scores: Vec<u64> = keys.iter().map(|key| key * 7919 % 1009).collect();
+            let given = table
+                .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&scores))
+                .unwrap();
+            inside.extend(keys);
+            for (i, key) in given.keys.iter().enumerate() {
+                assert!(
+                    inside.remove(key),
+                    "key {key} was given away and was not there"
+                );
+                assert_eq!(given.rows[i * 16..][..16], row_of(*key, 0, 16));
+                assert!(given.places[i] < n);
+            }
+            let kept: BTreeSet<u64> = contents(&mut table).into_keys().collect();
+            assert_eq!(kept, inside);
+        }
+        assert_eq!(table.size().unwrap(), table.capacity());
+    }
+}
+
+#[test]
+fn of_many_who_lock_a_key_one_does() {
+    for seed in 0..12 {
+        let options = small(Width::W16, Candidates::Two, 2);
+        let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
+            return;
+        };
+        let keys: Vec<u64> = (0..8).collect();
+        table
+            .insert_or_assign(&keys, &rows_of(&keys, 0, 16), None)
+            .unwrap();
+        let storm: Vec<u64> = (0..80).map(|i| i % 10).collect();
+        let status = table.lock(&storm).unwrap();
+        for key in 0..10 {
+            let mine = storm.iter().zip(&status).filter(|(k, _)| **k == key);
+            let done = mine.filter(|(_, status)| **status == Status::Found).count();
+            assert_eq!(done, usize::from(key < 8), "key {key}");
+        }
+        // Nothing moves them: not ten times the table of greater scores.
+        let others: Vec<u64> = (100..420).collect();
+        table
+            .insert_or_assign(&others, &rows_of(&others, 0, 16), Some(&[9; 320]))
+            .unwrap();
+        let changed = table
+            .insert_or_assign(&keys, &rows_of(&keys, 1, 16), None)
+            .unwrap();
+        assert_eq!(changed, [Status::Pinned; 8]);
+        assert_eq!(table.erase(&keys).unwrap(), [Status::Pinned; 8]);
+        let all = contents(&mut table);
+        keys.iter()
+            .for_each(|key| assert_eq!(all[key].1, row_of(*key, 0, 16)));
+        assert_eq!(table.unlock(&keys).unwrap(), [Status::Found; 8]);
+        assert_eq!(table.erase(&storm[..10]).unwrap()[..8], [Status::Found; 8]);
+        assert_eq!(table.contains(&keys).unwrap(), [false; 8]);
+    }
+}
+
+#[test]
+fn the_latest_are_kept_by_time() {
+    for (seed, policy) in [Policy::Lru, Policy::EpochLru]
+        .into_iter()
+        .cycle()
+        .take(4)
+        .enumerate()
+    {
+        let options = TableOptions {
+            policy,
+            ..small(Width::W16, Candidates::One, 1)
+        };
+        let Some(kernels) = on_shim(Order::Seeded(seed as u64), options) else {
+            return;
+        };
+        for mut table in [kernels, GpuTable::on_cpu(options).unwrap()] {
+            for epoch in 0..5u64 {
+                let keys: Vec<u64> = (epoch * 16..epoch * 16 + 16).collect();
+                let rows = rows_of(&keys, 0, 16);
+                let batch = forerun_gpu::table::Batch {
+                    epoch,
+                    ..forerun_gpu::table::Batch::rows(&keys, &rows)
+                };
+                let operation = forerun_gpu::table::Operation::InsertOrAssign;
+                table.apply(operation, &batch, Default::default()).unwrap();
+                let kept: BTreeSet<u64> = contents(&mut table).into_keys().collect();
+                assert_eq!(kept, keys.iter().copied().collect(), "{policy:?}");
+            }
+            // A touched one outlives the others, where time tells them apart.
+            if policy == Policy::Lru {
+                table.find_and_update(&[70], &mut [0; 16], None).unwrap();
+                let keys: Vec<u64> = (200..215).collect();
+                table
+                    .insert_or_assign(&keys, &rows_of(&keys, 0, 16), None)
+                    .unwrap();
+                assert_eq!(table.contains(&[70]).unwrap(), [true]);
+            }
+        }
+    }
+}
