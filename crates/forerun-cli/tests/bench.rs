@@ -31,6 +31,9 @@ fn benches_print_one_object_a_line() {
             "--strategy",
             "find_batch",
         ],
+        &[
+            "bench", "server", "--quick", "--json", "--alone", "--keys", "1,10",
+        ],
     ] {
         let told = place.succeeds(args);
         assert!(!told.is_empty());

@@ -1,133 +1,192 @@
-//! What `bench server` is asked for.
+//! The command line of `bench server`.
 
-use super::requests::{Operation, Protocol};
+use super::data::{Items, KEY_BYTES};
+use super::request::Form;
 use crate::output::{Output, or};
-use crate::size::parse_size;
+use crate::size::{parse_count, parse_size};
 use crate::skew::Skew;
+use anyhow::{Result, ensure};
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Measure the cache server, with memcached beside it where there is one
-///
-/// Starts `forerun serve` as a process of its own, and memcached where it is found, both with the same memory and threads,
-/// pinned to cores apart from the clients' cores. Clients keep one request under way on each connection and drive the two
-/// in alternation. Requests are composed beforehand; the length of every reply is checked, and one reply in 1024 byte by
-/// byte. The table says what share of its core the client used: near 100%, the client was what was measured.
-#[derive(clap::Args, Clone, Debug)]
+/// What an item takes besides its key and value, at most, in any of the servers; for choosing how many fit.
+const ITEM_OVERHEAD_BYTES: u64 = 100;
+
+/// The share of the memory that items are to take: a log needs room beside what lives.
+const FILL: f64 = 0.6;
+
+/// The cache server over the network, and memcached beside it
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
   forerun bench server
-  forerun bench server --operation get --keys 100 --protocol classic --skew uniform --rounds 9
-  forerun bench server --value-bytes 64,1024 --connections 1,64 --report server.html")]
-pub struct Args {
-    /// Items in the cache; fewer where that many do not fit in half the memory
-    #[arg(long, value_name = "N", value_parser = parse_size)]
-    pub items: Option<usize>,
+  forerun bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform --duration-ms 1000
+  forerun bench server --threads 4 --clients 4 --report server.html
 
-    /// Bytes a value [default: 64,4096]
+The server runs in a process of its own (this program's `serve`), and so does memcached, if it is on the PATH: same \
+threads, same memory, on the first cores; the clients on the cores behind them. Both are loaded with the same items and \
+then driven in alternation, the one that is not being driven idle.
+
+Forms: get is one classic get of all keys; mg a quiet meta get a key, sent together, with mn behind them; set a classic \
+set a key, sent together. Each connection has --depth requests in flight. Requests are composed before the clock starts; \
+replies are told by their lengths and last bytes, and one in 32 is compared byte by byte. The column `client` says what \
+share of its core the load generator used: near 100% it is what limits, not the server.
+
+--quick shows that everything runs: 2000 items of 64 bytes.")]
+pub struct Args {
+    /// Items, or as many as fit in 60% of the memory [default: 2M; with --quick 2000]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub items: Option<u64>,
+
+    /// Bytes of a value; each size loads the servers anew [default: 64,1Ki,4Ki; with --quick 64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub value_bytes: Vec<usize>,
 
-    /// Keys a request [default: 1,10,100]
+    /// What is asked, and how [default: get,mg,set]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub form: Vec<Form>,
+
+    /// Keys a request [default: 1,10,100]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub keys: Vec<usize>,
 
-    /// What is asked for [default: get,set]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
-    pub operation: Vec<Operation>,
-
-    /// In which words [default: classic,meta]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
-    pub protocol: Vec<Protocol>,
-
-    /// Which items how often [default: uniform,zipf:0.99]
+    /// Which items are asked for: uniform, zipf:0.99 [default: uniform,zipf:0.99]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub skew: Vec<Skew>,
+    pub access: Vec<Skew>,
 
-    /// Connections of all clients together [default: 64]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub connections: Vec<usize>,
-
-    /// Threads of each server, and of the client
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Threads of each server
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// Memory of each server [default: 1GiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub memory: Option<usize>,
+    /// Memory of each server [default: 1GiB; with --quick 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_count)]
+    pub memory: Option<u64>,
 
-    /// The server measured [default: this program's own `serve`]
-    #[arg(long, value_name = "FILE")]
+    /// Threads of the client, each with its own connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub clients: u16,
+
+    /// Connections of all clients together
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub connections: u16,
+
+    /// Requests in flight on each connection
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub depth: u16,
+
+    /// Another program to measure instead of this one's `serve`; it is given memcached's long options
+    #[arg(long, value_name = "PROGRAM")]
     pub server: Option<PathBuf>,
 
     /// The memcached beside it
-    #[arg(long, value_name = "FILE", default_value = "memcached")]
+    #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
     pub memcached: PathBuf,
 
-    /// Without memcached
+    /// Leaves memcached out
     #[arg(long)]
     pub alone: bool,
 
-    /// Rounds, output, quick mode
+    /// Rounds, JSON, page.
     #[command(flatten)]
     pub output: Output,
 }
 
-/// One thing to measure on every server.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Cell {
-    pub(super) value_bytes: usize,
-    pub(super) items: usize,
-    pub(super) operation: Operation,
-    pub(super) protocol: Protocol,
-    pub(super) skew: Skew,
-    pub(super) keys: usize,
-    pub(super) connections: usize,
+/// The lists with their defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plan {
+    pub loads: Vec<Items>,
+    pub forms: Vec<Form>,
+    pub keys: Vec<usize>,
+    pub access: Vec<Skew>,
+    pub memory_mib: u64,
+    pub clients: usize,
+    /// Of one client.
+    pub connections: usize,
 }
 
 impl Args {
-    pub(super) fn memory_bytes(&self) -> usize {
-        let default = if self.output.quick { 64 << 20 } else { 1 << 30 };
-        self.memory.unwrap_or(default)
-    }
-
-    /// How long a server is driven in a round.
-    pub(super) fn turn(&self) -> Duration {
-        let default = if self.output.quick { 20 } else { 500 };
-        Duration::from_millis(self.output.duration_ms.unwrap_or(default).into())
-    }
-
-    /// All cells, those of a value size together, gets before sets: what is set may push something out.
-    pub(super) fn cells(&self) -> Vec<Cell> {
+    pub(super) fn plan(&self) -> Result<Plan> {
         let quick = self.output.quick;
-        let by_size = |small: &[usize], all: &[usize]| if quick { small } else { all }.to_vec();
-        let mut operations = or(&self.operation, &[Operation::Get, Operation::Set]);
-        operations.sort_unstable();
-        let mut cells = Vec::new();
-        for value_bytes in or(&self.value_bytes, &by_size(&[64], &[64, 4096])) {
-            let fit = self.memory_bytes() / 2 / (value_bytes + 128);
-            let asked = self.items.unwrap_or(if quick { 2_000 } else { 2_000_000 });
-            let items = asked.min(fit).max(1);
-            for &operation in &operations {
-                for protocol in or(&self.protocol, &[Protocol::Classic, Protocol::Meta]) {
-                    for skew in or(&self.skew, &[Skew::Uniform, Skew::Zipf(0.99)]) {
-                        for keys in or(&self.keys, &by_size(&[1, 100], &[1, 10, 100])) {
-                            for connections in or(&self.connections, &by_size(&[4], &[64])) {
-                                cells.push(Cell {
-                                    value_bytes,
-                                    items,
-                                    operation,
-                                    protocol,
-                                    skew,
-                                    keys: keys.max(1),
-                                    connections: connections.max(1),
-                                });
-                            }
-                        }
-                    }
-                }
+        let items = self.items.unwrap_or(if quick { 2000 } else { 2_000_000 });
+        let memory = self
+            .memory
+            .unwrap_or(if quick { 64 << 20 } else { 1 << 30 });
+        ensure!(items > 0, "--items: there is nothing to ask for");
+        ensure!(memory >= 8 << 20, "--memory: 8 MiB at least");
+        let keys = or(&self.keys, &[1, 10, 100]);
+        ensure!(
+            keys.iter().all(|keys| (1..=10_000).contains(keys)),
+            "--keys: from 1 to 10000 a request"
+        );
+        let sizes: &[usize] = if quick { &[64] } else { &[64, 1024, 4096] };
+        let sizes = or(&self.value_bytes, sizes);
+        ensure!(
+            sizes.iter().all(|bytes| *bytes <= 1_000_000),
+            "--value-bytes: 1000000 at most"
+        );
+        let loads = sizes.iter().map(|&value_bytes| {
+            let item_bytes = value_bytes as u64 + KEY_BYTES as u64 + ITEM_OVERHEAD_BYTES;
+            let fit = (memory as f64 * FILL) as u64 / item_bytes;
+            Items {
+                count: items.min(fit).max(1),
+                value_bytes,
             }
+        });
+        let clients = usize::from(self.clients);
+        Ok(Plan {
+            loads: loads.collect(),
+            forms: or(&self.form, &[Form::Get, Form::Mg, Form::Set]),
+            keys,
+            access: or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            memory_mib: memory >> 20,
+            clients,
+            connections: usize::from(self.connections).div_ceil(clients),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> Args {
+        Args {
+            clients: 2,
+            connections: 5,
+            ..Args::default()
         }
-        cells
+    }
+
+    #[test]
+    fn as_many_items_as_fit_are_loaded() {
+        let plan = args().plan().unwrap();
+        assert_eq!(plan.loads[0].count, 2_000_000);
+        assert!(plan.loads[2].count * (4096 + 16) < (1 << 30) * 6 / 10);
+        assert_eq!((plan.memory_mib, plan.connections), (1024, 3));
+    }
+
+    #[test]
+    fn lists_that_make_no_sense_are_refused_by_name() {
+        let refusal = |args: Args| args.plan().unwrap_err().to_string();
+        assert!(
+            refusal(Args {
+                keys: vec![0],
+                ..args()
+            })
+            .contains("--keys")
+        );
+        assert!(
+            refusal(Args {
+                memory: Some(1),
+                ..args()
+            })
+            .contains("--memory")
+        );
+        assert!(
+            refusal(Args {
+                items: Some(0),
+                ..args()
+            })
+            .contains("--items")
+        );
     }
 }

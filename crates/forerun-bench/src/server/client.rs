@@ -1,241 +1,403 @@
-//! A client: one thread, some connections, one request under way on each.
+//! The load: one thread, some connections, some requests in flight on each.
 //!
 //! ```text
-//!   begin ──> request written ──> reply counted, byte for byte or by its length ──> begin ...
+//!  Requests   [0][1][2][3][4][5][6][7][8] …            composed beforehand, sent in their order, over and over
+//!                │     │  └──┴─ connection 0: a write of what was answered, so that as many are in flight again
+//!                │     └─ connection 1: sent, its reply is coming in
+//!                └─ connection 0: answered; the clock stopped when its last byte was read
 //! ```
 //!
-//! It composes nothing and parses nothing while the clock runs.
+//! A full reply is told by its length and its last bytes; one in [`SAMPLE`] is compared byte by byte with what it must be.
+//! A reply that is shorter is read line by line ([`super::reply`]). So the client costs little besides the system's calls,
+//! and it says how much of its core it used.
 
-use super::requests::Requests;
+use super::reply::{Reply, scan};
+use super::request::Requests;
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// One reply in so many is compared byte by byte.
-const COMPARED_ONE_IN: usize = 1024;
-/// How long a server may say nothing.
-const SILENCE: Duration = Duration::from_secs(10);
+const SAMPLE: u64 = 32;
 
-/// What a client has seen.
-pub(super) struct Seen {
-    pub(super) requests: u64,
-    pub(super) elapsed: Duration,
-    /// Nanoseconds from a request's first byte to its reply's last.
-    pub(super) latency_ns: Histogram<u64>,
-    /// The share of its core that the client used.
-    pub(super) cpu_share: f64,
-    /// Replies that were compared.
-    pub(super) compared: u64,
+/// How long a server may leave a request unanswered.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// How long to go on.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// After `warm_up`, for `timed`; then what is in flight is awaited off the clock.
+    Time {
+        /// Not counted.
+        warm_up: Duration,
+        /// Counted.
+        timed: Duration,
+    },
+    /// Until each request was answered once.
+    Once,
 }
 
-/// A client with its connections, ready to go.
-pub(super) struct Client<'a> {
-    poll: Poll,
-    lines: Vec<Line>,
-    requests: &'a Requests,
-    next: usize,
-    scratch: Vec<u8>,
-    expected: Vec<u8>,
-    seen: Seen,
+/// A histogram of nanoseconds, as a client fills it.
+pub fn latencies() -> Result<Histogram<u64>> {
+    let most_ns = 2 * PATIENCE.as_nanos() as u64;
+    Ok(Histogram::new_with_bounds(1, most_ns, 3)?)
 }
 
-/// A connection.
-struct Line {
+/// What was answered within the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Answered {
+    /// Requests.
+    pub requests: u64,
+    /// Keys found, or stored.
+    pub hits: u64,
+    /// The time.
+    pub elapsed: Duration,
+    /// How long this thread's core worked for it in that time.
+    pub busy: Duration,
+}
+
+struct Connection {
     stream: TcpStream,
-    request: usize,
-    /// Whether a reply is awaited.
-    waits: bool,
-    sent: usize,
-    received: usize,
-    begun: Instant,
-    /// The reply so far, where it is to be compared.
-    reply: Option<Vec<u8>>,
+    /// The bytes of the requests that are still to be written.
+    unsent: VecDeque<Range<usize>>,
+    in_flight: VecDeque<(usize, Instant)>,
+    received: Vec<u8>,
+    /// The bytes of `received` that are in use.
+    filled: Range<usize>,
 }
 
-impl<'a> Client<'a> {
-    /// Connects. `first` is where in the ring of requests it begins.
-    pub(super) fn connect(
-        address: SocketAddr,
-        connections: usize,
-        requests: &'a Requests,
-        first: usize,
-    ) -> Result<Client<'a>> {
+/// What a read took.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// Nothing was there.
+    Nothing,
+    /// As much as there was room for.
+    Some,
+    /// All that was there.
+    All,
+}
+
+/// Connections to one server, driven by one thread.
+pub struct Client {
+    poll: Poll,
+    events: Events,
+    connections: Vec<Connection>,
+    depth: usize,
+    /// The request to send next; it goes on from turn to turn.
+    next: usize,
+    replies: u64,
+    expected: Vec<u8>,
+}
+
+impl Client {
+    /// Opens `connections` connections, on each of which `depth` requests are to be in flight.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect(server: SocketAddr, connections: usize, depth: usize) -> Result<Client> {
         let poll = Poll::new()?;
-        let mut lines = Vec::new();
-        for number in 0..connections {
-            let stream = std::net::TcpStream::connect(address)
-                .with_context(|| format!("connection {number} to {address}"))?;
+        let open = |token: usize| -> Result<Connection> {
+            // Connected here and not by mio, so that a refusal is told here.
+            let stream = std::net::TcpStream::connect(server)
+                .with_context(|| format!("cannot connect to {server}"))?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);
-            let what = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut stream, Token(number), what)?;
-            lines.push(Line {
+            poll.registry().register(
+                &mut stream,
+                Token(token),
+                Interest::READABLE | Interest::WRITABLE,
+            )?;
+            Ok(Connection {
                 stream,
-                request: 0,
-                waits: false,
-                sent: 0,
-                received: 0,
-                begun: Instant::now(),
-                reply: None,
-            });
-        }
+                unsent: VecDeque::new(),
+                in_flight: VecDeque::new(),
+                received: Vec::new(),
+                filled: 0..0,
+            })
+        };
+        let connections: Vec<Connection> =
+            (0..connections.max(1)).map(open).collect::<Result<_>>()?;
         Ok(Client {
             poll,
-            lines,
-            requests,
-            next: first % requests.len(),
-            scratch: vec![0; 256 << 10],
+            events: Events::with_capacity(connections.len().max(16)),
+            connections,
+            depth: depth.max(1),
+            next: 0,
+            replies: 0,
             expected: Vec::new(),
-            seen: Seen {
-                requests: 0,
-                elapsed: Duration::ZERO,
-                latency_ns: Histogram::new(3)?,
-                cpu_share: 0.0,
-                compared: 0,
-            },
         })
     }
 
-    /// Asks for `turn`, then waits for what is under way.
-    pub(super) fn drive(mut self, turn: Duration) -> Result<Seen> {
-        let mut events = Events::with_capacity(self.lines.len().max(16));
-        let cpu_before_s = thread_cpu_s();
-        let start = Instant::now();
-        for number in 0..self.lines.len() {
-            self.begin(number)?;
+    /// Sends requests and takes their replies; latencies in nanoseconds, of the requests that are counted, go to
+    /// `latencies`.
+    ///
+    /// # Errors
+    /// A server that answers with an error or with another value, or not at all, or closes a connection. The client is of no
+    /// use afterwards.
+    pub fn drive(
+        &mut self,
+        requests: &Requests,
+        until: Until,
+        latencies: &mut Histogram<u64>,
+    ) -> Result<Answered> {
+        let count = requests.count();
+        ensure!(count > 0, "there is nothing to ask for");
+        let mut left = match until {
+            Until::Once => {
+                self.next = 0;
+                Some(count)
+            }
+            Until::Time { .. } => None,
+        };
+        let begin = Instant::now();
+        let (warm_up, timed) = match until {
+            Until::Time { warm_up, timed } => (warm_up, timed),
+            Until::Once => (Duration::ZERO, Duration::MAX),
+        };
+        let mut warm = warm_up.is_zero();
+        let mut watch = Watch::new(begin, warm);
+        let mut heard = begin;
+        for at in 0..self.connections.len() {
+            self.send(at, self.depth, requests, &mut left)?;
         }
-        let mut under_way = self.lines.len();
-        while under_way > 0 {
-            match self.poll.poll(&mut events, Some(SILENCE)) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+        while self.connections.iter().any(|c| !c.in_flight.is_empty()) {
+            let polled = self.poll.poll(&mut self.events, Some(PATIENCE));
+            match polled {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 polled => polled?,
             }
-            ensure!(!events.is_empty(), "{}", self.stuck());
-            let over = start.elapsed() >= turn;
-            for event in &events {
-                let number = event.token().0;
-                if event.is_writable() {
-                    self.write(number)?;
-                }
-                if event.is_readable() && self.read(number)? {
-                    match over {
-                        true => under_way -= 1,
-                        false => self.begin(number)?,
-                    }
+            let now = Instant::now();
+            let ready: Vec<usize> = self.events.iter().map(|event| event.token().0).collect();
+            for at in ready {
+                self.connections[at].write(requests)?;
+                let answered = self.receive(at, requests, &mut watch, latencies)?;
+                if answered > 0 {
+                    heard = now;
+                    // Time that is up shows in `left`: nothing more is to be sent.
+                    self.send(at, answered, requests, &mut left)?;
                 }
             }
+            ensure!(
+                now - heard < PATIENCE,
+                "no reply for {} s",
+                PATIENCE.as_secs()
+            );
+            if !warm && begin.elapsed() >= warm_up {
+                warm = true;
+                watch = Watch::new(Instant::now(), true);
+            }
+            if warm && left.is_none() && watch.is_over(timed) {
+                watch.stop();
+                left = Some(0);
+            }
         }
-        self.seen.elapsed = start.elapsed();
-        let used_s = thread_cpu_s() - cpu_before_s;
-        self.seen.cpu_share = used_s / self.seen.elapsed.as_secs_f64();
-        Ok(self.seen)
+        watch.stop();
+        Ok(watch.answered)
     }
 
-    fn begin(&mut self, number: usize) -> Result<()> {
-        let line = &mut self.lines[number];
-        line.request = self.next;
-        self.next = (self.next + 1) % self.requests.len();
-        (line.waits, line.sent, line.received) = (true, 0, 0);
-        let compared = line.request.is_multiple_of(COMPARED_ONE_IN);
-        line.reply = compared.then(Vec::new);
-        line.begun = Instant::now();
-        self.write(number)
+    /// Sends `wanted` more requests on a connection, or as many as are left.
+    fn send(
+        &mut self,
+        at: usize,
+        wanted: usize,
+        requests: &Requests,
+        left: &mut Option<usize>,
+    ) -> Result<()> {
+        let mut wanted = left.map_or(wanted, |left| wanted.min(left));
+        if let Some(left) = left {
+            *left -= wanted;
+        }
+        let connection = &mut self.connections[at];
+        let now = Instant::now();
+        while wanted > 0 {
+            self.next %= requests.count();
+            let end = requests.count().min(self.next + wanted);
+            connection.unsent.push_back(requests.range(self.next..end));
+            let sent = (self.next..end).map(|request| (request, now));
+            connection.in_flight.extend(sent);
+            wanted -= end - self.next;
+            self.next = end;
+        }
+        connection.write(requests)
     }
 
-    fn write(&mut self, number: usize) -> Result<()> {
-        let line = &mut self.lines[number];
-        if !line.waits {
-            return Ok(());
+    /// Reads what has come in on a connection and takes the replies in it; tells how many.
+    fn receive(
+        &mut self,
+        at: usize,
+        requests: &Requests,
+        watch: &mut Watch,
+        latencies: &mut Histogram<u64>,
+    ) -> Result<usize> {
+        let connection = &mut self.connections[at];
+        let mut answered = 0;
+        loop {
+            let read = connection.read()?;
+            if read == Came::Nothing {
+                return Ok(answered);
+            }
+            let now = Instant::now();
+            while let Some(&(request, sent)) = connection.in_flight.front() {
+                let received = &connection.received[connection.filled.clone()];
+                let Some((bytes, hits)) = take(requests, received)? else {
+                    break;
+                };
+                self.replies += 1;
+                if self.replies.is_multiple_of(SAMPLE) && hits == requests.keys() {
+                    requests.expected(request, &mut self.expected);
+                    ensure!(
+                        self.expected == received[..bytes],
+                        "the server answered {:?} where {:?} was to come",
+                        String::from_utf8_lossy(&received[..bytes.min(200)]),
+                        String::from_utf8_lossy(&self.expected[..bytes.min(200)]),
+                    );
+                }
+                connection.in_flight.pop_front();
+                connection.filled.start += bytes;
+                answered += 1;
+                watch.count(hits, now - sent, latencies);
+            }
+            ensure!(
+                connection.filled.is_empty() || !connection.in_flight.is_empty(),
+                "the server sent more than it was asked for"
+            );
+            if read == Came::All {
+                return Ok(answered);
+            }
         }
-        let request = self.requests.request(line.request);
-        while line.sent < request.len() {
-            match line.stream.write(&request[line.sent..]) {
-                Ok(count) => line.sent += count,
+    }
+}
+
+/// The length of the reply at the beginning of `received`, and the keys it found, if it is there whole.
+fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> {
+    let (form, keys) = (requests.form(), requests.keys());
+    let full = requests.reply_bytes();
+    let tail = match form.tail() {
+        b"" => b"STORED\r\n",
+        tail => tail,
+    };
+    if received
+        .get(..full)
+        .is_some_and(|reply| reply.ends_with(tail))
+    {
+        return Ok(Some((full, keys)));
+    }
+    // A reply that is not all there yet is the common case; only one that could be a whole, shorter one is looked at.
+    if received.len() < full && !received.ends_with(b"\r\n") {
+        return Ok(None);
+    }
+    match scan(form, keys, received) {
+        Reply::Partial => Ok(None),
+        Reply::Whole { bytes, hits } => Ok(Some((bytes, hits))),
+        Reply::Fault(line) => bail!("the server answered {line:?}"),
+    }
+}
+
+impl Connection {
+    /// Writes what is to be written and fits.
+    fn write(&mut self, requests: &Requests) -> Result<()> {
+        while let Some(range) = self.unsent.front_mut() {
+            match self.stream.write(&requests.bytes()[range.clone()]) {
+                Ok(written) => {
+                    range.start += written;
+                    if range.start == range.end {
+                        self.unsent.pop_front();
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("while a request was sent"),
+                Err(error) => return Err(error).context("cannot write to the server"),
             }
         }
         Ok(())
     }
 
-    /// Reads what is there; true where that was the reply's end.
-    fn read(&mut self, number: usize) -> Result<bool> {
-        let line = &mut self.lines[number];
-        let wanted = self.requests.reply_bytes;
-        if !line.waits {
-            return Ok(false);
+    /// Reads once.
+    fn read(&mut self) -> Result<Came> {
+        if self.filled.is_empty() {
+            self.filled = 0..0;
+        } else if self.received.len() - self.filled.end < READ_BYTES / 2 && self.filled.start > 0 {
+            self.received.copy_within(self.filled.clone(), 0);
+            self.filled = 0..self.filled.len();
         }
-        while line.received < wanted {
-            let count = match line.stream.read(&mut self.scratch) {
-                Ok(0) => bail!("the server closed a connection"),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error).context("while a reply was read"),
-            };
-            line.received += count;
-            if let Some(reply) = &mut line.reply {
-                reply.extend_from_slice(&self.scratch[..count]);
+        if self.received.len() - self.filled.end < READ_BYTES / 2 {
+            self.received.resize(self.filled.end + READ_BYTES, 0);
+        }
+        loop {
+            match self.stream.read(&mut self.received[self.filled.end..]) {
+                Ok(0) => bail!("the server closed the connection"),
+                Ok(read) => {
+                    self.filled.end += read;
+                    // What comes after a read that left room is told by another event.
+                    return Ok(match self.filled.end == self.received.len() {
+                        true => Came::Some,
+                        false => Came::All,
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Came::Nothing),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot read from the server"),
             }
-            let is_emptied = count < self.scratch.len();
-            if line.received < wanted && is_emptied {
-                return Ok(false);
-            }
         }
-        ensure!(
-            line.received == wanted,
-            "a reply was longer than it must be"
-        );
-        line.waits = false;
-        let took_ns = line.begun.elapsed().as_nanos() as u64;
-        self.seen.latency_ns.saturating_record(took_ns);
-        self.seen.requests += 1;
-        if let Some(reply) = line.reply.take() {
-            self.expected.clear();
-            self.requests.put_reply(line.request, &mut self.expected);
-            ensure!(
-                reply == self.expected,
-                "a reply is wrong: {}",
-                differ(&reply, &self.expected)
-            );
-            self.seen.compared += 1;
-        }
-        Ok(true)
-    }
-
-    /// Which reply did not come.
-    fn stuck(&self) -> String {
-        let wanted = self.requests.reply_bytes;
-        let line = self.lines.iter().find(|line| line.waits);
-        let got = line.map_or(0, |line| line.received);
-        format!(
-            "the server is silent after {got} of a reply's {wanted} bytes: does all that is asked for fit in its memory?"
-        )
     }
 }
 
-fn differ(got: &[u8], expected: &[u8]) -> String {
-    let same = got.iter().zip(expected).take_while(|(a, b)| a == b).count();
-    let part = |bytes: &[u8]| {
-        let rest = bytes.get(same..).unwrap_or_default();
-        rest[..rest.len().min(40)].escape_ascii().to_string()
-    };
-    format!(
-        "at byte {same}, \"{}\" for \"{}\"",
-        part(got),
-        part(expected)
-    )
+/// The time that counts.
+struct Watch {
+    start: Instant,
+    busy_before: Duration,
+    running: bool,
+    answered: Answered,
 }
 
-/// Seconds of processor time that this thread has used.
-fn thread_cpu_s() -> f64 {
+impl Watch {
+    fn new(start: Instant, running: bool) -> Watch {
+        Watch {
+            start,
+            busy_before: thread_time(),
+            running,
+            answered: Answered::default(),
+        }
+    }
+
+    fn count(&mut self, hits: usize, latency: Duration, latencies: &mut Histogram<u64>) {
+        if self.running {
+            self.answered.requests += 1;
+            self.answered.hits += hits as u64;
+            latencies.saturating_record(latency.as_nanos() as u64);
+        }
+    }
+
+    /// Whether the time is up; a turn that answered nothing yet goes on.
+    fn is_over(&self, timed: Duration) -> bool {
+        self.running && self.answered.requests > 0 && self.start.elapsed() >= timed
+    }
+
+    fn stop(&mut self) {
+        if self.running {
+            self.running = false;
+            self.answered.elapsed = self.start.elapsed();
+            self.answered.busy = thread_time().saturating_sub(self.busy_before);
+        }
+    }
+}
+
+/// How long this thread has run on a core.
+fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
 }

@@ -1,254 +1,429 @@
-//! `bench server`: the cache server over a socket, with memcached beside it.
+//! `bench server`: the cache server over the network, and memcached beside it.
 //!
 //! ```text
-//!   args      what is measured: cells           peer      a server as a process of its own, pinned, filled
-//!   requests  composed before the clock runs    client    one request under way on each connection
-//!   row, show one result; tables and pages
+//!  args.rs     the command line               data.rs     items: keys, values, which is asked for
+//!  process.rs  a server's process, its cores  request.rs  requests, composed beforehand; what they are answered with
+//!  client.rs   the load                       reply.rs    replies that are not the expected ones
+//!  row.rs      a result                       show.rs     tables, the page
 //!
-//!   round:  server A driven ── server B driven ── (next round) B ── A ...
+//!  for each value size                        the servers started and loaded
+//!    for each access x form x keys a request  (harness)
+//!      round after round                      this server, memcached: a turn each, the other one idle
 //! ```
 
 mod args;
-mod client;
-mod peer;
-mod requests;
+pub mod client;
+#[cfg(test)]
+mod client_tests;
+pub mod data;
+pub mod process;
+pub mod reply;
+pub mod request;
 mod row;
 mod show;
 
+pub use args::Args;
+pub use row::ServerRow;
+
+use crate::harness::{self, Case, Outcome, Sample, Turn};
 use crate::machine;
 use crate::output::{on_stdout, write_facts};
 use crate::progress::{Bar, Progress};
 use crate::report::Report;
-use anyhow::{Context, Result, bail};
-pub use args::Args;
-use args::Cell;
-use client::{Client, Seen};
-use peer::{Peer, Setting};
-use requests::Requests;
-pub use row::ServerRow;
-use row::Turn;
+use crate::row::Row;
+use crate::skew::Skew;
+use anyhow::{Context, Result, anyhow, ensure};
+use args::Plan;
+use client::{Answered, Client, Until};
+use data::{Items, KEY_BYTES};
+use hdrhistogram::Histogram;
+use process::{Process, Program, Share, Split};
+use request::{Form, Requests};
+use std::cell::RefCell;
 use std::io::Write;
-use std::sync::Barrier;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::threads::Cores;
+/// The most keys drawn for a case, and the most bytes of its requests.
+const DRAWN_MAX: usize = 2 << 20;
+const REQUEST_BYTES_MAX: usize = 64 << 20;
 
-/// Where the requests' random numbers begin.
-const SEED: u64 = 0x5eed;
+/// The name of the server that the others are compared with.
+const PEER: &str = "memcached";
 
-/// Runs the bench and prints to the standard output.
+/// Measures and prints to the standard output. `own` is how this project's server is started.
 ///
 /// # Errors
-/// A server that does not start, does not answer, or answers wrongly; the stream's.
-pub fn run(args: &Args) -> Result<()> {
-    let progress = Progress::on_terminal();
-    on_stdout(|out| bench(args, &progress, out))
+/// Lists that make no sense, a server that cannot be started or answers wrongly, or an output that cannot be written.
+pub fn run(args: &Args, own: Program) -> Result<()> {
+    on_stdout(|out| run_to(args, own, &Progress::on_terminal(), out))
 }
 
-fn bench(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+/// As [`run`], printing to `out`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_to(args: &Args, own: Program, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
-    let cells = args.cells();
-    let cores: Vec<usize> = core_affinity::get_core_ids()
-        .unwrap_or_default()
-        .iter()
-        .map(|core| core.id)
-        .collect();
-    let threads = usize::from(args.threads);
-    let pinned = cores.len() >= 2 * threads;
-    let setting = Setting {
-        memory_bytes: args.memory_bytes(),
-        threads,
-        connections: cells.iter().map(|cell| cell.connections).max().unwrap_or(1) + 64,
-        cores: if pinned {
-            (0..threads).collect()
-        } else {
-            Vec::new()
+    let plan = args.plan()?;
+    let mut programs = vec![match &args.server {
+        None => own,
+        Some(path) => Program {
+            name: path
+                .file_name()
+                .map_or_else(|| "server".into(), |name| name.to_string_lossy().into()),
+            path: path.clone(),
+            args: Vec::new(),
         },
-    };
+    }];
     let mut facts = machine::facts();
-    let peers = start(args, &setting)?;
-    let versions = peers
-        .iter()
-        .map(Peer::version)
-        .collect::<Result<Vec<_>>>()?;
-    facts.push(("servers".into(), versions.join(", ")));
-    if peers.len() == 1 && !args.alone {
-        let name = args.memcached.display();
-        facts.push((
-            "memcached".into(),
-            format!("not measured: there is no {name}"),
-        ));
+    let bench = Bench {
+        args,
+        plan: &plan,
+        split: Split::of(usize::from(args.threads)),
+    };
+    if !args.alone {
+        match Program::memcached(&args.memcached) {
+            Some(program) => programs.push(program),
+            None => {
+                let told = format!("not measured: there is no {}", args.memcached.display());
+                facts.push((PEER.to_owned(), told));
+            }
+        }
     }
-    if !pinned {
-        let text = format!(
-            "not pinned: {} cores are too few for {threads} and {threads}",
-            cores.len()
-        );
-        facts.push(("threads".into(), text));
-    }
+    facts.push(("cores".to_owned(), bench.cores()));
     if !args.output.json {
         write_facts(out, &facts)?;
-        out.flush()?;
     }
-
-    let plan = args.output.plan();
-    let bar = progress.steps("measuring", (cells.len() * (plan.rounds + 1)) as u64);
-    let mut rows = Vec::new();
-    let mut filled = None;
-    for cell in &cells {
-        if filled != Some((cell.value_bytes, cell.items)) {
-            fill(&peers, cell, progress)?;
-            filled = Some((cell.value_bytes, cell.items));
+    let cells = plan.loads.len() * plan.access.len() * plan.forms.len() * plan.keys.len();
+    let turns = cells * programs.len() * args.output.plan().rounds;
+    let bar = progress.steps("measuring", turns as u64);
+    let mut all: Vec<ServerRow> = Vec::new();
+    for &items in &plan.loads {
+        let rows = bench
+            .measure(&programs, items, &bar)
+            .with_context(|| format!("items of {} bytes", items.value_bytes))?;
+        if !args.output.json_rows(&rows, out)? {
+            let (constant, table) = show::table(&rows);
+            writeln!(out)?;
+            write_facts(out, &constant)?;
+            writeln!(out, "\n{}", table.to_text())?;
+            out.flush()?;
         }
-        let turns = measure(args, cell, &peers, pinned, &bar)?;
-        let beside = peers.iter().position(|peer| peer.name == "memcached");
-        for (number, peer) in peers.iter().enumerate() {
-            let others = beside.filter(|at| *at != number);
-            let others = others.map(|at| turns[at].as_slice());
-            let mut row = ServerRow::of(cell, &turns[number], others);
-            row.server = peer.name.into();
-            row.version = versions[number].clone();
-            row.memory_bytes = setting.memory_bytes as u64;
-            row.threads = threads as u64;
-            row.pinned = pinned;
-            if args.output.json {
-                writeln!(out, "{}", serde_json::to_string(&row)?)?;
-                out.flush()?;
-            }
-            rows.push(row);
-        }
+        all.extend(rows);
     }
-    drop(bar);
     if !args.output.json {
-        let (constant, table) = show::table(&rows);
-        write_facts(out, &constant)?;
-        writeln!(out, "\n{}\n{}", table.to_text(), show::legend(&rows))?;
+        writeln!(out, "{}", show::legend(&all))?;
     }
-    let mut report = Report::new("A cache server beside memcached", show::LEAD);
+    let mut report = Report::new("The cache server", show::LEAD);
     report.facts = facts;
-    show::fill(&mut report, &rows);
+    show::fill(&mut report, &all);
     args.output.write_report(&report)
 }
 
-fn start(args: &Args, setting: &Setting) -> Result<Vec<Peer>> {
-    let binary = match &args.server {
-        Some(binary) => binary.clone(),
-        None => std::env::current_exe().context("cannot find this program")?,
-    };
-    let mut peers = vec![Peer::forerun(&binary, setting)?];
-    if !args.alone {
-        peers.extend(Peer::memcached(&args.memcached, setting)?);
-    }
-    Ok(peers)
+struct Bench<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    split: Split,
 }
 
-fn fill(peers: &[Peer], cell: &Cell, progress: &Progress) -> Result<()> {
-    for peer in peers {
-        let bar = progress.steps(&format!("fill {}", peer.name), cell.items as u64);
-        peer.fill(cell.items, cell.value_bytes, |items| bar.skip(items))
-            .with_context(|| format!("while {} was filled", peer.name))?;
+/// A server, loaded, and the connections to it.
+struct Target {
+    name: String,
+    process: Process,
+    clients: Vec<Client>,
+}
+
+/// What a case is: the dimensions besides the items'.
+#[derive(Clone, Copy)]
+struct Cell {
+    access: Skew,
+    form: Form,
+    keys: usize,
+}
+
+/// What a case's turns told besides their rates.
+struct Told {
+    latencies: Histogram<u64>,
+    answered: Answered,
+    server_busy: Option<Duration>,
+    server_elapsed: Duration,
+}
+
+impl Told {
+    fn new() -> Result<Told> {
+        Ok(Told {
+            latencies: client::latencies()?,
+            answered: Answered::default(),
+            server_busy: Some(Duration::ZERO),
+            server_elapsed: Duration::ZERO,
+        })
+    }
+}
+
+impl Bench<'_> {
+    fn cores(&self) -> String {
+        if self.split.is_apart() {
+            format!(
+                "servers on {:?}, clients on {:?}",
+                self.split.server, self.split.client
+            )
+        } else {
+            "too few: servers and clients share them".to_owned()
+        }
+    }
+
+    fn measure(&self, programs: &[Program], items: Items, bar: &Bar) -> Result<Vec<ServerRow>> {
+        let mut targets = Vec::new();
+        for program in programs {
+            let target = self.start(program, items);
+            targets.push(RefCell::new(target.with_context(|| program.name.clone())?));
+        }
+        let mut rows: Vec<ServerRow> = Vec::new();
+        for &access in &self.plan.access {
+            for &form in &self.plan.forms {
+                let mut of_form: Vec<Vec<(ServerRow, Outcome)>> = Vec::new();
+                for &keys in &self.plan.keys {
+                    let cell = Cell { access, form, keys };
+                    of_form.push(self.cell(cell, items, &targets, bar)?);
+                }
+                rows.extend(compared(of_form));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn start(&self, program: &Program, items: Items) -> Result<Target> {
+        let share = Share {
+            threads: usize::from(self.args.threads),
+            memory_mib: self.plan.memory_mib,
+            connections: self.plan.clients * self.plan.connections + 16,
+            cores: self.split.server.clone(),
+        };
+        let process = Process::start(program, &share)?;
+        let depth = usize::from(self.args.depth);
+        let connect = || Client::connect(process.address(), self.plan.connections, depth);
+        let mut clients: Vec<Client> = (0..self.plan.clients)
+            .map(|_| connect())
+            .collect::<Result<_>>()?;
+        load(&mut clients[0], items).context("while loading")?;
+        Ok(Target {
+            name: program.name.clone(),
+            process,
+            clients,
+        })
+    }
+
+    /// Measures one case on every server, in alternation.
+    fn cell(
+        &self,
+        cell: Cell,
+        items: Items,
+        targets: &[RefCell<Target>],
+        bar: &Bar,
+    ) -> Result<Vec<(ServerRow, Outcome)>> {
+        let requests = &self.compose(cell, items);
+        let told: Vec<RefCell<Told>> = targets
+            .iter()
+            .map(|_| Ok(RefCell::new(Told::new()?)))
+            .collect::<Result<_>>()?;
+        let cases = targets.iter().zip(&told).map(|(target, told)| {
+            let name = format!("{} {} {}", cell.form, cell.keys, target.borrow().name);
+            Case::new(0, name, move |turn| {
+                self.turn(
+                    turn,
+                    requests,
+                    &mut target.borrow_mut(),
+                    &mut told.borrow_mut(),
+                )
+            })
+        });
+        let plan = self.args.output.plan();
+        let outcomes = harness::measure_on(cases.collect(), &plan, bar)?;
+        let rows = outcomes.into_iter().zip(targets).zip(&told);
+        let rows = rows.map(|((outcome, target), told)| {
+            let name = &target.borrow().name;
+            (
+                self.row(cell, items, name, &outcome, &told.borrow()),
+                outcome,
+            )
+        });
+        Ok(rows.collect())
+    }
+
+    fn compose(&self, cell: Cell, items: Items) -> Requests {
+        let mut one = Vec::new();
+        cell.form.push_request(&items, &[0], &mut one);
+        let drawn = DRAWN_MAX.min(REQUEST_BYTES_MAX / one.len()).max(cell.keys);
+        let drawn = match self.args.output.quick {
+            true => drawn.min(10_000),
+            false => drawn,
+        };
+        let seed = (cell.form as u64) << 32 ^ cell.keys as u64;
+        let numbers = items.draw(cell.access, drawn, seed);
+        Requests::compose(cell.form, items, cell.keys, numbers)
+    }
+
+    fn turn(
+        &self,
+        turn: &Turn,
+        requests: &Requests,
+        target: &mut Target,
+        told: &mut Told,
+    ) -> Result<Sample> {
+        let until = Until::Time {
+            warm_up: turn.warm_up,
+            timed: turn.duration,
+        };
+        let (busy, start) = (target.process.busy(), Instant::now());
+        let driven = self.drive(&mut target.clients, requests, until);
+        // A server that ended says more than the connection that it closed.
+        target.process.check()?;
+        let driven = driven?;
+        told.server_elapsed += start.elapsed();
+        told.server_busy = (|| {
+            told.server_busy?
+                .checked_add(target.process.busy()? - busy?)
+        })();
+        let mut per_second = 0.0;
+        for (answered, latencies) in driven {
+            per_second += answered.hits as f64 / answered.elapsed.as_secs_f64().max(1e-9);
+            told.latencies.add(latencies)?;
+            told.answered.requests += answered.requests;
+            told.answered.hits += answered.hits;
+            told.answered.elapsed += answered.elapsed;
+            told.answered.busy += answered.busy;
+        }
+        ensure!(per_second > 0.0, "the server had none of the keys any more");
+        Ok(Sample {
+            per_second,
+            beside_per_second: None,
+        })
+    }
+
+    /// Drives all clients at once, each on its core.
+    fn drive(
+        &self,
+        clients: &mut [Client],
+        requests: &Requests,
+        until: Until,
+    ) -> Result<Vec<(Answered, Histogram<u64>)>> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = clients
+                .iter_mut()
+                .enumerate()
+                .map(|(at, client)| {
+                    let cores = &self.split.client;
+                    scope.spawn(move || {
+                        if let Some(core) = cores.get(at % cores.len().max(1)) {
+                            process::pin(&[*core]);
+                        }
+                        let mut latencies = client::latencies()?;
+                        let answered = client.drive(requests, until, &mut latencies)?;
+                        Ok((answered, latencies))
+                    })
+                })
+                .collect();
+            // All are joined before any is looked at, so that none outlives the first error.
+            let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            results
+                .into_iter()
+                .map(|result| result.map_err(|_| anyhow!("a client panicked"))?)
+                .collect()
+        })
+    }
+
+    fn row(
+        &self,
+        cell: Cell,
+        items: Items,
+        server: &str,
+        outcome: &Outcome,
+        told: &Told,
+    ) -> ServerRow {
+        let answered = &told.answered;
+        let share = |busy: Duration, of: Duration| busy.as_secs_f64() / of.as_secs_f64().max(1e-9);
+        let threads = u32::from(self.args.threads);
+        let asked = answered.requests * cell.keys as u64;
+        let common = Row {
+            bench: "server".into(),
+            case: cell.form.to_string(),
+            engine: server.to_owned(),
+            strategy: match cell.form {
+                Form::Mg => "meta".into(),
+                Form::Get | Form::Set => "classic".into(),
+            },
+            keys: items.count,
+            key_bytes: KEY_BYTES as u64,
+            prefix_bytes: "key:".len() as u64,
+            value_bytes: items.value_bytes as u64,
+            batch: cell.keys as u64,
+            threads: threads.into(),
+            hit_rate: Some(answered.hits as f64 / asked.max(1) as f64),
+            access: Some(cell.access.to_string()),
+            isa: forerun_core::arch::isa().to_string(),
+            rounds: outcome.samples.len() as u64,
+            ..Row::default()
+        };
+        let micros = |quantile| told.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        ServerRow {
+            common: common.with_rates(
+                outcome.per_second(),
+                outcome.per_second_min(),
+                outcome.per_second_max(),
+            ),
+            memory_mib: self.plan.memory_mib,
+            clients: self.plan.clients as u64,
+            connections: (self.plan.clients * self.plan.connections) as u64,
+            depth: self.args.depth.into(),
+            pinned_apart: self.split.is_apart(),
+            p50_us: micros(0.50),
+            p99_us: micros(0.99),
+            p999_us: micros(0.999),
+            p99_vs_peer: None,
+            client_share: share(answered.busy, answered.elapsed),
+            server_share: told
+                .server_busy
+                .map(|busy| share(busy, told.server_elapsed * threads)),
+        }
+    }
+}
+
+/// Stores every item, once.
+fn load(client: &mut Client, items: Items) -> Result<()> {
+    const BATCH: u64 = 32;
+    const STEP_BYTES: usize = 16 << 20;
+    let step = (STEP_BYTES / (items.value_bytes + 64)) as u64 / BATCH * BATCH;
+    let step = step.max(BATCH);
+    let mut first = 0;
+    while first < items.count {
+        let numbers: Vec<u64> = (first..items.count.min(first + step)).collect();
+        first += step;
+        let whole = numbers.len() / BATCH as usize * BATCH as usize;
+        for (numbers, batch) in [(&numbers[..whole], BATCH as usize), (&numbers[whole..], 1)] {
+            if !numbers.is_empty() {
+                let requests = Requests::compose(Form::Set, items, batch, numbers.to_vec());
+                client.drive(&requests, Until::Once, &mut client::latencies()?)?;
+            }
+        }
     }
     Ok(())
 }
 
-/// Drives the servers in alternation; gives each one's turns.
-fn measure(
-    args: &Args,
-    cell: &Cell,
-    peers: &[Peer],
-    pinned: bool,
-    bar: &Bar,
-) -> Result<Vec<Vec<Turn>>> {
-    let requests = Requests::compose(cell, SEED)?;
-    let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); peers.len()];
-    bar.tell(&format!(
-        "{} {} x{}",
-        cell.operation, cell.protocol, cell.keys
-    ));
-    // The first round warms up and is not counted.
-    for round in 0..=args.output.plan().rounds {
-        for step in 0..peers.len() {
-            // Who is first in one round is last in the next.
-            let number = match round % 2 {
-                0 => step,
-                _ => peers.len() - 1 - step,
-            };
-            let time = args.turn() / if round == 0 { 4 } else { 1 };
-            let turn = drive(args, cell, &peers[number], &requests, pinned, time, round)
-                .with_context(|| format!("while {} was measured", peers[number].name))?;
-            if round > 0 {
-                turns[number].push(turn);
+/// Adds the ratios: to the fewest keys a request of the same server, and to the peer at as many keys.
+fn compared(of_form: Vec<Vec<(ServerRow, Outcome)>>) -> Vec<ServerRow> {
+    let mut rows = Vec::new();
+    for cell in &of_form {
+        let peer = cell.iter().find(|(row, _)| row.common.engine == PEER);
+        for (at, (row, outcome)) in cell.iter().enumerate() {
+            let mut row = row.clone();
+            let fewest = of_form.iter().min_by_key(|cell| cell[at].0.common.batch);
+            row.common.speedup_vs_single = fewest.map(|cell| outcome.ratio_to(&cell[at].1));
+            if let Some((theirs, measured)) = peer {
+                row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
+                row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
             }
-        }
-        bar.step();
-    }
-    Ok(turns)
-}
-
-/// One server's turn: all client threads at once.
-fn drive(
-    args: &Args,
-    cell: &Cell,
-    peer: &Peer,
-    requests: &Requests,
-    pinned: bool,
-    time: Duration,
-    round: usize,
-) -> Result<Turn> {
-    let threads = usize::from(args.threads).min(cell.connections);
-    let cores = Cores::available();
-    let ready = Barrier::new(threads + 1);
-    let (seen, server_s) = thread::scope(|scope| {
-        let clients: Vec<_> = (0..threads)
-            .map(|thread| {
-                let (cores, ready) = (&cores, &ready);
-                scope.spawn(move || {
-                    if pinned {
-                        cores.pin(usize::from(args.threads) + thread);
-                    }
-                    // The first threads take the connections that do not divide.
-                    let extra = usize::from(thread < cell.connections % threads);
-                    let connections = cell.connections / threads + extra;
-                    let first = (round * 31 + thread * 7) * requests.len() / 97;
-                    let client = Client::connect(peer.address, connections, requests, first);
-                    ready.wait();
-                    client?.drive(time)
-                })
-            })
-            .collect();
-        ready.wait();
-        let before_s = peer.cpu_s();
-        let seen: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
-        (seen, peer.cpu_s() - before_s)
-    });
-    let mut all: Option<Seen> = None;
-    for one in seen {
-        let Ok(one) = one else {
-            bail!("a client thread panicked");
-        };
-        let one = one?;
-        match &mut all {
-            None => all = Some(one),
-            Some(all) => {
-                all.requests += one.requests;
-                all.compared += one.compared;
-                all.cpu_share += one.cpu_share;
-                all.elapsed = all.elapsed.max(one.elapsed);
-                all.latency_ns.add(one.latency_ns)?;
-            }
+            rows.push(row);
         }
     }
-    let seen = all.context("there is no client thread")?;
-    let us_at = |share: f64| seen.latency_ns.value_at_quantile(share) as f64 / 1e3;
-    let elapsed_s = seen.elapsed.as_secs_f64();
-    Ok(Turn {
-        keys_per_second: (seen.requests * requests.keys() as u64) as f64 / elapsed_s,
-        p50_us: us_at(0.5),
-        p99_us: us_at(0.99),
-        p999_us: us_at(0.999),
-        client_share: seen.cpu_share / threads as f64,
-        server_share: server_s / elapsed_s / usize::from(args.threads) as f64,
-        compared: seen.compared,
-    })
+    rows
 }

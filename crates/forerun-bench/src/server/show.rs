@@ -1,26 +1,19 @@
-//! The results as a table and as a page.
+//! The rows of the server bench as tables and plots.
 
 use super::row::ServerRow;
+use crate::page::{or_dash, percent, times};
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::size::{count, digits, short, spread};
 use crate::table::Table;
 
-/// What the page says first.
-pub(super) const LEAD: &str = "\
-A cache server and memcached on the same machine, with the same memory and threads, driven in alternation over TCP on the \
-loopback interface, each connection with one request under way.";
+pub(super) const LEAD: &str = "Requests over the loopback interface, server and client on cores of their own. Every reply \
+is told by its length, and a sample of them is compared byte by byte.";
 
-/// The rows, and what they have in common.
+/// The table of `rows` without the columns that never change, and those columns' names and values.
 pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, Table) {
-    let mut table = Table::new([
-        "value B",
-        "items",
-        "operation",
-        "protocol",
-        "skew",
-        "connections",
-        "rounds",
-        "keys",
+    const KEPT: [&str; 11] = [
+        "form",
+        "keys a request",
         "server",
         "keys/s",
         "slowest-fastest",
@@ -28,102 +21,82 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, Table) {
         "p99 us",
         "p99.9 us",
         "client",
-        "server's",
+        "server core",
         "vs memcached",
-        "p99 vs",
+    ];
+    let mut table = Table::new([
+        "items",
+        "value",
+        "access",
+        "form",
+        "keys a request",
+        "server",
+        "keys/s",
+        "slowest-fastest",
+        "vs memcached",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "p99 vs memcached",
+        "client",
+        "server core",
+        "found",
     ]);
-    let times = |ratio: Option<f64>| ratio.map_or("-".into(), |x| format!("{}x", digits(x)));
-    let percent = |share: f64| format!("{:.0}%", share * 100.0);
     for row in rows {
+        let common = &row.common;
         table.push([
-            row.value_bytes.to_string(),
-            count(row.items),
-            row.operation.clone(),
-            row.protocol.clone(),
-            row.skew.clone(),
-            row.connections.to_string(),
-            row.rounds.to_string(),
-            row.keys_per_request.to_string(),
-            row.server.clone(),
-            short(row.keys_per_second),
-            spread(row.keys_per_second_min, row.keys_per_second_max),
+            count(common.keys),
+            format!("{}B", count(common.value_bytes)),
+            common.access.clone().unwrap_or_default(),
+            common.case.clone(),
+            common.batch.to_string(),
+            common.engine.clone(),
+            short(common.keys_per_second),
+            spread(common.keys_per_second_min, common.keys_per_second_max),
+            or_dash(common.speedup_vs_peer, times),
             digits(row.p50_us),
             digits(row.p99_us),
             digits(row.p999_us),
+            or_dash(row.p99_vs_peer, times),
             percent(row.client_share),
-            percent(row.server_share),
-            times(row.ratio_to_memcached),
-            times(row.p99_to_memcached),
+            or_dash(row.server_share, percent),
+            or_dash(common.hit_rate, percent),
         ]);
     }
-    let keep = [
-        "keys",
-        "server",
-        "keys/s",
-        "p50 us",
-        "p99 us",
-        "client",
-        "vs memcached",
-    ];
-    (table.take_constant(&keep), table)
+    (table.take_constant(&KEPT), table)
 }
 
-/// What the columns mean.
+/// What the columns mean, for below the tables.
 pub(super) fn legend(rows: &[ServerRow]) -> String {
-    let mut text = "\
-keys/s: keys answered a second, the median of alternating rounds. p50, p99, p99.9: from a request's first byte to its \
-reply's last, medians of the rounds'.
-client, server's: shares of their cores that client and server used. Near 100%, the client is what was measured.
-vs memcached: keys/s over memcached's, the median of the rounds' ratios; p99 vs: likewise, less is better."
-        .to_owned();
-    let tight = rows.iter().filter(|row| row.client_share > 0.95).count();
-    if tight > 0 {
-        text.push_str(&format!(
-            "\nIn {tight} of {} rows the client used more than 95% of its core: there the server may be faster than it shows.",
-            rows.len()
-        ));
-    }
-    text
+    let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
+    format!(
+        "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' ratios.\n\
+         p50, p99, p99.9: how long a request took at most, from when it was sent until its last byte came, for these shares \
+         of the requests of all rounds.\n\
+         client: the share of its core that the load generator used, which limits nothing while it is below 100%.\n\
+         server core: the share of as many cores as it has threads that the server used.\n\
+         found: the share of the keys asked for that the server still had."
+    )
 }
 
-/// Puts charts and the table on a page.
+/// Puts tiles, plots and a table of `rows` on a page.
 pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
-    let best = |operation: &str| {
-        let ratio = |row: &&ServerRow| row.ratio_to_memcached.unwrap_or(0.0);
-        let of = rows.iter().filter(|row| row.operation == operation);
-        of.max_by(|a, b| ratio(a).total_cmp(&ratio(b)))
-    };
-    if let Some(row) = best("get")
-        && let Some(ratio) = row.ratio_to_memcached
-    {
-        let label = format!(
-            "memcached, gets of {} keys, {}",
-            row.keys_per_request, row.protocol
-        );
-        report
-            .tiles
-            .push(Tile::new(label, format!("{}x", digits(ratio))));
-    }
-    let panel = |row: &ServerRow| {
-        format!(
-            "{}, {}, {}, values of {} B, {} connections",
-            row.operation, row.protocol, row.skew, row.value_bytes, row.connections
-        )
-    };
+    report.tiles.extend(tiles(rows));
     let mut panels: Vec<String> = Vec::new();
-    for name in rows.iter().map(panel) {
-        if !panels.contains(&name) {
-            panels.push(name);
+    for row in rows {
+        if !panels.contains(&panel(row)) {
+            panels.push(panel(row));
         }
     }
     for name in panels {
-        let of: Vec<&ServerRow> = rows.iter().filter(|row| panel(row) == name).collect();
-        report.sections.push(Section::Heading(name));
-        report.sections.push(Section::Chart(chart(&of)));
+        let of_panel: Vec<&ServerRow> = rows.iter().filter(|row| panel(row) == name).collect();
+        report.sections.push(Section::Chart(plot(&name, &of_panel)));
     }
     let (constant, table) = table(rows);
     report.facts.extend(constant);
-    report.sections.push(Section::Heading("All results".into()));
+    report
+        .sections
+        .push(Section::Heading("All requests".to_owned()));
     report.sections.push(Section::Table {
         caption: String::new(),
         table,
@@ -133,32 +106,118 @@ pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
     }
 }
 
-fn chart(rows: &[&ServerRow]) -> Chart {
-    let mut chart = Chart::new("Keys a second", Shape::Bars);
-    chart.x_label = "keys a request".into();
-    chart.y_label = "keys a second".into();
-    chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
-    let mut keys: Vec<u64> = rows.iter().map(|row| row.keys_per_request).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    chart.x = keys.iter().map(u64::to_string).collect();
-    for server in ["forerun", "memcached"] {
-        let values: Vec<_> = keys
-            .iter()
-            .map(|keys| {
-                let row = rows
-                    .iter()
-                    .find(|row| row.server == server && row.keys_per_request == *keys)?;
-                Some((
-                    row.keys_per_second,
-                    row.keys_per_second_min,
-                    row.keys_per_second_max,
-                ))
-            })
-            .collect();
-        if values.iter().any(Option::is_some) {
-            chart.push(server, values);
+/// What one plot has in common, in words.
+fn panel(row: &ServerRow) -> String {
+    let common = &row.common;
+    format!(
+        "{}, values of {} B, {}",
+        common.case,
+        common.value_bytes,
+        common.access.as_deref().unwrap_or_default()
+    )
+}
+
+fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
+    let mut chart = Chart::new(format!("Keys a second: {name}"), Shape::Lines);
+    chart.x_label = "keys a request".to_owned();
+    chart.y_label = "keys/s".to_owned();
+    let mut batches: Vec<u64> = rows.iter().map(|row| row.common.batch).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    chart.x = batches.iter().map(u64::to_string).collect();
+    let mut servers: Vec<&str> = Vec::new();
+    for row in rows {
+        if !servers.contains(&row.common.engine.as_str()) {
+            servers.push(&row.common.engine);
         }
     }
+    for server in servers {
+        let values = batches.iter().map(|batch| {
+            let same =
+                |row: &&&ServerRow| (row.common.batch, &*row.common.engine) == (*batch, server);
+            rows.iter().find(same).map(|row| row.common.rates())
+        });
+        chart.push(server, values.collect::<Vec<_>>());
+    }
     chart
+}
+
+/// The figure to remember: the most keys a request, in each form.
+fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
+    let mut tiles: Vec<Tile> = Vec::new();
+    for form in ["get", "mg", "set"] {
+        let of_form = rows.iter().filter(|row| row.common.case == form);
+        let compared = of_form.filter_map(|row| Some((row, row.common.speedup_vs_peer?)));
+        // The peer's own row is the ratio's measure.
+        let ours = compared.filter(|(row, _)| row.common.engine != "memcached");
+        if let Some((row, ratio)) = ours.max_by_key(|(row, _)| row.common.batch) {
+            let common = &row.common;
+            tiles.push(Tile::new(
+                format!(
+                    "memcached's keys/s, {form}, {} keys a request",
+                    common.batch
+                ),
+                times(ratio),
+            ));
+        }
+    }
+    tiles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Row;
+
+    fn rows() -> Vec<ServerRow> {
+        let mut rows = Vec::new();
+        for (batch, engine, rate) in [
+            (1, "forerun", 2e5),
+            (1, "memcached", 1.4e5),
+            (100, "forerun", 3.6e6),
+            (100, "memcached", 1.1e6),
+        ] {
+            let common = Row {
+                engine: engine.into(),
+                case: "get".into(),
+                batch,
+                keys: 2_000_000,
+                threads: 1,
+                rounds: 5,
+                value_bytes: 64,
+                access: Some("uniform".into()),
+                hit_rate: Some(1.0),
+                speedup_vs_peer: Some(rate / if batch == 1 { 1.4e5 } else { 1.1e6 }),
+                ..Row::default()
+            };
+            rows.push(ServerRow {
+                common: common.with_rates(rate, rate * 0.9, rate * 1.1),
+                client_share: 0.5,
+                ..ServerRow::default()
+            });
+        }
+        rows
+    }
+
+    #[test]
+    fn the_table_names_form_keys_and_server_and_leaves_out_what_never_changes() {
+        let (constant, table) = table(&rows());
+        assert_eq!(table.heads[..3], ["form", "keys a request", "server"]);
+        assert!(constant.contains(&("items".into(), "2M".into())));
+        assert!(constant.contains(&("found".into(), "100%".into())));
+        assert!(table.rows[2].contains(&"3.27x".to_owned()), "{table:?}");
+        assert!(table.rows[2].contains(&"50.0%".to_owned()), "{table:?}");
+    }
+
+    #[test]
+    fn the_page_shows_the_widest_requests_ratio_and_a_line_a_server() {
+        let mut report = Report::new("Server", LEAD);
+        fill(&mut report, &rows());
+        assert_eq!(report.tiles.len(), 1);
+        assert_eq!(report.tiles[0].value, "3.27x");
+        assert!(report.tiles[0].label.contains("100 keys"));
+        let html = report.to_html();
+        crate::report::check_html(&html).unwrap();
+        assert!(html.contains("<svg") && html.contains("memcached"));
+    }
 }

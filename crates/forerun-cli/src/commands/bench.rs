@@ -1,11 +1,13 @@
 //! `forerun bench`: the benches of [`forerun_bench`].
 
+use anyhow::Context;
 use clap::Subcommand;
+use forerun_bench::server::process::Program;
 use forerun_bench::{btree, cache, gather, hash, memtable, roofline, server, ycsb};
 
 use crate::exit::Outcome;
 
-/// Measure this machine's memory, the memtable, runs, the store and hash tables on it, and copies of rows to its GPU
+/// Measure this machine's memory, the memtable, runs, the store, hash tables, copies of rows to its GPU and the cache server on it
 ///
 /// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
 /// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
@@ -22,7 +24,7 @@ Examples:
   forerun bench hash --study 1 --report size.html
   forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
   forerun bench gather --study seed,direction
-  forerun bench server --operation get --keys 100
+  forerun bench server --value-bytes 64 --keys 1,10,100
   forerun bench cache --part multiget --items 2M")]
 pub struct Args {
     #[command(subcommand)]
@@ -50,8 +52,17 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Ycsb(args) => ycsb::run(args)?,
         Bench::Hash(args) => hash::run(args)?,
         Bench::Gather(args) => gather::run(args)?,
-        Bench::Server(args) => server::run(args)?,
+        Bench::Server(args) => server::run(args, this_server()?)?,
         Bench::Cache(args) => cache::run(args)?,
     }
     Ok(Outcome::Done)
+}
+
+/// How this program is started as a server.
+fn this_server() -> anyhow::Result<Program> {
+    Ok(Program {
+        name: "forerun".to_owned(),
+        path: std::env::current_exe().context("cannot tell this program's own path")?,
+        args: vec!["serve".into()],
+    })
 }

@@ -4,7 +4,11 @@
 //! docs/protocol.md says what each figure is.
 
 use std::fmt::{Display, Write};
+use std::io;
 
+use forerun_cache::{Cursor, Expiry};
+
+use crate::protocol::numbers::parse_u32;
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
@@ -46,10 +50,53 @@ pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
             return turn.say(b"RESET\r\n");
         }
         (b"detail", _) => return turn.say(detail(tokens)),
-        (b"cachedump", _) => return turn.say(b"CLIENT_ERROR stats cachedump not allowed\r\n"),
+        (b"cachedump", _) => return cache_dump(tokens, turn),
         _ => return turn.say(replies::ERROR),
     }
     lines.end(turn);
+}
+
+/// Bytes of the longest dump, as in memcached.
+const DUMP_BYTES_MAX: usize = 2 << 20;
+
+/// `stats cachedump class limit`: keys with their sizes and times, as many as 2 MiB hold; 0 is no limit. All items are of
+/// class 1. Keys that no line can carry are left out.
+fn cache_dump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    if tokens.count() < 4 {
+        return turn.say(b"CLIENT_ERROR bad command line\r\n");
+    }
+    let (Some(class), Some(limit)) = (parse_u32(tokens.get(2)), parse_u32(tokens.get(3))) else {
+        return turn.say(replies::BAD_FORMAT);
+    };
+    let unix_zero_s = turn.shared.unix_now_s() - u64::from(turn.cache.now());
+    let mut dump = Vec::new();
+    let mut left = if limit == 0 { u32::MAX } else { limit };
+    let mut from = (class == 1).then(Cursor::default);
+    while let Some(cursor) = from.filter(|_| left > 0) {
+        from = turn.cache.pin().scan(cursor, |item| {
+            let is_plain = item.key().iter().all(|byte| *byte > b' ' && *byte != 0x7f);
+            if left == 0 || !is_plain {
+                return;
+            }
+            let expires = match item.expiry() {
+                Expiry::Never => 0,
+                Expiry::At(second) => unix_zero_s + u64::from(second),
+            };
+            let length = dump.len();
+            dump.extend_from_slice(b"ITEM ");
+            dump.extend_from_slice(item.key());
+            let bytes = item.value().len();
+            // Writing to a Vec does not fail.
+            let _ = io::Write::write_fmt(&mut dump, format_args!(" [{bytes} b; {expires} s]\r\n"));
+            left -= 1;
+            if dump.len() + replies::END.len() > DUMP_BYTES_MAX {
+                dump.truncate(length);
+                left = 0;
+            }
+        });
+    }
+    turn.say(&dump);
+    turn.say(replies::END);
 }
 
 /// Counts by key prefix are not kept: there is never anything to dump.
@@ -169,7 +216,7 @@ fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("slab_reassign", "no");
     lines.put("lru_crawler", "no");
     lines.put("flush_enabled", yes(settings.flush_enabled));
-    lines.put("dump_enabled", "no");
+    lines.put("dump_enabled", "yes");
     lines.put("lru_maintainer_thread", "no");
     lines.put("lru_segmented", "no");
     lines.put("idle_timeout", settings.idle_timeout_s);

@@ -146,13 +146,21 @@ fn parse_memory(text: &str) -> Result<usize, String> {
     }
 }
 
+/// The least that an item may be limited to, as in memcached.
+const ITEM_SIZE_MIN: usize = 1024;
+
 /// The size of an item: as in memcached `k` and `m` are powers of 1024.
 fn parse_item_size(text: &str) -> Result<usize, String> {
     let binary = match text.as_bytes().last() {
         Some(b'k' | b'K' | b'm' | b'M' | b'g' | b'G') => format!("{text}i"),
         _ => text.to_owned(),
     };
-    parse_size(&binary).map_err(|error| error.to_string())
+    match parse_size(&binary) {
+        Ok(bytes) if bytes < ITEM_SIZE_MIN => {
+            Err(format!("{text}: it must be {ITEM_SIZE_MIN} bytes or more"))
+        }
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 impl Args {
@@ -270,5 +278,6 @@ mod tests {
         assert_eq!(parse_item_size("512k"), Ok(512 << 10));
         assert_eq!(parse_item_size("2MiB"), Ok(2 << 20));
         assert_eq!(parse_item_size("1048576"), Ok(1 << 20));
+        assert!(parse_item_size("1000").unwrap_err().contains("1024"));
     }
 }

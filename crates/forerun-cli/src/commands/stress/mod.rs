@@ -32,7 +32,8 @@ use crate::exit::{Outcome, UsageError};
 ///
 /// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow readers, half-closed
 /// connections, some that go away in the middle of a command, some that say what is none. Every value carries its key and
-/// version and is checked, and the server's memory must stay within 5% of its limit.
+/// version and is checked: a value may be forgotten, but not be an old, a foreign or a damaged one. The server may neither
+/// answer a well-formed request by an error nor exceed its memory limit by more than 5%.
 ///
 /// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]

@@ -1,0 +1,365 @@
+//! A server in a process of its own: started on a free port, on cores of its own, and ended with its handle, or with this
+//! process where a signal ends that.
+
+use anyhow::{Context, Result, anyhow, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to listen.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How to start a server: a program that takes memcached's long options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// What to call it.
+    pub name: String,
+    /// The program.
+    pub path: PathBuf,
+    /// What stands before the options.
+    pub args: Vec<OsString>,
+}
+
+impl Program {
+    /// memcached, which lies there, or in a folder of the `PATH`; if there is one.
+    pub fn memcached(name: &Path) -> Option<Program> {
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let mut places: Vec<PathBuf> = std::env::split_paths(&folders)
+            .map(|folder| folder.join(name))
+            .collect();
+        if name.components().count() > 1 {
+            places = vec![name.to_owned()];
+        }
+        let path = places.into_iter().find(|path| path.is_file())?;
+        let mut args = Vec::new();
+        // It refuses to be root without being told so.
+        #[cfg(target_os = "linux")]
+        if rustix::process::geteuid().is_root() {
+            args = vec!["--user".into(), "root".into()];
+        }
+        Some(Program {
+            name: "memcached".to_owned(),
+            path,
+            args,
+        })
+    }
+}
+
+/// What a server is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its threads.
+    pub threads: usize,
+    /// Its memory.
+    pub memory_mib: u64,
+    /// The most connections.
+    pub connections: usize,
+    /// The cores it may run on; all if none is named.
+    pub cores: Vec<usize>,
+}
+
+/// A running server. Dropped, it is killed and waited for.
+pub struct Process {
+    child: Child,
+    address: SocketAddr,
+    name: String,
+    /// What it writes to its standard error.
+    said: File,
+}
+
+impl Process {
+    /// Starts a server on a free port of the loopback interface and waits until it takes connections.
+    ///
+    /// # Errors
+    /// A program that cannot be started, that ends at once (with what it said), or that does not listen.
+    pub fn start(program: &Program, share: &Share) -> Result<Process> {
+        let port = free_port()?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        // A file and not a pipe: nobody reads along, and a full pipe would stop the server.
+        let said = tempfile::tempfile().context("cannot make a temporary file")?;
+        let mut command = Command::new(&program.path);
+        command
+            .args(&program.args)
+            .args(["--listen", "127.0.0.1"])
+            .args(["--port", &port.to_string()])
+            .args(["--threads", &share.threads.to_string()])
+            .args(["--memory-limit", &share.memory_mib.to_string()])
+            .args(["--conn-limit", &share.connections.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(said.try_clone()?);
+        let child = spawn_on(command, &share.cores)
+            .with_context(|| format!("cannot start {}", program.path.display()))?;
+        running()?.push(child.id());
+        let mut process = Process {
+            child,
+            address,
+            name: program.name.clone(),
+            said,
+        };
+        process.await_listening()?;
+        Ok(process)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => {
+                let mut said = Vec::new();
+                // What it said only adds to how it ended.
+                let _ = self.said.rewind();
+                let _ = (&self.said).take(4096).read_to_end(&mut said);
+                let said = String::from_utf8_lossy(&said);
+                Err(anyhow!("{} ended: {status}: {}", self.name, said.trim()))
+            }
+        }
+    }
+
+    /// How long its threads have run on cores, where the system tells.
+    pub fn busy(&self) -> Option<Duration> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).ok()?;
+        let mut busy_ns = 0;
+        for thread in threads.flatten() {
+            // A thread that ended meanwhile has no file any more.
+            if let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) {
+                let ran: Option<u64> = text.split(' ').next().and_then(|ns| ns.parse().ok());
+                busy_ns += ran.unwrap_or(0);
+            }
+        }
+        Some(Duration::from_nanos(busy_ns))
+    }
+
+    /// Bytes of memory that lie in RAM for it, where the system tells.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        crate::process::resident_bytes_of(self.id())
+    }
+
+    fn await_listening(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            self.check()?;
+            if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok() {
+                return Ok(());
+            }
+            if start.elapsed() > START_PATIENCE {
+                bail!("{} does not listen on {}", self.name, self.address);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed, and is waited for all the same.
+        let _ = self.child.kill();
+        if let Ok(mut running) = running() {
+            running.retain(|id| *id != self.child.id());
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// The servers that run. From the first call on, a signal that ends this process ends them first.
+///
+/// # Errors
+/// Signals cannot be taken.
+fn running() -> Result<MutexGuard<'static, Vec<u32>>> {
+    static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    static TAKEN: OnceLock<io::Result<()>> = OnceLock::new();
+    let taken = TAKEN.get_or_init(|| {
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                if let Some(signal) = signals.forever().next() {
+                    // Locked to the end: no server is started any more.
+                    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+                    for id in &*running {
+                        kill(*id);
+                    }
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+            })?;
+        Ok(())
+    });
+    match taken {
+        Ok(()) => Ok(RUNNING.lock().unwrap_or_else(PoisonError::into_inner)),
+        Err(error) => Err(anyhow!("cannot take signals: {error}")),
+    }
+}
+
+/// Ends a process that is not waited for yet, so that its number is still its own.
+fn kill(id: u32) {
+    let id = i32::try_from(id)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    if let Some(id) = id {
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
+    }
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Starts a process on `cores`: it inherits the cores of the thread that starts it, which is one of its own here.
+fn spawn_on(mut command: Command, cores: &[usize]) -> Result<Child> {
+    std::thread::scope(|scope| {
+        let spawned = scope.spawn(move || {
+            pin(cores);
+            command.spawn()
+        });
+        let child = spawned
+            .join()
+            .map_err(|_| anyhow!("the starting thread panicked"))?;
+        Ok(child?)
+    })
+}
+
+/// Lets the current thread run on `cores` alone, if any is named and the system allows.
+pub fn pin(cores: &[usize]) {
+    #[cfg(target_os = "linux")]
+    if !cores.is_empty() {
+        let mut set = rustix::thread::CpuSet::new();
+        for core in cores {
+            set.set(*core);
+        }
+        // Where it is refused, the thread runs anywhere.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = cores;
+}
+
+/// The machine's cores, shared out so that server and client do not meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The servers'.
+    pub server: Vec<usize>,
+    /// The clients', one each.
+    pub client: Vec<usize>,
+}
+
+impl Split {
+    /// The first cores for the server's threads and the rest for clients; nothing is pinned where there are too few.
+    /// Ask on a thread that is not pinned.
+    pub fn of(threads: usize) -> Split {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        Split::among(cores.into_iter().map(|core| core.id).collect(), threads)
+    }
+
+    fn among(mut cores: Vec<usize>, threads: usize) -> Split {
+        if cores.len() <= threads {
+            return Split {
+                server: Vec::new(),
+                client: Vec::new(),
+            };
+        }
+        let client = cores.split_off(threads);
+        Split {
+            server: cores,
+            client,
+        }
+    }
+
+    /// Whether server and client have cores of their own.
+    pub fn is_apart(&self) -> bool {
+        !self.client.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share() -> Share {
+        Share {
+            threads: 1,
+            memory_mib: 64,
+            connections: 16,
+            cores: Vec::new(),
+        }
+    }
+
+    fn shell(script: &str) -> Program {
+        Program {
+            name: "shell".to_owned(),
+            path: "/bin/sh".into(),
+            args: ["-c", script, "sh"].map(Into::into).to_vec(),
+        }
+    }
+
+    #[test]
+    fn server_and_client_have_cores_of_their_own_or_none() {
+        let split = Split::among(vec![0, 1, 2, 3], 3);
+        assert_eq!((split.server, split.client), (vec![0, 1, 2], vec![3]));
+        assert!(!Split::among(vec![0], 1).is_apart());
+        assert!(!Split::among(vec![], 1).is_apart());
+    }
+
+    #[test]
+    fn a_server_that_ends_at_once_is_told_with_its_words() {
+        let program = shell("echo no such option >&2; exit 7");
+        let error = Process::start(&program, &share()).err().unwrap();
+        let text = format!("{error:#}");
+        assert!(
+            text.contains("no such option") && text.contains('7'),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let program = Program {
+            path: "/no/such/program".into(),
+            ..shell("")
+        };
+        let error = Process::start(&program, &share()).err().unwrap();
+        assert!(
+            format!("{error:#}").contains("/no/such/program"),
+            "{error:#}"
+        );
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_dropped_server_is_gone() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "exec sleep 600"]);
+        let child = spawn_on(command, &[]).unwrap();
+        let process = Process {
+            child,
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+            name: "sleep".to_owned(),
+            said: tempfile::tempfile().unwrap(),
+        };
+        let path = format!("/proc/{}", process.id());
+        assert!(std::fs::exists(&path).unwrap());
+        assert!(process.busy().is_some());
+        drop(process);
+        assert!(!std::fs::exists(&path).unwrap());
+    }
+}

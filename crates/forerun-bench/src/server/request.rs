@@ -1,0 +1,272 @@
+//! Requests, composed before the clock starts, and what each is answered with.
+//!
+//! ```text
+//!  form   request of two keys                          reply where both are there
+//!  get    get key:…1 key:…2\r\n                        VALUE key:…1 0 64\r\n<value>\r\n VALUE key:…2 0 64\r\n<value>\r\n END\r\n
+//!  mg     mg key:…1 k v q\r\n mg key:…2 k v q\r\n mn\r\n   VA 64 kkey:…1\r\n<value>\r\n VA 64 kkey:…2\r\n<value>\r\n MN\r\n
+//!  set    set key:…1 0 0 64\r\n<value>\r\n set …       STORED\r\n STORED\r\n
+//! ```
+//!
+//! A miss leaves its line and value out, in both `get` and `mg`. Keys and values have fixed lengths, so the reply to a
+//! request whose keys are all there has a length that is known beforehand.
+
+use super::data::{Items, KEY_BYTES};
+use std::fmt;
+use std::io::Write;
+use std::ops::Range;
+
+/// What is asked, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// One classic `get` of all keys.
+    Get,
+    /// A meta get a key, quiet, with the key in the reply, and `mn` behind them.
+    Mg,
+    /// A classic `set` a key, one behind the other.
+    Set,
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Form::Get => "get",
+            Form::Mg => "mg",
+            Form::Set => "set",
+        })
+    }
+}
+
+impl Form {
+    /// What ends the reply to a request, whatever was found; a request of sets ends with its last `STORED`.
+    pub fn tail(self) -> &'static [u8] {
+        match self {
+            Form::Get => b"END\r\n",
+            Form::Mg => b"MN\r\n",
+            Form::Set => b"",
+        }
+    }
+
+    /// Appends a request for `numbers`.
+    pub fn push_request(self, items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
+        match self {
+            Form::Get => {
+                out.extend_from_slice(b"get");
+                for number in numbers {
+                    out.push(b' ');
+                    items.push_key(*number, out);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            Form::Mg => {
+                for number in numbers {
+                    out.extend_from_slice(b"mg ");
+                    items.push_key(*number, out);
+                    out.extend_from_slice(b" k v q\r\n");
+                }
+                out.extend_from_slice(b"mn\r\n");
+            }
+            Form::Set => {
+                for number in numbers {
+                    out.extend_from_slice(b"set ");
+                    items.push_key(*number, out);
+                    // Writing to a Vec cannot fail.
+                    let _ = write!(out, " 0 0 {}\r\n", items.value_bytes);
+                    items.push_value(*number, out);
+                    out.extend_from_slice(b"\r\n");
+                }
+            }
+        }
+    }
+
+    /// Appends the reply to a request for `numbers`, all of which are there.
+    pub fn push_reply(self, items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
+        for number in numbers {
+            match self {
+                Form::Get => {
+                    out.extend_from_slice(b"VALUE ");
+                    items.push_key(*number, out);
+                    let _ = write!(out, " 0 {}\r\n", items.value_bytes);
+                }
+                Form::Mg => {
+                    let _ = write!(out, "VA {} k", items.value_bytes);
+                    items.push_key(*number, out);
+                    out.extend_from_slice(b"\r\n");
+                }
+                Form::Set => {
+                    out.extend_from_slice(b"STORED\r\n");
+                    continue;
+                }
+            }
+            items.push_value(*number, out);
+            out.extend_from_slice(b"\r\n");
+        }
+        out.extend_from_slice(self.tail());
+    }
+
+    /// Bytes of that reply.
+    pub fn reply_bytes(self, items: &Items, keys: usize) -> usize {
+        let digits = items.value_bytes.max(1).ilog10() as usize + 1;
+        let hit = match self {
+            Form::Get => "VALUE  0 \r\n\r\n".len() + KEY_BYTES + digits + items.value_bytes,
+            Form::Mg => "VA  k\r\n\r\n".len() + KEY_BYTES + digits + items.value_bytes,
+            Form::Set => "STORED\r\n".len(),
+        };
+        hit * keys + self.tail().len()
+    }
+}
+
+/// Requests of equally many keys, one behind the other.
+#[derive(Debug)]
+pub struct Requests {
+    form: Form,
+    items: Items,
+    keys: usize,
+    numbers: Vec<u64>,
+    bytes: Vec<u8>,
+    /// Where each request begins, and where the last ends.
+    bounds: Vec<usize>,
+}
+
+impl Requests {
+    /// Composes requests of `keys` keys each for `numbers`, whose rest that fills no request is left out.
+    pub fn compose(form: Form, items: Items, keys: usize, mut numbers: Vec<u64>) -> Requests {
+        let keys = keys.max(1);
+        numbers.truncate(numbers.len() / keys * keys);
+        let mut bytes = Vec::new();
+        let mut bounds = vec![0];
+        for numbers in numbers.chunks_exact(keys) {
+            form.push_request(&items, numbers, &mut bytes);
+            bounds.push(bytes.len());
+        }
+        Requests {
+            form,
+            items,
+            keys,
+            numbers,
+            bytes,
+            bounds,
+        }
+    }
+
+    /// What is asked.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// How many requests there are.
+    pub fn count(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    /// Keys a request.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Where the bytes of some requests that follow each other lie.
+    pub fn range(&self, requests: Range<usize>) -> Range<usize> {
+        self.bounds[requests.start]..self.bounds[requests.end]
+    }
+
+    /// All requests' bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes of the reply to a request whose keys are all there.
+    pub fn reply_bytes(&self) -> usize {
+        self.form.reply_bytes(&self.items, self.keys)
+    }
+
+    /// Writes the reply to `request`, if all its keys are there, over `out`.
+    pub fn expected(&self, request: usize, out: &mut Vec<u8>) {
+        out.clear();
+        let numbers = &self.numbers[request * self.keys..][..self.keys];
+        self.form.push_reply(&self.items, numbers, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ITEMS: Items = Items {
+        count: 10,
+        value_bytes: 3,
+    };
+
+    fn text(bytes: &[u8]) -> String {
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn requests_and_replies_are_the_protocols() {
+        let composed = |form: Form| {
+            let requests = Requests::compose(form, ITEMS, 2, vec![1, 2, 3]);
+            assert_eq!(requests.count(), 1, "the third key fills no request");
+            let mut reply = Vec::new();
+            requests.expected(0, &mut reply);
+            (text(requests.bytes()), text(&reply))
+        };
+        let mut value = Vec::new();
+        ITEMS.push_value(1, &mut value);
+        let one = text(&value);
+        value.clear();
+        ITEMS.push_value(2, &mut value);
+        let two = text(&value);
+        let (a, b) = ("key:000000000001", "key:000000000002");
+        assert_eq!(
+            composed(Form::Get),
+            (
+                format!("get {a} {b}\r\n"),
+                format!("VALUE {a} 0 3\r\n{one}\r\nVALUE {b} 0 3\r\n{two}\r\nEND\r\n")
+            )
+        );
+        assert_eq!(
+            composed(Form::Mg),
+            (
+                format!("mg {a} k v q\r\nmg {b} k v q\r\nmn\r\n"),
+                format!("VA 3 k{a}\r\n{one}\r\nVA 3 k{b}\r\n{two}\r\nMN\r\n")
+            )
+        );
+        assert_eq!(
+            composed(Form::Set),
+            (
+                format!("set {a} 0 0 3\r\n{one}\r\nset {b} 0 0 3\r\n{two}\r\n"),
+                "STORED\r\nSTORED\r\n".to_owned()
+            )
+        );
+    }
+
+    #[test]
+    fn the_length_of_a_full_reply_is_known_beforehand() {
+        for value_bytes in [0, 1, 9, 10, 64, 99, 100, 4096] {
+            let items = Items {
+                count: 10,
+                value_bytes,
+            };
+            for form in [Form::Get, Form::Mg, Form::Set] {
+                for keys in [1, 7] {
+                    let numbers: Vec<u64> = (0..keys as u64).collect();
+                    let mut reply = Vec::new();
+                    form.push_reply(&items, &numbers, &mut reply);
+                    assert_eq!(
+                        form.reply_bytes(&items, keys),
+                        reply.len(),
+                        "{form} {value_bytes}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn requests_that_follow_each_other_are_one_range() {
+        let requests = Requests::compose(Form::Get, ITEMS, 1, vec![4, 5, 6]);
+        let one = "get key:000000000004\r\n".len();
+        assert_eq!(requests.range(1..3), one..3 * one);
+        assert_eq!(requests.range(2..2), 2 * one..2 * one);
+        let last = &requests.bytes()[requests.range(2..3)];
+        assert_eq!(text(last), "get key:000000000006\r\n");
+    }
+}

@@ -1,0 +1,211 @@
+//! `stress --server`: a server under mixed load for minutes, by clients that check every value, stall, leave and are killed.
+//!
+//! ```text
+//!  mod.rs     the server, its memory, the summary      client.rs  what a client does, at random
+//!  wire.rs    a connection                             truth.rs   what a read may find
+//!  value.rs   values that say whose they are, and which version
+//! ```
+
+mod client;
+mod truth;
+mod value;
+mod wire;
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use forerun_bench::server::process::{Process, Program, Share, Split, pin};
+
+use crate::exit::CheckFailed;
+use crate::output::{self, Out};
+use crate::progress::Progress;
+use client::{Client, Tally};
+use truth::Truth;
+
+/// How far above its limit a server's memory may lie: its code, its connections.
+const MEMORY_EXCESS: f64 = 0.05;
+
+/// Faults after which it is pointless to go on, and how many are told in words.
+const FAULTS_MAX: usize = 100;
+const FAULTS_TOLD: usize = 10;
+
+/// Bytes of a value on average, with what a server adds to it.
+const VALUE_BYTES: u64 = 2000;
+
+/// How the run is to be. The clients' values take twice as much as the server's memory.
+pub struct Plan {
+    pub seconds: u64,
+    pub seed: u64,
+    pub connections: u32,
+    pub memory_mib: u64,
+}
+
+/// Runs it.
+pub fn run(plan: &Plan) -> anyhow::Result<()> {
+    let split = Split::of(1);
+    let share = Share {
+        threads: 1,
+        memory_mib: plan.memory_mib,
+        // Those killed may linger while those who follow them come.
+        connections: 2 * plan.connections as usize + 64,
+        cores: split.server.clone(),
+    };
+    let program = Program {
+        name: "the server".to_owned(),
+        path: std::env::current_exe().context("cannot tell this program's own path")?,
+        args: vec!["serve".into()],
+    };
+    let mut server = Process::start(&program, &share)?;
+    let keys = 2 * (plan.memory_mib << 20) / VALUE_BYTES / u64::from(plan.connections);
+    let truth = Truth::new(plan.connections, keys.clamp(64, 9999) as u32);
+    pin(&split.client);
+    let load = Load {
+        address: server.address(),
+        truth: &truth,
+        seed: plan.seed,
+        stop: AtomicBool::new(false),
+        tally: Mutex::new(Tally::default()),
+        faults: Mutex::new(Vec::new()),
+    };
+    let (elapsed, resident) = load.run(&mut server, Duration::from_secs(plan.seconds))?;
+    summary(plan, &load, elapsed, resident)
+}
+
+/// What the clients share.
+struct Load<'a> {
+    address: SocketAddr,
+    truth: &'a Truth,
+    seed: u64,
+    stop: AtomicBool,
+    tally: Mutex<Tally>,
+    faults: Mutex<Vec<String>>,
+}
+
+/// Takes a lock whose holder cannot have left it half changed.
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Load<'_> {
+    /// Runs all clients, and tells how long they ran and how much memory the server had at most.
+    fn run(&self, server: &mut Process, time: Duration) -> anyhow::Result<(Duration, Option<u64>)> {
+        let start = Instant::now();
+        let progress = Progress::new("server", Some(time.as_secs()), "values read");
+        let mut resident = None;
+        let ended = std::thread::scope(|scope| -> anyhow::Result<()> {
+            // Set on every way out, as the scope waits for the clients.
+            let mut watch = || -> anyhow::Result<()> {
+                for number in 0..self.truth.clients() {
+                    std::thread::Builder::new()
+                        .stack_size(256 << 10)
+                        .spawn_scoped(scope, move || self.client(number))
+                        .context("cannot start a client")?;
+                }
+                while start.elapsed() < time && locked(&self.faults).len() < FAULTS_MAX {
+                    std::thread::sleep(Duration::from_millis(100));
+                    server.check()?;
+                    resident = resident.max(server.resident_bytes());
+                    progress.update(start.elapsed().as_secs(), locked(&self.tally).keys_found);
+                }
+                Ok(())
+            };
+            let watched = watch();
+            // Relaxed: nothing else is told by it.
+            self.stop.store(true, Ordering::Relaxed);
+            watched
+        });
+        ended?;
+        progress.finish();
+        Ok((start.elapsed(), resident))
+    }
+
+    /// One client, which after a fault of the server goes on with another connection.
+    fn client(&self, number: u32) {
+        let mut seed = self.seed;
+        // Relaxed: nothing else is told by it.
+        while !self.stop.load(Ordering::Relaxed) {
+            let worked =
+                Client::connect(self.address, self.truth, number, seed).and_then(|mut client| {
+                    let worked = client.work(&self.stop);
+                    locked(&self.tally).add(&client.tally);
+                    worked
+                });
+            seed = seed.wrapping_add(1);
+            if let Err(fault) = worked {
+                let mut faults = locked(&self.faults);
+                if faults.len() < FAULTS_MAX {
+                    faults.push(fault);
+                }
+                if faults.len() == FAULTS_MAX {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Prints what was done and found; fails if anything was wrong.
+fn summary(
+    plan: &Plan,
+    load: &Load<'_>,
+    elapsed: Duration,
+    resident: Option<u64>,
+) -> anyhow::Result<()> {
+    let (tally, faults) = (*locked(&load.tally), locked(&load.faults));
+    let mut out = Out::new();
+    let count = output::count;
+    let share = tally.keys_found as f64 / tally.keys_read.max(1) as f64;
+    out.line(format_args!(
+        "server: seed {}, {} clients for {}",
+        plan.seed,
+        count(plan.connections.into()),
+        output::time(elapsed),
+    ))?;
+    out.line(format_args!(
+        "  read       {} keys, {} of them there ({:.0}%), every value checked",
+        count(tally.keys_read),
+        count(tally.keys_found),
+        100.0 * share
+    ))?;
+    out.line(format_args!(
+        "  stored     {}, deleted {}",
+        count(tally.stored),
+        count(tally.deleted)
+    ))?;
+    out.line(format_args!(
+        "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} sent nonsense",
+        count(tally.reconnected),
+        count(tally.killed),
+        count(tally.half_closed),
+        count(tally.read_slowly),
+        count(tally.malformed)
+    ))?;
+    let limit = plan.memory_mib << 20;
+    let excess = resident.map(|bytes| bytes as f64 / limit as f64 - 1.0);
+    match (resident, excess) {
+        (Some(bytes), Some(excess)) => out.line(format_args!(
+            "  memory     {} at most, {:+.1}% of the limit of {}",
+            output::bytes(bytes),
+            100.0 * excess,
+            output::bytes(limit)
+        ))?,
+        _ => out.line(format_args!("  memory     the system does not tell"))?,
+    }
+    for fault in faults.iter().take(FAULTS_TOLD) {
+        out.line(format_args!("  fault      {fault}"))?;
+    }
+    out.finish()?;
+    if !faults.is_empty() {
+        return Err(CheckFailed(format!("the server was at fault {} times", faults.len())).into());
+    }
+    if let Some(excess) = excess.filter(|excess| *excess > MEMORY_EXCESS) {
+        let excess = 100.0 * excess;
+        return Err(CheckFailed(format!("the memory exceeded its limit by {excess:.1}%")).into());
+    }
+    Ok(())
+}

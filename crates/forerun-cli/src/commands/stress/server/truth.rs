@@ -1,0 +1,142 @@
+//! What a read may find: between the version that was acknowledged before it and the one that was sent after it.
+//!
+//! ```text
+//!  sent           17   18        19                 a version is drawn before it is sent
+//!  acknowledged     17    18 ─────────┐  19
+//!  a read                     │asked  │   answered│
+//!                             └ 18 ≤ version ≤ 19 ┘     or nothing: a cache may forget, but not remember wrongly
+//! ```
+//!
+//! A key has one writer. Deleting takes a version too: once it is acknowledged, no older value may come back.
+//! A *loose* key is one that its writer also writes to from connections which it kills, and so never learns when, and in
+//! which order, that happens: there only the upper bound holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::value::Key;
+
+/// Of each client's keys, these many first are loose.
+pub const LOOSE_KEYS: u32 = 8;
+
+#[derive(Default)]
+struct Versions {
+    sent: AtomicU64,
+    acknowledged: AtomicU64,
+}
+
+/// The versions of all keys.
+pub struct Truth {
+    versions: Vec<Versions>,
+    clients: u32,
+    keys: u32,
+}
+
+impl Truth {
+    /// Of `clients` clients with `keys` keys each.
+    pub fn new(clients: u32, keys: u32) -> Truth {
+        let keys = keys.max(2 * LOOSE_KEYS);
+        let count = clients as usize * keys as usize;
+        Truth {
+            versions: std::iter::repeat_with(Versions::default)
+                .take(count)
+                .collect(),
+            clients,
+            keys,
+        }
+    }
+
+    pub fn clients(&self) -> u32 {
+        self.clients
+    }
+
+    /// Keys a client.
+    pub fn keys(&self) -> u32 {
+        self.keys
+    }
+
+    fn of(&self, key: Key) -> &Versions {
+        &self.versions[key.client as usize * self.keys as usize + key.number as usize]
+    }
+
+    /// Draws the next version of a key, to be sent afterwards.
+    pub fn draw(&self, key: Key) -> u64 {
+        // AcqRel: whoever reads a value of this version from the server reads at least this number here, since the value
+        // went through the system's sockets after it.
+        self.of(key).sent.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The server has said that it holds this version, or has deleted what was there before it.
+    pub fn acknowledge(&self, key: Key, version: u64) {
+        // Release: pairs with the load in `floor`.
+        self.of(key)
+            .acknowledged
+            .fetch_max(version, Ordering::Release);
+    }
+
+    /// The oldest version that a read which is sent from now on may find.
+    pub fn floor(&self, key: Key) -> u64 {
+        if key.number < LOOSE_KEYS {
+            return 0;
+        }
+        // Acquire: what is asked after this load comes after the acknowledgement.
+        self.of(key).acknowledged.load(Ordering::Acquire)
+    }
+
+    /// Looks at what a read found, where `floor` was taken before it was sent.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, key: Key, floor: u64, version: u64) -> Result<(), String> {
+        // Acquire: pairs with `draw`.
+        let sent = self.of(key).sent.load(Ordering::Acquire);
+        if version < floor {
+            return Err(format!(
+                "{key} has version {version} again, after {floor} was acknowledged"
+            ));
+        }
+        if version > sent {
+            return Err(format!(
+                "{key} has version {version}, but {sent} is the last"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_finds_what_was_acknowledged_before_it_or_is_newer() {
+        let truth = Truth::new(2, 100);
+        let key = Key {
+            client: 1,
+            number: 99,
+        };
+        assert_eq!((truth.draw(key), truth.draw(key)), (1, 2));
+        truth.acknowledge(key, 1);
+        let floor = truth.floor(key);
+        assert_eq!(truth.check(key, floor, 1), Ok(()));
+        assert_eq!(truth.check(key, floor, 2), Ok(()));
+        assert!(truth.check(key, floor, 3).unwrap_err().contains("the last"));
+        truth.acknowledge(key, 2);
+        assert_eq!(truth.check(key, floor, 1), Ok(()), "it was asked before");
+        let wrong = truth.check(key, truth.floor(key), 1).unwrap_err();
+        assert!(wrong.contains("again"), "{wrong}");
+    }
+
+    #[test]
+    fn a_loose_key_may_go_back_but_not_ahead() {
+        let truth = Truth::new(1, 100);
+        let key = Key {
+            client: 0,
+            number: 0,
+        };
+        truth.draw(key);
+        truth.draw(key);
+        truth.acknowledge(key, 2);
+        assert_eq!(truth.check(key, truth.floor(key), 1), Ok(()));
+        assert!(truth.check(key, truth.floor(key), 3).is_err());
+    }
+}

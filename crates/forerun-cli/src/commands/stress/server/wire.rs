@@ -1,0 +1,223 @@
+//! A connection as a client has one: lines, values, and words for what goes wrong.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::truth::Truth;
+use super::value::{self, Key};
+
+/// How long the server may take for an answer, or to take what it is sent.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest line that a server sends.
+const LINE_BYTES_MAX: u64 = 2048;
+
+/// A connection. Its errors are faults of the server, in words.
+pub struct Wire {
+    stream: BufReader<TcpStream>,
+    line: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Wire {
+    pub fn connect(server: SocketAddr) -> Result<Wire, String> {
+        let open = || {
+            let stream = TcpStream::connect(server)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        };
+        let stream = open().map_err(|error: std::io::Error| format!("cannot connect: {error}"))?;
+        Ok(Wire {
+            stream: BufReader::with_capacity(16 << 10, stream),
+            line: Vec::new(),
+            value: Vec::new(),
+        })
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let sent = self.stream.get_mut().write_all(bytes);
+        sent.map_err(|error| format!("the server does not take a request: {error}"))
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn half_close(&mut self) -> Result<(), String> {
+        let closed = self.stream.get_mut().shutdown(Shutdown::Write);
+        closed.map_err(|error| format!("the server has closed the connection: {error}"))
+    }
+
+    /// The next line, without its end.
+    pub fn line(&mut self) -> Result<&[u8], String> {
+        self.line.clear();
+        let mut limited = self.stream.by_ref().take(LINE_BYTES_MAX);
+        limited
+            .read_until(b'\n', &mut self.line)
+            .map_err(|error| format!("no answer: {error}"))?;
+        match self.line.strip_suffix(b"\r\n") {
+            Some(line) => Ok(line),
+            None if self.line.is_empty() => Err("the server closed the connection".to_owned()),
+            None => Err(format!("a line without an end: {}", shown(&self.line))),
+        }
+    }
+
+    /// Expects one of some lines, and tells which.
+    pub fn expect(&mut self, request: &str, lines: &[&str]) -> Result<usize, String> {
+        let line = self.line()?;
+        let found = lines
+            .iter()
+            .position(|expected| expected.as_bytes() == line);
+        found.ok_or_else(|| format!("{request} was answered {}", shown(line)))
+    }
+
+    /// Takes the answer to a get of `asked` (keys and the floors of their versions) and checks each value; tells how many
+    /// there were, and gives the CAS number of the last if it had one.
+    pub fn values(
+        &mut self,
+        truth: &Truth,
+        asked: &[(Key, u64)],
+    ) -> Result<(u64, Option<u64>), String> {
+        let (mut found, mut cas) = (0, None);
+        let mut asked = asked.iter();
+        loop {
+            let line = self.line()?;
+            if line == b"END" || line == b"MN" {
+                return Ok((found, cas));
+            }
+            let header =
+                header(line).ok_or_else(|| format!("a get was answered {}", shown(line)))?;
+            // Answers come in the order of the keys.
+            let floor = asked.find(|(key, _)| *key == header.key);
+            let Some((key, floor)) = floor.copied() else {
+                return Err(format!("{} was not asked for, there", header.key));
+            };
+            self.value.resize(header.bytes + 2, 0);
+            self.stream
+                .read_exact(&mut self.value)
+                .map_err(|error| format!("the value of {key} is cut short: {error}"))?;
+            let value = self
+                .value
+                .strip_suffix(b"\r\n")
+                .ok_or_else(|| format!("the value of {key} does not end"))?;
+            truth.check(key, floor, value::version_of(key, value)?)?;
+            found += 1;
+            cas = header.cas;
+        }
+    }
+
+    /// Reads at most `bytes` bytes into nowhere; tells how many came.
+    pub fn swallow(&mut self, bytes: usize) -> Result<usize, String> {
+        let mut into = [0; 4096];
+        let most = bytes.min(into.len());
+        let read = self.stream.read(&mut into[..most]);
+        read.map_err(|error| format!("no answer: {error}"))
+    }
+}
+
+/// What a line says of the value that follows it.
+struct Header {
+    key: Key,
+    bytes: usize,
+    cas: Option<u64>,
+}
+
+/// `VALUE key flags bytes [cas]` or `VA bytes kkey`.
+fn header(line: &[u8]) -> Option<Header> {
+    let line = std::str::from_utf8(line).ok()?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let (key, bytes, cas) = match words[..] {
+        ["VALUE", key, "0", bytes] => (key, bytes, None),
+        ["VALUE", key, "0", bytes, cas] => (key, bytes, Some(cas.parse().ok()?)),
+        ["VA", bytes, key] => (key.strip_prefix('k')?, bytes, None),
+        _ => return None,
+    };
+    let bytes = bytes.parse().ok().filter(|bytes| *bytes <= 2 << 20)?;
+    Some(Header {
+        key: Key::parse(key.as_bytes())?,
+        bytes,
+        cas,
+    })
+}
+
+fn shown(line: &[u8]) -> String {
+    format!(
+        "{:?}",
+        String::from_utf8_lossy(&line[..line.len().min(120)])
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection on which these bytes come, and then the end.
+    fn told(bytes: Vec<u8>) -> Wire {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || listener.accept().unwrap().0.write_all(&bytes));
+        Wire::connect(address).unwrap()
+    }
+
+    /// A classic answer of one value.
+    fn answer(key: Key, version: u64) -> Vec<u8> {
+        let mut value = Vec::new();
+        value::push(key, version, 100, &mut value);
+        let mut bytes = format!("VALUE {key} 0 {}\r\n", value.len()).into_bytes();
+        bytes.extend_from_slice(&value);
+        bytes.extend_from_slice(b"\r\nEND\r\n");
+        bytes
+    }
+
+    #[test]
+    fn values_that_are_old_foreign_damaged_or_cut_are_faults() {
+        let truth = Truth::new(1, 100);
+        let key = Key {
+            client: 0,
+            number: 50,
+        };
+        let other = Key { number: 51, ..key };
+        truth.draw(key);
+        truth.draw(key);
+        truth.acknowledge(key, 2);
+        let asked = [(key, truth.floor(key))];
+        let read = |bytes| told(bytes).values(&truth, &asked).map(|(found, _)| found);
+        assert_eq!(read(answer(key, 2)), Ok(1));
+        assert_eq!(read(b"END\r\n".to_vec()), Ok(0));
+        let mut damaged = answer(key, 2);
+        let last = damaged.len() - 10;
+        damaged[last] ^= 1;
+        let mut cut = answer(key, 2);
+        cut.truncate(60);
+        for (bytes, why) in [
+            (answer(key, 1), "again"),
+            (answer(key, 3), "the last"),
+            (answer(other, 2), "not asked for"),
+            (damaged, "not as it was written"),
+            (cut, "cut short"),
+            (Vec::new(), "closed"),
+            (b"SERVER_ERROR busy\r\n".to_vec(), "SERVER_ERROR busy"),
+        ] {
+            let fault = read(bytes).unwrap_err();
+            assert!(fault.contains(why), "{fault}, not {why}");
+        }
+    }
+
+    #[test]
+    fn headers_are_read_and_anything_else_is_not() {
+        let key = "soak:00000001:0002";
+        let classic = header(format!("VALUE {key} 0 12 99").as_bytes()).unwrap();
+        assert_eq!((classic.bytes, classic.cas), (12, Some(99)));
+        let meta = header(format!("VA 7 k{key}").as_bytes()).unwrap();
+        assert_eq!((meta.bytes, meta.key.number), (7, 2));
+        for line in [
+            "END".to_owned(),
+            "SERVER_ERROR out of memory".to_owned(),
+            format!("VALUE {key} 1 12"),
+            format!("VALUE {key} 0 99999999999"),
+            format!("VA {key} k7"),
+        ] {
+            assert!(header(line.as_bytes()).is_none(), "{line}");
+        }
+    }
+}
