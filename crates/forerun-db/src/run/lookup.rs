@@ -23,11 +23,11 @@ use super::reader::Run;
 use super::search::{self, Step};
 use super::stored::{PageLocation, unstore};
 use super::{RowSearch, SearchKey};
-use crate::Result;
 use crate::cache::driver::{PageSource, Reads};
 use crate::cache::{self, PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
 use crate::tree::levels::Levels;
+use crate::{Error, Result};
 
 /// Lookups in flight. In memory, from 8 to 64 measure alike, within 5%; a batch that waits for a disk wants all of its
 /// reads under way, and with 48 of 64 keys has most of what more would give.
@@ -95,120 +95,111 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
     }
 }
 
-/// Looks a key up in one run.
+/// Looks a key up in runs, from the newest on, until one knows it.
+///
+/// One state for all of it, which holds the key by reference and gives errors in a box: a state of two cache lines is
+/// moved into its slot by a few instructions, a larger one by a call.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps its arguments a second time in its state, and the state is to stay small"
 )]
 #[inline(always)]
-fn find<'r, 'g>(
-    run: &'g Run,
-    key: SearchKey<'r>,
-    search: RowSearch,
-    reads: &'r Reads<'g>,
-) -> impl Future<Output = Result<Found<'g>>> + use<'r, 'g> {
-    async move {
-        // The root and what lies directly below it is used by every lookup, and so is near.
-        let mut near = true;
-        let mut bytes = run.root().bytes();
-        let mut page_no = u32::MAX;
-        // Down to a leaf: a child's number is smaller than its parent's, so this ends whatever the pages say.
-        while Page::new(bytes).kind() == PageKind::Internal {
-            let row = if search == RowSearch::Heads {
-                let step = search::group_of(Page::new(bytes), run.order(), key.key);
-                let rows = match step {
-                    Step::Row(rows) => rows,
-                    Step::Group(group) => {
-                        if !near {
-                            Page::new(bytes).prefetch_group(group.index);
-                            suspend().await;
-                        }
-                        let page = Page::new(bytes);
-                        let tied = search::tied(page, key.key, group);
-                        if !near && !tied.is_empty() {
-                            page.prefetch_key(&page.record(tied.start));
-                            suspend().await;
-                        }
-                        let page = Page::new(bytes);
-                        search::among(page, run.order(), key.key, key.sequence, tied)
-                    }
-                };
-                rows.saturating_sub(1)
-            } else {
-                let page = Page::new(bytes);
-                search::child(page, run.order(), key.key, key.sequence, search)
-            };
-            let child_no = Page::new(bytes).child_number(row);
-            if child_no >= page_no {
-                let reason = "a page leads to one that is not below it";
-                let (_, location) = Page::new(bytes).child(row);
-                return Err(run.corrupt(location.offset, reason));
-            }
-            if !near {
-                run.slots().prefetch(child_no);
-                suspend().await;
-            }
-            near = false;
-            page_no = child_no;
-            bytes = match reads.resident(run.slots(), child_no) {
-                Some(child) => {
-                    prefetch_start(child, child_no < run.meta().leaf_pages);
-                    suspend().await;
-                    child
-                }
-                None => {
-                    let (_, location) = Page::new(bytes).child(row);
-                    reads.page(run, child_no, location).await?
-                }
-            };
-        }
-        let row = if search == RowSearch::Heads {
-            let Step::Group(group) = search::group_of(Page::new(bytes), run.order(), key.key)
-            else {
-                return Ok(Found::Missing);
-            };
-            Page::new(bytes).prefetch_group(group.index);
-            suspend().await;
-            let tied = search::tied(Page::new(bytes), key.key, group);
-            if tied.is_empty() {
-                return Ok(Found::Missing);
-            }
-            Page::new(bytes).prefetch_record(tied.start);
-            suspend().await;
-            let page = Page::new(bytes);
-            search::find_among(page, run.order(), key.key, key.sequence, tied)
-        } else {
-            let page = Page::new(bytes);
-            search::find(page, run.order(), key.key, key.sequence, search)
-        };
-        let page = Page::new(bytes);
-        Ok(match row {
-            None => Found::Missing,
-            // What is older has expired too.
-            Some(row) if run.sequence(page.sequence(row)) <= key.expired_sequence => Found::Deleted,
-            Some(row) => match page.says(row) {
-                Some(value) => Found::Value(value),
-                None => Found::Deleted,
-            },
-        })
-    }
-}
-
-/// Looks a key up in runs, from the newest on, until one knows it.
-#[expect(clippy::manual_async_fn, reason = "as for `find`")]
-#[inline(always)]
 fn find_in<'r, 'g>(
     runs: &'r [&'g Run],
-    key: SearchKey<'r>,
+    key: &'r SearchKey<'r>,
     search: RowSearch,
     reads: &'r Reads<'g>,
-) -> impl Future<Output = Result<Found<'g>>> + use<'r, 'g> {
+) -> impl Future<Output = Result<Found<'g>, Box<Error>>> + use<'r, 'g> {
     async move {
         for run in runs {
-            match find(run, key, search, reads).await? {
-                Found::Missing => {}
-                found => return Ok(found),
+            // The root and what lies directly below it is used by every lookup, and so is near.
+            let mut near = true;
+            let mut bytes = run.root().bytes();
+            let mut page_no = u32::MAX;
+            // Down to a leaf: a child's number is smaller than its parent's, so this ends whatever the pages say.
+            while Page::new(bytes).kind() == PageKind::Internal {
+                let row = if search == RowSearch::Heads {
+                    let step = search::group_of(Page::new(bytes), run.order(), key.key);
+                    let rows = match step {
+                        Step::Row(rows) => rows,
+                        Step::Group(group) => {
+                            if !near {
+                                Page::new(bytes).prefetch_group(group.index);
+                                suspend().await;
+                            }
+                            let page = Page::new(bytes);
+                            let tied = search::tied(page, key.key, group);
+                            if !near && !tied.is_empty() {
+                                page.prefetch_key(&page.record(tied.start));
+                                suspend().await;
+                            }
+                            let page = Page::new(bytes);
+                            search::among(page, run.order(), key.key, key.sequence, tied)
+                        }
+                    };
+                    rows.saturating_sub(1)
+                } else {
+                    let page = Page::new(bytes);
+                    search::child(page, run.order(), key.key, key.sequence, search)
+                };
+                let child_no = Page::new(bytes).child_number(row);
+                if child_no >= page_no {
+                    let reason = "a page leads to one that is not below it";
+                    let (_, location) = Page::new(bytes).child(row);
+                    return Err(Box::new(run.corrupt(location.offset, reason)));
+                }
+                if !near {
+                    run.slots().prefetch(child_no);
+                    suspend().await;
+                }
+                page_no = child_no;
+                bytes = match reads.resident(run.slots(), child_no) {
+                    Some(child) => {
+                        let is_leaf = child_no < run.meta().leaf_pages;
+                        prefetch_start(child, is_leaf);
+                        // The first lines of what lies below the root are as near as the root is.
+                        if !near || is_leaf {
+                            suspend().await;
+                        }
+                        child
+                    }
+                    None => {
+                        let (_, location) = Page::new(bytes).child(row);
+                        reads
+                            .page(*run, child_no, location)
+                            .await
+                            .map_err(Box::new)?
+                    }
+                };
+                near = false;
             }
+            let row = if search == RowSearch::Heads {
+                let Step::Group(group) = search::group_of(Page::new(bytes), run.order(), key.key)
+                else {
+                    continue;
+                };
+                Page::new(bytes).prefetch_group(group.index);
+                suspend().await;
+                let tied = search::tied(Page::new(bytes), key.key, group);
+                if tied.is_empty() {
+                    continue;
+                }
+                Page::new(bytes).prefetch_record(tied.start);
+                suspend().await;
+                let page = Page::new(bytes);
+                search::find_among(page, run.order(), key.key, key.sequence, tied)
+            } else {
+                let page = Page::new(bytes);
+                search::find(page, run.order(), key.key, key.sequence, search)
+            };
+            let page = Page::new(bytes);
+            let Some(row) = row else { continue };
+            // Where it has expired, what is older has too.
+            let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
+            return Ok(match page.says(row) {
+                Some(value) if !has_expired => Found::Value(value),
+                _ => Found::Deleted,
+            });
         }
         Ok(Found::Missing)
     }
@@ -293,14 +284,14 @@ fn look_up_chunk<const W: usize>(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
-    sink: impl FnMut(usize, Result<Found<'_>>),
+    mut sink: impl FnMut(usize, Result<Found<'_>>),
 ) -> usize {
     let candidates = Candidates::new(tree, keys);
     let pin = cache::pin();
     let reads = Reads::new(&context.cache, &pin, context.backend);
     let mut begun = 0;
     let lookups = std::iter::from_fn(|| {
-        let key = *keys.get(begun)?;
+        let key = keys.get(begun)?;
         if begun > 0 && reads.crowded() {
             return None;
         }
@@ -308,7 +299,9 @@ fn look_up_chunk<const W: usize>(
         begun += 1;
         Some(find_in(runs, key, context.search, &reads))
     });
-    interleave_with::<W, _, _>(&reads, lookups, sink);
+    interleave_with::<W, _, _>(&reads, lookups, |position, found| {
+        sink(position, found.map_err(|error| *error));
+    });
     let crowded = reads.crowded();
     drop(reads);
     drop(pin);
@@ -335,7 +328,8 @@ pub(crate) fn get<T>(
         if !run.may_contain(key.hash) || !run.is_visible(key.sequence) {
             continue;
         }
-        match alone_with(&reads, find(run, key, context.search, &reads))? {
+        let found = alone_with(&reads, find_in(&[run], &key, context.search, &reads));
+        match found.map_err(|error| *error)? {
             Found::Missing => {}
             found => return Ok(take(found)),
         }

@@ -18,12 +18,14 @@ mod compare;
 
 use std::ops::Range;
 
+use forerun_core::arch::{word_bounds, words_below};
+
 use compare::{ByComparator, Compare, Short, Skipping, packed};
 
 pub(super) use compare::shared_len;
 
 use super::RowSearch;
-use super::page::{GROUP_ROWS, LINE_BYTES, PREFIX_HEAD_BYTES, Page, PageKind};
+use super::page::{GROUP_ROWS, PREFIX_HEAD_BYTES, Page, PageKind};
 use crate::comparator::KeyOrder;
 
 /// From this many rows on, the keys of both rows that the next step may compare are asked for.
@@ -162,8 +164,7 @@ pub(crate) fn group_of(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
         }
     }
     let head = head_of(order, key.get(prefix_len..).unwrap_or(&[]));
-    let eights = page.fences().iter();
-    let index: usize = eights.map(|eight| count_below(eight, head)).sum();
+    let index = words_below(page.fences(), head);
     if index < page.groups() {
         return Step::Group(Group { index, head });
     }
@@ -185,9 +186,10 @@ pub(crate) fn tied(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
     }
     let heads = page.heads(group.index);
     let start = group.index * GROUP_ROWS;
-    let before = count_below(heads, group.head);
-    // What pads the last group is not below any head, but may be equal.
-    let up_to = count_up_to(heads, group.head).min(page.rows() - start);
+    let (before, up_to) = word_bounds(heads, group.head);
+    // What pads the last group is not below any head, but may be equal. What was read was checked; so this does not
+    // end before it starts.
+    let up_to = up_to.min(page.rows() - start);
     if up_to == GROUP_ROWS && before < GROUP_ROWS {
         return start + before..end_of_tie(page, group);
     }
@@ -198,7 +200,7 @@ pub(crate) fn tied(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
 #[cold]
 fn end_of_tie(page: Page<'_>, group: Group) -> usize {
     let next = (group.index + 1..page.groups())
-        .map(|index| (index, count_up_to(page.heads(index), group.head)))
+        .map(|index| (index, word_bounds(page.heads(index), group.head).1))
         .find(|(_, up_to)| *up_to < GROUP_ROWS);
     match next {
         Some((index, up_to)) => (index * GROUP_ROWS + up_to).min(page.rows()),
@@ -265,29 +267,6 @@ fn behind_prefix<'k>(page: Page<'_>, key: &'k [u8]) -> Result<&'k [u8], usize> {
         _ if key < prefix => Err(0),
         _ => Err(page.rows()),
     }
-}
-
-/// How many heads are below the sought one. Written for vectors: no branch, whole lines.
-#[inline(always)]
-fn count_below<const BYTES: usize>(heads: &[u8; BYTES], head: u32) -> usize {
-    count(heads, |other| other < head)
-}
-
-#[inline(always)]
-fn count_up_to(heads: &[u8; LINE_BYTES], head: u32) -> usize {
-    count(heads, |other| other <= head)
-}
-
-/// Four sums side by side, so that each step is one of four lanes.
-#[inline(always)]
-fn count<const BYTES: usize>(heads: &[u8; BYTES], counts: impl Fn(u32) -> bool) -> usize {
-    let mut sums = [0; 4];
-    for heads in heads.as_chunks::<16>().0 {
-        for (sum, head) in sums.iter_mut().zip(heads.as_chunks::<4>().0) {
-            *sum += u32::from(counts(u32::from_le_bytes(*head)));
-        }
-    }
-    sums.iter().sum::<u32>() as usize
 }
 
 /// Bisects by the order's way of comparing.

@@ -23,6 +23,8 @@ use crate::tree::manifest::{LEVELS, RunRecord};
 pub(crate) struct Levels {
     order: KeyOrder,
     levels: [Level; LEVELS],
+    /// A bit for each level that holds runs.
+    filled: u8,
 }
 
 /// The runs of one level.
@@ -68,7 +70,7 @@ impl Levels {
             number += 1;
             Level::new(&order, number == 1, runs)
         });
-        Levels { order, levels }
+        Levels::of(order, levels)
     }
 
     /// The deepest level on which a run that is newer than all there are can be: nothing there, nor above, has keys in
@@ -113,8 +115,15 @@ impl Levels {
             let runs = kept.chain(added.map(|(_, run)| run)).cloned().collect();
             Level::new(&self.order, level == 0, runs)
         });
+        Levels::of(self.order.clone(), levels)
+    }
+
+    fn of(order: KeyOrder, levels: [Level; LEVELS]) -> Levels {
+        let filled = levels.iter().enumerate();
+        let filled = filled.map(|(number, level)| u8::from(!level.runs.is_empty()) << number);
         Levels {
-            order: self.order.clone(),
+            order,
+            filled: filled.sum(),
             levels,
         }
     }
@@ -126,7 +135,7 @@ impl Levels {
             levels: self,
             key,
             prefix: self.order.prefix(key),
-            level: 0,
+            left: self.filled,
             next: 0,
         }
     }
@@ -134,7 +143,7 @@ impl Levels {
     /// Whether a run on a level from `first` on may hold `key`, by its range.
     pub(crate) fn may_hold_from(&self, first: usize, key: &[u8]) -> bool {
         let mut candidates = Candidates {
-            level: first,
+            left: self.filled & u8::MAX.checked_shl(first as u32).unwrap_or(0),
             ..self.candidates(key)
         };
         candidates.next().is_some()
@@ -305,7 +314,8 @@ pub(crate) struct Candidates<'t, 'k> {
     levels: &'t Levels,
     key: &'k [u8],
     prefix: u64,
-    level: usize,
+    /// A bit for each level that is not done.
+    left: u8,
     /// The next run of level 0 to look at.
     next: usize,
 }
@@ -316,7 +326,7 @@ impl<'t> Iterator for Candidates<'t, '_> {
     #[inline]
     fn next(&mut self) -> Option<&'t Run> {
         let order = &self.levels.order;
-        if self.level == 0 {
+        if self.left & 1 != 0 {
             let level = &self.levels.levels[0];
             while self.next < level.runs.len() {
                 let at = self.next;
@@ -327,11 +337,11 @@ impl<'t> Iterator for Candidates<'t, '_> {
                     return Some(&level.runs[at]);
                 }
             }
-            self.level = 1;
+            self.left &= !1;
         }
-        while self.level < LEVELS {
-            let level = &self.levels.levels[self.level];
-            self.level += 1;
+        while self.left != 0 {
+            let level = &self.levels.levels[self.left.trailing_zeros() as usize];
+            self.left &= self.left - 1;
             if let Some(run) = level.holder(order, self.key, self.prefix) {
                 return Some(run);
             }
