@@ -12,6 +12,7 @@
 //! first key without an answer.
 
 use forerun_cache::{Cache, Expiry, Guard, Item};
+use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
@@ -34,6 +35,12 @@ const BATCH_KEYS: usize = 512;
 
 /// Smaller values are copied without asking whether they could be shared.
 const SHARED_BYTES_MIN: usize = 16 << 10;
+
+/// How many answers ahead a value is fetched.
+const FETCH_AHEAD: usize = 8;
+
+/// Of a longer value, the rest is left to the processor, which fetches ahead where it sees a run of lines.
+const FETCH_BYTES_MAX: usize = 512;
 
 /// Flags of `mg` that neither change the item nor need to be read before the lookup.
 const PLAIN: Letters = Letters::of(b"cfkqstvOPL");
@@ -536,9 +543,26 @@ impl<'b, 'g> Lookups<'b, 'g> {
         if self.next == self.first + self.items.len() {
             self.load();
         }
-        let item = self.items[self.next - self.first];
+        let place = self.next - self.first;
+        self.fetch(place + FETCH_AHEAD);
+        let item = self.items[place];
         self.next += 1;
         (key, item)
+    }
+
+    /// Asks for the value at `place` of the chunk: the lookup has read the key only.
+    #[inline]
+    fn fetch(&self, place: usize) {
+        let Some(Some(item)) = self.items.get(place) else {
+            return;
+        };
+        let value = item.value();
+        for line in value[..value.len().min(FETCH_BYTES_MAX)].chunks(CACHE_LINE_BYTES) {
+            prefetch_read(line.as_ptr());
+        }
+        if let Some(last) = value.last() {
+            prefetch_read(last);
+        }
     }
 
     #[inline(never)]
@@ -549,6 +573,9 @@ impl<'b, 'g> Lookups<'b, 'g> {
         self.items.resize(count, None);
         self.guard
             .multi_get(&self.keys[self.next..self.next + count], &mut self.items);
+        for place in 0..FETCH_AHEAD {
+            self.fetch(place);
+        }
     }
 
     /// Where the next key stands in `bytes`, of which all keys are slices.
