@@ -208,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(200))]
+        #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
         fn answers_do_not_depend_on_how_the_input_is_cut_or_the_output_read(
