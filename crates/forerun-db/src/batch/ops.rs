@@ -65,7 +65,7 @@ impl<'a> Op<'a> {
     }
 }
 
-/// The operations of a batch, in order. See [`WriteBatch::ops`].
+/// The operations of a batch, in order. See [`WriteBatch::ops`](crate::WriteBatch::ops).
 #[derive(Clone, Debug)]
 pub struct Ops<'a> {
     rest: &'a [u8],

@@ -166,7 +166,9 @@ impl Db {
     ///   directory that holds other files is never touched.
     /// - [`Error::Locked`](crate::Error::Locked): it is open already, here or in another process.
     /// - [`Error::NewerFormat`](crate::Error::NewerFormat),
-    ///   [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch).
+    ///   [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch),
+    ///   [`Error::KeyspaceComparator`](crate::Error::KeyspaceComparator): see [`Options::keyspaces`].
+    /// - [`Error::BadOption`](crate::Error::BadOption).
     /// - [`Error::CorruptFile`](crate::Error::CorruptFile): see [`Recovery`](crate::Recovery).
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): what the log holds does not fit.
     /// - [`Error::Io`](crate::Error::Io), [`Error::OutOfMemory`](crate::Error::OutOfMemory).

@@ -29,7 +29,8 @@ pub struct Described {
 /// of one.
 ///
 /// # Errors
-/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::Io`];
+/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
+/// [`Error::KeyspaceComparator`], [`Error::Io`];
 /// [`Error::CorruptFile`], also for a run or a page that is not there.
 pub fn describe(path: impl AsRef<Path>, options: &Options, what: Described) -> Result<String> {
     let path = path.as_ref();

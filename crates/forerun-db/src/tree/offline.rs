@@ -61,8 +61,8 @@ pub struct Checked {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::Io`]: it
-/// could not be looked at. What is wrong with what was looked at stands in the result.
+/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
+/// [`Error::KeyspaceComparator`], [`Error::Io`]: it could not be looked at. What is wrong with what was looked at stands in the result.
 pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<Checked> {
     check_with_io(Arc::new(OsIo), path, options)
 }
