@@ -1,19 +1,20 @@
-//! `Db`, its snapshots and its batches of writes.
+//! `Db`: a store, which is also the keyspace of it that has no name.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use forerun::{Create, Durability, Options, WalMode};
+use forerun::{Create, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::batch::WriteBatch;
 use crate::errors::{exception, invalid, unknown};
-use crate::keys::{Batch, Bytes};
-use crate::reader::{Reader, Source};
+use crate::keyspace::{Keyspace, durability_of};
+use crate::snapshot::SnapshotView;
+use crate::source::Source;
 
 /// An ordered, durable store of bytes under bytes in a directory.
-#[pyclass(extends = Reader, frozen, module = "forerun")]
+#[pyclass(extends = Keyspace, frozen, module = "forerun")]
 pub(crate) struct Db {
     path: PathBuf,
 }
@@ -51,20 +52,14 @@ impl Db {
             memory_limit_bytes: memory_limit_bytes.unwrap_or(default.memory_limit_bytes),
             memtable_bytes: memtable_bytes.unwrap_or(default.memtable_bytes),
             cache_bytes: cache_bytes.unwrap_or(default.cache_bytes),
-            ttl: match ttl_seconds.map(Duration::try_from_secs_f64) {
-                None => None,
-                Some(Ok(ttl)) => Some(ttl),
-                Some(Err(error)) => return Err(invalid(format!("`ttl_seconds`: {error}"))),
-            },
+            ttl: ttl_of(ttl_seconds)?,
             ..default
         };
         let db = py
             .detach(|| forerun::Db::open(&path, options))
             .map_err(exception)?;
-        Ok(
-            PyClassInitializer::from(Reader::new("store", Source::Db(db)))
-                .add_subclass(Db { path }),
-        )
+        let own = db.own_keyspace();
+        Ok(Keyspace::layers("store", db, own).add_subclass(Db { path }))
     }
 
     /// Where it is.
@@ -73,87 +68,59 @@ impl Db {
         self.path.clone()
     }
 
-    /// Writes an entry.
-    fn put(slf: &Bound<'_, Db>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let db = open(slf)?;
-        let (key, value) = (Bytes::new(key, "key")?, Bytes::new(value, "value")?);
-        slf.py()
-            .detach(|| db.put(key.as_ref(), value.as_ref()))
-            .map_err(exception)
-    }
-
-    /// Writes many entries, all or none: keys and values as `multi_get` takes keys.
-    #[pyo3(signature = (keys, values, *, durability="buffered"))]
-    fn put_many(
+    /// The keyspace of a name, created if there is none. What is written to it lives for `ttl_seconds`, if that is said
+    /// when it is created or first asked for.
+    #[pyo3(signature = (name, *, ttl_seconds=None))]
+    fn keyspace(
         slf: &Bound<'_, Db>,
-        keys: &Bound<'_, PyAny>,
-        values: &Bound<'_, PyAny>,
-        durability: &str,
-    ) -> PyResult<()> {
-        let (db, durability) = (open(slf)?, durability_of(durability)?);
-        let (keys, values) = (Batch::new(keys, "key")?, Batch::new(values, "value")?);
-        let pairs = Batch::pairs(&keys, &values)?;
-        let write = || {
-            let mut batch = forerun::WriteBatch::new();
-            for (key, value) in &pairs {
-                batch.put(key, value)?;
+        name: &str,
+        ttl_seconds: Option<f64>,
+    ) -> PyResult<Py<Keyspace>> {
+        let db = open(slf)?;
+        let space = match ttl_of(ttl_seconds)? {
+            None => slf.py().detach(|| db.keyspace(name)),
+            ttl => {
+                let options = KeyspaceOptions {
+                    ttl,
+                    ..KeyspaceOptions::default()
+                };
+                slf.py().detach(|| db.keyspace_with(name, options))
             }
-            db.write(&batch, durability)
         };
-        slf.py().detach(write).map(drop).map_err(exception)
+        let layers = Keyspace::layers("keyspace", db, space.map_err(exception)?);
+        Py::new(slf.py(), layers)
     }
 
-    /// Removes a key, whether it is there or not.
-    fn delete(slf: &Bound<'_, Db>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (db, key) = (open(slf)?, Bytes::new(key, "key")?);
-        slf.py()
-            .detach(|| db.delete(key.as_ref()))
-            .map_err(exception)
+    /// The names of the keyspaces there are.
+    fn keyspaces(slf: &Bound<'_, Db>) -> PyResult<Vec<String>> {
+        Ok(open(slf)?.keyspaces())
     }
 
-    /// Removes all keys from `start` on, up to but without `end`.
-    fn delete_range(
-        slf: &Bound<'_, Db>,
-        start: &Bound<'_, PyAny>,
-        end: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    /// Removes a keyspace with all that is in it.
+    fn drop_keyspace(slf: &Bound<'_, Db>, name: &str) -> PyResult<()> {
         let db = open(slf)?;
-        let (start, end) = (Bytes::new(start, "bound")?, Bytes::new(end, "bound")?);
         slf.py()
-            .detach(|| db.delete_range(start.as_ref(), end.as_ref()))
+            .detach(|| db.drop_keyspace(name))
             .map_err(exception)
     }
 
     /// A batch of writes, applied whole at the end of its `with` block, or not at all if the block fails.
     #[pyo3(signature = (*, durability="buffered"))]
     fn batch(slf: &Bound<'_, Db>, durability: &str) -> PyResult<WriteBatch> {
-        Ok(WriteBatch {
-            db: open(slf)?,
-            durability: durability_of(durability)?,
-            batch: forerun::WriteBatch::new(),
-        })
+        let durability = durability_of(durability)?;
+        Ok(WriteBatch::new(open(slf)?, durability))
     }
 
     /// The store as it is now, which stays so.
     fn snapshot(slf: &Bound<'_, Db>) -> PyResult<Py<SnapshotView>> {
-        let snapshot = Arc::new(open(slf)?.snapshot());
-        let reader = Reader::new("snapshot", Source::Snapshot(snapshot));
-        Py::new(
-            slf.py(),
-            PyClassInitializer::from(reader).add_subclass(SnapshotView),
-        )
+        let db = open(slf)?;
+        SnapshotView::new(slf.py(), db.snapshot().into(), db.own_keyspace())
     }
 
     /// Makes everything written so far durable.
     fn sync(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
         slf.py().detach(|| db.flush_wal()).map_err(exception)
-    }
-
-    /// Puts everything written so far into runs.
-    fn flush(slf: &Bound<'_, Db>) -> PyResult<()> {
-        let db = open(slf)?;
-        slf.py().detach(|| db.flush()).map_err(exception)
     }
 
     /// Merges all runs into one level: for much reading, after much writing.
@@ -194,22 +161,10 @@ impl Db {
 
     /// Closes it. What was written is durable after this.
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
-        match slf.as_super().get().take() {
-            Some(Source::Db(db)) => slf.py().detach(|| db.close()).map_err(exception),
+        match slf.as_super().as_super().get().take() {
+            Some(Source::Keyspace(db, _)) => slf.py().detach(|| db.close()).map_err(exception),
             _ => Ok(()),
         }
-    }
-
-    fn __setitem__(
-        slf: &Bound<'_, Db>,
-        key: &Bound<'_, PyAny>,
-        value: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        Db::put(slf, key, value)
-    }
-
-    fn __delitem__(slf: &Bound<'_, Db>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        Db::delete(slf, key)
     }
 
     fn __enter__(slf: Bound<'_, Db>) -> Bound<'_, Db> {
@@ -223,109 +178,17 @@ impl Db {
 
     fn __repr__(slf: &Bound<'_, Db>) -> String {
         let path = slf.get().path.display();
-        let closed = slf.as_super().get().source().is_err();
+        let closed = open(slf).is_err();
         format!("forerun.Db({path}{})", if closed { ", closed" } else { "" })
     }
 }
 
-/// The open store behind an object.
+/// The engine's handle on an open store.
 fn open(slf: &Bound<'_, Db>) -> PyResult<forerun::Db> {
-    match slf.as_super().get().source()? {
-        Source::Db(db) => Ok(db),
-        Source::Snapshot(_) => Err(invalid("a snapshot takes no writes")),
-    }
+    Ok(Keyspace::handles(slf.as_super())?.0)
 }
 
-fn durability_of(name: &str) -> PyResult<Durability> {
-    match name {
-        "buffered" => Ok(Durability::Buffered),
-        "synced" => Ok(Durability::Synced),
-        other => Err(unknown("durability", other, "buffered, synced")),
-    }
-}
-
-/// A store as it was when the snapshot was taken.
-#[pyclass(extends = Reader, frozen, module = "forerun", name = "Snapshot")]
-pub(crate) struct SnapshotView;
-
-#[pymethods]
-impl SnapshotView {
-    /// Lets go of it. Versions that only it could see may then be dropped.
-    fn close(slf: &Bound<'_, SnapshotView>) {
-        drop(slf.as_super().get().take());
-    }
-
-    fn __enter__(slf: Bound<'_, SnapshotView>) -> Bound<'_, SnapshotView> {
-        slf
-    }
-
-    #[pyo3(signature = (*_error))]
-    fn __exit__(slf: &Bound<'_, SnapshotView>, _error: &Bound<'_, PyTuple>) {
-        SnapshotView::close(slf);
-    }
-}
-
-/// Writes that are applied together.
-#[pyclass(module = "forerun")]
-pub(crate) struct WriteBatch {
-    db: forerun::Db,
-    durability: Durability,
-    batch: forerun::WriteBatch,
-}
-
-#[pymethods]
-impl WriteBatch {
-    /// Adds an entry.
-    fn put(&mut self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (key, value) = (Bytes::new(key, "key")?, Bytes::new(value, "value")?);
-        self.batch
-            .put(key.as_ref(), value.as_ref())
-            .map_err(exception)
-    }
-
-    /// Adds the removal of a key.
-    fn delete(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let key = Bytes::new(key, "key")?;
-        self.batch.delete(key.as_ref()).map_err(exception)
-    }
-
-    /// Adds the removal of all keys from `start` on, up to but without `end`.
-    fn delete_range(&mut self, start: &Bound<'_, PyAny>, end: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (start, end) = (Bytes::new(start, "bound")?, Bytes::new(end, "bound")?);
-        self.batch
-            .delete_range(start.as_ref(), end.as_ref())
-            .map_err(exception)
-    }
-
-    fn __len__(&self) -> usize {
-        self.batch.len()
-    }
-
-    fn __setitem__(&mut self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.put(key, value)
-    }
-
-    fn __delitem__(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.delete(key)
-    }
-
-    fn __enter__(slf: Bound<'_, WriteBatch>) -> Bound<'_, WriteBatch> {
-        slf
-    }
-
-    fn __exit__(
-        &mut self,
-        py: Python<'_>,
-        error: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let batch = std::mem::replace(&mut self.batch, forerun::WriteBatch::new());
-        if !error.is_none() {
-            return Ok(());
-        }
-        py.detach(|| self.db.write(&batch, self.durability))
-            .map(drop)
-            .map_err(exception)
-    }
+fn ttl_of(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let ttl = seconds.map(Duration::try_from_secs_f64).transpose();
+    ttl.map_err(|error| invalid(format!("`ttl_seconds`: {error}")))
 }

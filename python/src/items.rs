@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::ops::Bound as End;
-use std::sync::Arc;
 
-use forerun::Snapshot;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::{exception, invalid};
+use crate::source::Source;
 
 /// Entries fetched at once.
 const FETCHED_ENTRIES: usize = 256;
@@ -23,11 +22,11 @@ pub(crate) enum Shown {
     Values,
 }
 
-/// An iterator over the entries of a snapshot.
+/// An iterator over entries as they were when it was made.
 #[pyclass(module = "forerun", name = "Items")]
 pub(crate) struct Items {
     /// `None` when all were fetched.
-    snapshot: Option<Arc<Snapshot>>,
+    snapshot: Option<Source>,
     shown: Shown,
     start: End<Vec<u8>>,
     end: End<Vec<u8>>,
@@ -38,7 +37,7 @@ pub(crate) struct Items {
 impl Items {
     /// Iterates from the first bound up to the second, or over the keys that begin with the third.
     pub(crate) fn new(
-        snapshot: Arc<Snapshot>,
+        source: &Source,
         shown: Shown,
         bounds: [Option<Vec<u8>>; 3],
         reverse: bool,
@@ -59,7 +58,7 @@ impl Items {
             }
         };
         Ok(Items {
-            snapshot: Some(snapshot),
+            snapshot: Some(source.snapshot()),
             shown,
             start,
             end,
@@ -72,7 +71,7 @@ impl Items {
         let Some(snapshot) = &self.snapshot else {
             return Ok(());
         };
-        let mut iter = snapshot.range::<Vec<u8>>((self.start.clone(), self.end.clone()));
+        let mut iter = snapshot.range((self.start.clone(), self.end.clone()));
         let mut bytes = 0;
         while self.fetched.len() < FETCHED_ENTRIES && bytes < FETCHED_BYTES {
             let entry = if self.reverse {

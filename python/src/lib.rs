@@ -14,6 +14,7 @@
 //! Whatever may wait (for memory, the disk, a lock) runs while other Python threads do. Arrays are used where they
 //! lie; keys and values that are `bytes` are not copied either.
 
+mod batch;
 mod cache;
 mod db;
 mod errors;
@@ -21,18 +22,23 @@ mod export;
 mod gather;
 mod items;
 mod keys;
+mod keyspace;
 mod numbers;
 mod reader;
 mod rows;
+mod snapshot;
+mod source;
 mod table;
 
 /// The module `forerun._forerun`.
 #[pyo3::pymodule(name = "_forerun")]
 mod module {
     #[pymodule_export]
+    use crate::batch::WriteBatch;
+    #[pymodule_export]
     use crate::cache::Cache;
     #[pymodule_export]
-    use crate::db::{Db, SnapshotView, WriteBatch};
+    use crate::db::Db;
     #[pymodule_export]
     use crate::export::Export;
     #[pymodule_export]
@@ -40,7 +46,11 @@ mod module {
     #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]
+    use crate::keyspace::Keyspace;
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::snapshot::SnapshotView;
     #[pymodule_export]
     use crate::table::Table;
 

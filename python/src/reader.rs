@@ -2,7 +2,7 @@
 
 use std::sync::RwLock;
 
-use forerun::{Db, Snapshot, Values};
+use forerun::Values;
 use numpy::PyArray1;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -12,38 +12,7 @@ use crate::errors::{closed, exception, invalid};
 use crate::items::{Items, Shown};
 use crate::keys::{Batch, Bytes};
 use crate::rows::Rows;
-
-/// Where reads go.
-#[derive(Clone)]
-pub(crate) enum Source {
-    Db(Db),
-    /// Shared with the iterators over it.
-    Snapshot(std::sync::Arc<Snapshot>),
-}
-
-impl Source {
-    fn get(&self, key: &[u8]) -> forerun::Result<Option<Vec<u8>>> {
-        match self {
-            Source::Db(db) => db.get(key),
-            Source::Snapshot(snapshot) => snapshot.get(key),
-        }
-    }
-
-    fn multi_get(&self, keys: &[&[u8]], values: &mut Values) -> forerun::Result<()> {
-        match self {
-            Source::Db(db) => db.multi_get(keys, values),
-            Source::Snapshot(snapshot) => snapshot.multi_get(keys, values),
-        }
-    }
-
-    /// Its state as of now, which stays.
-    fn snapshot(&self) -> std::sync::Arc<Snapshot> {
-        match self {
-            Source::Db(db) => db.snapshot().into(),
-            Source::Snapshot(snapshot) => snapshot.clone(),
-        }
-    }
-}
+use crate::source::Source;
 
 /// The base of `Db` and `Snapshot`: looking up and iterating.
 #[pyclass(subclass, frozen, module = "forerun", name = "Reader")]
@@ -96,12 +65,7 @@ impl Reader {
             let bytes = bound.map(|bound| Bytes::new(bound, "bound")).transpose()?;
             PyResult::Ok(bytes.map(|bytes| bytes.as_ref().to_vec()))
         });
-        let items = Items::new(
-            self.source()?.snapshot(),
-            shown,
-            [start?, end?, prefix?],
-            reverse,
-        )?;
+        let items = Items::new(&self.source()?, shown, [start?, end?, prefix?], reverse)?;
         Bound::new(py, items)
     }
 }

@@ -110,6 +110,32 @@ def test_a_snapshot_stays_as_it_is(db):
         snapshot.get("key")
 
 
+def test_keyspaces_are_apart_and_a_batch_goes_across_them(tmp_path):
+    path = tmp_path / "store"
+    with forerun.Db(path) as db:
+        users, sessions = db.keyspace("users"), db.keyspace("sessions", ttl_seconds=3600)
+        assert (users.name, db.keyspaces()) == ("users", ["users", "sessions"])
+        with db.batch() as batch:
+            batch.put("1", b"Ada", keyspace=users)
+            batch.put("1", b"here", keyspace=sessions)
+            batch.put("1", b"own")
+        with db.snapshot() as before:
+            users.put_many(["2", "3"], [b"Bob", b"Cid"])
+            users["1"] = b"Ada L."
+            assert before.keyspace(users).multi_get(["1", "2"]) == [b"Ada", None]
+            assert before["1"] == b"own"
+        assert dict(users.items()) == {b"1": b"Ada L.", b"2": b"Bob", b"3": b"Cid"}
+        assert (db["1"], sessions["1"], len(list(db))) == (b"own", b"here", 1)
+        db.drop_keyspace("sessions")
+        with pytest.raises(forerun.Error, match="sessions"):
+            sessions.get("1")
+    with pytest.raises(forerun.errors.ClosedError):
+        users.put("4", b"Dan")
+    with forerun.Db(path) as db:
+        assert db.keyspaces() == ["users"]
+        assert db.keyspace("users")["2"] == b"Bob"
+
+
 def test_failures_have_exceptions_of_their_own(tmp_path, db):
     with pytest.raises(forerun.errors.LockedError, match="open already"):
         forerun.Db(db.path)

@@ -1,0 +1,117 @@
+//! `WriteBatch`: writes that are applied together.
+
+use forerun::Durability;
+use pyo3::prelude::*;
+
+use crate::errors::exception;
+use crate::keys::Bytes;
+use crate::keyspace::Keyspace;
+
+/// Writes that are applied together.
+#[pyclass(module = "forerun")]
+pub(crate) struct WriteBatch {
+    db: forerun::Db,
+    durability: Durability,
+    batch: forerun::WriteBatch,
+}
+
+impl WriteBatch {
+    pub(crate) fn new(db: forerun::Db, durability: Durability) -> WriteBatch {
+        WriteBatch {
+            db,
+            durability,
+            batch: forerun::WriteBatch::new(),
+        }
+    }
+}
+
+#[pymethods]
+impl WriteBatch {
+    /// Adds an entry.
+    #[pyo3(signature = (key, value, *, keyspace=None))]
+    fn put(
+        &mut self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        keyspace: Option<&Bound<'_, Keyspace>>,
+    ) -> PyResult<()> {
+        let (key, value) = (Bytes::new(key, "key")?, Bytes::new(value, "value")?);
+        let handles = keyspace.map(Keyspace::handles).transpose()?;
+        match handles {
+            Some((_, space)) => self
+                .batch
+                .keyspace(&space)
+                .put(key.as_ref(), value.as_ref()),
+            None => self.batch.put(key.as_ref(), value.as_ref()),
+        }
+        .map_err(exception)
+    }
+
+    /// Adds the removal of a key.
+    #[pyo3(signature = (key, *, keyspace=None))]
+    fn delete(
+        &mut self,
+        key: &Bound<'_, PyAny>,
+        keyspace: Option<&Bound<'_, Keyspace>>,
+    ) -> PyResult<()> {
+        let key = Bytes::new(key, "key")?;
+        let handles = keyspace.map(Keyspace::handles).transpose()?;
+        match handles {
+            Some((_, space)) => self.batch.keyspace(&space).delete(key.as_ref()),
+            None => self.batch.delete(key.as_ref()),
+        }
+        .map_err(exception)
+    }
+
+    /// Adds the removal of all keys from `start` on, up to but without `end`.
+    #[pyo3(signature = (start, end, *, keyspace=None))]
+    fn delete_range(
+        &mut self,
+        start: &Bound<'_, PyAny>,
+        end: &Bound<'_, PyAny>,
+        keyspace: Option<&Bound<'_, Keyspace>>,
+    ) -> PyResult<()> {
+        let (start, end) = (Bytes::new(start, "bound")?, Bytes::new(end, "bound")?);
+        let handles = keyspace.map(Keyspace::handles).transpose()?;
+        match handles {
+            Some((_, space)) => self
+                .batch
+                .keyspace(&space)
+                .delete_range(start.as_ref(), end.as_ref()),
+            None => self.batch.delete_range(start.as_ref(), end.as_ref()),
+        }
+        .map_err(exception)
+    }
+
+    fn __len__(&self) -> usize {
+        self.batch.len()
+    }
+
+    fn __setitem__(&mut self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(key, value, None)
+    }
+
+    fn __delitem__(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.delete(key, None)
+    }
+
+    fn __enter__(slf: Bound<'_, WriteBatch>) -> Bound<'_, WriteBatch> {
+        slf
+    }
+
+    fn __exit__(
+        &mut self,
+        py: Python<'_>,
+        error: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let batch = std::mem::replace(&mut self.batch, forerun::WriteBatch::new());
+        if !error.is_none() {
+            return Ok(());
+        }
+        py.detach(|| self.db.write(&batch, self.durability))
+            .map(drop)
+            .map_err(exception)
+    }
+}

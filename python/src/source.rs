@@ -1,0 +1,46 @@
+//! Where reads go: a keyspace as it is, or as a snapshot saw it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use forerun::{Db, Iter, Keyspace, Snapshot, Values};
+
+/// What can be read.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// A keyspace of a store as it is.
+    Keyspace(Db, Keyspace),
+    /// As it was. The snapshot is shared with the iterators over it.
+    Snapshot(Arc<Snapshot>, Keyspace),
+}
+
+impl Source {
+    /// The same as of now, which stays.
+    pub(crate) fn snapshot(&self) -> Source {
+        match self {
+            Source::Keyspace(db, space) => Source::Snapshot(db.snapshot().into(), space.clone()),
+            Source::Snapshot(..) => self.clone(),
+        }
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> forerun::Result<Option<Vec<u8>>> {
+        match self {
+            Source::Keyspace(_, space) => space.get(key),
+            Source::Snapshot(snapshot, space) => snapshot.keyspace(space).get(key),
+        }
+    }
+
+    pub(crate) fn multi_get(&self, keys: &[&[u8]], values: &mut Values) -> forerun::Result<()> {
+        match self {
+            Source::Keyspace(_, space) => space.multi_get(keys, values),
+            Source::Snapshot(snapshot, space) => snapshot.keyspace(space).multi_get(keys, values),
+        }
+    }
+
+    pub(crate) fn range(&self, range: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Iter {
+        match self {
+            Source::Keyspace(_, space) => space.range::<Vec<u8>>(range),
+            Source::Snapshot(snapshot, space) => snapshot.keyspace(space).range::<Vec<u8>>(range),
+        }
+    }
+}
