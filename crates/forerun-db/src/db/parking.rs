@@ -151,3 +151,87 @@ fn forget(space: &Weak<Space>) {
         drop(space.parking.take());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::fault::FaultIo;
+    use crate::{Db, Keyspace, Options};
+
+    fn store(keyspaces: usize) -> (Db, Vec<Keyspace>) {
+        let options = Options {
+            memory_limit_bytes: 1 << 20,
+            pages: forerun_core::Pages::Small,
+            ..Options::default()
+        };
+        let db = Db::open_with_io(Arc::new(FaultIo::new()), "/store", options).unwrap();
+        let open = |i: usize| {
+            let keyspace = db.keyspace(&i.to_string()).unwrap();
+            keyspace.put(b"key", b"value").unwrap();
+            keyspace
+        };
+        let keyspaces = (0..keyspaces).map(open).collect();
+        (db, keyspaces)
+    }
+
+    /// How many cursors are parked.
+    fn parked(keyspace: &Keyspace) -> usize {
+        let slots = keyspace.space().parking.slots.iter();
+        let is_taken = |slot: &&Slot| {
+            let cursor = slot.0.take();
+            let is_taken = cursor.is_some();
+            slot.0.store(cursor);
+            is_taken
+        };
+        slots.filter(is_taken).count()
+    }
+
+    #[test]
+    fn a_thread_takes_up_its_cursor_until_the_state_is_another() {
+        let (db, keyspaces) = store(1);
+        let keyspace = &keyspaces[0];
+        assert_eq!(keyspace.iter().count(), 1);
+        assert_eq!(parked(keyspace), 1);
+        let iter = keyspace.iter();
+        assert_eq!(parked(keyspace), 0, "it is in use");
+        // A second one at the same time is another.
+        assert_eq!(keyspace.iter().count(), 1);
+        assert_eq!(parked(keyspace), 1);
+        drop(iter);
+        assert_eq!(parked(keyspace), 1);
+        let old = keyspace.iter();
+        db.flush().unwrap();
+        drop(old);
+        assert_eq!(
+            parked(keyspace),
+            0,
+            "it has the memtable that is in a run now"
+        );
+        assert_eq!(keyspace.iter().count(), 1);
+        db.flush().unwrap();
+        keyspace.put(b"other", b"value").unwrap();
+        assert_eq!(parked(keyspace), 0, "it does not know the new memtable");
+        assert_eq!(keyspace.iter().count(), 2);
+        db.close().unwrap();
+        assert_eq!(parked(keyspace), 0);
+        assert_eq!(keyspace.iter().count(), 2);
+        assert_eq!(parked(keyspace), 0, "the store is closed");
+    }
+
+    #[test]
+    fn a_thread_parks_a_few_and_none_once_it_has_ended() {
+        let (_db, keyspaces) = store(3 * MOST_PARKED);
+        std::thread::scope(|scope| {
+            let scanner = scope.spawn(|| {
+                for keyspace in keyspaces.iter().chain(&keyspaces) {
+                    assert_eq!(keyspace.iter().count(), 1);
+                    assert_eq!(parked(keyspace), 1);
+                }
+                let all: usize = keyspaces.iter().map(parked).sum();
+                assert_eq!(all, MOST_PARKED);
+            });
+            scanner.join().unwrap();
+        });
+        assert_eq!(keyspaces.iter().map(parked).sum::<usize>(), 0);
+    }
+}
