@@ -207,6 +207,11 @@ mod tests {
         proptest::collection::vec(word, 0..40).prop_map(|words| words.concat())
     }
 
+    #[test]
+    fn a_long_line_without_a_key_is_answered_the_same_however_it_comes() {
+        fuzz_session(&[5, 9, 1, 32], b"get \xfe\xff \n");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 

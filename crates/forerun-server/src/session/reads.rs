@@ -263,7 +263,7 @@ impl<'a> Batch<'a> {
             if is_last {
                 let is_long = goes_on || end - start >= LINE_BYTES_MAX;
                 match good {
-                    None if self.keys.len() == first && !goes_on => {
+                    None if self.keys.len() == first && !is_long => {
                         // Not a key in it: the slow way knows what to say.
                         return Read::other(start);
                     }
