@@ -1,7 +1,7 @@
 //! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
 //!
 //! ```text
-//!   roofline.rs, memtable.rs, btree.rs, ycsb/, hash/, gather/, server/   the benches: clap arguments and run()
+//!   roofline.rs, memtable.rs, btree.rs, ycsb/, hash/, gather/, server/, tiers/   the benches: clap arguments and run()
 //!   lookup.rs, shelf.rs, show.rs  lookup workloads over any engine; its store between the turns; what is printed
 //!   engine.rs                     what is asked of a store, ours or a peer's
 //!   store.rs                      Db as such a store
@@ -97,5 +97,6 @@ pub mod skew;
 pub mod store;
 pub mod table;
 pub mod threads;
+pub mod tiers;
 pub mod workload;
 pub mod ycsb;

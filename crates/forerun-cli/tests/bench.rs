@@ -34,6 +34,9 @@ fn benches_print_one_object_a_line() {
         &[
             "bench", "server", "--quick", "--json", "--alone", "--keys", "1,10",
         ],
+        &[
+            "bench", "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64",
+        ],
     ] {
         let told = place.succeeds(args);
         assert!(!told.is_empty());
@@ -56,6 +59,7 @@ fn a_bench_writes_a_page() {
     for line in [
         "bench memtable --quick --batch 8 --report page.html",
         "bench hash --quick --study 4 --report page.html",
+        "bench table --quick --access zipf:1 --batch 64 --report page.html",
     ] {
         let args: Vec<&str> = line.split(' ').collect();
         place.succeeds(&args);

@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result, RowType};
 use forerun_core::Pages;
-use forerun_db::{Db, Options};
+use forerun_db::{Db, Options, RunOptions};
 use forerun_gpu::Gpu;
 use std::path::PathBuf;
 
@@ -44,7 +44,14 @@ impl Builder {
             host: HostCapacity::Rows(1 << 16),
             pages: Pages::Huge,
             below: Below::Nothing,
-            store_options: Options::default(),
+            store_options: Options {
+                // A lookup in the store reads a page for a row: the fewer bytes, the better (docs/table.md).
+                run: RunOptions {
+                    page_bytes: RunOptions::MIN_PAGE_BYTES,
+                    ..RunOptions::default()
+                },
+                ..Options::default()
+            },
             policies: Policies {
                 score: Score::default(),
                 admission: Admission::default(),
@@ -83,10 +90,15 @@ impl Builder {
     }
 
     /// How the store at [`path`](Builder::path) is opened: its memory besides the host tier's, above all
-    /// [`Options::cache_bytes`].
+    /// [`Options::cache_bytes`]. Default: as any store, with pages of 4 KiB.
     pub fn store_options(mut self, options: Options) -> Builder {
         self.store_options = options;
         self
+    }
+
+    /// The options that a store at [`path`](Builder::path) is opened with unless others are given.
+    pub fn default_store_options(&self) -> Options {
+        self.store_options.clone()
     }
 
     /// A store that is open already, new or with a table's rows. It stays open when the table is closed.

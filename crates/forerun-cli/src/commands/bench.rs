@@ -3,11 +3,12 @@
 use anyhow::Context;
 use clap::Subcommand;
 use forerun_bench::server::process::Program;
-use forerun_bench::{btree, cache, gather, hash, memtable, roofline, server, ycsb};
+use forerun_bench::{btree, cache, gather, hash, memtable, roofline, server, tiers, ycsb};
 
 use crate::exit::Outcome;
 
-/// Measure this machine's memory, the memtable, runs, the store, hash tables, copies of rows to its GPU and the cache server on it
+/// Measure this machine's memory, the memtable, runs, the store, hash tables, tables of rows, copies of rows to its GPU and
+/// the cache server on it
 ///
 /// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
 /// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
@@ -25,7 +26,8 @@ Examples:
   forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
   forerun bench gather --study seed,direction
   forerun bench server --value-bytes 64 --keys 1,10,100
-  forerun bench cache --part multiget --items 2M")]
+  forerun bench cache --part multiget --items 2M
+  forerun bench table --rows 10M --budget 1,0.1")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -41,6 +43,7 @@ enum Bench {
     Gather(Box<gather::Args>),
     Server(Box<server::Args>),
     Cache(Box<cache::Args>),
+    Table(Box<tiers::Args>),
 }
 
 /// Runs the command.
@@ -54,6 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Gather(args) => gather::run(args)?,
         Bench::Server(args) => server::run(args, this_server()?)?,
         Bench::Cache(args) => cache::run(args)?,
+        Bench::Table(args) => tiers::run(args)?,
     }
     Ok(Outcome::Done)
 }

@@ -1,0 +1,254 @@
+//! The results as tables and as a page.
+
+use super::row::TableRow;
+use crate::output::write_facts;
+use crate::page::{or_dash, times};
+use crate::report::{Chart, Report, Section, Shape, Tile};
+use crate::size::{count, digits, short, spread};
+use crate::table::Table;
+use anyhow::Result;
+use std::io::Write;
+
+/// What the page says first.
+pub const LEAD: &str = "\
+Rows found a second in a table of which memory holds a part and the disk the rest, by access, budget of memory and \
+batch, in alternating rounds on this machine.";
+
+/// Prints the rows of one access and budget.
+///
+/// # Errors
+/// The stream's.
+pub fn print(rows: &[TableRow], out: &mut dyn Write) -> Result<()> {
+    let (constant, table) = table(rows);
+    writeln!(out)?;
+    write_facts(out, &constant)?;
+    writeln!(out, "\n{}", table.to_text())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The table without the columns that never change, and those columns' names and values.
+fn table(rows: &[TableRow]) -> (Vec<(String, String)>, Table) {
+    let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
+    let mut heads = vec![
+        "access",
+        "rows",
+        "row",
+        "budget",
+        "memory",
+        "rounds",
+        "threads",
+        "batch",
+        "engine",
+        "policy",
+        "rows/s",
+        "slowest-fastest",
+        "ns a row",
+        "lines",
+        "from memory",
+        "moved",
+    ];
+    heads.extend(peer.then_some("vs peer"));
+    let mut table = Table::new(heads);
+    for row in rows {
+        let common = &row.common;
+        let mut cells = vec![
+            common.case.clone(),
+            count(common.keys),
+            format!("{} B", common.value_bytes),
+            percent(row.budget),
+            format!("{}B", short(row.host_bytes as f64)),
+            common.rounds.to_string(),
+            common.threads.to_string(),
+            common.batch.to_string(),
+            common.engine.clone(),
+            common.strategy.clone(),
+            short(common.keys_per_second),
+            spread(common.keys_per_second_min, common.keys_per_second_max),
+            digits(common.ns_per_key),
+            or_dash(common.roofline_share, percent),
+            percent(row.host_hit_rate),
+            percent(row.moved_per_found),
+        ];
+        cells.extend(peer.then(|| or_dash(common.speedup_vs_peer, times)));
+        table.push(cells);
+    }
+    let keep = [
+        "batch",
+        "engine",
+        "rows/s",
+        "slowest-fastest",
+        "ns a row",
+        "lines",
+        "from memory",
+        "moved",
+        "vs peer",
+    ];
+    (table.take_constant(&keep), table)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
+}
+
+/// What the columns mean, for below the tables.
+pub fn legend(rows: &[TableRow]) -> String {
+    let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
+    let lines = rows.first().map_or(0, |row| row.lines_per_row);
+    let mut text = format!(
+        "rows/s: medians of {rounds} alternating rounds.\n\
+         lines: rows a second times {lines}, the cache lines of a row and its bucket, over the random cache lines a \
+         second that as many threads of this machine read in the same rounds; above 100% where caches hold some of \
+         them.\n\
+         from memory: of the rows found, those that the table had in memory; the others came from its store, whose \
+         pages the system may have in memory as well.\n\
+         moved: bytes of rows that went up or down between memory and disk, over bytes found.\n\
+         memory: rows in memory, their index and notes, without the store's cache."
+    );
+    if rows.iter().any(|r| r.common.speedup_vs_peer.is_some()) {
+        text.push_str("\nvs peer: times as fast as the peer at the same batch, the median of the rounds' ratios.");
+    }
+    text
+}
+
+/// Puts tiles, plots and tables of `rows` on a page.
+pub fn fill(report: &mut Report, rows: &[TableRow]) {
+    let best = |fits: &dyn Fn(&TableRow) -> bool| {
+        let ours = rows
+            .iter()
+            .filter(|row| row.common.engine == "forerun" && fits(row));
+        ours.max_by(|a, b| {
+            a.common
+                .keys_per_second
+                .total_cmp(&b.common.keys_per_second)
+        })
+    };
+    for (what, found) in [
+        ("rows/s, all in memory", best(&|row| row.budget >= 1.0)),
+        ("rows/s, a part in memory", best(&|row| row.budget < 1.0)),
+    ] {
+        if let Some(row) = found {
+            let label = format!(
+                "{what}: {}, batches of {}",
+                row.common.case, row.common.batch
+            );
+            report
+                .tiles
+                .push(Tile::new(label, short(row.common.keys_per_second)));
+        }
+    }
+    for name in panels(rows) {
+        let of_panel: Vec<&TableRow> = rows.iter().filter(|row| panel(row) == name).collect();
+        report.sections.push(Section::Heading(name));
+        report.sections.push(Section::Chart(plot(&of_panel)));
+    }
+    let (constant, table) = table(rows);
+    report.facts.extend(constant);
+    report
+        .sections
+        .push(Section::Heading("All results".to_owned()));
+    report.sections.push(Section::Table {
+        caption: String::new(),
+        table,
+    });
+    for line in legend(rows).lines() {
+        report.sections.push(Section::Text(line.to_owned()));
+    }
+}
+
+/// What one plot has in common, in words.
+fn panel(row: &TableRow) -> String {
+    let plural = if row.common.threads == 1 { "" } else { "s" };
+    format!("{}, {} thread{plural}", row.common.case, row.common.threads)
+}
+
+fn panels(rows: &[TableRow]) -> Vec<String> {
+    let mut panels: Vec<String> = Vec::new();
+    for name in rows.iter().map(panel) {
+        if !panels.contains(&name) {
+            panels.push(name);
+        }
+    }
+    panels
+}
+
+/// Bars of the budgets and engines, by batch.
+fn plot(rows: &[&TableRow]) -> Chart {
+    let mut chart = Chart::new("Rows a second", Shape::Bars);
+    chart.note = "Medians; thin lines reach from the slowest to the fastest round.".into();
+    chart.y_label = "rows a second".into();
+    chart.x_label = "batch".into();
+    let mut batches: Vec<u64> = rows.iter().map(|row| row.common.batch).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    chart.x = batches.iter().map(u64::to_string).collect();
+    let series = |row: &TableRow| {
+        format!(
+            "{} {}, {} in memory",
+            row.common.engine,
+            row.common.strategy,
+            percent(row.budget)
+        )
+    };
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        if !names.contains(&series(row)) {
+            names.push(series(row));
+        }
+    }
+    for name in names {
+        let at = |batch: &u64| {
+            let is_it = |row: &&&TableRow| row.common.batch == *batch && series(row) == name;
+            Some(rows.iter().find(is_it)?.common.rates())
+        };
+        let values: Vec<_> = batches.iter().map(at).collect();
+        chart.push(&name, values);
+    }
+    chart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Row;
+
+    fn row(batch: u64, budget: f64) -> TableRow {
+        TableRow {
+            common: Row {
+                case: "zipf:1".into(),
+                engine: "forerun".into(),
+                keys: 1000,
+                value_bytes: 256,
+                batch,
+                threads: 1,
+                rounds: 5,
+                roofline_share: Some(0.75),
+                ..Row::default()
+            }
+            .with_rates(4e6, 3e6, 5e6),
+            budget,
+            host_hit_rate: 0.875,
+            lines_per_row: 5,
+            ..TableRow::default()
+        }
+    }
+
+    #[test]
+    fn what_is_the_same_is_told_once_and_the_rest_in_columns() {
+        let mut out = Vec::new();
+        print(&[row(64, 0.1), row(256, 0.1)], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches("10.0%").count(), 1);
+        for word in ["zipf:1", "4.00 M", "75.0%", "87.5%", "256"] {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_a_plot_an_access_and_is_well_formed() {
+        let mut report = Report::new("Tables", LEAD);
+        fill(&mut report, &[row(64, 1.0), row(256, 1.0), row(64, 0.1)]);
+        assert_eq!(report.tiles.len(), 2);
+        crate::report::check_html(&report.to_html()).unwrap();
+    }
+}
