@@ -296,7 +296,7 @@ fn rows_whose_keys_ascend_go_past_the_log_until_one_does_not() {
         for (n, line) in lines.lines().enumerate() {
             let text = match n {
                 0..19_997 => "first",
-                ..20_000 => "second",
+                19_997..20_000 => "second",
                 _ => "third",
             };
             assert_eq!(
