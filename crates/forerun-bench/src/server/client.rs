@@ -7,7 +7,7 @@
 //!                └─ connection 0: answered; the clock stopped when its last byte was read
 //! ```
 //!
-//! A full reply is told by its length and its last bytes; one in [`SAMPLE`] is compared byte by byte with what it must be.
+//! A full reply is told by its length and its last bytes; one in `SAMPLE` is compared byte by byte with what it must be.
 //! A reply that is shorter is read line by line ([`super::reply`]). So the client costs little besides the system's calls,
 //! and it says how much of its core it used.
 
