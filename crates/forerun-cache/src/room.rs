@@ -113,9 +113,9 @@ impl Cache {
         self.evict(evictor, QUANTUM_BYTES);
     }
 
-    /// Splits the segment of a hash, for which it has no room, or else evicts an item that is in the way. The caller has no pin.
-    /// `false`: nothing may be evicted.
-    pub(crate) fn grow_index(&self, hash: u64) -> bool {
+    /// Splits the segment of a hash, which had no room for it and was `depth` deep, or else evicts an item that is in the
+    /// way. The caller has no pin. `false`: nothing may be evicted.
+    pub(crate) fn grow_index(&self, hash: u64, depth: u32) -> bool {
         // Two segments, and the directory twice as long.
         let bytes = self.budget.used_for(Purpose::Index) / 64 + (64 << 10);
         for is_last in [false, true] {
@@ -139,6 +139,8 @@ impl Cache {
                     self.collect();
                     return true;
                 }
+                // It was split meanwhile, so that there is room: nobody has to go.
+                Err(Unsplit::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(Unsplit::NoMemory) if !is_last => {
                     drop(pinned);
                     if self.make_room(Need::Bytes(bytes)) {

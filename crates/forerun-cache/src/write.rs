@@ -72,8 +72,10 @@ enum Obstacle {
     /// The item changed meanwhile.
     Changed,
     Lacks(Need),
-    /// The index has no room there.
-    NoSlot,
+    /// The index has no room there, in a segment of this depth.
+    NoSlot {
+        depth: u32,
+    },
     /// The system gives no mapping.
     NoMapping,
 }
@@ -106,9 +108,9 @@ impl Cache {
             };
             match obstacle {
                 Obstacle::Changed => {}
-                Obstacle::NoSlot if self.grow_index(hash) => {}
+                Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
                 Obstacle::Lacks(need) if self.make_room(need) => {}
-                Obstacle::NoSlot | Obstacle::Lacks(_) | Obstacle::NoMapping => {
+                Obstacle::NoSlot { .. } | Obstacle::Lacks(_) | Obstacle::NoMapping => {
                     self.epochs.pin().counters().add(Count::OutOfMemory, 1);
                     return Outcome::OutOfMemory;
                 }
@@ -195,10 +197,11 @@ impl Cache {
             Some((spot, _)) => locked.replace(spot, item),
             None if locked.insert(place, item) => {}
             None => {
+                let depth = locked.segment().depth();
                 drop(locked);
                 self.blocks.kill(item, written.size_bytes());
                 self.blocks.settle(taken);
-                return Err(Obstacle::NoSlot);
+                return Err(Obstacle::NoSlot { depth });
             }
         }
         // The item has a share of its own now. Nobody takes it from there before the lock is free.

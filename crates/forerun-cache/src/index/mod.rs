@@ -88,7 +88,7 @@ pub(crate) enum Replaced {
 pub(crate) enum Unsplit {
     /// There is no memory for the new ones within the limit.
     NoMemory,
-    /// The hashes are too much alike.
+    /// The hashes are too much alike, or it was split just before.
     Crowded,
 }
 
@@ -147,6 +147,11 @@ impl Index {
                 return locked;
             }
         }
+    }
+
+    /// How deep the segment of a hash is: each split makes it one deeper.
+    pub(crate) fn depth(&self, pinned: &Pinned<'_>, hash: u64) -> u32 {
+        self.directory(pinned).segment(hash).depth()
     }
 
     /// Splits the segment of a hash in two. `hash_of` gives an item's hash, `prefetch` asks for what it reads.
