@@ -394,9 +394,6 @@ struct Sum {
     is_new: bool,
 }
 
-/// Digits of the longest number below 2^64.
-const DIGITS_MAX: usize = 20;
-
 impl Decide for Counting<'_> {
     type Answer = Counted;
 
@@ -454,10 +451,10 @@ impl Decide for Counting<'_> {
     }
 }
 
-/// A value as a number: digits, and spaces that a longer one left behind.
+/// A value as a number: digits, of which the first may be any number of zeros, and spaces that a longer one left behind.
 fn number(value: &[u8]) -> Option<u64> {
     let digits = value.trim_ascii_end();
-    if digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
+    if !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok()
