@@ -451,10 +451,19 @@ impl Decide for Counting<'_> {
     }
 }
 
-/// A value as a number: digits, of which the first may be any number of zeros, and spaces that a longer one left behind.
+/// A value as a number, as memcached reads it, by C's `strtoull`: white space and a plus sign may come before the digits, and
+/// white space must come behind them where anything does, whatever follows.
 fn number(value: &[u8]) -> Option<u64> {
-    let digits = value.trim_ascii_end();
-    if !digits.iter().all(u8::is_ascii_digit) {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
+    let start = value.iter().position(|byte| !is_space(byte))?;
+    let value = &value[start..];
+    let value = value.strip_prefix(b"+").unwrap_or(value);
+    let len = value
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let (digits, behind) = value.split_at(len);
+    if !behind.first().is_none_or(is_space) {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok()

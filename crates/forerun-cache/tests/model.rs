@@ -160,6 +160,7 @@ impl Pair {
                     compare_cas,
                     ..Store::set(&Self::key(key), &value[..])
                 });
+                let was_there = old.is_some();
                 let is_allowed = match (&old, mode) {
                     (None, _) if compare_cas.is_some() => Err(Stored::NotFound),
                     (None, Mode::Set | Mode::Add) => Ok(()),
@@ -185,6 +186,12 @@ impl Pair {
                         assert_eq!(self.cache.options().when_full, WhenFull::Refuse);
                     }
                     (Err(refusal), stored) => assert_eq!(stored, refusal),
+                    // To make room for the new value, the old one had to go.
+                    (Ok(()), Stored::NotStored | Stored::NotFound)
+                        if was_there && self.cache.options().when_full == WhenFull::Evict =>
+                    {
+                        self.map.remove(&key);
+                    }
                     (Ok(()), other) => panic!("{other:?}"),
                 }
             }
@@ -249,8 +256,8 @@ impl Pair {
                             is_new: true,
                             ..
                         },
-                        None,
-                    ) => {
+                        old,
+                    ) if old.is_none() || self.cache.options().when_full == WhenFull::Evict => {
                         let value = value.to_string().into_bytes();
                         self.map.insert(
                             key,
@@ -270,9 +277,9 @@ impl Pair {
                         },
                         Some(old),
                     ) => {
-                        let number: u64 = std::str::from_utf8(&old.value)
+                        let digits = old.value.trim_ascii().split(u8::is_ascii_whitespace).next();
+                        let number: u64 = std::str::from_utf8(digits.unwrap())
                             .unwrap()
-                            .trim_end()
                             .parse()
                             .unwrap();
                         assert_eq!(value, number.wrapping_add(delta));

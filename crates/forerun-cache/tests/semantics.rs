@@ -330,15 +330,26 @@ fn numbers_wrap_upwards_stop_at_zero_and_keep_their_length() {
     assert_eq!(cache.get(b"n").unwrap(), b"0  ");
     set(&cache, b"n", u64::MAX.to_string().as_bytes());
     assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 2))), 1);
-    // Zeros before a number do not count, however many.
-    set(&cache, b"n", b"000000000000000000001");
-    assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 1))), 2);
+    // As C's strtoull has it, and hence memcached.
+    for one in [
+        &b"000000000000000000001"[..],
+        b"+1",
+        b" 1",
+        b"1 1",
+        b"1\r",
+        b"1\nx",
+    ] {
+        set(&cache, b"n", one);
+        assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 1))), 2);
+    }
     for no_number in [
         &b""[..],
         b"x",
+        b" ",
         b"-1",
-        b"+1",
-        b"1 1",
+        b"++1",
+        b"+ 1",
+        b"1x",
         b"18446744073709551616",
     ] {
         set(&cache, b"n", no_number);

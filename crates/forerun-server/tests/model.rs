@@ -163,7 +163,7 @@ impl Model {
         let Some(entry) = self.live(key) else {
             return Some(Err("NF"));
         };
-        let number: u64 = entry.value.trim_end_matches(' ').parse().ok()?;
+        let number = strtoull(&entry.value)?;
         let number = if down {
             number.saturating_sub(delta)
         } else {
@@ -521,6 +521,19 @@ fn command() -> impl Strategy<Value = Command> {
         1 => Just(Command::Noop),
         1 => (1..10_u32).prop_map(Command::Wait),
     ]
+}
+
+/// What C's `strtoull` makes of a value, if white space or nothing stands behind the digits.
+fn strtoull(value: &str) -> Option<u64> {
+    let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
+    let value = value.trim_start_matches(is_space);
+    let value = value.strip_prefix('+').unwrap_or(value);
+    let end = value
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(value.len());
+    let (digits, behind) = value.split_at(end);
+    let is_number = behind.is_empty() || behind.starts_with(is_space);
+    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 proptest! {
