@@ -204,13 +204,18 @@ fn panel(row: &Row) -> String {
 
 /// The panels of `rows`, in their order.
 fn panels(rows: &[Row]) -> Vec<String> {
-    let mut panels: Vec<String> = Vec::new();
-    for name in rows.iter().map(panel) {
-        if !panels.contains(&name) {
-            panels.push(name);
+    distinct(rows.iter().map(panel))
+}
+
+/// Each of them once, in the order in which they come first.
+pub(crate) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for one in all {
+        if !distinct.contains(&one) {
+            distinct.push(one);
         }
     }
-    panels
+    distinct
 }
 
 /// A plot over the batch sizes of one panel's rows: lines if there are several, else bars.
@@ -226,13 +231,7 @@ fn plot(rows: &[&Row], title: &str, value: impl Fn(&Row) -> Option<(f64, f64, f6
     let mut chart = Chart::new(title, shape);
     chart.x_label = "batch".into();
     chart.x = batches.iter().map(u64::to_string).collect();
-    let mut names: Vec<String> = Vec::new();
-    for row in rows {
-        if !names.contains(&row.who()) {
-            names.push(row.who());
-        }
-    }
-    for name in names {
+    for name in distinct(rows.iter().map(|row| row.who())) {
         let at = |batch: &u64| {
             let row = rows
                 .iter()

@@ -2,7 +2,7 @@
 
 use super::row::TableRow;
 use crate::output::write_facts;
-use crate::page::{or_dash, times};
+use crate::page::{distinct, or_dash, times};
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::size::{count, digits, short, spread};
 use crate::table::Table;
@@ -163,13 +163,7 @@ fn panel(row: &TableRow) -> String {
 }
 
 fn panels(rows: &[TableRow]) -> Vec<String> {
-    let mut panels: Vec<String> = Vec::new();
-    for name in rows.iter().map(panel) {
-        if !panels.contains(&name) {
-            panels.push(name);
-        }
-    }
-    panels
+    distinct(rows.iter().map(panel))
 }
 
 /// Bars of the budgets and engines, by batch.
@@ -190,13 +184,7 @@ fn plot(rows: &[&TableRow]) -> Chart {
             percent(row.budget)
         )
     };
-    let mut names: Vec<String> = Vec::new();
-    for row in rows {
-        if !names.contains(&series(row)) {
-            names.push(series(row));
-        }
-    }
-    for name in names {
+    for name in distinct(rows.iter().map(|row| series(row))) {
         let at = |batch: &u64| {
             let is_it = |row: &&&TableRow| row.common.batch == *batch && series(row) == name;
             Some(rows.iter().find(is_it)?.common.rates())

@@ -3,7 +3,7 @@
 use super::mix::Workload;
 use super::row::YcsbRow;
 use crate::output::write_facts;
-use crate::page::{or_dash, times};
+use crate::page::{distinct, or_dash, times};
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::size::{count, digits, short, spread};
 use crate::table::Table;
@@ -246,13 +246,7 @@ fn panel(row: &YcsbRow) -> String {
 }
 
 fn panels(rows: &[YcsbRow]) -> Vec<String> {
-    let mut panels: Vec<String> = Vec::new();
-    for name in rows.iter().map(panel) {
-        if !panels.contains(&name) {
-            panels.push(name);
-        }
-    }
-    panels
+    distinct(rows.iter().map(panel))
 }
 
 /// Bars of the engines, by batch.
@@ -265,13 +259,7 @@ fn plot(rows: &[&YcsbRow]) -> Chart {
     batches.sort_unstable();
     batches.dedup();
     chart.x = batches.iter().map(u64::to_string).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&row.common.engine.as_str()) {
-            names.push(&row.common.engine);
-        }
-    }
-    for name in names {
+    for name in distinct(rows.iter().map(|row| row.common.engine.as_str())) {
         let at = |batch: &u64| {
             let is_it = |row: &&&YcsbRow| row.common.batch == *batch && row.common.engine == name;
             Some(rows.iter().find(is_it)?.common.rates())
