@@ -172,24 +172,34 @@ fn read_trace(path: &Path) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Appends the row of a key: the key, then words that the key decides.
+/// Appends the row of a key: the key, then words that key and place decide. No two are alike, as in rows of trained
+/// numbers, so that no store makes less of them than they are.
 pub fn push_row(key: u64, row: RowType, out: &mut Vec<u8>) {
     let end = out.len() + row.bytes();
     out.extend_from_slice(&key.to_le_bytes());
-    let word = mix(key).to_le_bytes();
-    while out.len() < end {
-        let left = (end - out.len()).min(word.len());
-        out.extend_from_slice(&word[..left]);
+    for place in 1.. {
+        let left = end.saturating_sub(out.len()).min(WORD_BYTES);
+        if left == 0 {
+            break;
+        }
+        out.extend_from_slice(&word(key, place)[..left]);
     }
 }
 
 /// Whether these bytes begin and end as the row of a key does.
 pub fn is_row(key: u64, row: &[u8]) -> bool {
-    let word = mix(key).to_le_bytes();
+    let last_place = row.len().saturating_sub(1) / WORD_BYTES;
+    let (head, tail) = row.split_at(WORD_BYTES.min(row.len()));
     // The last word may be cut short, as `push_row` does.
-    let (head, tail) = row.split_at(8.min(row.len()));
-    let last = tail.chunks(word.len()).next_back().unwrap_or_default();
-    head == key.to_le_bytes() && last == &word[..last.len()]
+    let last = tail.chunks(WORD_BYTES).next_back().unwrap_or_default();
+    head == key.to_le_bytes() && last == &word(key, last_place as u64)[..last.len()]
+}
+
+const WORD_BYTES: usize = 8;
+
+/// The word of a row at a place behind the key, counted in words.
+fn word(key: u64, place: u64) -> [u8; WORD_BYTES] {
+    mix(key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
 }
 
 #[cfg(test)]
