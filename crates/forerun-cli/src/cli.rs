@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, checkpoint, compact, demo, dump, get, load, multiget, replay, scan, serve, stats,
-    stress,
+    backup, bench, check, checkpoint, compact, demo, dump, get, load, multiget, replay, scan,
+    serve, stats, stress,
 };
 use crate::exit::EXIT_CODES_HELP;
 
@@ -42,6 +42,8 @@ pub enum Command {
     Check(check::Args),
     Compact(compact::Args),
     Checkpoint(checkpoint::Args),
+    Backup(backup::Args),
+    Restore(backup::RestoreArgs),
     Dump(dump::Args),
     Replay(replay::Args),
     Serve(Box<serve::Args>),

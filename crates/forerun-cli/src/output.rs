@@ -9,6 +9,8 @@ use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
 use std::time::Duration;
 
 use anyhow::anyhow;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::exit::OutputClosed;
 
@@ -267,9 +269,24 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
+/// A time in seconds since 1970, as a date: `2026-05-01T12:30:00Z`.
+pub fn utc(seconds: u64) -> String {
+    let time = i64::try_from(seconds).map(OffsetDateTime::from_unix_timestamp);
+    match time {
+        Ok(Ok(time)) => time.format(&Rfc3339).unwrap_or_else(|_| count(seconds)),
+        _ => count(seconds),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_is_that_of_greenwich_and_one_out_of_range_a_number() {
+        assert_eq!(utc(1_700_000_000), "2023-11-14T22:13:20Z");
+        assert_eq!(utc(1 << 60), count(1 << 60));
+    }
 
     #[test]
     fn bytes_for_reading_stay_on_one_line() {

@@ -40,6 +40,13 @@ impl Progress {
         }
     }
 
+    /// Has the bar be full at another position.
+    pub fn set_total(&self, total: u64) {
+        if self.bar.length() != Some(total) {
+            self.bar.set_length(total);
+        }
+    }
+
     /// Says how far the work is: at `position` of the total, with `things` counted so far. Cheap, but not free: call
     /// it once a batch, not once a key.
     pub fn update(&self, position: u64, things: u64) {
@@ -54,8 +61,13 @@ impl Progress {
 
     /// Takes the bar away and tells how long the work took.
     pub fn finish(self) -> Duration {
-        self.bar.finish_and_clear();
+        self.clear();
         self.started.elapsed()
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -1,4 +1,4 @@
-//! `check`, `compact`, `checkpoint` and `dump`: what is in a store's files, whether it is whole, and a copy of it.
+//! `check`, `compact`, `checkpoint`, `backup` and `dump`: what is in a store's files, whether it is whole, and copies of it.
 
 mod common;
 
@@ -188,6 +188,82 @@ fn a_checkpoint_is_a_store_that_stays_as_it_was() {
             .fails(3, &["checkpoint", "db", "copy"])
             .contains("copy holds")
     );
+}
+
+#[test]
+fn backups_are_made_shown_checked_removed_and_restored() {
+    let (place, scan) = in_runs();
+    assert!(
+        place
+            .fails(3, &["backup", "nothing", "backups"])
+            .contains("nothing is not a Forerun store")
+    );
+    assert!(!place.path("backups").exists());
+    let told = place.succeeds(&["backup", "db", "backups"]);
+    assert!(told.starts_with("backup 1 made: "), "{told}");
+    place
+        .file("more.csv", "id,v\nmore1,x\n")
+        .succeeds(&["load", "db", "more.csv", "--key", "id"]);
+    let with_more = place.succeeds(&["scan", "db"]);
+    let object = json(&place.succeeds(&["backup", "db", "backups", "--json"]));
+    assert_eq!(object["backup"], 2);
+    assert!(
+        object["own_bytes"].as_u64() < Some(5000) && object["bytes"].as_u64() > Some(50_000),
+        "{object}"
+    );
+    let told = place.succeeds(&["backup", "backups", "--list"]);
+    assert_eq!(told.lines().count(), 3, "{told}");
+    let told = place.succeeds(&["backup", "backups", "--verify"]);
+    assert!(told.contains("found      no damage"), "{told}");
+
+    let told = place.succeeds(&["restore", "backups", "first", "--backup", "1"]);
+    assert!(
+        told.starts_with("first is a store, as of backup 1 of 20"),
+        "{told}"
+    );
+    assert_eq!(place.succeeds(&["scan", "first"]), scan);
+    place.succeeds(&["restore", "backups", "newest"]);
+    assert_eq!(place.succeeds(&["scan", "newest"]), with_more);
+    assert!(
+        place
+            .fails(3, &["restore", "backups", "newest"])
+            .contains("newest holds")
+    );
+    assert!(
+        place
+            .fails(3, &["restore", "backups", "none", "--backup", "9"])
+            .contains("backups holds no backup 9")
+    );
+    assert!(
+        place
+            .fails(3, &["restore", "db", "none"])
+            .contains("db is no directory of backups")
+    );
+
+    let told = place.succeeds(&["backup", "db", "backups", "--keep", "1"]);
+    assert!(
+        told.contains("backup 3 made: ") && told.contains("removed 2 backups"),
+        "{told}"
+    );
+    let told = place.succeeds(&["backup", "backups", "--list", "--json"]);
+    assert_eq!(json(&told)["backup"], 3);
+
+    let is_run = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "run");
+    let run = files(&place.path("backups")).into_iter().find(is_run);
+    let run = run.expect("it has runs");
+    let mut bytes = std::fs::read(&run).expect("it can be read");
+    bytes[1000] ^= 1;
+    std::fs::write(&run, bytes).expect("it can be written");
+    let ran = place.run(&["backup", "backups", "--verify"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("needed by backup 3"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("backups in backups are damaged: 1 problem"),
+        "{ran:?}"
+    );
+    assert_eq!(place.run(&["restore", "backups", "none"]).code, 3);
+    assert!(!place.path("none/FORMAT").exists());
 }
 
 #[test]

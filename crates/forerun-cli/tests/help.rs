@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "demo",
     "load",
     "get",
@@ -14,6 +14,8 @@ const COMMANDS: [&str; 14] = [
     "check",
     "compact",
     "checkpoint",
+    "backup",
+    "restore",
     "dump",
     "replay",
     "serve",
@@ -84,6 +86,10 @@ fn a_wrong_command_line_ends_with_2() {
         &["stress", "--cycles", "3"],
         &["check"],
         &["checkpoint", "db"],
+        &["backup", "backups"],
+        &["backup", "db", "backups", "--list"],
+        &["backup", "db", "backups", "--keep", "0"],
+        &["restore", "backups"],
         &["dump", "db", "--page", "0"],
     ] {
         let ran = place.run(args);

@@ -104,6 +104,22 @@ pub enum Error {
         /// What is there instead.
         reason: String,
     },
+    /// The path holds something else than a directory of backups, or nothing. It was left untouched.
+    #[error("{} is no directory of backups: {reason}", .path.display())]
+    NotBackups {
+        /// The path that was opened.
+        path: PathBuf,
+        /// What is there instead.
+        reason: String,
+    },
+    /// There is no backup of this number, or none at all.
+    #[error("{} holds no backup{}", .path.display(), Number(.number))]
+    NoBackup {
+        /// The directory of backups.
+        path: PathBuf,
+        /// Which one was asked for, if not the newest.
+        number: Option<u64>,
+    },
     /// A new store was asked for where one stands.
     #[error("{} holds a store already", .path.display())]
     AlreadyExists {
@@ -308,6 +324,18 @@ impl fmt::Debug for Name<'_> {
         match shown.len() < self.0.len() {
             true => f.write_str("..."),
             false => Ok(()),
+        }
+    }
+}
+
+/// Shows which of several is meant.
+struct Number<'a>(&'a Option<u64>);
+
+impl fmt::Display for Number<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => write!(f, " {number}"),
+            None => Ok(()),
         }
     }
 }

@@ -7,14 +7,16 @@
 //!   cache/       pages in memory                                         comparator.rs: in which order
 //!   tree/        which runs there are: manifest, levels, compaction      ranges.rs: what is deleted by range
 //!   wal/         the log the memtable is recovered from
-//!   store_dir.rs what a store's directory holds
-//!   io/          every access to files                                   error.rs
+//!   store_dir.rs what a store's directory holds                          backup/: copies of a store, several in one place
+//!   io/          every access to files                                   error.rs, sealed.rs: small whole files
 //! ```
 //!
 //! [`Db`] is where to begin.
 
 #![deny(unsafe_code)]
 
+#[doc(hidden)]
+pub mod backup;
 mod batch;
 mod cache;
 mod comparator;
@@ -30,6 +32,7 @@ mod options;
 mod ranges;
 #[doc(hidden)]
 pub mod run;
+mod sealed;
 mod store_dir;
 #[doc(hidden)]
 pub mod tree;
@@ -38,6 +41,7 @@ mod versions;
 #[doc(hidden)]
 pub mod wal;
 
+pub use backup::{Backup, BackupList, BackupProgress, Backups, CheckedBackups, RemovedBackups};
 #[doc(hidden)]
 pub use batch::fuzz_batch;
 pub use batch::{KeyspaceBatch, Op, Ops, WriteBatch};

@@ -14,21 +14,22 @@
 mod lock;
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::io::{Io, OpenMode, read_all, write_all_at};
+use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::u32_at;
 use crate::wal::segment;
 use crate::{Create, Error, Result};
 
-use lock::Lock;
+pub(crate) use lock::Lock;
 
-/// The newest version of the format, which is the one that is written.
-const VERSION: u32 = 1;
-const MAGIC: [u8; 8] = *b"FORERUN\0";
+const KIND: Kind = Kind {
+    magic: *b"FORERUN\0",
+    version: 1,
+};
 pub(crate) const FORMAT: &str = "FORMAT";
-const FORMAT_NEW: &str = "FORMAT.new";
 const LOCK: &str = "LOCK";
 
 /// An open store's directory. It is locked until this is dropped.
@@ -49,22 +50,9 @@ impl StoreDir {
         create: Create,
         comparator: &str,
     ) -> Result<StoreDir> {
-        let mut is_store = look(io, path, create, comparator)?;
-        if !is_store {
-            create_dirs(io, path)?;
-        }
-        let lock = Lock::take(io, path, LOCK)?;
-        if !is_store {
-            // Somebody may have created it between the look and the lock.
-            is_store = look(io, path, create, comparator)?;
-        }
-        if !is_store {
-            let parent = parent(path);
-            io.sync_dir(parent)
-                .map_err(|error| Error::io("sync", parent, error))?;
-            write_whole(io, path, FORMAT, &encode_format(comparator))?;
-        }
-        let names = names(io, path)?.unwrap_or_default();
+        let check = |path: &Path| check_format(io, path, comparator);
+        let lock = take(io, path, create, &STORE, &encode_format(comparator), &check)?;
+        let names = names(io, path, &STORE)?.unwrap_or_default();
         let mut segments: Vec<u64> = names
             .iter()
             .filter_map(|name| segment::number(name))
@@ -108,43 +96,83 @@ pub(crate) fn write_whole(io: &dyn Io, dir: &Path, name: &str, bytes: &[u8]) -> 
         .map_err(|error| Error::io("sync", dir, error))
 }
 
-/// Whether there is a store that may be opened (`true`) or room to create one (`false`). Touches
-/// nothing.
-fn look(io: &dyn Io, path: &Path, create: Create, comparator: &str) -> Result<bool> {
-    let not_a_store = |reason: String| Error::NotAStore {
-        path: path.to_owned(),
-        reason,
-    };
-    let Some(names) = names(io, path)? else {
+/// Files by which a directory is told for what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    /// The one that is there if the directory is one.
+    pub(crate) name: &'static str,
+    /// The error for a directory that is none.
+    pub(crate) stranger: fn(PathBuf, String) -> Error,
+}
+
+const STORE: Mark = Mark {
+    name: FORMAT,
+    stranger: |path, reason| Error::NotAStore { path, reason },
+};
+
+/// Locks a directory that `check` accepts the mark of, or makes one with a mark of these bytes.
+pub(crate) fn take(
+    io: &dyn Io,
+    path: &Path,
+    create: Create,
+    mark: &Mark,
+    bytes: &[u8],
+    check: &dyn Fn(&Path) -> Result<()>,
+) -> Result<Lock> {
+    let mut is_there = look(io, path, create, mark, check)?;
+    if !is_there {
+        create_dirs(io, path)?;
+    }
+    let lock = Lock::take(io, path, LOCK)?;
+    if !is_there {
+        // Somebody may have made it between the look and the lock.
+        is_there = look(io, path, create, mark, check)?;
+    }
+    if !is_there {
+        let parent = parent(path);
+        io.sync_dir(parent)
+            .map_err(|error| Error::io("sync", parent, error))?;
+        write_whole(io, path, mark.name, bytes)?;
+    }
+    Ok(lock)
+}
+
+/// Whether there is a directory of this kind that may be opened (`true`) or room to make one (`false`). Touches nothing.
+fn look(
+    io: &dyn Io,
+    path: &Path,
+    create: Create,
+    mark: &Mark,
+    check: &dyn Fn(&Path) -> Result<()>,
+) -> Result<bool> {
+    let stranger = |reason: String| Err((mark.stranger)(path.to_owned(), reason));
+    let file = mark.name;
+    let Some(names) = names(io, path, mark)? else {
         return match create {
-            Create::Never => Err(not_a_store("there is no such directory".into())),
+            Create::Never => stranger("there is no such directory".into()),
             Create::IfMissing | Create::MustBeNew => Ok(false),
         };
     };
-    if names.iter().any(|name| name == FORMAT) {
+    if names.iter().any(|name| name == file) {
         if create == Create::MustBeNew {
             return Err(Error::AlreadyExists {
                 path: path.to_owned(),
             });
         }
-        check_format(io, path, comparator)?;
+        check(path)?;
         return Ok(true);
     }
-    if let Some(stranger) = names
-        .iter()
-        .find(|name| *name != LOCK && *name != FORMAT_NEW)
-    {
-        return Err(not_a_store(format!(
-            "it holds {stranger:?} and no {FORMAT} file"
-        )));
+    let is_begun = |name: &String| name == LOCK || name.strip_suffix(".new") == Some(file);
+    if let Some(other) = names.iter().find(|name| !is_begun(name)) {
+        return stranger(format!("it holds {other:?} and no {file} file"));
     }
     if names.iter().any(|name| name == LOCK) && !read(io, &path.join(LOCK))?.is_empty() {
-        return Err(not_a_store(format!(
-            "it holds a {LOCK} file of another program and no {FORMAT} file"
-        )));
+        return stranger(format!(
+            "it holds a {LOCK} file of another program and no {file} file"
+        ));
     }
     match create {
-        Create::Never => Err(not_a_store(format!("it holds no {FORMAT} file"))),
+        Create::Never => stranger(format!("it holds no {file} file")),
         Create::IfMissing | Create::MustBeNew => Ok(false),
     }
 }
@@ -153,21 +181,9 @@ fn check_format(io: &dyn Io, dir: &Path, comparator: &str) -> Result<()> {
     let path = dir.join(FORMAT);
     let bytes = read(io, &path)?;
     let corrupt = |offset, reason| Err(Error::corrupt_file(&path, offset, reason));
-    if bytes.len() < 16 {
-        return corrupt(bytes.len() as u64, "the file is too short");
-    }
-    if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..12]) != u32_at(&bytes, 12) {
-        return corrupt(0, "the checksum of the version does not match");
-    }
-    let version = u32_at(&bytes, 8);
-    if version > VERSION {
-        return Err(Error::NewerFormat {
-            path: dir.to_owned(),
-            found: version,
-            supported: VERSION,
-        });
-    }
-    let rest = &bytes[16..];
+    KIND.check_head(&bytes)
+        .map_err(|bad| bad.of(&KIND, &path, dir))?;
+    let rest = &bytes[VERSION_BYTES..];
     let Some(name_end) = rest.len().checked_sub(4).filter(|end| *end >= 4) else {
         return corrupt(bytes.len() as u64, "the file is too short");
     };
@@ -190,19 +206,18 @@ fn check_format(io: &dyn Io, dir: &Path, comparator: &str) -> Result<()> {
     Ok(())
 }
 
-fn encode_format(comparator: &str) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-    bytes.extend_from_slice(&(comparator.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(comparator.as_bytes());
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes[16..]).to_le_bytes());
+/// The bytes of `FORMAT` for a store that is ordered by this comparator.
+pub(crate) fn encode_format(comparator: &str) -> Vec<u8> {
+    let mut bytes = KIND.head();
+    put_bytes(&mut bytes, comparator.as_bytes());
+    let checksum = crc32c::crc32c(&bytes[VERSION_BYTES..]);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// Names in a directory; `None` if there is none. A name that is not UTF-8 is a stranger's, and
-/// shown with marks in it.
-fn names(io: &dyn Io, path: &Path) -> Result<Option<Vec<String>>> {
+/// Names in a directory of this kind; `None` if there is none. A name that is not UTF-8 is a stranger's, and shown with
+/// marks in it.
+pub(crate) fn names(io: &dyn Io, path: &Path, mark: &Mark) -> Result<Option<Vec<String>>> {
     match io.list(path) {
         Ok(names) => Ok(Some(
             names
@@ -211,15 +226,14 @@ fn names(io: &dyn Io, path: &Path) -> Result<Option<Vec<String>>> {
                 .collect(),
         )),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(Error::NotAStore {
-            path: path.to_owned(),
-            reason: "it is a file".into(),
-        }),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            Err((mark.stranger)(path.to_owned(), "it is a file".into()))
+        }
         Err(error) => Err(Error::io("list", path, error)),
     }
 }
 
-fn read(io: &dyn Io, path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read(io: &dyn Io, path: &Path) -> Result<Vec<u8>> {
     let file = io
         .open(path, OpenMode::Read)
         .map_err(|error| Error::io("open", path, error))?;

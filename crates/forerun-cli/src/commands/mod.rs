@@ -1,5 +1,6 @@
 //! The subcommands, one a file. Each has its `Args` and a `run` that does what they ask.
 
+pub mod backup;
 pub mod bench;
 pub mod check;
 pub mod checkpoint;
@@ -30,6 +31,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Check(args) => check::run(&args),
         Command::Compact(args) => compact::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Serve(args) => serve::run(&args),

@@ -1,17 +1,43 @@
 //! Copies of an open store, and a look at every byte of it.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 
-use super::Inner;
 use super::commit::Commit;
 use super::space::Space;
 use super::write::Writer;
+use super::{Db, Inner};
+use crate::cache::PageCache;
 use crate::io::OpenMode;
+use crate::tree::catalog::Moment;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::verify::{Verified, verify_levels};
 use crate::wal::segment;
 use crate::{Error, Result};
+
+/// What a backup is made of, and what it takes to look at it.
+pub(crate) struct BackupSource<'a> {
+    pub(crate) moment: Moment,
+    pub(crate) cache: &'a Arc<PageCache>,
+    /// Set when the store is being closed.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Db {
+    /// The store as it is now, all of it in runs. Writes wait while what came in during the flush is flushed as well.
+    pub(crate) fn backup_source(&self) -> Result<BackupSource<'_>> {
+        let inner = &self.open.inner;
+        inner.flush_all()?;
+        let mut active = inner.active.write().unwrap_or_else(PoisonError::into_inner);
+        inner.flush_under_lock(&mut active)?;
+        Ok(BackupSource {
+            moment: inner.tree.catalog().moment(),
+            cache: &inner.cache,
+            stop: inner.work.stop_flag(),
+        })
+    }
+}
 
 impl Inner {
     /// Makes a store in `into` that holds what this one holds now. Writes and reads go on meanwhile.

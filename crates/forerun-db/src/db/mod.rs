@@ -69,6 +69,7 @@ use visible::Visible;
 use work::Work;
 use write::Writer;
 
+pub(crate) use checkpoint::BackupSource;
 pub use ingest::Ingestion;
 pub use iter::Iter;
 pub use keyspace::Keyspace;

@@ -156,18 +156,36 @@ pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
 /// # Errors
 /// That of the call that failed; `UnexpectedEof` if there are fewer.
 pub fn copy_bytes(from: &dyn IoFile, to: &dyn IoFile, len: u64) -> io::Result<()> {
+    read_pieces(
+        from,
+        len,
+        |error| error,
+        |piece, offset| write_all_at(to, piece, offset),
+    )
+}
+
+/// Hands out the first `len` bytes of a file in order, piece by piece, each with its offset.
+///
+/// # Errors
+/// What `fail` makes of that of the call that failed, `UnexpectedEof` if there are fewer; or what `take` says.
+pub(crate) fn read_pieces<E>(
+    file: &dyn IoFile,
+    len: u64,
+    fail: impl Fn(io::Error) -> E,
+    mut take: impl FnMut(&[u8], u64) -> Result<(), E>,
+) -> Result<(), E> {
     let mut buffer = vec![0; len.min(256 << 10) as usize];
     let mut offset = 0;
     while offset < len {
         let wanted = (len - offset).min(buffer.len() as u64) as usize;
-        match from.read_at(&mut buffer[..wanted], offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        match file.read_at(&mut buffer[..wanted], offset) {
+            Ok(0) => return Err(fail(io::ErrorKind::UnexpectedEof.into())),
             Ok(got) => {
-                write_all_at(to, &buffer[..got], offset)?;
+                take(&buffer[..got], offset)?;
                 offset += got as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(fail(error)),
         }
     }
     Ok(())

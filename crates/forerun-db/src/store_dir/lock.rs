@@ -18,7 +18,7 @@ const TEXT_BYTES: usize = 70;
 
 /// The held lock. Dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     file: Box<dyn IoFile>,
     path: PathBuf,
     /// The boot in which the store was last open, if it is told.
@@ -62,7 +62,7 @@ impl Lock {
     }
 
     /// Notes the present boot.
-    pub(super) fn note_boot(&mut self) {
+    pub(crate) fn note_boot(&mut self) {
         self.write(self.boot);
         self.last_boot = self.boot;
     }

@@ -50,6 +50,14 @@ pub(crate) struct KeyspaceRuns {
     pub(crate) expired_sequence: u64,
 }
 
+/// What a store is made of at one moment.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    pub(crate) manifest: Manifest,
+    /// Those that the manifest names, in its order.
+    pub(crate) runs: Vec<Arc<Run>>,
+}
+
 /// How far the log is in runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Logged {
@@ -264,6 +272,16 @@ impl Catalog {
         self.manifest = manifest;
         self.runs = runs;
         Ok(())
+    }
+
+    /// What there is now: the manifest, and the runs that it names, in its order. As long as somebody has them, their
+    /// files can be read.
+    pub(crate) fn moment(&self) -> Moment {
+        let levels = self.runs.iter().flat_map(|of| of.levels.runs());
+        Moment {
+            manifest: self.manifest.clone(),
+            runs: levels.map(|(_, run)| Arc::clone(run)).collect(),
+        }
     }
 
     /// Copies the store as it is now to a directory that is not there yet, or empty. As long as this is borrowed,

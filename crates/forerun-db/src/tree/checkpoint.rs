@@ -1,22 +1,23 @@
-//! A copy of a store as of one moment, which is a store of its own.
+//! A store is made in a directory, out of files that are elsewhere, as of one moment.
 //!
 //! ```text
-//!   run-000007.run ──link──> run-000007.run       runs do not change: a second name is a copy
-//!   wal-000003.log ──copy──> wal-000003.log       the log up to its end of that moment
-//!                            CLOSED               where that is, so that it must all be there
-//!                            MANIFEST
-//!              sync the directory
-//!                            FORMAT               from here on it is a store
+//!   run-000007.run ──link or copy──> run-000007.run
+//!   wal-000003.log ──copy──────────> wal-000003.log    the log up to its end of that moment
+//!                                    CLOSED            where that is, so that it must all be there
+//!                                    MANIFEST
+//!                      sync the directory
+//!                                    FORMAT            from here on it is a store
 //! ```
 //!
-//! Without `FORMAT` a directory is no store and is refused, so a checkpoint that was cut short is never opened.
+//! A checkpoint is made so, of the files of the store itself, and a backup is restored so. Without `FORMAT` a directory is
+//! no store and is refused, so one that was cut short is never opened.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::io::{Io, OpenMode, copy_bytes, link_or_copy, read_all};
+use crate::io::{Io, OpenMode, copy_bytes, link_or_copy};
 use crate::store_dir::{self, write_whole};
-use crate::tree::manifest::Manifest;
+use crate::tree::manifest::{Manifest, RunRecord};
 use crate::wal::closed::{self, Closed};
 use crate::wal::segment;
 use crate::{Error, Result, run};
@@ -30,18 +31,56 @@ pub(crate) struct LogEnd {
     pub(crate) last_sequence: u64,
 }
 
-/// Copies a store to a directory that is not there yet, or empty. Files that this names must stay as they are until it
-/// is done, but for the log's growing.
+/// Copies a store to a directory that is not there yet, or empty. Runs do not change, so a second name is a copy. Files
+/// that this names must stay as they are until it is done, but for the log's growing.
 ///
 /// # Errors
-/// [`Error::AlreadyExists`]: there is something. [`Error::Io`]: what was written is removed as far as that succeeds;
-/// what is left is no store.
+/// As [`make_store`].
 pub(crate) fn checkpoint(
     io: &dyn Io,
     dir: &Path,
     into: &Path,
     manifest: &Manifest,
     log: &LogEnd,
+) -> Result<()> {
+    make_store(
+        io,
+        into,
+        manifest,
+        |run| {
+            let (from, to) = (run::path(dir, run.number), run::path(into, run.number));
+            link_or_copy(io, &from, &to).map_err(|error| Error::io("link", &from, error))
+        },
+        || {
+            for (number, len) in &log.segments {
+                let (from, to) = (segment::path(dir, *number), segment::path(into, *number));
+                copy_start(io, &from, &to, *len)?;
+            }
+            let Some((segment, len_bytes)) = log.segments.last().copied() else {
+                return Ok(());
+            };
+            let closed = Closed {
+                segment,
+                len_bytes,
+                last_sequence: log.last_sequence,
+            };
+            write_whole(io, into, closed::NAME, &closed.encode())
+        },
+    )
+}
+
+/// Makes the store of a manifest in a directory that is not there yet, or empty. `put_run` makes the file of a run there,
+/// durably, and `put_log` all of the log; names are made durable here.
+///
+/// # Errors
+/// [`Error::AlreadyExists`]: there is something. [`Error::Io`], or what `put_run` and `put_log` say: what was written is
+/// removed as far as that succeeds; what is left is no store.
+pub(crate) fn make_store(
+    io: &dyn Io,
+    into: &Path,
+    manifest: &Manifest,
+    put_run: impl FnMut(&RunRecord) -> Result<()>,
+    put_log: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     match io.create_dir(into) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -56,47 +95,33 @@ pub(crate) fn checkpoint(
         }
         created => created.map_err(|error| Error::io("create", into, error))?,
     }
-    let copied = fill(io, dir, into, manifest, log);
-    if copied.is_err() {
-        // FORMAT first: without it the rest is no store.
-        let _ = io.remove(&into.join(store_dir::FORMAT));
-        for name in io.list(into).unwrap_or_default() {
-            let _ = io.remove(&into.join(name));
+    let fill = || {
+        manifest.runs().try_for_each(put_run)?;
+        put_log()?;
+        manifest.write(io, into)?;
+        // All names before the one that makes it a store.
+        io.sync_dir(into)
+            .map_err(|error| Error::io("sync", into, error))?;
+        let format = store_dir::encode_format(manifest.comparator());
+        write_whole(io, into, store_dir::FORMAT, &format)?;
+        let parent = store_dir::parent(into);
+        io.sync_dir(parent)
+            .map_err(|error| Error::io("sync", parent, error))
+    };
+    let made = fill();
+    if made.is_err() {
+        // FORMAT first, durably where it is there: without it the rest is no store.
+        let is_no_store = match io.remove(&into.join(store_dir::FORMAT)) {
+            Ok(()) => io.sync_dir(into).is_ok(),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        if is_no_store {
+            for name in io.list(into).unwrap_or_default() {
+                let _ = io.remove(&into.join(name));
+            }
         }
     }
-    copied
-}
-
-fn fill(io: &dyn Io, dir: &Path, into: &Path, manifest: &Manifest, log: &LogEnd) -> Result<()> {
-    for run in manifest.runs() {
-        let (from, to) = (run::path(dir, run.number), run::path(into, run.number));
-        link_or_copy(io, &from, &to).map_err(|error| Error::io("link", &from, error))?;
-    }
-    for (number, len) in &log.segments {
-        let (from, to) = (segment::path(dir, *number), segment::path(into, *number));
-        copy_start(io, &from, &to, *len)?;
-    }
-    if let Some((segment, len_bytes)) = log.segments.last().copied() {
-        let closed = Closed {
-            segment,
-            len_bytes,
-            last_sequence: log.last_sequence,
-        };
-        write_whole(io, into, closed::NAME, &closed.encode())?;
-    }
-    manifest.write(io, into)?;
-    // All names before the one that makes it a store.
-    io.sync_dir(into)
-        .map_err(|error| Error::io("sync", into, error))?;
-    let format = dir.join(store_dir::FORMAT);
-    let bytes = io
-        .open(&format, OpenMode::Read)
-        .and_then(|file| read_all(&*file))
-        .map_err(|error| Error::io("read", &format, error))?;
-    write_whole(io, into, store_dir::FORMAT, &bytes)?;
-    let parent = store_dir::parent(into);
-    io.sync_dir(parent)
-        .map_err(|error| Error::io("sync", parent, error))
+    made
 }
 
 /// Copies the first bytes of a file, durably.

@@ -13,6 +13,7 @@ use crate::io::fault::FaultIo;
 use crate::ranges::Ranges;
 use crate::run::cursor::RunCursor;
 use crate::run::{Compression, RunOptions};
+use crate::store_dir::encode_format;
 use crate::tree::build::{Build, write_runs};
 use crate::tree::catalog::{Catalog, Logged, run_files};
 use crate::tree::compact::compact;
@@ -58,7 +59,7 @@ impl World {
         let (io, order, cache) = (FaultIo::new(), KeyOrder::new(comparator), cache());
         io.create_dir(Path::new(DIR)).unwrap();
         io.sync_dir(Path::new("/")).unwrap();
-        io.write("/db/FORMAT", b"the format");
+        io.write("/db/FORMAT", &encode_format(name));
         World {
             catalog: open(&io, &order, &cache).unwrap(),
             io,

@@ -1,0 +1,260 @@
+//! `forerun backup`: several backups of a store in one directory; and `forerun restore`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use forerun::{Backup, Backups, Create};
+use serde_json::json;
+
+use crate::exit::{self, CheckFailed, Outcome};
+use crate::output::{self, Out};
+use crate::progress::Progress;
+use crate::store::StoreOptions;
+
+/// Make a backup of a store, or see to those that there are
+///
+/// DIR holds any number of backups, and what they have in common once: a backup takes the time and the space of what is
+/// new since the one before. It is a copy, checked page by page: nothing that happens to the store changes it. It is there
+/// wholly or not at all.
+#[derive(Debug, clap::Args)]
+#[command(
+    allow_missing_positional = true,
+    after_help = "\
+Examples:
+  forerun backup cities.db backups
+  forerun backup cities.db backups --keep 7     make one, then remove all but the newest 7
+  forerun backup backups --list
+  forerun backup backups --verify
+  forerun restore backups cities-again.db"
+)]
+pub struct Args {
+    /// The store's directory
+    #[arg(value_name = "DB", required_unless_present_any = ["list", "verify", "keep"])]
+    db: Option<PathBuf>,
+    /// The directory of backups; it is made where there is nothing
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Show the backups that there are
+    #[arg(long, conflicts_with_all = ["db", "verify", "keep"])]
+    list: bool,
+    /// Read every byte of all backups, and tell what is not as it was written
+    #[arg(long, conflicts_with_all = ["db", "keep"])]
+    verify: bool,
+    /// Remove all but the newest so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keep: Option<u64>,
+    /// Print JSON objects, one a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    options: StoreOptions,
+}
+
+/// Make a store of a backup
+///
+/// DB must not be there yet, or be empty. Every byte that is taken from the backup is checked; if one is not as it was
+/// written, no store is made.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun restore backups cities.db
+  forerun restore backups cities.db --backup 3")]
+pub struct RestoreArgs {
+    /// The directory of backups
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// The directory of the store that is to be made
+    #[arg(value_name = "DB")]
+    into: PathBuf,
+    /// Number of the backup [default: the newest]
+    #[arg(long, value_name = "N")]
+    backup: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    if args.list {
+        return list(args);
+    }
+    if args.verify {
+        return verify(args);
+    }
+    let mut out = Out::new();
+    let mut backups = match &args.db {
+        Some(db) => create(args, db, &mut out)?,
+        None => open(&args.dir)?,
+    };
+    if let Some(newest) = args.keep {
+        let newest = usize::try_from(newest).unwrap_or(usize::MAX);
+        let removed = backups
+            .keep(newest)
+            .context("cannot remove older backups")?;
+        match args.json {
+            true => out.line(format_args!(
+                "{}",
+                json!({ "removed": removed.backups, "files": removed.files, "bytes": removed.bytes })
+            ))?,
+            false => out.line(format_args!(
+                "removed {}, {} with them ({})",
+                output::counted(removed.backups.len() as u64, "backup"),
+                output::counted(removed.files as u64, "file"),
+                output::bytes(removed.bytes)
+            ))?,
+        }
+    }
+    out.finish()?;
+    Ok(Outcome::Done)
+}
+
+/// Runs `forerun restore`.
+pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
+    let mut backups = open(&args.dir)?;
+    let start = Instant::now();
+    let restored = with_progress(&mut backups, "restore", |backups| {
+        backups.restore(args.backup, &args.into)
+    });
+    let backup = restored.context("cannot restore")?;
+    let mut out = Out::new();
+    out.line(format_args!(
+        "{} is a store, as of backup {} of {}; {} in {}",
+        args.into.display(),
+        backup.number,
+        output::utc(backup.created_unix),
+        output::bytes(backup.bytes),
+        output::time(start.elapsed())
+    ))?;
+    out.finish()?;
+    Ok(Outcome::Done)
+}
+
+fn open(dir: &Path) -> anyhow::Result<Backups> {
+    Backups::open(dir).context("cannot open the backups")
+}
+
+fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
+    // The store first: where there is none, no directory is made.
+    let db = args.options.open(db, Create::Never)?;
+    let mut backups = Backups::open_or_create(&args.dir).context("cannot open the backups")?;
+    let start = Instant::now();
+    let made = with_progress(&mut backups, "backup", |backups| backups.create(&db));
+    let made = made.context("cannot make the backup")?;
+    db.close().context("cannot close the store")?;
+    match args.json {
+        true => out.line(format_args!("{}", object(&made)))?,
+        false => out.line(format_args!(
+            "backup {} made: {}, {} of them new, in {}",
+            made.number,
+            output::bytes(made.bytes),
+            output::bytes(made.own_bytes),
+            output::time(start.elapsed())
+        ))?,
+    }
+    Ok(backups)
+}
+
+fn list(args: &Args) -> anyhow::Result<Outcome> {
+    let list = open(&args.dir)?.list().context("cannot list the backups")?;
+    for (_, error) in &list.damaged {
+        exit::warn(format_args!("{error}"));
+    }
+    let mut out = Out::new();
+    if !args.json && !list.backups.is_empty() {
+        out.line(format_args!(
+            "backup  made                         last write   runs        size         own"
+        ))?;
+    }
+    for backup in &list.backups {
+        match args.json {
+            true => out.line(format_args!("{}", object(backup)))?,
+            false => out.line(format_args!(
+                "{:>6}  {}  {:>16}  {:>5}  {:>10}  {:>10}",
+                backup.number,
+                output::utc(backup.created_unix),
+                output::count(backup.last_sequence),
+                output::count(backup.runs as u64),
+                output::bytes(backup.bytes),
+                output::bytes(backup.own_bytes)
+            ))?,
+        }
+    }
+    out.finish()?;
+    Ok(Outcome::partial_if(!list.damaged.is_empty()))
+}
+
+fn verify(args: &Args) -> anyhow::Result<Outcome> {
+    let mut backups = open(&args.dir)?;
+    let checked = with_progress(&mut backups, "verify", |backups| backups.verify());
+    let checked = checked.context("cannot look at the backups")?;
+    for problem in &checked.problems {
+        exit::warn(format_args!("{problem}"));
+    }
+    let mut out = Out::new();
+    match args.json {
+        true => out.line(format_args!(
+            "{}",
+            json!({
+                "backups": checked.backups,
+                "runs": checked.runs,
+                "bytes": checked.bytes,
+                "leftovers": checked.leftovers,
+                "problems": checked.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            })
+        ))?,
+        false => {
+            out.line(format_args!(
+                "backups    {}, {} in {}",
+                output::count(checked.backups as u64),
+                output::bytes(checked.bytes),
+                output::counted(checked.runs as u64, "run")
+            ))?;
+            if checked.leftovers > 0 {
+                let files = output::counted(checked.leftovers as u64, "file");
+                out.line(format_args!(
+                    "left over  {files}, which the next backup removes"
+                ))?;
+            }
+            let found = match checked.problems.len() {
+                0 => "no damage".to_owned(),
+                problems => output::counted(problems as u64, "problem"),
+            };
+            out.line(format_args!("found      {found}"))?;
+        }
+    }
+    out.finish()?;
+    match checked.problems.len() {
+        0 => Ok(Outcome::Done),
+        problems => Err(CheckFailed(format!(
+            "backups in {} are damaged: {}",
+            args.dir.display(),
+            output::counted(problems as u64, "problem")
+        ))
+        .into()),
+    }
+}
+
+/// Does long work with a bar.
+fn with_progress<T>(backups: &mut Backups, what: &str, work: impl FnOnce(&mut Backups) -> T) -> T {
+    let progress = Arc::new(Progress::new(what, Some(0), "bytes"));
+    let bar = Arc::clone(&progress);
+    backups.on_progress(move |of| {
+        bar.set_total(of.total_bytes);
+        bar.update(of.done_bytes, of.done_bytes);
+    });
+    let done = work(backups);
+    progress.clear();
+    done
+}
+
+fn object(backup: &Backup) -> serde_json::Value {
+    json!({
+        "backup": backup.number,
+        "created": output::utc(backup.created_unix),
+        "last_sequence": backup.last_sequence,
+        "keyspaces": backup.keyspaces,
+        "runs": backup.runs,
+        "bytes": backup.bytes,
+        "own_bytes": backup.own_bytes,
+    })
+}

@@ -1,0 +1,100 @@
+//! Files of runs on their way into a directory of backups and out of it, with a checksum of all their bytes.
+
+use std::hash::Hasher;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use twox_hash::XxHash3_64;
+
+use super::{BackupProgress, Watch};
+use crate::io::{Io, IoFile, OpenMode, read_pieces, write_all_at};
+use crate::tree::limiter;
+use crate::{Error, Result};
+
+/// Work on bytes that can be watched, and told to end.
+pub(super) struct Meter<'a> {
+    watch: Option<&'a Watch>,
+    stop: &'a AtomicBool,
+    progress: BackupProgress,
+}
+
+impl<'a> Meter<'a> {
+    /// Work on so many bytes.
+    pub(super) fn new(watch: Option<&'a Watch>, stop: &'a AtomicBool, total_bytes: u64) -> Self {
+        Meter {
+            watch,
+            stop,
+            progress: BackupProgress {
+                done_bytes: 0,
+                total_bytes,
+            },
+        }
+    }
+
+    fn add(&mut self, bytes: usize) -> Result<()> {
+        self.progress.done_bytes += bytes as u64;
+        if let Some(watch) = self.watch {
+            watch(self.progress);
+        }
+        limiter::check(self.stop)
+    }
+}
+
+/// Copies the first `len` bytes of a file to another one, durably, and returns their XXH3.
+pub(super) fn copy(
+    (source, path): (&dyn IoFile, &Path),
+    io: &dyn Io,
+    to: &Path,
+    len: u64,
+    meter: &mut Meter<'_>,
+) -> Result<u64> {
+    let copy = io
+        .open(to, OpenMode::CreateEmpty)
+        .map_err(|error| Error::io("create", to, error))?;
+    let mut hasher = XxHash3_64::with_seed(0);
+    let unread = |error| Error::io("read", path, error);
+    read_pieces(source, len, unread, |piece, offset| {
+        hasher.write(piece);
+        write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))?;
+        meter.add(piece.len())
+    })?;
+    copy.sync().map_err(|error| Error::io("sync", to, error))?;
+    Ok(hasher.finish())
+}
+
+/// Reads a file that is to have `len` bytes, and returns their XXH3.
+///
+/// # Errors
+/// As [`open`], and that of a call that failed.
+pub(super) fn checksum(io: &dyn Io, path: &Path, len: u64, meter: &mut Meter<'_>) -> Result<u64> {
+    let file = open(io, path, len)?;
+    let mut hasher = XxHash3_64::with_seed(0);
+    let unread = |error| Error::io("read", path, error);
+    read_pieces(&*file, len, unread, |piece, _| {
+        hasher.write(piece);
+        meter.add(piece.len())
+    })?;
+    Ok(hasher.finish())
+}
+
+/// Opens a file that is to have `len` bytes.
+///
+/// # Errors
+/// [`Error::CorruptFile`]: it is not there, or its length is another.
+pub(super) fn open(io: &dyn Io, path: &Path, len: u64) -> Result<Box<dyn IoFile>> {
+    let file = match io.open(path, OpenMode::Read) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Error::corrupt_file(path, 0, "it is missing"));
+        }
+        opened => opened.map_err(|error| Error::io("open", path, error))?,
+    };
+    let found = file.len().map_err(|error| Error::io("read", path, error))?;
+    match found == len {
+        true => Ok(file),
+        false => {
+            let reason = format!("it has {found} bytes instead of {len}");
+            Err(Error::corrupt_file(path, found.min(len), reason))
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Small files that are written whole: a head that stays as it is in every version, a body, and a checksum over it.
+//!
+//! ```text
+//!  0       8         12         16       20
+//! ┌───────┬─────────┬──────────┬────────┬──────┬──────────┐
+//! │ magic │ version │ checksum │ length │ body │ checksum │
+//! └───────┴─────────┴──────────┴────────┴──────┴──────────┘
+//!  └──── of the version ─────┘ └─── of the body ────┘
+//! ```
+//!
+//! `MANIFEST` is one, and so are the files of a directory of backups; `docs/format.md` defines them. The head alone
+//! begins `FORMAT` too.
+
+use std::path::Path;
+
+use crate::wal::record::{u32_at, u64_at};
+use crate::{Error, Result};
+
+/// Bytes of magic, version and their checksum.
+pub(crate) const VERSION_BYTES: usize = 16;
+/// Bytes before the body.
+pub(crate) const HEAD_BYTES: usize = 20;
+
+/// One kind of such files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) magic: [u8; 8],
+    /// The newest version, which is the one that is written.
+    pub(crate) version: u32,
+}
+
+/// Why bytes are no file of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bad {
+    Bytes {
+        offset: usize,
+        reason: &'static str,
+    },
+    /// It is of a newer version.
+    Newer(u32),
+}
+
+impl Kind {
+    /// The first bytes of a file.
+    pub(crate) fn head(&self) -> Vec<u8> {
+        let mut bytes = self.magic.to_vec();
+        bytes.extend_from_slice(&self.version.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Whether bytes begin as a file that this release reads.
+    pub(crate) fn check_head(&self, bytes: &[u8]) -> Result<(), Bad> {
+        let bad = |offset, reason| Err(Bad::Bytes { offset, reason });
+        if bytes.len() < VERSION_BYTES {
+            return bad(bytes.len(), "the file is too short");
+        }
+        if bytes[..8] != self.magic || crc32c::crc32c(&bytes[..12]) != u32_at(bytes, 12) {
+            return bad(0, "the checksum of the version does not match");
+        }
+        match u32_at(bytes, 8) {
+            0 => bad(8, "the version is 0"),
+            version if version > self.version => Err(Bad::Newer(version)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A file whose body `write` appends.
+    pub(crate) fn seal(&self, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = self.head();
+        bytes.extend_from_slice(&[0; HEAD_BYTES - VERSION_BYTES]);
+        write(&mut bytes);
+        let length = (bytes.len() - HEAD_BYTES) as u32;
+        bytes[VERSION_BYTES..HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
+        let checksum = crc32c::crc32c(&bytes[VERSION_BYTES..]);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// A file with this body, whatever it is: to see how what makes no sense is taken under right checksums.
+    pub(crate) fn seal_bytes(&self, body: &[u8]) -> Vec<u8> {
+        self.seal(|bytes| bytes.extend_from_slice(body))
+    }
+
+    /// Checks a file and reads its body, all of it, with `read`.
+    pub(crate) fn unseal<T>(
+        &self,
+        bytes: &[u8],
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Bad>,
+    ) -> Result<T, Bad> {
+        let bad = |offset, reason| Err(Bad::Bytes { offset, reason });
+        if bytes.len() < HEAD_BYTES + 4 {
+            return bad(bytes.len(), "the file is too short");
+        }
+        self.check_head(bytes)?;
+        let end = bytes.len() - 4;
+        if u32_at(bytes, VERSION_BYTES) as usize != end - HEAD_BYTES {
+            return bad(VERSION_BYTES, "the length is not the file's");
+        }
+        if crc32c::crc32c(&bytes[VERSION_BYTES..end]) != u32_at(bytes, end) {
+            return bad(VERSION_BYTES, "the checksum does not match");
+        }
+        let mut reader = Reader {
+            bytes: &bytes[..end],
+            at: HEAD_BYTES,
+        };
+        let read = read(&mut reader)?;
+        match reader.at == end {
+            true => Ok(read),
+            false => Err(reader.bad("there is more behind the last part")),
+        }
+    }
+}
+
+impl Bad {
+    /// The error that this is of a file; a newer version is said to be that of `thing`.
+    pub(crate) fn of(self, kind: &Kind, path: &Path, thing: &Path) -> Error {
+        match self {
+            Bad::Bytes { offset, reason } => Error::corrupt_file(path, offset as u64, reason),
+            Bad::Newer(found) => Error::NewerFormat {
+                path: thing.to_owned(),
+                found,
+                supported: kind.version,
+            },
+        }
+    }
+}
+
+/// Reads a body from its front to its end.
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Where it stands, from the start of the file.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn rest(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Bad> {
+        self.take(4).map(|bytes| u32_at(bytes, 0))
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Bad> {
+        self.take(8).map(|bytes| u64_at(bytes, 0))
+    }
+
+    /// Bytes behind their length.
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Bad> {
+        let len = self.u32()? as usize;
+        self.take(len)
+    }
+
+    /// Text behind its length.
+    pub(crate) fn text(&mut self) -> Result<&'a str, Bad> {
+        let bytes = self.bytes()?;
+        std::str::from_utf8(bytes).map_err(|_| self.bad("a name is not UTF-8"))
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Bad> {
+        match self.bytes.get(self.at..).and_then(|rest| rest.get(..len)) {
+            Some(bytes) => {
+                self.at += len;
+                Ok(bytes)
+            }
+            None => Err(self.bad("it ends early")),
+        }
+    }
+
+    /// Says what is wrong where it stands.
+    pub(crate) fn bad(&self, reason: &'static str) -> Bad {
+        Bad::Bytes {
+            offset: self.at,
+            reason,
+        }
+    }
+}
+
+pub(crate) fn put_u32(bytes: &mut Vec<u8>, value: usize) {
+    // Counts and lengths of what is in memory here; a store has no 2^32 runs.
+    bytes.extend_from_slice(&(value as u32).to_le_bytes());
+}
+
+pub(crate) fn put_u64(bytes: &mut Vec<u8>, value: u64) {
+    bytes.extend_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn put_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
+    put_u32(bytes, value.len());
+    bytes.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = Kind {
+        magic: *b"FORETEST",
+        version: 3,
+    };
+
+    fn read(bytes: &[u8]) -> Result<(u64, String), Bad> {
+        KIND.unseal(bytes, |reader| Ok((reader.u64()?, reader.text()?.into())))
+    }
+
+    #[test]
+    fn a_body_is_read_back_and_no_changed_bit_goes_unseen() {
+        let good = KIND.seal(|bytes| {
+            put_u64(bytes, 77);
+            put_bytes(bytes, b"name");
+        });
+        assert_eq!(read(&good), Ok((77, "name".into())));
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&bad).is_err(), "bit {bit}");
+        }
+        for len in 0..good.len() {
+            assert!(read(&good[..len]).is_err(), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn older_versions_are_read_newer_ones_are_told_and_all_of_a_body_is_looked_at() {
+        let body = [&9_u64.to_le_bytes()[..], &0_u32.to_le_bytes()].concat();
+        let of = |version| Kind { version, ..KIND }.seal_bytes(&body);
+        assert_eq!(read(&of(2)), Ok((9, String::new())));
+        assert_eq!(read(&of(4)), Err(Bad::Newer(4)));
+        assert!(matches!(read(&of(0)), Err(Bad::Bytes { offset: 8, .. })));
+        for body in [&body[..11], &[&body[..], b"x"].concat()] {
+            assert!(read(&KIND.seal_bytes(body)).is_err(), "{body:?}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The body of a manifest, read and held against what must be true of one.
+
+use std::collections::BTreeSet;
+
+use super::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
+use crate::ranges::RangeTombstone;
+use crate::sealed::{Bad, Reader};
+use crate::versions::MAX_SEQUENCE;
+
+/// Bytes of a run's record.
+const RUN_BYTES: usize = 24;
+
+pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
+    let next_run = reader.u64()?;
+    let first_segment = reader.u64()?;
+    let flushed_sequence = reader.u64()?;
+    if flushed_sequence > MAX_SEQUENCE {
+        return Err(reader.bad("a sequence number is out of range"));
+    }
+    let next_keyspace = reader.u32()?;
+    let count = reader.u32()?;
+    let mut keyspaces: Vec<Keyspace> = Vec::new();
+    let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..count {
+        let at = reader.at();
+        let keyspace = keyspace(reader, next_run, flushed_sequence, &mut numbers)?;
+        let is_in_order = match keyspaces.last() {
+            None => keyspace.id == 0 && keyspace.name.is_empty(),
+            Some(last) => last.id < keyspace.id && is_keyspace_name(&keyspace.name),
+        };
+        if !is_in_order || keyspace.id >= next_keyspace || !names.insert(keyspace.name.clone()) {
+            return Err(Bad::Bytes {
+                offset: at,
+                reason: "a keyspace's id or name is out of order, or there twice",
+            });
+        }
+        keyspaces.push(keyspace);
+    }
+    match keyspaces.is_empty() {
+        true => Err(reader.bad("there is no keyspace")),
+        false => Ok(Manifest {
+            next_run,
+            first_segment,
+            flushed_sequence,
+            next_keyspace,
+            keyspaces,
+        }),
+    }
+}
+
+fn keyspace(
+    reader: &mut Reader<'_>,
+    next_run: u64,
+    flushed_sequence: u64,
+    numbers: &mut BTreeSet<u64>,
+) -> Result<Keyspace, Bad> {
+    let id = reader.u32()?;
+    let name = reader.text()?.to_owned();
+    let comparator = reader.text()?.to_owned();
+    let mut levels: [Vec<RunRecord>; LEVELS] = Default::default();
+    for level in &mut levels {
+        let count = reader.u32()? as usize;
+        if count > reader.rest() / RUN_BYTES {
+            return Err(reader.bad("a level has more runs than there are bytes"));
+        }
+        level.reserve_exact(count);
+        for _ in 0..count {
+            let run = RunRecord {
+                number: reader.u64()?,
+                bytes: reader.u64()?,
+                checksum: reader.u64()?,
+            };
+            if run.number == 0 || run.number >= next_run || !numbers.insert(run.number) {
+                return Err(reader.bad("a run's number is out of range, or is there twice"));
+            }
+            level.push(run);
+        }
+    }
+    let mut ranges = Vec::new();
+    for _ in 0..reader.u32()? {
+        let range = RangeTombstone {
+            sequence: reader.u64()?,
+            start: reader.bytes()?.to_vec(),
+            end: reader.bytes()?.to_vec(),
+        };
+        if range.sequence > flushed_sequence {
+            return Err(reader.bad("a range was deleted later than all that is in runs"));
+        }
+        ranges.push(range);
+    }
+    let expired_sequence = reader.u64()?;
+    let mut times = Vec::new();
+    for _ in 0..reader.u32()? {
+        times.push((reader.u64()?, reader.u64()?));
+    }
+    let is_ascending = times.is_sorted() && times.is_sorted_by_key(|(_, sequence)| *sequence);
+    if !is_ascending || expired_sequence > flushed_sequence {
+        return Err(reader.bad("times are out of order, or more has expired than was written"));
+    }
+    Ok(Keyspace {
+        id,
+        name,
+        comparator,
+        levels,
+        ranges,
+        expired_sequence,
+        times,
+    })
+}

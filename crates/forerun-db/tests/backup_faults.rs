@@ -1,0 +1,205 @@
+//! Backups when things go wrong: a failure, and power lost, at every call while a backup is made, while old ones are
+//! removed and while one is restored. The backups that were there before stay, and each gives back exactly what it was
+//! made of.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{STORE, open, tiny_options};
+use forerun_db::io::fault::{EIO, Fault, FaultIo};
+use forerun_db::{Backups, Create, Db, Result};
+
+const BACKUPS: &str = "/backups";
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What is in both keyspaces.
+fn contents(db: &Db) -> [Entries; 2] {
+    let users = db.keyspace("users").unwrap();
+    [db.iter(), users.iter()].map(|iter| iter.map(Result::unwrap).collect())
+}
+
+fn write(db: &Db, round: u8) {
+    let users = db.keyspace("users").unwrap();
+    for i in 0..12_u8 {
+        let key = [(round * 5 + i) % 17];
+        db.put(&key, &[round ^ i; 120]).unwrap();
+        users.put(&[i], &[round; 60]).unwrap();
+    }
+}
+
+fn backups(io: &FaultIo) -> Result<Backups> {
+    Backups::open_with_io(Arc::new(io.clone()), BACKUPS, Create::IfMissing)
+}
+
+/// A store with so many backups, each of another time, and what was in each; the store has gone on since.
+fn backed_up(count: u8) -> (FaultIo, Vec<[Entries; 2]>) {
+    let io = FaultIo::new();
+    let db = open(&io, &tiny_options()).unwrap();
+    let mut then = Vec::new();
+    for round in 0..count {
+        write(&db, round);
+        backups(&io).unwrap().create(&db).unwrap();
+        then.push(contents(&db));
+    }
+    write(&db, count);
+    db.close().unwrap();
+    (io, then)
+}
+
+/// Each backup there is gives back what was in it, all that are to be there are, and no more than there may be; and a
+/// new one can be made.
+fn check(io: &FaultIo, then: &[[Entries; 2]], needed: &[u64], case: &str) {
+    let mut backups = backups(io).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let list = backups.list().unwrap();
+    assert!(list.damaged.is_empty(), "{case}: {:?}", list.damaged);
+    let there: Vec<u64> = list.backups.iter().map(|of| of.number).collect();
+    assert!(
+        needed.iter().all(|number| there.contains(number)),
+        "{case}: {there:?}"
+    );
+    let checked = backups.verify().unwrap();
+    assert!(
+        checked.problems.is_empty(),
+        "{case}: {:?}",
+        checked.problems
+    );
+    for number in there {
+        let into = format!("/checked-{number}");
+        backups
+            .restore(Some(number), &into)
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
+        let db = Db::open_with_io(Arc::new(io.clone()), &into, tiny_options()).unwrap();
+        assert_eq!(
+            contents(&db),
+            then[number as usize - 1],
+            "{case}: backup {number}"
+        );
+    }
+    let db = open(io, &tiny_options()).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let made = backups.create(&db).unwrap();
+    assert_eq!(backups.verify().unwrap().leftovers, 0, "{case}");
+    backups.restore(Some(made.number), "/checked-new").unwrap();
+    let new = Db::open_with_io(Arc::new(io.clone()), "/checked-new", tiny_options()).unwrap();
+    assert_eq!(contents(&new), contents(&db), "{case}");
+}
+
+/// Does `work` with a fault at each of its calls in turn, from where it says so. `after` is given what is on disk then,
+/// whether `work` succeeded, and what to call the case.
+fn sweep(
+    base: &FaultIo,
+    least_calls: u64,
+    work: impl Fn(&FaultIo, &dyn Fn()) -> Result<()>,
+    after: impl Fn(&FaultIo, bool, &str),
+) {
+    for call in 0.. {
+        for fault in [
+            Fault::Fail(EIO),
+            Fault::TornWrite(EIO),
+            Fault::ShortWrite,
+            Fault::PowerLoss,
+        ] {
+            // As a process finds it that starts now: nothing of the base's is shared.
+            let io = base.kill();
+            let done = work(&io, &|| io.fail_call(io.calls() + call, fault)).is_ok();
+            let Some(hit) = io.hit() else {
+                assert!(done);
+                assert!(call > least_calls, "the sweep made {call} calls");
+                return;
+            };
+            let case = format!("{fault:?} at call {call} ({hit})");
+            let is_write = hit.starts_with("write");
+            match fault {
+                // Another call does with them as with others.
+                Fault::TornWrite(_) | Fault::ShortWrite if !is_write => {}
+                Fault::PowerLoss => {
+                    // An extreme, and one that tears.
+                    for seed in [call % 2, 2 + call % 5] {
+                        after(&io.crash(seed), done, &format!("{case}, seed {seed}"));
+                    }
+                }
+                _ => after(&io, done, &case),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_backup_that_fails_anywhere_is_there_wholly_or_not_at_all() {
+    let (base, mut then) = backed_up(2);
+    {
+        let db = open(&base.kill(), &tiny_options()).unwrap();
+        then.push(contents(&db));
+    }
+    let work = |io: &FaultIo, begin: &dyn Fn()| {
+        let db = open(io, &tiny_options())?;
+        begin();
+        backups(io)?.create(&db).map(drop)
+    };
+    sweep(&base, 40, work, |io, done, case| {
+        check(io, &then, if done { &[1, 2, 3] } else { &[1, 2] }, case);
+    });
+}
+
+#[test]
+fn the_first_backup_may_fail_anywhere_too() {
+    let (base, then) = {
+        let io = FaultIo::new();
+        let db = open(&io, &tiny_options()).unwrap();
+        write(&db, 0);
+        let then = vec![contents(&db)];
+        db.close().unwrap();
+        (io, then)
+    };
+    let work = |io: &FaultIo, begin: &dyn Fn()| {
+        let db = open(io, &tiny_options())?;
+        begin();
+        backups(io)?.create(&db).map(drop)
+    };
+    sweep(&base, 40, work, |io, done, case| {
+        check(io, &then, if done { &[1] } else { &[] }, case);
+    });
+}
+
+#[test]
+fn removing_old_ones_may_fail_anywhere_and_the_newest_stay() {
+    let (base, then) = backed_up(4);
+    let work = |io: &FaultIo, begin: &dyn Fn()| {
+        begin();
+        backups(io)?.keep(2).map(drop)
+    };
+    sweep(&base, 15, work, |io, done, case| {
+        check(io, &then, &[3, 4], case);
+        if done {
+            assert!(
+                backups(io).unwrap().restore(Some(1), "/gone").is_err(),
+                "{case}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_restoration_that_fails_anywhere_leaves_a_store_that_is_whole_or_none() {
+    let (base, then) = backed_up(2);
+    let work = |io: &FaultIo, begin: &dyn Fn()| {
+        begin();
+        backups(io)?.restore(None, "/restored").map(drop)
+    };
+    sweep(&base, 30, work, |io, done, case| {
+        match Db::open_with_io(
+            Arc::new(io.clone()),
+            "/restored",
+            forerun_db::Options {
+                create: Create::Never,
+                ..tiny_options()
+            },
+        ) {
+            Ok(db) => assert_eq!(contents(&db), then[1], "{case}"),
+            Err(error) => assert!(!done, "{case}: {error}"),
+        }
+        assert!(io.read(format!("{STORE}/MANIFEST")).is_some());
+        check(io, &then, &[1, 2], case);
+    });
+}

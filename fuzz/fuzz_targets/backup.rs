@@ -1,0 +1,10 @@
+//! Bytes are read as a backup's record, under checksums that are made right.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (&[u8], &[u8])| {
+    let (body, manifest_body) = input;
+    forerun_db::backup::fuzz_record(body, manifest_body);
+});
