@@ -132,11 +132,13 @@ def test_what_does_not_fit_is_refused_by_words(tmp_path):
         table.find([1])
 
 
-def test_a_device_tier_without_a_device_says_why():
-    if forerun.device_info()["gpus"]:
-        pytest.skip("there is a GPU")
-    with pytest.raises(forerun.errors.InvalidArgumentError, match="GPU"):
-        forerun.Table(4, device_capacity=1000)
+def test_a_device_tier_finds_what_was_inserted_with_or_without_a_gpu():
+    table = forerun.Table(4, device_capacity=1000)
+    keys = np.arange(100)
+    table.insert(keys, rows_of(keys))
+    for _ in range(4):
+        rows, found = table.find(keys)
+        assert found.all() and np.array_equal(rows, rows_of(keys))
 
 
 def test_find_can_be_awaited():

@@ -1,15 +1,16 @@
 //! How a table is opened.
 
-use crate::ghosts::Ghosts;
+use crate::device::Device;
 use crate::host::Host;
 use crate::inner::{Inner, Policies};
-use crate::options::{Admission, HostCapacity, Moves, Overflow, Promotion, Score, Writes};
+use crate::options::{
+    Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Score, Writes,
+};
 use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result, RowType};
 use forerun_core::Pages;
 use forerun_db::{Db, Options, RunOptions};
-use forerun_gpu::Gpu;
 use std::path::PathBuf;
 
 /// The longest row: a million bytes, more than an embedding or a token's keys and values take.
@@ -21,6 +22,7 @@ const ROW_BYTES_MAX: usize = 1 << 20;
 pub struct Builder {
     row: RowType,
     device_capacity: usize,
+    device: DeviceChoice,
     host: HostCapacity,
     pages: Pages,
     below: Below,
@@ -41,6 +43,7 @@ impl Builder {
         Builder {
             row,
             device_capacity: 0,
+            device: DeviceChoice::default(),
             host: HostCapacity::Rows(1 << 16),
             pages: Pages::Huge,
             below: Below::Nothing,
@@ -63,10 +66,27 @@ impl Builder {
         }
     }
 
-    /// Rows that a GPU's memory is to hold. Default: 0, no device tier. This version has none: see
-    /// [`Error::NoDevice`], [`Error::NoDeviceTier`].
+    /// Rows that a device tier is to hold, above the host tier: copies of those wanted most. Default: 0, no device tier.
+    ///
+    /// On a machine without a GPU the tier lies in ordinary memory, and does what it would do on one; what it lies on says
+    /// [`DeviceStats::name`](crate::DeviceStats::name). To insist on a GPU, see [`device`](Builder::device).
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Table};
+    ///
+    /// let table = Table::builder(Dtype::F32, 64).device_capacity(10_000).open()?;
+    /// let device = table.stats().device.unwrap();
+    /// println!("rows in use are copied to {}", device.name);
+    /// # Ok::<(), forerun_table::Error>(())
+    /// ```
     pub fn device_capacity(mut self, rows: usize) -> Builder {
         self.device_capacity = rows;
+        self
+    }
+
+    /// What the device tier lies on. Default: the first GPU, or the processor where there is none.
+    pub fn device(mut self, choice: DeviceChoice) -> Builder {
+        self.device = choice;
         self
     }
 
@@ -153,11 +173,23 @@ impl Builder {
     ///
     /// # Errors
     /// - [`Error::RowSize`], [`Error::HostCapacity`], [`Error::Conflict`]: what was asked for is not possible.
-    /// - [`Error::NoDevice`], [`Error::NoDeviceTier`]: a device capacity was asked for.
+    /// - [`Error::NoDevice`], [`Error::Device`]: the device tier cannot be made.
     /// - [`Error::OtherTable`]: the store holds other rows.
     /// - [`Error::Store`]: it cannot be opened. [`Error::Memory`], [`Error::Index`], [`Error::Thread`].
     pub fn open(self) -> Result<Table> {
         self.check()?;
+        let device = match self.device_capacity {
+            0 => None,
+            rows => {
+                let bytes = self.row.bytes();
+                Some(Device::open(self.device, rows, bytes, &self.policies)?)
+            }
+        };
+        self.open_over(device)
+    }
+
+    /// Opens the other tiers.
+    pub(crate) fn open_over(self, device: Option<Device>) -> Result<Table> {
         let host = Host::new(self.row.bytes(), self.host, self.policies.score, self.pages)?;
         let (db, is_ours) = match self.below {
             Below::Nothing => (None, false),
@@ -167,44 +199,17 @@ impl Builder {
         let store = db
             .map(|db| Store::open(db, self.row, self.policies.score))
             .transpose()?;
-        let asks = self.policies.promotion == Promotion::OnFind
-            && store.is_some()
-            && match self.policies.admission {
-                Admission::Always => false,
-                Admission::SecondTouch => true,
-                Admission::ByScore => self.policies.score == Score::Lfu,
-            };
-        // As many keys as rows are remembered, at twice the places, since keys that meet at one forget each other.
-        let ghosts = asks.then(|| Ghosts::new(2 * host.capacity()));
-        let inner = Inner {
-            row: self.row,
-            policies: self.policies,
-            host,
-            store,
-            stripes: Default::default(),
-            ghosts,
-            counters: Default::default(),
-            clocks: Default::default(),
-            queue: Default::default(),
-            flushing: Default::default(),
-            is_closed: Default::default(),
-        };
+        let inner = Inner::new(self.row, self.policies, device, host, store);
         Table::start(inner, is_ours)
     }
 
     fn check(&self) -> Result<()> {
-        let (row, rows) = (self.row, self.device_capacity);
+        let row = self.row;
         let is_possible = row.dtype.bytes().checked_mul(row.dim as usize);
         if !is_possible.is_some_and(|bytes| (1..=ROW_BYTES_MAX).contains(&bytes)) {
             return Err(Error::RowSize {
                 row,
                 limit_bytes: ROW_BYTES_MAX,
-            });
-        }
-        if rows > 0 {
-            return Err(match Gpu::open(0) {
-                Err(reason) => Error::NoDevice { rows, reason },
-                Ok(_) => Error::NoDeviceTier { rows },
             });
         }
         let has_store = !matches!(self.below, Below::Nothing);

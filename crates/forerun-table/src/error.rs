@@ -46,21 +46,25 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// A device tier was asked for, and there is no GPU for it.
-    #[error("a device tier of {rows} rows needs a GPU: {reason}")]
+    /// A device tier was asked for on a GPU that cannot be had.
+    #[error("a device tier of {rows} rows on this GPU is not possible: {reason}")]
     NoDevice {
         /// The rows asked for.
         rows: usize,
         /// What the driver said.
         reason: GpuError,
     },
-    /// A device tier was asked for, and this version has none.
-    #[error(
-        "a device tier of {rows} rows was asked for; this version keeps rows on the host and on disk only"
-    )]
+    /// The operation works on a device tier, and the table has none.
+    #[error("{op} needs a device tier; give the builder a device capacity")]
     NoDeviceTier {
-        /// The rows asked for.
-        rows: usize,
+        /// The operation.
+        op: &'static str,
+    },
+    /// The device tier cannot be made, or has failed. Once it has, the table goes on without it.
+    #[error("the device tier failed: {reason}")]
+    Device {
+        /// What it said.
+        reason: String,
     },
     /// Two choices of the builder exclude each other.
     #[error("{0}")]
@@ -122,6 +126,14 @@ pub enum Error {
     /// The store on disk failed.
     #[error(transparent)]
     Store(#[from] forerun_db::Error),
+}
+
+impl From<forerun_gpu::table::TableError> for Error {
+    fn from(error: forerun_gpu::table::TableError) -> Error {
+        Error::Device {
+            reason: error.to_string(),
+        }
+    }
 }
 
 /// The keys of a batch that could not be served, and why.

@@ -1,24 +1,29 @@
 //! Lookups.
 //!
 //! ```text
-//!   keys ──> host: slots of a batch, rows copied ahead of their use ──> hits
-//!              └─ open: positions of the misses, compacted ──> store: one multi_get ──> hits
-//!                                                                        └─ admitted ──> a move up, when all is answered
+//!   keys ──> device: found rows copied to their positions, misses compacted ──> hits
+//!              └─ rest ──> host: slots of a batch, rows copied ahead of their use ──> hits ──admitted──> to the device
+//!                            └─ rest ──> store: one multi_get ──> hits ──admitted──> to the host tier
 //! ```
 //!
-//! Each tier answers what it has and leaves the positions of the rest, so a tier is one more link of the chain: a device's
-//! stands before the host's, is given the same keys, and leaves the compacted list of those it missed.
+//! Each tier answers what it has and marks it in `found`; the next is asked for the positions that are left ([`Rest`]).
+//! What is admitted is moved when all is answered.
 
 use crate::host::Slots;
 use crate::inner::Inner;
-use crate::moves::Rising;
-use crate::options::{Admission, Moves, Promotion};
+use crate::moves::{Origin, Rising};
+use crate::options::Promotion;
+use crate::rest::Rest;
 use crate::store::{Store, StoreKey};
 use crate::stripes::Version;
+use crate::worker::Moving;
 use crate::{Error, Failures, Result};
 use forerun_db::Values;
 use std::cell::Cell;
 use std::time::Instant;
+
+/// Keys that the host tier is asked for together behind a device tier.
+const HOST_BATCH: usize = 1024;
 
 /// Keys that go to the store together: more than its reads have under way at once, and a bound on the memory of a batch.
 const STORE_BATCH: usize = 4096;
@@ -27,7 +32,9 @@ const STORE_BATCH: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) slots: Slots,
-    open: Vec<u32>,
+    rest: Rest,
+    /// What a tier found of the rest.
+    flags: Vec<bool>,
     keys: Vec<StoreKey>,
     versions: Vec<Version>,
     pub(crate) values: Values,
@@ -58,57 +65,93 @@ impl Inner {
         self.check_found(keys, found)?;
         let start = Instant::now();
         let mut scratch = Scratch::take();
-        let host_hits = self.host.find(keys, rows, found, &mut scratch.slots);
-        let mut took = start.elapsed();
-        self.clocks.host.count(took);
-        let (mut store_hits, mut failures) = (0, Failures::default());
+        let mut moving = Moving::default();
+        let above = self.find_above(keys, rows, found, &mut scratch, &mut moving);
+        let (mut hits, mut failures) = (above, Failures::default());
         if let Some(store) = &self.store
-            && host_hits < keys.len()
+            && above.all() < keys.len()
         {
             let mut below = Below {
                 inner: self,
                 store,
                 scratch: &mut scratch,
                 failures: &mut failures,
-                rising: self.rising(),
+                rising: self.promotes().then(|| Rising::of(Origin::Found)),
             };
-            store_hits = below.find(keys, rows, found);
-            let rising = below.rising;
-            took = start.elapsed();
-            if let Some(rising) = rising.filter(|rising| !rising.is_empty()) {
-                match self.policies.moves {
-                    Moves::Background => self.queue_rising(rising),
-                    Moves::Caller => self.rise(rising),
+            hits.store = below.find(keys, rows, found);
+            moving.rising = below.rising;
+        }
+        scratch.keep();
+        self.clocks.find.count(start.elapsed());
+        self.count_found(keys.len(), hits, failures.len());
+        self.set_moving(moving);
+        failures.into_result(hits.all())
+    }
+
+    /// Looks in the tiers in memory.
+    fn find_above(
+        &self,
+        keys: &[u64],
+        rows: &mut [u8],
+        found: &mut [bool],
+        scratch: &mut Scratch,
+        moving: &mut Moving,
+    ) -> Hits {
+        let mut hits = Hits::default();
+        let mut start = Instant::now();
+        let Some(device) = self.device() else {
+            let slots = &mut scratch.slots;
+            hits.host = self.host.find(keys, rows, |at| at, found, slots);
+            self.clocks.host.count(start.elapsed());
+            return hits;
+        };
+        match device.find(keys, rows, found) {
+            Some(found) => hits.device = found,
+            // It failed just now: what it had is below.
+            None => found.fill(false),
+        }
+        self.clocks.device.count(start.elapsed());
+        if hits.device > 0 && device.wants_touches() {
+            let used = keys.iter().zip(&*found).filter(|(_, found)| **found);
+            moving.touched = used.map(|(&key, _)| key).collect();
+        }
+        start = Instant::now();
+        let (rest, flags) = (&mut scratch.rest, &mut scratch.flags);
+        rest.begin();
+        while rest.fill(keys, found, HOST_BATCH) {
+            flags.clear();
+            flags.resize(rest.keys.len(), false);
+            let place = |nth: usize| rest.at[nth] as usize;
+            let slots = &mut scratch.slots;
+            hits.host += self.host.find(&rest.keys, rows, place, flags, slots);
+            let promotes = self.promotes();
+            if promotes {
+                device.gate.prefetch(&rest.keys);
+            }
+            for (nth, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
+                found[rest.at[nth] as usize] = true;
+                if promotes && device.gate.admits(rest.keys[nth]).0 {
+                    moving.climbing.push(rest.keys[nth]);
                 }
             }
         }
-        scratch.keep();
-        self.clocks.find.count(took);
-        self.count_found(keys.len(), host_hits, store_hits, failures.len());
-        failures.into_result(host_hits + store_hits)
+        self.clocks.host.count(start.elapsed());
+        hits
     }
 
-    fn count_found(&self, keys: usize, host_hits: usize, store_hits: usize, failed: usize) {
+    fn count_found(&self, keys: usize, hits: Hits, failed: usize) {
         self.counters.find_batches.add(1);
         self.counters.find_keys.add(keys);
-        self.counters.host_hits.add(host_hits);
-        self.counters.store_hits.add(store_hits);
+        self.counters.device_hits.add(hits.device);
+        self.counters.host_hits.add(hits.host);
+        self.counters.store_hits.add(hits.store);
         self.counters.failed_keys.add(failed);
-        self.counters
-            .misses
-            .add(keys - host_hits - store_hits - failed);
+        self.counters.misses.add(keys - hits.all() - failed);
     }
 
-    /// What a lookup collects to bring up, if it does.
-    fn rising(&self) -> Option<Rising> {
-        (self.policies.promotion == Promotion::OnFind).then(Rising::default)
-    }
-
-    /// Whether a row of the store that was looked up is to come up, and how often it was looked up before.
-    fn admits(&self, key: u64) -> (bool, u16) {
-        let before = self.ghosts.as_ref().map_or(0, |ghosts| ghosts.touch(key));
-        let admitted = self.policies.admission != Admission::SecondTouch || before > 0;
-        (admitted, before)
+    /// Whether lookups bring rows up.
+    fn promotes(&self) -> bool {
+        self.policies.promotion == Promotion::OnFind
     }
 
     pub(crate) fn contains(&self, keys: &[u64], found: &mut [bool]) -> Result<usize> {
@@ -118,6 +161,18 @@ impl Inner {
         self.host.contains(keys, &mut scratch.slots, found);
         let mut failures = Failures::default();
         if let Some(store) = &self.store {
+            // Without a store the host tier has all that the device has.
+            if let Some(device) = self.device() {
+                let rest = &mut scratch.rest;
+                rest.begin();
+                if rest.fill(keys, found, usize::MAX)
+                    && let Some(flags) = device.contains(&rest.keys)
+                {
+                    for (&at, flag) in rest.at.iter().zip(flags) {
+                        found[at as usize] = flag;
+                    }
+                }
+            }
             let mut below = Below {
                 inner: self,
                 store,
@@ -132,7 +187,21 @@ impl Inner {
     }
 }
 
-/// A lookup in the store of what the host tier does not have.
+/// Rows that each tier found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    device: usize,
+    host: usize,
+    store: usize,
+}
+
+impl Hits {
+    fn all(self) -> usize {
+        self.device + self.host + self.store
+    }
+}
+
+/// A lookup in the store of what the tiers above do not have.
 struct Below<'b> {
     inner: &'b Inner,
     store: &'b Store,
@@ -147,17 +216,11 @@ impl Below<'_> {
         let start = Instant::now();
         let row_bytes = self.inner.row.bytes();
         let mut hits = 0;
-        self.each_open(keys, found, |below, open, found| {
-            if let Some(ghosts) = below
-                .inner
-                .ghosts
-                .as_ref()
-                .filter(|_| below.rising.is_some())
-            {
-                open.iter()
-                    .for_each(|&at| ghosts.prefetch(keys[at as usize]));
+        self.each_stretch(keys, found, |below, rest, found| {
+            if below.rising.is_some() {
+                below.inner.gate.prefetch(&rest.keys);
             }
-            for (nth, &at) in open.iter().enumerate() {
+            for (nth, &at) in rest.at.iter().enumerate() {
                 let at = at as usize;
                 let format = below.store.format();
                 match format.row(&below.scratch.values, nth, keys[at]) {
@@ -166,7 +229,7 @@ impl Below<'_> {
                         found[at] = true;
                         hits += 1;
                         if let Some(rising) = &mut below.rising {
-                            let (admitted, before) = below.inner.admits(keys[at]);
+                            let (admitted, before) = below.inner.gate.admits(keys[at]);
                             if admitted {
                                 let version = below.scratch.versions[nth];
                                 rising.push(keys[at], version, row, score, before);
@@ -183,8 +246,8 @@ impl Below<'_> {
     }
 
     fn contains(&mut self, keys: &[u64], found: &mut [bool]) {
-        self.each_open(keys, found, |below, open, found| {
-            for (nth, &at) in open.iter().enumerate() {
+        self.each_stretch(keys, found, |below, rest, found| {
+            for (nth, &at) in rest.at.iter().enumerate() {
                 let at = at as usize;
                 match below.scratch.values.get(nth) {
                     Ok(value) => found[at] = value.is_some(),
@@ -197,49 +260,39 @@ impl Below<'_> {
         });
     }
 
-    /// Looks up what is not found, in stretches of a bounded size, and calls `answered` with the positions of each; the
-    /// answers are in `scratch.values`.
-    fn each_open(
+    /// Looks up what is not found, in stretches of a bounded size, and calls `answered` with each; the answers are in
+    /// `scratch.values`.
+    fn each_stretch(
         &mut self,
         keys: &[u64],
         found: &mut [bool],
-        mut answered: impl FnMut(&mut Self, &[u32], &mut [bool]),
+        mut answered: impl FnMut(&mut Self, &Rest, &mut [bool]),
     ) {
-        let mut next = 0;
-        let mut open = std::mem::take(&mut self.scratch.open);
-        loop {
-            open.clear();
-            while next < keys.len() && open.len() < STORE_BATCH {
-                if !found[next] {
-                    open.push(next as u32);
-                }
-                next += 1;
-            }
-            if open.is_empty() {
-                break;
-            }
+        let mut rest = std::mem::take(&mut self.scratch.rest);
+        rest.begin();
+        while rest.fill(keys, found, STORE_BATCH) {
             let scratch = &mut *self.scratch;
-            let asked = open.iter().map(|&at| keys[at as usize]);
             scratch.versions.clear();
             if self.rising.is_some() {
                 // Before the store is asked: see `Stripes`.
-                let versions = asked.clone().map(|key| self.inner.stripes.version(key));
+                let versions = rest.keys.iter();
+                let versions = versions.map(|&key| self.inner.stripes.version(key));
                 scratch.versions.extend(versions);
             }
             scratch.keys.clear();
-            scratch.keys.extend(asked.map(u64::to_be_bytes));
+            let asked = rest.keys.iter().map(|key| key.to_be_bytes());
+            scratch.keys.extend(asked);
             match self.store.find(&scratch.keys, &mut scratch.values) {
-                Ok(()) => answered(self, &open, found),
-                Err(error) => self.fail(keys, &open, &error),
+                Ok(()) => answered(self, &rest, found),
+                Err(error) => self.fail(&rest, &error),
             }
         }
-        self.scratch.open = open;
+        self.scratch.rest = rest;
     }
 
-    fn fail(&mut self, keys: &[u64], open: &[u32], error: &Error) {
-        for &at in open {
-            let at = at as usize;
-            self.failures.push(at, keys[at], error.clone());
+    fn fail(&mut self, rest: &Rest, error: &Error) {
+        for (&at, &key) in rest.at.iter().zip(&rest.keys) {
+            self.failures.push(at as usize, key, error.clone());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a table's handles, its lookups, writes and moves share.
 
-use crate::ghosts::Ghosts;
+use crate::device::Device;
+use crate::gate::Gate;
 use crate::host::Host;
 use crate::options::{Admission, Moves, Overflow, Promotion, Score, Writes};
 use crate::stats::{Clocks, Counters, Stats};
@@ -27,11 +28,12 @@ pub(crate) struct Policies {
 pub(crate) struct Inner {
     pub(crate) row: RowType,
     pub(crate) policies: Policies,
+    device: Option<Device>,
     pub(crate) host: Host,
     pub(crate) store: Option<Store>,
+    /// Between the store and the host tier.
+    pub(crate) gate: Gate,
     pub(crate) stripes: Stripes,
-    /// Where admission asks for it.
-    pub(crate) ghosts: Option<Ghosts>,
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,
@@ -41,6 +43,44 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    pub(crate) fn new(
+        row: RowType,
+        policies: Policies,
+        device: Option<Device>,
+        host: Host,
+        store: Option<Store>,
+    ) -> Inner {
+        Inner {
+            row,
+            gate: Gate::new(&policies, if store.is_some() { host.capacity() } else { 0 }),
+            policies,
+            device,
+            host,
+            store,
+            stripes: Default::default(),
+            counters: Default::default(),
+            clocks: Default::default(),
+            queue: Default::default(),
+            flushing: Default::default(),
+            is_closed: Default::default(),
+        }
+    }
+
+    /// The device tier, unless there is none or it has failed.
+    pub(crate) fn device(&self) -> Option<&Device> {
+        self.device
+            .as_ref()
+            .filter(|device| device.failure().is_none())
+    }
+
+    /// The device tier, failed or not.
+    ///
+    /// # Errors
+    /// [`Error::NoDeviceTier`].
+    pub(crate) fn device_for(&self, op: &'static str) -> Result<&Device> {
+        self.device.as_ref().ok_or(Error::NoDeviceTier { op })
+    }
+
     /// Whether rows that are written stay off the store for now.
     pub(crate) fn writes_back(&self) -> bool {
         self.store.is_some() && self.policies.writes == Writes::Back
@@ -84,16 +124,19 @@ impl Inner {
     }
 
     pub(crate) fn stats(&self) -> Stats {
+        let device_gate = self.device.as_ref().map(|device| &device.gate);
+        let gates = [Some(&self.gate), device_gate].into_iter().flatten();
+        let gates_bytes: usize = gates.map(Gate::memory_bytes).sum();
         Stats {
             counts: self.counters.counts(),
             row_bytes: self.row.bytes() as u64,
             host_rows: self.host.linked() as u64,
             host_capacity_rows: self.host.capacity() as u64,
             host_dirty_rows: self.host.dirty() as u64,
-            host_bytes: (self.host.memory_bytes()
-                + self.ghosts.as_ref().map_or(0, Ghosts::memory_bytes))
-                as u64,
+            host_bytes: (self.host.memory_bytes() + gates_bytes) as u64,
+            device: self.device.as_ref().map(Device::stats),
             find: self.clocks.find.latency(),
+            find_device: self.clocks.device.latency(),
             find_host: self.clocks.host.latency(),
             find_store: self.clocks.store.latency(),
             write: self.clocks.write.latency(),

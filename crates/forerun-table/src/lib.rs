@@ -1,15 +1,20 @@
-//! Rows of one size under 64-bit numbers, in memory and on disk, each lookup a batch.
+//! Rows of one size under 64-bit numbers, on a GPU, in memory and on disk, each lookup a batch.
 //!
 //! ```text
-//!   find(keys) ──> host tier: hash table + rows in huge pages ──misses──> store: a Db on disk
-//!                  ^   rows that are wanted come up    rows that are not go down   |
-//!                  └────────────────────────── moves.rs ───────────────────────────┘
+//!   find(keys) ──> device tier: copies in a GPU's memory
+//!                    │ misses            ^ lift.rs: what is wanted most is copied up, what makes room goes down
+//!                    v                   v
+//!                  host tier: hash table + rows in huge pages
+//!                    │ misses            ^ moves.rs: rows that are wanted come up, rows that are not go down
+//!                    v                   v
+//!                  store: a Db on disk
 //!
-//!   table.rs, builder.rs  what is used                    host/      rows in memory: shelf (unsafe lives here), hand
-//!   find.rs, write.rs     lookups; insert, update, erase  store.rs   rows on disk
-//!   moves.rs, worker.rs   promotion, demotion             stripes.rs who writes a key, and whether it changed
-//!   flush.rs, snapshot.rs durability, views, export       ghosts.rs  what was asked for and is not here
-//!   row.rs, options.rs, error.rs, stats.rs, latency.rs
+//!   table.rs, builder.rs  what is used                    device.rs  rows on a device, or on the processor in its stead
+//!   find.rs, rest.rs      lookups; what is still open     host/      rows in memory: shelf (unsafe lives here), hand
+//!   write.rs, ingest.rs   insert, update, erase; import   store.rs   rows on disk
+//!   moves.rs, lift.rs     promotion, demotion             stripes.rs who writes a key, and whether it changed
+//!   worker.rs             ... in the background           gate.rs, ghosts.rs  what is let up; what was asked for
+//!   flush.rs, snapshot.rs durability, views, export       row.rs, options.rs, error.rs, stats.rs, latency.rs
 //! ```
 //!
 //! [`Table`] is where to begin.
@@ -19,15 +24,20 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod builder;
+mod device;
 mod error;
 mod find;
 mod flush;
+mod gate;
 mod ghosts;
 mod host;
+mod ingest;
 mod inner;
 mod latency;
+mod lift;
 mod moves;
 mod options;
+mod rest;
 mod row;
 mod snapshot;
 mod stats;
@@ -38,12 +48,13 @@ mod worker;
 mod write;
 
 pub use builder::Builder;
+pub use device::Pointers;
 pub use error::{Error, Failures, Result};
 pub use latency::Latency;
 pub use options::{
-    Admission, HostCapacity, Moves, Overflow, Promotion, Score, Sink, Update, Writes,
+    Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Score, Sink, Update, Writes,
 };
 pub use row::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
-pub use stats::{Counts, Stats};
+pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;

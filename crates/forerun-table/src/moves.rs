@@ -1,7 +1,9 @@
-//! Rows that go up and down.
+//! Rows that come into the host tier and leave it.
 //!
 //! ```text
-//!   up     found in the store ──admission──> Rising ──> room ──> lock ──> unchanged, and not there? link
+//!   up     found in the store ──admission──┐
+//!          asked for by name ──────────────┼──> Rising ──> room ──> lock ──> unchanged, and not there? link
+//!   down   left the device ────────────────┘
 //!   down   hand ──> victims ──> lock ──> still there? ──> the store has them, or is given them ──> unlink
 //! ```
 //!
@@ -11,6 +13,7 @@
 use crate::host::{Room, Terms, Victim};
 use crate::inner::Inner;
 use crate::options::{Admission, Overflow, Score};
+use crate::store::Store;
 use crate::stripes::Version;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
@@ -21,13 +24,23 @@ const EVICT_BATCH: usize = 256;
 /// How long a write waits for slots that are still read.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Rows of the store on their way up.
-#[derive(Debug, Default)]
+/// Why rows are to come into a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A lookup found them below.
+    Found,
+    /// They were asked for by name: no score keeps them out.
+    Asked,
+    /// They made room on the device.
+    Device,
+}
+
+/// Rows on their way into the host tier. The store has all of them.
+#[derive(Debug)]
 pub(crate) struct Rising {
     notes: Vec<Note>,
     rows: Vec<u8>,
-    /// They were asked for by name: no score keeps them out.
-    is_asked: bool,
+    origin: Origin,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +52,14 @@ struct Note {
 }
 
 impl Rising {
+    pub(crate) fn of(origin: Origin) -> Rising {
+        Rising {
+            notes: Vec::new(),
+            rows: Vec::new(),
+            origin,
+        }
+    }
+
     pub(crate) fn push(&mut self, key: u64, version: Version, row: &[u8], score: u64, before: u16) {
         self.notes.push(Note {
             key,
@@ -59,12 +80,12 @@ impl Rising {
 }
 
 impl Inner {
-    /// Brings rows up, as far as they are wanted and did not change.
+    /// Takes rows in, as far as they are wanted and did not change.
     pub(crate) fn rise(&self, rising: Rising) {
         let (asked, row_bytes) = (rising.len(), self.row.bytes());
         let by_score =
             self.policies.admission == Admission::ByScore && self.policies.score != Score::Lru;
-        let rows = if by_score && !rising.is_asked {
+        let rows = if by_score && rising.origin != Origin::Asked {
             self.outrank(&rising)
         } else {
             (0..rising.len()).collect()
@@ -81,8 +102,10 @@ impl Inner {
             }
             self.trim();
         }
-        self.counters.promoted_rows.add(risen);
-        self.counters.unpromoted_rows.add(asked - risen);
+        if rising.origin != Origin::Device {
+            self.counters.promoted_rows.add(risen);
+            self.counters.unpromoted_rows.add(asked - risen);
+        }
     }
 
     fn rise_into<'r>(
@@ -193,6 +216,9 @@ impl Inner {
         let _held = self.stripes.lock(victims.iter().map(|victim| victim.key));
         let mut leaving: Vec<Victim> = victims.to_vec();
         leaving.retain(|victim| self.host.slot(victim.key) == Some(victim.slot));
+        if self.store.is_none() && matches!(self.policies.overflow, Overflow::Refuse) {
+            return Ok(0);
+        }
         if self.store.is_some() {
             let dirty = leaving.iter().filter(|v| self.host.is_dirty(v.slot));
             let dirty: Vec<Victim> = dirty.copied().collect();
@@ -204,18 +230,17 @@ impl Inner {
                 self.move_failed(&error);
             }
         } else {
-            match &self.policies.overflow {
-                Overflow::Drop => {}
-                Overflow::Refuse => return Ok(0),
-                Overflow::Hand(sink) => {
-                    let keys: Vec<u64> = leaving.iter().map(|victim| victim.key).collect();
-                    let mut rows = Vec::with_capacity(keys.len() * self.row.bytes());
-                    for &key in &keys {
-                        self.host.read(key, |_, row| rows.extend_from_slice(row));
-                    }
-                    sink(&keys, &rows);
+            self.spare_copied(&mut leaving);
+            let keys: Vec<u64> = leaving.iter().map(|victim| victim.key).collect();
+            if let Overflow::Hand(sink) = &self.policies.overflow {
+                let mut rows = Vec::with_capacity(keys.len() * self.row.bytes());
+                for &key in &keys {
+                    self.host.read(key, |_, row| rows.extend_from_slice(row));
                 }
+                sink(&keys, &rows);
             }
+            // What leaves the last tier leaves the device too.
+            self.recall(&keys);
         }
         let mut room = self.host.way_out()?;
         for victim in &leaving {
@@ -254,38 +279,47 @@ impl Inner {
         tracing::warn!(%error, "rows could not be moved between the tiers");
     }
 
-    /// Reads rows from the store that are not above, and brings them up.
+    /// Brings rows up as far as there are tiers: those that are not in the host tier from the store, and all of them to the
+    /// device.
     pub(crate) fn prefetch_now(&self, keys: &[u64]) {
-        let Some(store) = &self.store else {
-            return;
-        };
-        let mut scratch = crate::find::Scratch::take();
         for keys in keys.chunks(EVICT_BATCH) {
-            let mut found = [false; EVICT_BATCH];
-            self.host
-                .contains(keys, &mut scratch.slots, &mut found[..keys.len()]);
-            let open = keys.iter().zip(found).filter(|(_, found)| !found);
-            let open: Vec<u64> = open.map(|(&key, _)| key).collect();
-            let versions = open.iter().map(|&key| self.stripes.version(key));
-            let versions: Vec<Version> = versions.collect();
-            let asked: Vec<_> = open.iter().map(|key| key.to_be_bytes()).collect();
-            if let Err(error) = store.find(&asked, &mut scratch.values) {
-                self.move_failed(&error);
-                continue;
+            if let Some(store) = &self.store {
+                self.rise_asked(store, keys);
             }
-            let mut rising = Rising {
-                is_asked: true,
-                ..Rising::default()
-            };
-            for (nth, (&key, version)) in open.iter().zip(versions).enumerate() {
-                match store.format().row(&scratch.values, nth, key) {
-                    Ok(Some((row, score))) => rising.push(key, version, row, score, 1),
-                    Ok(None) => {}
-                    Err(error) => self.move_failed(&error),
-                }
+            self.lift(keys, Origin::Asked);
+        }
+    }
+
+    /// Reads rows from the store that are not above, and takes them into the host tier.
+    fn rise_asked(&self, store: &Store, keys: &[u64]) {
+        let mut scratch = crate::find::Scratch::take();
+        let mut found = vec![false; keys.len()];
+        self.host.contains(keys, &mut scratch.slots, &mut found);
+        if let Some(device) = self.device()
+            && let Some(there) = device.contains(keys)
+        {
+            found
+                .iter_mut()
+                .zip(there)
+                .for_each(|(found, there)| *found |= there);
+        }
+        let open = keys.iter().zip(found).filter(|(_, found)| !found);
+        let open: Vec<u64> = open.map(|(&key, _)| key).collect();
+        let versions = open.iter().map(|&key| self.stripes.version(key));
+        let versions: Vec<Version> = versions.collect();
+        let asked: Vec<_> = open.iter().map(|key| key.to_be_bytes()).collect();
+        if let Err(error) = store.find(&asked, &mut scratch.values) {
+            return self.move_failed(&error);
+        }
+        let mut rising = Rising::of(Origin::Asked);
+        for (nth, (&key, version)) in open.iter().zip(versions).enumerate() {
+            match store.format().row(&scratch.values, nth, key) {
+                Ok(Some((row, score))) => rising.push(key, version, row, score, 1),
+                Ok(None) => {}
+                Err(error) => self.move_failed(&error),
             }
-            self.rise(rising);
         }
         scratch.keep();
+        self.rise(rising);
     }
 }

@@ -13,12 +13,25 @@ pub enum HostCapacity {
     Bytes(usize),
 }
 
-/// Which rows leave the host tier first.
+/// What the device tier lies on, if there is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The first GPU; where there is none, the processor, which does the same in ordinary memory.
+    #[default]
+    Any,
+    /// The GPU of that number, counted from 0 in the driver's order, or nothing.
+    Gpu(usize),
+    /// The processor.
+    Processor,
+}
+
+/// Which rows leave a tier first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Score {
-    /// Those whose last use is longest ago, told apart by 16ths of a turnover of the tier.
+    /// Those whose last use is longest ago, in the host tier told apart by 16ths of a turnover.
     Lru,
-    /// Those used least often of late: counts are halved as rows are passed over.
+    /// Those used least often of late: counts are halved as rows are passed over, and on the device rank below all
+    /// counts of a later turnover.
     #[default]
     Lfu,
     /// Those of the lowest score, which the caller gives with each row and the store keeps. Rows that are inserted without
@@ -26,16 +39,17 @@ pub enum Score {
     Custom,
 }
 
-/// Which rows of the store come up into the host tier when they are looked up.
+/// Which rows come up when they are looked up: from the store into the host tier, and from there into the device's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// All.
     Always,
-    /// Those that were looked up before, as far as is remembered: as many keys as the host tier has rows, or more.
+    /// Those that were looked up before, as far as is remembered: as many keys as the tier has rows, or more.
     #[default]
     SecondTouch,
     /// Those whose score is above that of the rows that would have to leave. With [`Score::Lru`] every row in use is newer
-    /// than one at rest, so that is [`Admission::Always`].
+    /// than one at rest, so that is [`Admission::Always`]. (A device's table lets no row in whose score is below all of
+    /// those that its buckets have, whatever the admission.)
     ByScore,
 }
 

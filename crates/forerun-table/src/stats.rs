@@ -26,6 +26,8 @@ counters! {
     find_batches,
     /// Keys looked up.
     find_keys,
+    /// Rows found in the device tier.
+    device_hits,
     /// Rows found in the host tier.
     host_hits,
     /// Rows found in the store.
@@ -44,6 +46,13 @@ counters! {
     unpromoted_rows,
     /// Rows that left the host tier for want of room.
     demoted_rows,
+    /// Rows of the host tier that were copied to the device.
+    device_promoted_rows,
+    /// Rows that were to come up to the device and did not: their scores were too low for it, they had left the host tier
+    /// meanwhile, or too many waited.
+    device_unpromoted_rows,
+    /// Rows that left the device for want of room, and went to the host tier unless it had them.
+    device_demoted_rows,
     /// Of these and of flushed ones, rows that the store did not have yet and that were written to it.
     written_back_rows,
     /// Moves in the background that failed: rows stayed where they were.
@@ -71,9 +80,26 @@ impl Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     pub(crate) find: Latencies,
+    pub(crate) device: Latencies,
     pub(crate) host: Latencies,
     pub(crate) store: Latencies,
     pub(crate) write: Latencies,
+}
+
+/// What a device tier is and holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceStats {
+    /// What it lies on: `GPU 0, NVIDIA H100`, or `the processor`.
+    pub name: String,
+    /// Whether that is a GPU.
+    pub is_gpu: bool,
+    /// Rows in it: copies of rows that lie below as well.
+    pub rows: u64,
+    /// Rows that it has slots for: whole buckets, so at least as many as were asked for. A GPU's table leaves some free.
+    pub capacity_rows: u64,
+    /// Why it is left out, if it has failed. The tiers below go on without it.
+    pub failure: Option<String>,
 }
 
 /// What a table holds, and did since it was opened.
@@ -92,8 +118,12 @@ pub struct Stats {
     pub host_dirty_rows: u64,
     /// Bytes of memory for rows, their index and notes. Of a tier that is not full, the rows' part is not all in use.
     pub host_bytes: u64,
+    /// The device tier, if the table was built with one.
+    pub device: Option<DeviceStats>,
     /// A batch of lookups, from call to answer.
     pub find: Latency,
+    /// Its part in the device tier.
+    pub find_device: Latency,
     /// Its part in the host tier.
     pub find_host: Latency,
     /// Its part in the store, where it came to that.
@@ -105,18 +135,31 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The share of the keys that the device tier answered, of those looked up.
+    pub fn device_hit_rate(&self) -> f64 {
+        self.share(self.counts.device_hits)
+    }
+
     /// The share of the keys that the host tier answered, of those looked up.
     pub fn host_hit_rate(&self) -> f64 {
-        self.counts.host_hits as f64 / self.counts.find_keys.max(1) as f64
+        self.share(self.counts.host_hits)
+    }
+
+    fn share(&self, hits: u64) -> f64 {
+        hits as f64 / self.counts.find_keys.max(1) as f64
     }
 
     /// Bytes of rows that were given to callers.
     pub fn found_bytes(&self) -> u64 {
-        (self.counts.host_hits + self.counts.store_hits) * self.row_bytes
+        let counts = &self.counts;
+        (counts.device_hits + counts.host_hits + counts.store_hits) * self.row_bytes
     }
 
-    /// Bytes of rows that moved between the tiers: up, and down to the store.
+    /// Bytes of rows that moved between the tiers: up, and down to where they were not yet.
     pub fn moved_bytes(&self) -> u64 {
-        (self.counts.promoted_rows + self.counts.written_back_rows) * self.row_bytes
+        let counts = &self.counts;
+        let between_host_and_store = counts.promoted_rows + counts.written_back_rows;
+        let between_device_and_host = counts.device_promoted_rows + counts.device_demoted_rows;
+        (between_host_and_store + between_device_and_host) * self.row_bytes
     }
 }

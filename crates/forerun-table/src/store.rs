@@ -100,15 +100,8 @@ impl Store {
 
     /// Adds a row to a list.
     pub(crate) fn add(&self, rows: &mut Rows, key: u64, row: &[u8], score: u64) -> Result<()> {
-        let key = key.to_be_bytes();
-        if self.format.has_scores {
-            rows.value.clear();
-            rows.value.extend_from_slice(row);
-            rows.value.extend_from_slice(&score.to_le_bytes());
-            rows.batch.put(&key, &rows.value)?;
-        } else {
-            rows.batch.put(&key, row)?;
-        }
+        let value = self.format.join(row, score, &mut rows.value);
+        rows.batch.put(&key.to_be_bytes(), value)?;
         Ok(())
     }
 
@@ -118,6 +111,15 @@ impl Store {
             self.db.write(&rows.batch, Durability::Buffered)?;
         }
         Ok(())
+    }
+
+    /// Begins to take rows in, ascending by key.
+    pub(crate) fn ingest(&self) -> Ingestion {
+        Ingestion {
+            ingestion: self.db.ingest(),
+            format: self.format,
+            value: Vec::new(),
+        }
     }
 
     /// Removes keys: all or none.
@@ -131,10 +133,43 @@ impl Store {
     }
 }
 
+/// Rows on their way in, all at once.
+pub(crate) struct Ingestion {
+    ingestion: forerun_db::Ingestion,
+    format: Format,
+    /// Row and score together.
+    value: Vec<u8>,
+}
+
+impl Ingestion {
+    /// Adds a row, whose key must be above the last one.
+    pub(crate) fn add(&mut self, key: u64, row: &[u8], score: u64) -> Result<()> {
+        let value = self.format.join(row, score, &mut self.value);
+        Ok(self.ingestion.add(&key.to_be_bytes(), value)?)
+    }
+
+    /// Makes all of them visible and durable, or none.
+    pub(crate) fn commit(self) -> Result<()> {
+        self.ingestion.commit()?;
+        Ok(())
+    }
+}
+
 impl Format {
     /// Whether scores stand behind the rows.
     pub(crate) fn has_scores(self) -> bool {
         self.has_scores
+    }
+
+    /// The value of a row and its score, in `value` where it takes both.
+    fn join<'v>(self, row: &'v [u8], score: u64, value: &'v mut Vec<u8>) -> &'v [u8] {
+        if !self.has_scores {
+            return row;
+        }
+        value.clear();
+        value.extend_from_slice(row);
+        value.extend_from_slice(&score.to_le_bytes());
+        value
     }
 
     /// The row at a position of an answer, and its score.

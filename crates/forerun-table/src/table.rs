@@ -1,6 +1,7 @@
 //! The table, as it is used.
 
 use crate::builder::Builder;
+use crate::device::{Device, Pointers};
 use crate::inner::Inner;
 use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Rows of one size under `u64` keys: those in use in memory, the rest on disk, every call a batch.
+/// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on disk, every call a batch.
 ///
 /// A handle: clones share one open table, which is closed with the last of them or by [`close`](Table::close). All methods
 /// may be called from many threads at once. All keys are legal.
@@ -23,12 +24,13 @@ use std::thread::JoinHandle;
 /// # Consistency
 /// - When a call that writes has returned, every lookup that begins later sees it, in whichever tier the row is. A lookup
 ///   that runs beside it sees the row as before or as after, whole, each key for itself.
-/// - Writers of one key take turns. Lookups wait for nobody.
-/// - A row is in the store before it leaves the host tier.
+/// - Writers of one key take turns. Lookups wait for nobody; with a device tier they wait for a batch that is being written
+///   there.
+/// - A row is in the store before it leaves the host tier. The device tier has copies of rows below, nothing else.
 /// - Written through ([`Writes::Through`](crate::Writes)), a row that was written survives the end of the process;
 ///   written back, one that [`flush`](Table::flush) covered does. After `flush` both survive the loss of power.
 /// - A tier that fails fails the keys concerned: the call gives [`Error::Keys`], which lists them, and all other keys are
-///   served.
+///   served. A device that fails fails none: the tiers below have all that it had, and go on without it.
 ///
 /// # Examples
 /// ```
@@ -159,19 +161,40 @@ impl Table {
         self.inner().erase(keys)
     }
 
-    /// Brings rows of the store up ahead of their use, whatever admission says, and does not wait for it, unless
-    /// [`Moves::Caller`] was asked for. More keys than a bound that wait are passed over.
+    /// Brings rows up ahead of their use, to the device if there is a tier there, else from the store to the host tier,
+    /// whatever admission says. It does not wait for that, unless [`Moves::Caller`] was asked for. More keys than a bound
+    /// that wait are passed over.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn prefetch(&self, keys: &[u64]) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        match inner.policies.moves {
-            Moves::Background => inner.queue_prefetch(keys),
-            Moves::Caller => inner.prefetch_now(keys),
-        }
+        inner.set_prefetch(keys);
         Ok(())
+    }
+
+    /// Where the rows of keys lie in the device's memory, by position: 0 for those that are not there, which may be
+    /// [prefetched](Table::prefetch). The addresses are the device's (the process's, where the tier lies on the processor).
+    /// They hold as long as what is returned lives, which keeps writers of the device tier waiting.
+    ///
+    /// ```
+    /// use forerun_table::{Dtype, Moves, Table};
+    ///
+    /// let table = Table::builder(Dtype::U8, 4).device_capacity(100).moves(Moves::Caller).open()?;
+    /// table.insert(&[7, 8], b"sevnegit")?;
+    /// table.prefetch(&[7])?;
+    /// let rows = table.find_ptr(&[7, 8])?;
+    /// assert!(rows[0] != 0 && rows[1] == 0);
+    /// # Ok::<(), forerun_table::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoDeviceTier`], [`Error::Device`], [`Error::Closed`].
+    pub fn find_ptr(&self, keys: &[u64]) -> Result<Pointers<'_>> {
+        let inner = self.inner();
+        inner.check_open()?;
+        inner.device_for("find_ptr")?.find_ptr(keys)
     }
 
     /// Waits until no row is on its way in the background.
@@ -183,6 +206,9 @@ impl Table {
 
     /// Puts rows under keys as [`insert`](Table::insert) does, and leaves them in the store: to load a table without
     /// driving out what is in use. Without a store it inserts.
+    ///
+    /// The more in a call, the better. Some 32 MiB or more with keys that ascend go straight to files of the store, are
+    /// durable then, and come in together or not at all; other writers wait while the last of it is made visible.
     ///
     /// # Errors
     /// As [`insert`](Table::insert).
@@ -242,6 +268,11 @@ impl Table {
         self.inner().row
     }
 
+    /// Rows in the device tier: copies of rows that lie below as well.
+    pub fn device_len(&self) -> usize {
+        self.inner().device().map_or(0, Device::len)
+    }
+
     /// Rows in the host tier.
     pub fn host_len(&self) -> usize {
         self.inner().host.linked()
@@ -273,7 +304,7 @@ impl Table {
         self.open.close()
     }
 
-    fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.open.inner
     }
 }
@@ -315,6 +346,7 @@ impl fmt::Debug for Table {
         f.debug_struct("Table")
             .field("row", &self.inner().row)
             .field("policies", &self.inner().policies)
+            .field("device_rows", &self.device_len())
             .field("host_rows", &self.inner().host.linked())
             .finish_non_exhaustive()
     }

@@ -1,15 +1,18 @@
 //! The thread that moves rows in the background, and what waits for it.
 //!
 //! ```text
-//!   lookups ──> rows to bring up ─┐
-//!   prefetch ──> keys ────────────┼──> jobs, bounded ──> one thread
-//!   writes ──> "trim" ────────────┘
+//!   lookups ──> rows to bring up from the store ─┐
+//!           ──> keys to bring up to the device ──┤
+//!           ──> keys whose use the device learns ┼──> jobs, bounded ──> one thread
+//!   prefetch ──> keys ───────────────────────────┤
+//!   writes ──> "trim" ───────────────────────────┘
 //! ```
 //!
-//! What does not fit is not moved: a row that is in demand is found in the store once more, and asked for again.
+//! What does not fit is not moved: a row that is in demand is found below once more, and asked for again.
 
 use crate::inner::Inner;
-use crate::moves::Rising;
+use crate::moves::{Origin, Rising};
+use crate::options::Moves;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,13 +20,36 @@ use std::thread::JoinHandle;
 /// Bytes of rows that wait, at most.
 const WAITING_BYTES: usize = 16 << 20;
 
-/// Keys of prefetches that wait, at most.
+/// Keys of other jobs that wait, at most.
 const WAITING_KEYS: usize = 1 << 20;
+
+/// What a lookup leaves to be moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moving {
+    /// Rows of the store that come up.
+    pub(crate) rising: Option<Rising>,
+    /// Keys of the host tier's rows that go to the device.
+    pub(crate) climbing: Vec<u64>,
+    /// Keys of rows that the device found.
+    pub(crate) touched: Vec<u64>,
+}
 
 #[derive(Debug)]
 enum Job {
     Rise(Rising),
+    Lift(Vec<u64>),
+    Touch(Vec<u64>),
     Prefetch(Vec<u64>),
+}
+
+impl Job {
+    /// Rows and keys that wait with it.
+    fn weight(&self) -> (usize, usize) {
+        match self {
+            Job::Rise(rising) => (rising.len(), 0),
+            Job::Lift(keys) | Job::Touch(keys) | Job::Prefetch(keys) => (0, keys.len()),
+        }
+    }
 }
 
 /// What is to be moved.
@@ -56,14 +82,20 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, job: Job, has_room: impl FnOnce(&mut State) -> bool) -> bool {
+    /// Gives the job back if there is no room for it. One of a kind may always wait, however large.
+    fn push(&self, job: Job, rows_max: usize) -> Result<(), Job> {
         let mut state = self.lock();
-        let pushed = !state.stops && has_room(&mut state);
-        if pushed {
-            state.jobs.push_back(job);
-            self.wake.notify_one();
+        let (rows, keys) = job.weight();
+        let fits = (rows == 0 || state.rows == 0 || state.rows + rows <= rows_max)
+            && (keys == 0 || state.keys == 0 || state.keys + keys <= WAITING_KEYS);
+        if state.stops || !fits {
+            return Err(job);
         }
-        pushed
+        state.rows += rows;
+        state.keys += keys;
+        state.jobs.push_back(job);
+        self.wake.notify_one();
+        Ok(())
     }
 
     fn trim(&self) {
@@ -109,10 +141,9 @@ impl Queue {
                 return Some(None);
             }
             if let Some(job) = state.jobs.pop_front() {
-                match &job {
-                    Job::Rise(rising) => state.rows -= rising.len(),
-                    Job::Prefetch(keys) => state.keys -= keys.len(),
-                }
+                let (rows, keys) = job.weight();
+                state.rows -= rows;
+                state.keys -= keys;
                 state.is_busy = true;
                 return Some(Some(job));
             }
@@ -126,29 +157,44 @@ impl Queue {
 }
 
 impl Inner {
-    /// Lets rows come up in the background, unless too many wait.
-    pub(crate) fn queue_rising(&self, rising: Rising) {
-        let (rows, limit) = (rising.len(), WAITING_BYTES / self.row.bytes());
-        let pushed = self.queue.push(Job::Rise(rising), |state| {
-            // One batch may always wait, however large its rows.
-            let fits = state.rows == 0 || state.rows + rows <= limit;
-            state.rows += if fits { rows } else { 0 };
-            fits
-        });
-        if !pushed {
-            self.counters.unpromoted_rows.add(rows);
+    /// Lets go up what a lookup has found, in the background or at once.
+    pub(crate) fn set_moving(&self, moving: Moving) {
+        let rising = moving.rising.filter(|rising| !rising.is_empty());
+        let rising = rising.map(Job::Rise);
+        let climbing = (!moving.climbing.is_empty()).then_some(Job::Lift(moving.climbing));
+        let touched = (!moving.touched.is_empty()).then_some(Job::Touch(moving.touched));
+        for job in [rising, climbing, touched].into_iter().flatten() {
+            self.set(job);
         }
     }
 
-    /// Lets keys be prefetched in the background, unless too many wait.
-    pub(crate) fn queue_prefetch(&self, keys: &[u64]) {
-        let pushed = self.queue.push(Job::Prefetch(keys.to_vec()), |state| {
-            let fits = state.keys == 0 || state.keys + keys.len() <= WAITING_KEYS;
-            state.keys += if fits { keys.len() } else { 0 };
-            fits
-        });
-        if !pushed {
-            self.counters.unpromoted_rows.add(keys.len());
+    /// Lets keys be prefetched, in the background or at once.
+    pub(crate) fn set_prefetch(&self, keys: &[u64]) {
+        self.set(Job::Prefetch(keys.to_vec()));
+    }
+
+    fn set(&self, job: Job) {
+        if self.policies.moves == Moves::Caller {
+            return self.run(job);
+        }
+        match self.queue.push(job, WAITING_BYTES / self.row.bytes()) {
+            Ok(()) | Err(Job::Touch(_)) => {}
+            Err(Job::Rise(rising)) => self.counters.unpromoted_rows.add(rising.len()),
+            Err(Job::Prefetch(keys)) => self.counters.unpromoted_rows.add(keys.len()),
+            Err(Job::Lift(keys)) => self.counters.device_unpromoted_rows.add(keys.len()),
+        }
+    }
+
+    fn run(&self, job: Job) {
+        match job {
+            Job::Rise(rising) => self.rise(rising),
+            Job::Lift(keys) => self.lift(&keys, Origin::Found),
+            Job::Touch(keys) => {
+                if let Some(device) = self.device() {
+                    device.touch(&keys);
+                }
+            }
+            Job::Prefetch(keys) => self.prefetch_now(&keys),
         }
     }
 
@@ -168,8 +214,7 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<JoinHandle<()>> {
         while let Some(job) = inner.queue.next() {
             match job {
                 None => inner.trim(),
-                Some(Job::Rise(rising)) => inner.rise(rising),
-                Some(Job::Prefetch(keys)) => inner.prefetch_now(&keys),
+                Some(job) => inner.run(job),
             }
         }
     })

@@ -1,8 +1,8 @@
 //! Writes: insert, update, erase, import.
 //!
 //! ```text
-//!   insert   room ──> lock ──> store (write-through) ──> index ──> raise versions
-//!   erase             lock ──> store ──> index ──> raise
+//!   insert   room ──> lock ──> recall from the device ──> store (write-through) ──> index ──> raise versions
+//!   erase             lock ──> recall ──> store ──> index ──> raise
 //! ```
 //!
 //! The order of store and index is what a lookup relies on that finds nothing above and then asks the store: at every
@@ -27,9 +27,24 @@ impl Inner {
         let Some(store) = &self.store else {
             return self.insert(keys, rows, scores);
         };
+        if self.is_fit_to_ingest(keys) {
+            self.check_batch(keys, rows, scores)?;
+            if let Some(ingested) = self.ingest(store, keys, rows, scores) {
+                return ingested;
+            }
+        }
         self.write_rows(keys, rows, scores, |part, room, failures| {
             self.import_part(store, part, room, failures);
         })
+    }
+
+    fn check_batch(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
+        self.check_open()?;
+        self.check_rows(keys, rows)?;
+        match scores {
+            Some(scores) => self.check_scores(keys, scores),
+            None => Ok(()),
+        }
     }
 
     /// Checks a batch and gives it to `write` in parts, each with room for its rows and under the locks of its keys.
@@ -40,11 +55,7 @@ impl Inner {
         scores: Option<&[u64]>,
         write: impl Fn(Part<'_>, &mut Room, &mut Failures),
     ) -> Result<()> {
-        self.check_open()?;
-        self.check_rows(keys, rows)?;
-        if let Some(scores) = scores {
-            self.check_scores(keys, scores)?;
-        }
+        self.check_batch(keys, rows, scores)?;
         let start = Instant::now();
         let (chunk, mut failures) = (self.host.chunk(), Failures::default());
         for from in (0..keys.len()).step_by(chunk) {
@@ -58,8 +69,10 @@ impl Inner {
             match self.room(part.keys.len()) {
                 Ok(mut room) => {
                     let held = self.stripes.lock(part.keys.iter().copied());
+                    let recalled = self.recall(part.keys);
                     write(part, &mut room, &mut failures);
-                    drop(held);
+                    drop((held, room));
+                    self.restore(recalled);
                 }
                 Err(error) => part.fail(&error, &mut failures),
             }
@@ -85,6 +98,7 @@ impl Inner {
                 failures.push(part.from + at, key, error);
             }
         }
+        self.changed(part.keys);
     }
 
     /// For the holder of the part's locks. What is above is replaced, what is not stays below.
@@ -95,8 +109,8 @@ impl Inner {
         for &key in part.keys {
             // The store has it: what is above is not only old but in the way.
             self.host.unlink(key, room);
-            self.stripes.raise(key);
         }
+        self.changed(part.keys);
     }
 
     fn put(&self, store: &Store, part: Part<'_>) -> Result<()> {
@@ -107,7 +121,8 @@ impl Inner {
         store.write(&rows)
     }
 
-    /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if it is to.
+    /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if it is to;
+    /// [`changed`](Inner::changed) is to follow.
     fn put_above(&self, key: u64, row: &[u8], score: u64, room: &mut Room) -> Result<()> {
         if matches!(self.policies.overflow, Overflow::Refuse) && self.store.is_none() {
             let capacity = self.host.capacity();
@@ -125,7 +140,6 @@ impl Inner {
             // The store has the row; the one above is an older one.
             self.host.unlink(key, room);
         }
-        self.stripes.raise(key);
         if self.through().is_some() {
             Ok(())
         } else {
@@ -185,6 +199,7 @@ impl Inner {
         let mut failures = Failures::default();
         for (nth, part) in keys.chunks(self.host.chunk()).enumerate() {
             let held = self.stripes.lock(part.iter().copied());
+            self.recall(part);
             // Below first: a lookup that finds the key no more above must not find an older row below.
             let removed = self
                 .store
@@ -195,8 +210,8 @@ impl Inner {
                 self.host.warm(part);
                 for &key in part {
                     self.host.unlink(key, &mut room);
-                    self.stripes.raise(key);
                 }
+                self.changed(part);
                 Ok(())
             });
             drop(held);
@@ -287,6 +302,7 @@ impl Updating<'_> {
                 }
             }
         }
+        let recalled = inner.recall(&keys);
         let written = self.write_below(&keys, &old, &scores, &present);
         let rows = old.chunks_exact(row_bytes);
         for (nth, (group, row)) in self.groups.iter().zip(rows).enumerate() {
@@ -301,7 +317,9 @@ impl Updating<'_> {
                 Err(error) => self.fail(group, &error, found, failures),
             }
         }
-        drop(held);
+        inner.changed(&keys);
+        drop((held, room));
+        inner.restore(recalled);
     }
 
     /// The present rows and their scores.
@@ -316,7 +334,8 @@ impl Updating<'_> {
     ) {
         let inner = self.inner;
         let mut scratch = Scratch::take();
-        inner.host.find(keys, old, present, &mut scratch.slots);
+        let slots = &mut scratch.slots;
+        inner.host.find(keys, old, |at| at, present, slots);
         for (nth, &key) in keys.iter().enumerate().filter(|&(nth, _)| present[nth]) {
             // Under the lock the slot stays the key's.
             scores[nth] = inner
@@ -327,6 +346,7 @@ impl Updating<'_> {
         for &at in self.groups.iter().copied().flatten() {
             found[at] = false;
         }
+        self.read_copies(keys, old, scores, present);
         if let Some(store) = &inner.store {
             let open: Vec<usize> = (0..keys.len()).filter(|&nth| !present[nth]).collect();
             let asked: Vec<_> = open.iter().map(|&nth| keys[nth].to_be_bytes()).collect();
@@ -346,6 +366,28 @@ impl Updating<'_> {
             }
         }
         scratch.keep();
+    }
+
+    /// Those that the host tier does not have and the device does: as good as the store's, and nearer.
+    fn read_copies(&self, keys: &[u64], old: &mut [u8], scores: &mut [u64], present: &mut [bool]) {
+        let Some(device) = self.inner.device() else {
+            return;
+        };
+        let open: Vec<usize> = (0..keys.len()).filter(|&nth| !present[nth]).collect();
+        let asked: Vec<u64> = open.iter().map(|&nth| keys[nth]).collect();
+        let row_bytes = self.inner.row.bytes();
+        let mut rows = vec![0; asked.len() * row_bytes];
+        let mut given = vec![0; asked.len()];
+        let Some(there) = device.find_scored(&asked, &mut rows, &mut given) else {
+            return;
+        };
+        let copies = rows.chunks_exact(row_bytes).zip(given).zip(there);
+        for (&nth, ((row, score), there)) in open.iter().zip(copies) {
+            if there {
+                old[nth * row_bytes..][..row_bytes].copy_from_slice(row);
+                (scores[nth], present[nth]) = (score, true);
+            }
+        }
     }
 
     /// Writes the new rows to the store, if they are to be there first.

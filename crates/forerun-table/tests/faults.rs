@@ -13,7 +13,8 @@ use std::sync::Arc;
 const WORDS: usize = 4;
 const KEYS: u64 = 40;
 
-fn open(io: &FaultIo, writes: Writes, rows: usize) -> Result<Table, Error> {
+/// A table over a disk that can be made to fail; a device of 1 row is one bucket of 16.
+fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result<Table, Error> {
     let options = Options {
         memtable_bytes: 64 << 10,
         cache_bytes: 64 << 10,
@@ -23,6 +24,7 @@ fn open(io: &FaultIo, writes: Writes, rows: usize) -> Result<Table, Error> {
     };
     let db = Db::open_with_io(Arc::new(io.clone()), "store", options)?;
     Table::builder(Dtype::I64, WORDS as u32)
+        .device_capacity(device_rows)
         .host_capacity(rows)
         .db(db)
         .admission(Admission::Always)
@@ -54,6 +56,7 @@ proptest! {
     #[test]
     fn a_loss_of_power_loses_nothing_that_flush_covered(
         back: bool,
+        device_rows in 0usize..3,
         rows in 1usize..60,
         flushed in 1u32..6,
         after in 0u32..4,
@@ -61,7 +64,7 @@ proptest! {
     ) {
         let writes = if back { Writes::Back } else { Writes::Through };
         let io = FaultIo::new();
-        let table = open(&io, writes, rows).unwrap();
+        let table = open(&io, writes, device_rows, rows).unwrap();
         for version in 1..=flushed {
             insert(&table, 0..KEYS, version).unwrap();
         }
@@ -72,7 +75,7 @@ proptest! {
         }
         let io = io.crash(seed);
         drop(table);
-        let table = open(&io, writes, rows).unwrap();
+        let table = open(&io, writes, device_rows, rows).unwrap();
         for (key, version) in versions(&table).into_iter().enumerate() {
             if key == 3 {
                 prop_assert_eq!(version, None);
@@ -86,13 +89,13 @@ proptest! {
     #[test]
     fn what_was_written_through_survives_the_end_of_the_process(rows in 1usize..60, versions_written in 1u32..6) {
         let io = FaultIo::new();
-        let table = open(&io, Writes::Through, rows).unwrap();
+        let table = open(&io, Writes::Through, 1, rows).unwrap();
         for version in 1..=versions_written {
             insert(&table, 0..KEYS, version).unwrap();
         }
         let io = io.kill();
         drop(table);
-        let table = open(&io, Writes::Through, rows).unwrap();
+        let table = open(&io, Writes::Through, 1, rows).unwrap();
         prop_assert_eq!(versions(&table), vec![Some(versions_written); KEYS as usize]);
     }
 
@@ -100,13 +103,14 @@ proptest! {
     #[test]
     fn a_failing_disk_fails_the_keys_concerned_and_no_other(
         back: bool,
+        device_rows in 0usize..3,
         rows in 1usize..60,
         call in 0u64..120,
         kind in 0usize..3,
     ) {
         let writes = if back { Writes::Back } else { Writes::Through };
         let io = FaultIo::new();
-        let table = open(&io, writes, rows).unwrap();
+        let table = open(&io, writes, device_rows, rows).unwrap();
         let fault = [Fault::Fail(ENOSPC), Fault::Fail(EIO), Fault::TornWrite(EIO)][kind];
         io.fail_call(io.calls() + call, fault);
         // Versions that each key may have.
@@ -151,7 +155,7 @@ fn rows_above_are_found_while_the_disk_cannot_be_read() {
     // Enough for many pages.
     const KEYS: u64 = 4000;
     let io = FaultIo::new();
-    let table = open(&io, Writes::Through, 20).unwrap();
+    let table = open(&io, Writes::Through, 0, 20).unwrap();
     insert(&table, 0..KEYS, 1).unwrap();
     drop(table);
     let options = Options {
@@ -192,7 +196,7 @@ fn rows_above_are_found_while_the_disk_cannot_be_read() {
 #[test]
 fn a_full_disk_keeps_rows_above_until_there_is_room_again() {
     let io = FaultIo::new();
-    let table = open(&io, Writes::Back, 100).unwrap();
+    let table = open(&io, Writes::Back, 0, 100).unwrap();
     insert(&table, 0..KEYS, 1).unwrap();
     io.set_capacity_bytes(Some(0));
     assert!(matches!(table.flush(), Err(Error::Store(_))));
@@ -203,6 +207,6 @@ fn a_full_disk_keeps_rows_above_until_there_is_room_again() {
     assert_eq!(table.stats().host_dirty_rows, 0);
     let io = io.crash(0);
     drop(table);
-    let table = open(&io, Writes::Back, 100).unwrap();
+    let table = open(&io, Writes::Back, 0, 100).unwrap();
     assert_eq!(versions(&table), vec![Some(1); KEYS as usize]);
 }

@@ -6,7 +6,7 @@ use common::{check_all, find};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Options};
 use forerun_table::{
-    Admission, Dtype, Moves, Overflow, Promotion, Rows, Score, Table, Update, Writes,
+    Admission, Dtype, Error, Moves, Overflow, Promotion, Rows, Score, Table, Update, Writes,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,6 +23,7 @@ enum Op {
     Update(Update, Vec<(u64, u64)>),
     Erase(Vec<u64>),
     Prefetch(Vec<u64>),
+    FindPtr(Vec<u64>),
     Import(Vec<(u64, u64)>),
     Flush,
     Snapshot,
@@ -31,6 +32,8 @@ enum Op {
 
 #[derive(Clone, Debug)]
 struct Shape {
+    /// 0 is none; 1 is one bucket.
+    device_rows: usize,
     rows: usize,
     score: Score,
     admission: Admission,
@@ -41,6 +44,7 @@ struct Shape {
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (
+        prop_oneof![Just(0usize), Just(1), 1usize..100, Just(300)],
         prop_oneof![1usize..8, 8usize..80],
         prop_oneof![Just(Score::Lru), Just(Score::Lfu), Just(Score::Custom)],
         prop_oneof![
@@ -52,14 +56,17 @@ fn shapes() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(Writes::Through), Just(Writes::Back)],
         prop_oneof![Just(Moves::Caller), Just(Moves::Background)],
     )
-        .prop_map(|(rows, score, admission, promotion, writes, moves)| Shape {
-            rows,
-            score,
-            admission,
-            promotion,
-            writes,
-            moves,
-        })
+        .prop_map(
+            |(device_rows, rows, score, admission, promotion, writes, moves)| Shape {
+                device_rows,
+                rows,
+                score,
+                admission,
+                promotion,
+                writes,
+                moves,
+            },
+        )
 }
 
 /// Keys from both ends of the range.
@@ -82,6 +89,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (how, pairs()).prop_map(|(how, pairs)| Op::Update(how, pairs)),
         2 => vec(key(), 0..10).prop_map(Op::Erase),
         2 => vec(key(), 0..30).prop_map(Op::Prefetch),
+        1 => vec(key(), 0..30).prop_map(Op::FindPtr),
         1 => pairs().prop_map(Op::Import),
         1 => Just(Op::Flush),
         1 => Just(Op::Snapshot),
@@ -129,6 +137,7 @@ impl Beside {
         let shape = &self.shape;
         let db = Db::open_with_io(self.io.clone(), "store", options).unwrap();
         let table = Table::builder(Dtype::I64, WORDS)
+            .device_capacity(shape.device_rows)
             .host_capacity(shape.rows)
             .db(db)
             .score(shape.score)
@@ -174,6 +183,18 @@ impl Beside {
                 self.model.retain(|key, _| !keys.contains(key));
             }
             Op::Prefetch(keys) => self.table().prefetch(&keys).unwrap(),
+            Op::FindPtr(keys) => match self.table().find_ptr(&keys) {
+                Ok(rows) => {
+                    assert_eq!(rows.len(), keys.len());
+                    for (key, _) in keys.iter().zip(&*rows).filter(|(_, row)| **row != 0) {
+                        assert!(self.model.contains_key(key), "key {key}");
+                    }
+                }
+                Err(error) => {
+                    assert!(matches!(error, Error::NoDeviceTier { .. }), "{error}");
+                    assert_eq!(self.shape.device_rows, 0);
+                }
+            },
             Op::Flush => self.table().flush().unwrap(),
             Op::Snapshot => self.snapshot(),
             Op::Reopen => {
@@ -254,15 +275,23 @@ proptest! {
         beside.table().settle();
         let stats = beside.table().stats();
         prop_assert!(stats.host_rows <= stats.host_capacity_rows);
+        if let Some(device) = &stats.device {
+            prop_assert!(device.rows <= device.capacity_rows && device.failure.is_none());
+        }
         prop_assert_eq!(stats.counts.failed_keys + stats.counts.failed_moves, 0);
         check_all(beside.table(), &beside.model, &all_keys());
     }
 
     #[test]
-    fn what_leaves_a_table_without_a_store_is_handed_out_before_it_is_gone(rows in 1usize..30, pairs in vec((0..200u64, any::<u64>()), 1..400)) {
+    fn what_leaves_a_table_without_a_store_is_handed_out_before_it_is_gone(
+        device_rows in prop_oneof![Just(0usize), 1usize..40],
+        rows in 1usize..30,
+        pairs in vec((0..200u64, any::<u64>()), 1..400),
+    ) {
         let handed: Arc<Mutex<HashMap<u64, Vec<u8>>>> = Arc::default();
         let sink = Arc::clone(&handed);
         let table = Table::builder(Dtype::I64, WORDS)
+            .device_capacity(device_rows)
             .host_capacity(rows)
             .moves(Moves::Caller)
             .overflow(Overflow::Hand(Arc::new(move |keys, rows| {
@@ -278,7 +307,13 @@ proptest! {
             for (&key, row) in rows.keys.iter().zip(rows.rows.chunks_exact(24)) {
                 model.insert(key, row.to_vec());
             }
+            // Some of them come up to the device, and are found there from then on.
+            let used: Vec<u64> = rows.keys.iter().copied().filter(|key| key % 3 == 0).collect();
+            for _ in 0..3 {
+                find(&table, &used);
+            }
             prop_assert!(table.host_len() <= table.stats().host_capacity_rows as usize);
+            prop_assert!(table.device_len() <= table.host_len());
         }
         let keys: Vec<u64> = model.keys().copied().collect();
         let handed = handed.lock().unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use common::find;
 use forerun_db::{Db, Options};
-use forerun_table::{Dtype, Error, Moves, Overflow, Score, Table, Writes};
+use forerun_table::{DeviceChoice, Dtype, Error, Moves, Overflow, Score, Table, Writes};
 use std::sync::Arc;
 
 fn refusal(opened: Result<Table, Error>) -> String {
@@ -25,11 +25,20 @@ fn what_is_not_possible_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let both = builder().path(directory.path()).overflow(Overflow::Refuse);
     assert!(refusal(both.open()).contains("overflow"));
-    let device = builder().device_capacity(10).open();
+    let nowhere = builder()
+        .device_capacity(10)
+        .device(DeviceChoice::Gpu(10_000));
     assert!(matches!(
-        device,
-        Err(Error::NoDevice { rows: 10, .. } | Error::NoDeviceTier { rows: 10 })
+        nowhere.open(),
+        Err(Error::NoDevice { rows: 10, .. })
     ));
+    let too_many = builder()
+        .device_capacity(usize::MAX)
+        .device(DeviceChoice::Processor);
+    assert!(refusal(too_many.open()).contains("slots"));
+    let without = builder().open().unwrap();
+    let no_tier = without.find_ptr(&[1]).unwrap_err().to_string();
+    assert!(no_tier.contains("device capacity"), "{no_tier}");
 }
 
 #[test]

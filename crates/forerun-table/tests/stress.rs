@@ -151,7 +151,13 @@ impl Drop for End<'_> {
     }
 }
 
-fn over_a_store(writes: Writes, moves: Moves, score: Score, admission: Admission) {
+fn over_a_store(
+    device_rows: usize,
+    writes: Writes,
+    moves: Moves,
+    score: Score,
+    admission: Admission,
+) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
         memtable_bytes: 4 << 20,
@@ -159,6 +165,7 @@ fn over_a_store(writes: Writes, moves: Moves, score: Score, admission: Admission
         ..Options::default()
     };
     let table = Table::builder(Dtype::I64, WORDS as u32)
+        .device_capacity(device_rows)
         .host_capacity(300)
         .path(directory.path().join("rows"))
         .store_options(options)
@@ -169,12 +176,20 @@ fn over_a_store(writes: Writes, moves: Moves, score: Score, admission: Admission
         .open()
         .unwrap();
     stress(&table, false);
+    let counts = table.stats().counts;
+    if device_rows > 0 {
+        assert!(
+            counts.device_hits > 0 && counts.device_demoted_rows > 0,
+            "nothing moved: {counts:?}"
+        );
+    }
     table.close().unwrap();
 }
 
 #[test]
 fn written_through_and_moved_in_the_background() {
     over_a_store(
+        0,
         Writes::Through,
         Moves::Background,
         Score::Lfu,
@@ -185,6 +200,7 @@ fn written_through_and_moved_in_the_background() {
 #[test]
 fn written_back_and_moved_in_the_background() {
     over_a_store(
+        0,
         Writes::Back,
         Moves::Background,
         Score::Lru,
@@ -194,17 +210,48 @@ fn written_back_and_moved_in_the_background() {
 
 #[test]
 fn written_back_and_moved_by_the_callers() {
-    over_a_store(Writes::Back, Moves::Caller, Score::Lfu, Admission::ByScore);
+    over_a_store(
+        0,
+        Writes::Back,
+        Moves::Caller,
+        Score::Lfu,
+        Admission::ByScore,
+    );
+}
+
+#[test]
+fn a_device_above_written_through_and_moved_in_the_background() {
+    over_a_store(
+        100,
+        Writes::Through,
+        Moves::Background,
+        Score::Lfu,
+        Admission::SecondTouch,
+    );
+}
+
+#[test]
+fn a_device_above_written_back_and_moved_by_the_callers() {
+    over_a_store(
+        16,
+        Writes::Back,
+        Moves::Caller,
+        Score::Lru,
+        Admission::Always,
+    );
 }
 
 #[test]
 fn without_a_store_rows_leave_and_none_is_torn() {
-    let table = Table::builder(Dtype::I64, WORDS as u32)
-        .host_capacity(300)
-        .overflow(Overflow::Drop)
-        .open()
-        .unwrap();
-    stress(&table, true);
+    for device_rows in [0, 100] {
+        let table = Table::builder(Dtype::I64, WORDS as u32)
+            .device_capacity(device_rows)
+            .host_capacity(300)
+            .overflow(Overflow::Drop)
+            .open()
+            .unwrap();
+        stress(&table, true);
+    }
 }
 
 /// A million calls, each of which takes and gives back slots, scratch memory and jobs.

@@ -142,7 +142,7 @@ pub mod gpu {
     pub use forerun_gpu::*;
 }
 
-/// Rows of one size under `u64` keys: those in use in memory, the rest on disk.
+/// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on disk.
 ///
 /// ```
 /// use forerun::table::{Dtype, Table};
@@ -166,9 +166,9 @@ pub mod gpu {
 /// ```
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, Dtype, Error, Export, Failures, HostCapacity, Latency, Moves,
-        Overflow, Promotion, Result, RowType, Rows, Score, Sink, Snapshot, Stats, Table,
-        UnknownDtype, Update, Writes,
+        Admission, Builder, Counts, DeviceChoice, DeviceStats, Dtype, Error, Export, Failures,
+        HostCapacity, Latency, Moves, Overflow, Pointers, Promotion, Result, RowType, Rows, Score,
+        Sink, Snapshot, Stats, Table, UnknownDtype, Update, Writes,
     };
 }
 

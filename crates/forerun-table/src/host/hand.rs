@@ -25,6 +25,10 @@ const WINDOW: usize = 4;
 /// Generations of [`Score::Lru`] a turnover of the tier.
 const GENERATIONS: u64 = 16;
 
+/// Generations behind the present one at which a row stays, however old it grows: they count modulo 256, and the oldest
+/// are kept from coming round as the newest.
+pub(super) const OLDEST: u8 = 128;
+
 /// A row that may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
@@ -79,9 +83,8 @@ impl Host {
         let mark = &self.marks[slot];
         let marked = mark.load(Ordering::Relaxed);
         match self.score {
-            // Generations count modulo 256: the oldest are kept from coming round as the newest.
-            Score::Lru if now.wrapping_sub(marked) > 128 => {
-                mark.store(now.wrapping_sub(128), Ordering::Relaxed);
+            Score::Lru if now.wrapping_sub(marked) > OLDEST => {
+                mark.store(now.wrapping_sub(OLDEST), Ordering::Relaxed);
             }
             Score::Lfu if marked > 0 => mark.store(marked / 2, Ordering::Relaxed),
             Score::Lru | Score::Lfu | Score::Custom => {}
@@ -118,7 +121,7 @@ mod tests {
 
     fn touch(host: &Host, keys: &[u64]) {
         let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![false; keys.len()]);
-        let hits = host.find(keys, &mut rows, &mut found, &mut Slots::default());
+        let hits = host.find(keys, &mut rows, |at| at, &mut found, &mut Slots::default());
         assert_eq!(hits, keys.len());
     }
 

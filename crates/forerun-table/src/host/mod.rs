@@ -142,18 +142,19 @@ impl Host {
         })
     }
 
-    /// Copies the rows that are here: see [`Shelf::find`].
+    /// Copies the rows that are here to the places that `place` tells: see [`Shelf::find`].
     pub(crate) fn find(
         &self,
         keys: &[u64],
         rows: &mut [u8],
+        place: impl Fn(usize) -> usize,
         found: &mut [bool],
         slots: &mut Slots,
     ) -> usize {
         match self.score {
             Score::Lru => {
                 let now = self.generation();
-                self.shelf.find(keys, rows, found, slots, |slot| {
+                self.shelf.find(keys, rows, place, found, slots, |slot| {
                     let mark = &self.marks[slot as usize];
                     // Relaxed, here and wherever marks are: they are hints and order nothing. Read first, since a
                     // store takes the line away from other readers.
@@ -162,14 +163,14 @@ impl Host {
                     }
                 })
             }
-            Score::Lfu => self.shelf.find(keys, rows, found, slots, |slot| {
+            Score::Lfu => self.shelf.find(keys, rows, place, found, slots, |slot| {
                 let mark = &self.marks[slot as usize];
                 let uses = mark.load(Ordering::Relaxed);
                 if uses < hand::USES_MAX {
                     mark.store(uses + 1, Ordering::Relaxed);
                 }
             }),
-            Score::Custom => self.shelf.find(keys, rows, found, slots, |_| ()),
+            Score::Custom => self.shelf.find(keys, rows, place, found, slots, |_| ()),
         }
     }
 
@@ -295,6 +296,32 @@ impl Host {
     pub(crate) fn score(&self, slot: u32) -> u64 {
         let score = self.scores.get(slot as usize);
         score.map_or(0, |score| score.load(Ordering::Relaxed))
+    }
+
+    /// Uses that are noted of a slot's row, where they are.
+    pub(crate) fn uses(&self, slot: u32) -> u8 {
+        match self.score {
+            Score::Lfu => self.marks[slot as usize].load(Ordering::Relaxed),
+            Score::Lru | Score::Custom => 0,
+        }
+    }
+
+    /// Lets a slot's row leave among the first.
+    pub(crate) fn cool(&self, slot: u32) {
+        let mark = match self.score {
+            Score::Lru => self.generation().wrapping_sub(hand::OLDEST),
+            Score::Lfu | Score::Custom => 0,
+        };
+        self.marks[slot as usize].store(mark, Ordering::Relaxed);
+    }
+
+    /// Lets a slot's row leave among the last.
+    pub(crate) fn heat(&self, slot: u32) {
+        let mark = match self.score {
+            Score::Lru => self.generation(),
+            Score::Lfu | Score::Custom => hand::USES_MAX,
+        };
+        self.marks[slot as usize].store(mark, Ordering::Relaxed);
     }
 
     /// Keys that have a row, in no order.

@@ -233,28 +233,27 @@ impl Shelf {
         Some(answer)
     }
 
-    /// Copies the rows of the keys that have one to their positions in `rows`, and says which have; the other rows stay as
-    /// they are. `touch` is called with the slot of each. Gives the number found.
+    /// Copies the rows of the keys that have one to their places in `rows`, and says which have; the other rows stay as
+    /// they are. `place` tells the place of the nth key, and `touch` is called with the slot of each row. Gives the number
+    /// found.
     pub(crate) fn find(
         &self,
         keys: &[u64],
         rows: &mut [u8],
+        place: impl Fn(usize) -> usize,
         found: &mut [bool],
         slots: &mut Slots,
         touch: impl Fn(u32),
     ) -> usize {
-        let row_bytes = self.arena.row_bytes;
-        assert_eq!(rows.len(), keys.len() * row_bytes, "a row a key");
         slots.0.resize(keys.len().min(BLOCK), 0);
         let mut hits = 0;
-        let answers = found
-            .chunks_mut(BLOCK)
-            .zip(rows.chunks_mut(BLOCK * row_bytes));
-        for (keys, (found, rows)) in keys.chunks(BLOCK).zip(answers) {
+        for (nth, keys) in keys.chunks(BLOCK).enumerate() {
+            let first = nth * BLOCK;
+            let found = &mut found[first..first + keys.len()];
             let pinned = self.index.pin();
             let slots = &mut slots.0[..keys.len()];
             hits += pinned.find_batch(keys, slots, found);
-            self.copy(slots, found, rows, &touch, &pinned);
+            self.copy(slots, found, rows, |at| place(first + at), &touch, &pinned);
         }
         hits
     }
@@ -265,6 +264,7 @@ impl Shelf {
         slots: &[u64],
         found: &[bool],
         rows: &mut [u8],
+        place: impl Fn(usize) -> usize,
         touch: &impl Fn(u32),
         _pinned: &forerun_hash::Pinned<'_>,
     ) {
@@ -276,12 +276,13 @@ impl Shelf {
             }
         };
         (0..ahead).for_each(fetch);
-        for (at, row) in rows.chunks_exact_mut(arena.row_bytes).enumerate() {
+        for at in 0..slots.len() {
             fetch(at + ahead);
             if !found[at] {
                 continue;
             }
             let slot = slots[at] as u32;
+            let row = &mut rows[place(at) * arena.row_bytes..][..arena.row_bytes];
             // SAFETY: the row lies inside the region; by (B) it was written before, and by (C) nobody writes it while
             // `_pinned` lives, under which the slot was read. `row` is the caller's memory, borrowed mutably.
             unsafe {
@@ -406,6 +407,7 @@ mod tests {
         let hits = shelf.find(
             &[2, 3, 1],
             &mut rows,
+            |at| at,
             &mut found,
             &mut Slots::default(),
             |s| {

@@ -1,0 +1,93 @@
+//! Many rows at once, ascending by key: straight to files of the store.
+//!
+//! ```text
+//!   import, ascending ──> an ingestion of the store: files nobody sees      lookups and writers go on
+//!                     ──> all locks ──> commit ──> what is above goes, versions are raised       writers wait
+//! ```
+//!
+//! So rows are written once, to where compaction would bring them in the end, and not to the log and a memtable first.
+
+use crate::find::Scratch;
+use crate::inner::Inner;
+use crate::store::Store;
+use crate::{Error, Failures, Result};
+use std::time::Instant;
+
+/// Bytes of keys and rows from which on the files and the flush that an ingestion takes are worth it: half of what a store
+/// by default gathers in memory before it writes a file.
+const INGEST_BYTES_MIN: usize = 32 << 20;
+
+/// Keys that are looked for above together.
+const UNLINK_BATCH: usize = 1024;
+
+impl Inner {
+    /// Whether rows of these keys are better ingested than written.
+    pub(crate) fn is_fit_to_ingest(&self, keys: &[u64]) -> bool {
+        let bytes = keys.len().saturating_mul(8 + self.row.bytes());
+        bytes >= INGEST_BYTES_MIN && keys.is_sorted_by(|a, b| a < b)
+    }
+
+    /// Puts checked rows into the store: all or none. `None` if that cannot be, since the store orders its keys otherwise
+    /// than numbers are.
+    pub(crate) fn ingest(
+        &self,
+        store: &Store,
+        keys: &[u64],
+        rows: &[u8],
+        scores: Option<&[u64]>,
+    ) -> Option<Result<()>> {
+        let start = Instant::now();
+        let mut failures = Failures::default();
+        match self.ingest_all(store, keys, rows, scores) {
+            Ok(()) => {}
+            Err(Error::Store(forerun_db::Error::OutOfOrder { .. })) => return None,
+            Err(error) => {
+                for (at, &key) in keys.iter().enumerate() {
+                    failures.push(at, key, error.clone());
+                }
+            }
+        }
+        self.clocks.write.count(start.elapsed());
+        self.counters.written_rows.add(keys.len() - failures.len());
+        self.counters.failed_keys.add(failures.len());
+        Some(failures.into_result(0).map(drop))
+    }
+
+    fn ingest_all(
+        &self,
+        store: &Store,
+        keys: &[u64],
+        rows: &[u8],
+        scores: Option<&[u64]>,
+    ) -> Result<()> {
+        let mut ingestion = store.ingest();
+        for (at, (&key, row)) in keys
+            .iter()
+            .zip(rows.chunks_exact(self.row.bytes()))
+            .enumerate()
+        {
+            ingestion.add(key, row, scores.map_or(0, |scores| scores[at]))?;
+        }
+        // Everybody's: a lookup must not see the new row, then one that was written above meanwhile, then the new one.
+        let _held = self.stripes.lock_all();
+        let mut room = self.host.way_out()?;
+        keys.chunks(UNLINK_BATCH).for_each(|keys| {
+            self.recall(keys);
+        });
+        let committed = ingestion.commit();
+        let mut scratch = Scratch::take();
+        let mut found = [false; UNLINK_BATCH];
+        for keys in keys.chunks(UNLINK_BATCH) {
+            if committed.is_ok() {
+                let found = &mut found[..keys.len()];
+                self.host.contains(keys, &mut scratch.slots, found);
+                for (&key, _) in keys.iter().zip(found).filter(|(_, found)| **found) {
+                    self.host.unlink(key, &mut room);
+                }
+            }
+            self.changed(keys);
+        }
+        scratch.keep();
+        committed
+    }
+}

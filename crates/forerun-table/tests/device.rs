@@ -1,0 +1,202 @@
+//! The device tier: what comes up, what goes down, and that writes are seen through it.
+
+mod common;
+
+use common::{find, row, version_of};
+use forerun_table::{Admission, Builder, Dtype, Moves, Score, Table, Update, Writes};
+use std::path::Path;
+
+const WORDS: usize = 2;
+
+/// One bucket of 16 rows on the device, over a store, all moves when the call that causes them has answered.
+fn builder(directory: &Path) -> Builder {
+    Table::builder(Dtype::I64, WORDS as u32)
+        .device_capacity(16)
+        .path(directory.join("rows"))
+        .moves(Moves::Caller)
+}
+
+fn rows(keys: &[u64], version: u32) -> Vec<u8> {
+    keys.iter()
+        .flat_map(|&key| row(WORDS, key, version))
+        .collect()
+}
+
+fn versions(table: &Table, keys: &[u64]) -> Vec<Option<u32>> {
+    let answers = find(table, keys).into_iter().zip(keys);
+    answers
+        .map(|(answer, &key)| answer.unwrap().map(|row| version_of(&row, key)))
+        .collect()
+}
+
+/// Rows found on the device, in the host tier and in the store by a lookup of these keys.
+fn hits(table: &Table, keys: &[u64]) -> [u64; 3] {
+    let before = table.stats().counts;
+    assert!(versions(table, keys).iter().all(Option::is_some));
+    let after = table.stats().counts;
+    [
+        after.device_hits - before.device_hits,
+        after.host_hits - before.host_hits,
+        after.store_hits - before.store_hits,
+    ]
+}
+
+#[test]
+fn rows_climb_one_tier_with_every_other_lookup() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = builder(directory.path()).open().unwrap();
+    // A key alone: two may meet at one place of what is remembered, and forget each other.
+    table.import(&[5], &rows(&[5], 1)).unwrap();
+    assert_eq!(hits(&table, &[5]), [0, 0, 1]);
+    assert_eq!(hits(&table, &[5]), [0, 0, 1]);
+    assert_eq!(hits(&table, &[5]), [0, 1, 0]);
+    assert_eq!(hits(&table, &[5]), [0, 1, 0]);
+    assert_eq!(hits(&table, &[5]), [1, 0, 0]);
+    let stats = table.stats();
+    assert_eq!(stats.device_hit_rate(), 0.2);
+    assert_eq!(stats.counts.promoted_rows, 1);
+    assert_eq!(stats.counts.device_promoted_rows, 1);
+    assert_eq!(stats.moved_bytes(), 2 * 8 * WORDS as u64);
+    let device = stats.device.unwrap();
+    assert_eq!((device.rows, device.capacity_rows), (1, 16));
+    assert!(device.is_gpu || device.name == "the processor");
+}
+
+#[test]
+fn a_row_that_makes_room_on_the_device_is_in_the_host_tier_next() {
+    for score in [Score::Lfu, Score::Lru] {
+        let directory = tempfile::tempdir().unwrap();
+        let table = builder(directory.path())
+            .host_capacity(50)
+            .admission(Admission::Always)
+            .score(score)
+            .open()
+            .unwrap();
+        let keys: Vec<u64> = (0..1000).collect();
+        table.import(&keys, &rows(&keys, 1)).unwrap();
+        table.prefetch(&keys[..16]).unwrap();
+        assert_eq!(table.device_len(), 16);
+        // Others fill the host tier; the copies of what the device has leave it first.
+        assert_eq!(hits(&table, &keys[100..150]), [0, 0, 50]);
+        assert_eq!(hits(&table, &keys[..16]), [16, 0, 0]);
+        table.prefetch(&[500]).unwrap();
+        assert_eq!(table.stats().counts.device_demoted_rows, 1);
+        assert_eq!(hits(&table, &keys[..16]), [15, 1, 0], "{score:?}");
+        assert_eq!(table.find_ptr(&[500]).unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn writes_are_seen_whatever_the_device_had() {
+    for writes in [Writes::Through, Writes::Back] {
+        let directory = tempfile::tempdir().unwrap();
+        let table = builder(directory.path()).writes(writes).open().unwrap();
+        let keys: Vec<u64> = (0..12).collect();
+        table.insert(&keys, &rows(&keys, 1)).unwrap();
+        table.prefetch(&keys).unwrap();
+        assert_eq!(hits(&table, &keys), [12, 0, 0]);
+
+        // A key twice: the last row stays.
+        let twice = [rows(&[3], 7), rows(&[3], 8)].concat();
+        table.insert(&[3, 3], &twice).unwrap();
+        assert_eq!(versions(&table, &[3]), [Some(8)]);
+        let mut found = [false; 2];
+        table
+            .update(&[4, 99], &rows(&[4, 99], 5), Update::Assign, &mut found)
+            .unwrap();
+        assert_eq!(found, [true, false]);
+        assert_eq!(versions(&table, &[4, 99]), [Some(5), None]);
+        assert_eq!(hits(&table, &keys), [12, 0, 0], "they are still up");
+
+        table.erase(&[5]).unwrap();
+        table.import(&[6], &rows(&[6], 9)).unwrap();
+        assert_eq!(versions(&table, &[5, 6]), [None, Some(9)]);
+        assert_eq!(table.device_len(), 10);
+        table.close().unwrap();
+        let table = builder(directory.path()).open().unwrap();
+        assert_eq!(
+            versions(&table, &[3, 4, 5, 6]),
+            [Some(8), Some(5), None, Some(9)]
+        );
+    }
+}
+
+#[test]
+fn an_update_of_a_row_that_is_on_the_device_alone_of_those_in_memory_reads_no_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = builder(directory.path())
+        .host_capacity(20)
+        .score(Score::Custom)
+        .admission(Admission::Always)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..200).collect();
+    let scores: Vec<u64> = keys.iter().map(|&key| 1000 - key).collect();
+    table
+        .import_with_scores(&keys, &rows(&keys, 1), &scores)
+        .unwrap();
+    table.prefetch(&[199]).unwrap();
+    // All of these have higher scores.
+    table.prefetch(&keys[..15]).unwrap();
+    find(&table, &keys[50..100]);
+    assert_eq!(hits(&table, &[199]), [1, 0, 0]);
+    let reads = |table: &Table| table.stats().store.unwrap().lookup_keys;
+    let before = reads(&table);
+    table
+        .update(&[199], &rows(&[199], 2), Update::Assign, &mut [false])
+        .unwrap();
+    assert_eq!(reads(&table), before);
+    assert_eq!(versions(&table, &[199]), [Some(2)]);
+    // With the score that it had.
+    let all = table.export(1000).unwrap().next().unwrap().unwrap();
+    assert_eq!((all.keys[199], all.scores[199]), (199, 801));
+}
+
+#[test]
+fn without_a_store_the_device_has_copies_and_nothing_outlives_the_host_tier() {
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .device_capacity(16)
+        .host_capacity(100)
+        .moves(Moves::Caller)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..100).collect();
+    table.insert(&keys, &rows(&keys, 1)).unwrap();
+    table.prefetch(&keys[..10]).unwrap();
+    assert_eq!(hits(&table, &keys), [10, 90, 0]);
+    let others: Vec<u64> = (1000..1095).collect();
+    table.insert(&others, &rows(&others, 1)).unwrap();
+    // What is in use on the device is not told to the host tier, and stays there all the same.
+    assert_eq!(hits(&table, &keys[..10]), [10, 0, 0]);
+    assert_eq!(table.host_len(), 100);
+    table.erase(&keys).unwrap();
+    assert_eq!(table.device_len(), 0);
+}
+
+#[test]
+fn addresses_are_of_rows_that_are_there_and_keep_writers_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = builder(directory.path()).open().unwrap();
+    table.insert(&[1, 2], &rows(&[1, 2], 1)).unwrap();
+    table.prefetch(&[2]).unwrap();
+    let pointers = table.find_ptr(&[1, 2, 3]).unwrap();
+    assert_eq!((pointers[0], pointers[2]), (0, 0));
+    assert_ne!(pointers[1], 0);
+    std::thread::scope(|scope| {
+        let (sent, written) = std::sync::mpsc::channel();
+        let other = table.clone();
+        scope.spawn(move || {
+            other.insert(&[2], &rows(&[2], 2)).unwrap();
+            sent.send(()).unwrap();
+        });
+        // It cannot have written, however long that takes.
+        assert!(
+            written
+                .recv_timeout(std::time::Duration::from_millis(30))
+                .is_err()
+        );
+        drop(pointers);
+        written.recv().unwrap();
+    });
+    assert_eq!(versions(&table, &[2]), [Some(2)]);
+}
