@@ -49,6 +49,15 @@ pub(crate) trait PageSource: Sync {
     ) -> Result<(), &'static str>;
 }
 
+/// Bytes of buffers that a thread keeps from one batch to the next. To make and clear them anew costs as much as a read
+/// that the system answers from memory.
+const KEPT_BYTES: usize = 2 << 20;
+
+thread_local! {
+    /// Buffers of this thread's reads, while no batch uses them.
+    static KEPT: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
+}
+
 /// Pages lent to a batch from which on it comes to an end: no new lookups begin.
 const CROWDED_FROM: usize = 8;
 
@@ -260,9 +269,11 @@ impl Driver for Reads<'_> {
     fn turn(&self, wait: Wait) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let reads = state
-            .reads
-            .get_or_insert_with(|| BatchedReads::new(self.backend));
+        let reads = state.reads.get_or_insert_with(|| {
+            // A thread on its end may have no thread-local value any more.
+            state.buffers = KEPT.try_with(Cell::take).unwrap_or_default();
+            BatchedReads::new(self.backend)
+        });
         for at in state.queued.drain(..) {
             let request = &state.requests[at as usize];
             let mut buffer = state.buffers.pop().unwrap_or_default();
@@ -296,10 +307,25 @@ impl Driver for Reads<'_> {
 
 impl Drop for Reads<'_> {
     fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if state.reads.is_some() {
+            keep(std::mem::take(&mut state.buffers));
+        }
         self.cache
             .counters
             .count(self.hits.get(), self.misses.get());
     }
+}
+
+/// Leaves buffers to this thread's next batch, as many as it may keep.
+fn keep(mut buffers: Vec<Vec<u8>>) {
+    let mut bytes = 0;
+    buffers.retain(|buffer| {
+        bytes += buffer.capacity();
+        bytes <= KEPT_BYTES
+    });
+    // On a thread's end they are dropped.
+    let _ = KEPT.try_with(|kept| kept.set(buffers));
 }
 
 /// A page that is being read.
