@@ -37,6 +37,9 @@ fn benches_print_one_object_a_line() {
         &[
             "bench", "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64",
         ],
+        &[
+            "bench", "table", "--quick", "--json", "--replay", "--budget", "0.1", "--batch", "64",
+        ],
     ] {
         let told = place.succeeds(args);
         assert!(!told.is_empty());

@@ -44,8 +44,9 @@ pub(crate) struct Device {
     score: Score,
     row_bytes: usize,
     capacity: usize,
-    /// How a device is named.
+    /// What it lies on.
     name: String,
+    is_gpu: bool,
     pub(crate) gate: Gate,
     rows: AtomicUsize,
     /// Rows taken in so far: the epochs of [`Score::Lfu`] follow from it.
@@ -130,6 +131,7 @@ impl Device {
             row_bytes: table.options().row_bytes as usize,
             capacity,
             name,
+            is_gpu: table.gpu().is_some(),
             gate: Gate::new(policies, capacity),
             rows: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
@@ -204,7 +206,7 @@ impl Device {
     /// Which keys have a row here.
     pub(crate) fn contains(&self, keys: &[u64]) -> Option<Vec<bool>> {
         if self.len() == 0 {
-            // Who asks for what must be here has put it in before, under the same lock of its key.
+            // Never wrong for the holder of a key's lock: its row was put in under that lock, and counted.
             return Some(vec![false; keys.len()]);
         }
         self.read(|table| table.contains(keys))
@@ -236,15 +238,12 @@ impl Device {
             };
             let left = table.apply(Operation::InsertAndEvict, &batch, answers)?;
             let mut exchange = Exchange::default();
-            for ((&key, &score), (&place, row)) in left.keys.iter().zip(&left.scores).zip(
-                left.places
-                    .iter()
-                    .zip(left.rows.chunks_exact(self.row_bytes)),
-            ) {
+            for (nth, row) in left.rows.chunks_exact(self.row_bytes).enumerate() {
+                let key = left.keys[nth];
                 // A newcomer that found no place is given back as well.
-                if incoming.keys[place as usize] != key {
+                if incoming.keys[left.places[nth] as usize] != key {
                     exchange.left.keys.push(key);
-                    exchange.left.scores.push(score);
+                    exchange.left.scores.push(left.scores[nth]);
                     exchange.left.rows.extend_from_slice(row);
                     exchange.versions.push(version(key));
                 }
@@ -322,7 +321,7 @@ impl Device {
     pub(crate) fn stats(&self) -> DeviceStats {
         DeviceStats {
             name: self.name.clone(),
-            is_gpu: self.read(|table| Ok(table.gpu().is_some())) == Some(true),
+            is_gpu: self.is_gpu,
             rows: self.len() as u64,
             capacity_rows: self.capacity as u64,
             failure: self.failure().map(str::to_owned),

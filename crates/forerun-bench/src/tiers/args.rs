@@ -15,11 +15,13 @@ Examples:
   forerun bench table --budget 1 --access uniform --batch 1024          all rows in memory, none in a cache
   forerun bench table --access zipf:1,trace:orm-busy.trace.xz --budget 0.5,0.1
   forerun bench table --score lru,lfu --admission always,second-touch --budget 0.1 --json
+  forerun bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission always,second-touch,by-score
 
 Rows are of 64 float32 unless --dim says otherwise. A trace is a file of 4-byte big-endian numbers, as it is or in xz; \
 its table has one row for each number in it. A budget is the share of the rows that memory may hold; the store has a \
 cache of its own besides (--cache), and the system's. Where a budget is below 1, the accesses first run untimed until \
-memory holds what they use.
+memory holds what they use. With --replay each is instead played once from its beginning, with nothing in memory at \
+first and one thread that also moves the rows: to compare what policies keep, not how fast they are.
 
 \"lines\" is rows a second, times the cache lines that a row and its bucket take, over the random cache lines a second \
 that as many threads read in the same rounds.")]
@@ -55,6 +57,10 @@ pub struct Args {
     /// Which rows come up: always, second-touch, by-score [default: second-touch]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_admission)]
     pub admission: Vec<Admission>,
+
+    /// Plays each access once instead of measuring in rounds: hit rates that do not depend on the machine
+    #[arg(long, conflicts_with = "threads")]
+    pub replay: bool,
 
     /// The store's own cache [default: 64MiB]
     #[arg(long, value_name = "BYTES", value_parser = parse_count)]

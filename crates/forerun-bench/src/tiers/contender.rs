@@ -6,7 +6,7 @@ use super::access::{Keys, push_row};
 use super::args::{admission_name, score_name};
 use anyhow::{Context, Result};
 use forerun_db::Options;
-use forerun_table::{Admission, RowType, Score, Table};
+use forerun_table::{Admission, Moves, RowType, Score, Table};
 use std::path::{Path, PathBuf};
 
 /// Rows loaded at a time.
@@ -99,6 +99,8 @@ pub struct Ours {
     pub admission: Admission,
     /// Bytes of the store's pages, if not the table's choice.
     pub page_bytes: Option<usize>,
+    /// Who moves rows.
+    pub moves: Moves,
 }
 
 impl Ours {
@@ -107,7 +109,8 @@ impl Ours {
             .host_capacity(rows.max(1) as usize)
             .path(store_path(need.dir))
             .score(self.score)
-            .admission(self.admission);
+            .admission(self.admission)
+            .moves(self.moves);
         let mut options = Options {
             cache_bytes: need.cache_bytes as usize,
             ..builder.default_store_options()

@@ -4,6 +4,7 @@
 //!  args.rs       the command line       access.rs   which rows there are, which are asked for
 //!  contender.rs  what is asked of a table, ours or a peer's
 //!  row.rs        a result               show.rs     tables, the page
+//!  replay.rs     instead of rounds: each access once, to compare policies
 //!
 //!  for each access                      a store an engine, loaded
 //!    for each budget                    opened, and used untimed until memory holds what the access uses
@@ -19,6 +20,7 @@
 pub mod access;
 mod args;
 pub mod contender;
+mod replay;
 mod row;
 mod show;
 
@@ -38,6 +40,7 @@ use args::Plan;
 use contender::{Contender, Need, Ours, Tally, Tiers};
 use forerun_core::roofline::Probe;
 use forerun_core::{CACHE_LINE_BYTES, Pages};
+use forerun_table::Moves;
 use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -124,6 +127,10 @@ fn ours(args: &Args) -> Vec<Ours> {
             score,
             admission,
             page_bytes: args.page,
+            moves: match args.replay {
+                true => Moves::Caller,
+                false => Moves::Background,
+            },
         })
     });
     each.collect()
@@ -176,6 +183,10 @@ impl Bench<'_> {
                 .with_context(|| format!("loading {}", contender.name()))?;
         }
         for &budget in &self.plan.budgets {
+            if self.args.replay {
+                emit(self.replay(access, &workload, budget, &needs)?)?;
+                continue;
+            }
             let rows = (workload.keys.len() as f64 * budget).ceil() as u64;
             let mut opened = Vec::new();
             for (contender, dir) in &needs {

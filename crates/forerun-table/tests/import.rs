@@ -1,0 +1,115 @@
+//! Imports: small ones by the log, large ascending ones by files of the store; both are seen, and survive.
+
+mod common;
+
+use common::{find, row, version_of};
+use forerun_db::io::fault::{ENOSPC, Fault, FaultIo};
+use forerun_db::{Background, Db, Options, ReverseBytewise};
+use forerun_table::{Admission, Dtype, Error, Moves, Score, Table, Writes};
+use std::sync::Arc;
+
+/// So few rows are enough for an ingestion, which takes 32 MiB.
+const WORDS: usize = 1 << 17;
+const KEYS: u64 = 33;
+
+fn open(io: &FaultIo, writes: Writes) -> Table {
+    let options = Options {
+        background: Background::Caller,
+        ..Options::default()
+    };
+    let db = Db::open_with_io(Arc::new(io.clone()), "store", options).unwrap();
+    Table::builder(Dtype::I64, WORDS as u32)
+        .device_capacity(16)
+        .host_capacity(8)
+        .db(db)
+        .writes(writes)
+        .admission(Admission::Always)
+        .moves(Moves::Caller)
+        .open()
+        .unwrap()
+}
+
+fn rows(keys: &[u64], version: u32) -> Vec<u8> {
+    keys.iter()
+        .flat_map(|&key| row(WORDS, key, version))
+        .collect()
+}
+
+fn versions(table: &Table, keys: &[u64]) -> Vec<Option<u32>> {
+    let answers = find(table, keys).into_iter().zip(keys);
+    answers
+        .map(|(answer, &key)| answer.unwrap().map(|row| version_of(&row, key)))
+        .collect()
+}
+
+#[test]
+fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
+    for writes in [Writes::Through, Writes::Back] {
+        let io = FaultIo::new();
+        let table = open(&io, writes);
+        let keys: Vec<u64> = (0..KEYS).collect();
+        // Older rows in all tiers, and one that the import leaves alone.
+        table
+            .insert(&[1, 2, 3, 100], &rows(&[1, 2, 3, 100], 1))
+            .unwrap();
+        table.prefetch(&[2, 3]).unwrap();
+        assert_eq!(table.device_len(), 2);
+        table.insert(&[3], &rows(&[3], 2)).unwrap();
+        let logged = |table: &Table| table.stats().store.unwrap().log_written_bytes;
+        let before = logged(&table);
+        table.import(&keys, &rows(&keys, 5)).unwrap();
+        // Not through the log, but for what is left of before.
+        assert!(logged(&table) - before < 8 << 20, "{writes:?}");
+        assert_eq!((table.device_len(), table.host_len()), (0, 1));
+        assert_eq!(versions(&table, &keys), vec![Some(5); KEYS as usize]);
+        table.insert(&[7], &rows(&[7], 6)).unwrap();
+        assert_eq!(versions(&table, &[7, 100]), [Some(6), Some(1)]);
+        assert_eq!(table.stats().counts.written_rows, 5 + KEYS + 1);
+        let io = io.crash(1);
+        drop(table);
+        let table = open(&io, writes);
+        for (key, version) in keys.iter().zip(versions(&table, &keys)) {
+            assert!(
+                version == Some(5) || *key == 7 && version == Some(6),
+                "key {key}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_import_for_which_there_is_no_disk_fails_all_its_keys_and_changes_none() {
+    let io = FaultIo::new();
+    let table = open(&io, Writes::Through);
+    let keys: Vec<u64> = (0..KEYS).collect();
+    table.insert(&[4], &rows(&[4], 1)).unwrap();
+    table.prefetch(&[4]).unwrap();
+    io.fail_call(io.calls() + 3, Fault::Fail(ENOSPC));
+    let Err(Error::Keys(failures)) = table.import(&keys, &rows(&keys, 2)) else {
+        panic!("the disk is full")
+    };
+    assert_eq!((failures.len(), failures.served()), (keys.len(), 0));
+    assert_eq!(versions(&table, &[3, 4, 5]), [None, Some(1), None]);
+    table.import(&keys, &rows(&keys, 2)).unwrap();
+    assert_eq!(versions(&table, &keys), vec![Some(2); KEYS as usize]);
+}
+
+#[test]
+fn a_store_of_another_order_takes_large_imports_as_well() {
+    let options = Options {
+        comparator: Arc::new(ReverseBytewise),
+        ..Options::default()
+    };
+    let db = Db::open_with_io(Arc::new(FaultIo::new()), "store", options).unwrap();
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .db(db)
+        .score(Score::Custom)
+        .moves(Moves::Caller)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..KEYS).collect();
+    table
+        .import_with_scores(&keys, &rows(&keys, 3), &keys)
+        .unwrap();
+    assert_eq!(versions(&table, &keys), vec![Some(3); KEYS as usize]);
+}
