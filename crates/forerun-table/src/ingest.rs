@@ -13,20 +13,10 @@ use crate::store::Store;
 use crate::{Error, Failures, Result};
 use std::time::Instant;
 
-/// Bytes of keys and rows from which on the files and the flush that an ingestion takes are worth it: half of what a store
-/// by default gathers in memory before it writes a file.
-const INGEST_BYTES_MIN: usize = 32 << 20;
-
 /// Keys that are looked for above together.
 const UNLINK_BATCH: usize = 1024;
 
 impl Inner {
-    /// Whether rows of these keys are better ingested than written.
-    pub(crate) fn is_fit_to_ingest(&self, keys: &[u64]) -> bool {
-        let bytes = keys.len().saturating_mul(8 + self.row.bytes());
-        bytes >= INGEST_BYTES_MIN && keys.is_sorted_by(|a, b| a < b)
-    }
-
     /// Puts checked rows into the store: all or none. `None` if that cannot be, since the store orders its keys otherwise
     /// than numbers are.
     pub(crate) fn ingest(

@@ -25,6 +25,8 @@ pub(crate) type StoreKey = [u8; 8];
 pub(crate) struct Store {
     db: Db,
     format: Format,
+    /// Bytes that its memtable gathers before it becomes a file.
+    memtable_bytes: usize,
 }
 
 /// What a value is made of.
@@ -72,7 +74,12 @@ impl Store {
             row_bytes: row.bytes(),
             has_scores,
         };
-        Ok(Store { db, format })
+        let memtable_bytes = db.stats().memtable.limit_bytes;
+        Ok(Store {
+            db,
+            format,
+            memtable_bytes,
+        })
     }
 
     /// The store itself.
@@ -111,6 +118,12 @@ impl Store {
             self.db.write(&rows.batch, Durability::Buffered)?;
         }
         Ok(())
+    }
+
+    /// Whether so many rows are worth the files and the flush that an ingestion takes: from half of a memtable on.
+    pub(crate) fn is_worth_ingesting(&self, rows: usize) -> bool {
+        let bytes = rows.saturating_mul(size_of::<StoreKey>() + self.format.row_bytes);
+        bytes >= self.memtable_bytes / 2
     }
 
     /// Begins to take rows in, ascending by key.

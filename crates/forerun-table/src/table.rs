@@ -207,8 +207,9 @@ impl Table {
     /// Puts rows under keys as [`insert`](Table::insert) does, and leaves them in the store: to load a table without
     /// driving out what is in use. Without a store it inserts.
     ///
-    /// The more in a call, the better. Some 32 MiB or more with keys that ascend go straight to files of the store, are
-    /// durable then, and come in together or not at all; other writers wait while the last of it is made visible.
+    /// The more in a call, the better. Rows of keys that ascend, half a memtable of them or more (32 MiB unless the store's
+    /// options say otherwise), go straight to files of the store, are durable then, and come in together or not at all;
+    /// other writers wait while the last of it is made visible.
     ///
     /// # Errors
     /// As [`insert`](Table::insert).

@@ -27,7 +27,7 @@ impl Inner {
         let Some(store) = &self.store else {
             return self.insert(keys, rows, scores);
         };
-        if self.is_fit_to_ingest(keys) {
+        if store.is_worth_ingesting(keys.len()) && keys.is_sorted_by(|a, b| a < b) {
             self.check_batch(keys, rows, scores)?;
             if let Some(ingested) = self.ingest(store, keys, rows, scores) {
                 return ingested;
