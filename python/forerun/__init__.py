@@ -11,12 +11,15 @@
 from forerun import errors
 from forerun._forerun import (
     Cache,
+    CacheItems,
     Copied,
     Db,
+    Export,
     Items,
     Keyspace,
     Snapshot,
     Table,
+    TableItems,
     WriteBatch,
     __version__,
     device_info,
@@ -27,13 +30,16 @@ from forerun.errors import Error
 
 __all__ = [
     "Cache",
+    "CacheItems",
     "Copied",
     "Db",
     "Error",
+    "Export",
     "Items",
     "Keyspace",
     "Snapshot",
     "Table",
+    "TableItems",
     "WriteBatch",
     "__version__",
     "device_info",

@@ -45,6 +45,10 @@ class IoError(Error, OSError):
     """The operating system failed a call."""
 
 
+class DeviceError(Error, RuntimeError):
+    """There is no GPU to do it, or the GPU failed."""
+
+
 class PartialError(Error):
     """Some keys of a batch could not be served; all others were. `positions` are theirs in the batch."""
 

@@ -3,7 +3,7 @@
 use forerun::Durability;
 use pyo3::prelude::*;
 
-use crate::errors::exception;
+use crate::errors::{exception, invalid};
 use crate::keys::Bytes;
 use crate::keyspace::Keyspace;
 
@@ -83,8 +83,15 @@ impl WriteBatch {
         .map_err(exception)
     }
 
+    /// Operations collected so far.
     fn __len__(&self) -> usize {
         self.batch.len()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "a batch of writes belongs to a store of this process and cannot be pickled",
+        ))
     }
 
     fn __setitem__(&mut self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -1,21 +1,26 @@
 //! `Cache`: bounded memory, bytes under bytes.
 
+use std::sync::{Arc, PoisonError, RwLock};
+
 use forerun::cache::{
     Arithmetic, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::errors::{cache_exception, invalid, too_large};
+use crate::cache_items::CacheItems;
+use crate::errors::{cache_exception, closed, invalid, too_large};
+use crate::items::Shown;
 use crate::keys::{Batch, Bytes};
 use crate::rows::Rows;
 
 /// A cache of bytes under bytes within a hard limit of memory.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
-    cache: forerun::cache::Cache,
+    /// `None` once it is closed. What is in use by then stays until it is not.
+    cache: RwLock<Option<Arc<forerun::cache::Cache>>>,
 }
 
 /// The values of a batch, one behind the other.
@@ -35,10 +40,19 @@ impl Values {
 }
 
 impl Cache {
-    fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> Values {
-        py.detach(|| {
-            self.cache.tick();
-            let guard = self.cache.pin();
+    /// The cache at this second, unless it is closed.
+    fn open(&self) -> PyResult<Arc<forerun::cache::Cache>> {
+        let cache = self.cache.read();
+        let cache = cache.unwrap_or_else(PoisonError::into_inner);
+        let cache = cache.clone().ok_or_else(|| closed("cache"))?;
+        cache.tick();
+        Ok(cache)
+    }
+
+    fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<Values> {
+        let cache = self.open()?;
+        Ok(py.detach(|| {
+            let guard = cache.pin();
             let mut items = vec![None; keys.len()];
             guard.multi_get(keys, &mut items);
             let mut values = Values::default();
@@ -48,16 +62,7 @@ impl Cache {
                 values.ends.push((values.bytes.len(), value.is_some()));
             }
             values
-        })
-    }
-
-    /// The second in which something of this age is gone.
-    fn expiry(&self, ttl_seconds: Option<u32>) -> Expiry {
-        self.cache.tick();
-        match ttl_seconds {
-            None => Expiry::Never,
-            Some(seconds) => Expiry::At(self.cache.now().saturating_add(seconds)),
-        }
+        }))
     }
 
     fn store(
@@ -69,9 +74,10 @@ impl Cache {
         compare_cas: Option<u64>,
     ) -> PyResult<Option<u64>> {
         let (key, value) = (Bytes::new(entry.0, "key")?, Bytes::new(entry.1, "value")?);
-        let expiry = self.expiry(ttl_seconds);
+        let cache = self.open()?;
+        let expiry = expiry(&cache, ttl_seconds);
         let stored = py.detach(|| {
-            self.cache.store(Store {
+            cache.store(Store {
                 expiry,
                 mode,
                 compare_cas,
@@ -85,7 +91,7 @@ impl Cache {
                 "an entry of {} and {} bytes is too large for this cache, whose limit is {} (a key has at most {})",
                 key.as_ref().len(),
                 value.as_ref().len(),
-                self.cache.options().max_item_bytes,
+                cache.options().max_item_bytes,
                 forerun::cache::MAX_KEY_BYTES
             ))),
             Stored::OutOfMemory => Err(too_large("the cache is full and nothing may be evicted")),
@@ -93,10 +99,8 @@ impl Cache {
     }
 
     fn count(&self, py: Python<'_>, arithmetic: Arithmetic<'_>) -> PyResult<Option<u64>> {
-        let counted = py.detach(|| {
-            self.cache.tick();
-            self.cache.arithmetic(arithmetic)
-        });
+        let cache = self.open()?;
+        let counted = py.detach(|| cache.arithmetic(arithmetic));
         match counted {
             Counted::Counted { value, .. } => Ok(Some(value)),
             Counted::NotFound | Counted::Exists => Ok(None),
@@ -105,6 +109,14 @@ impl Cache {
             )),
             Counted::OutOfMemory => Err(too_large("the cache is full and nothing may be evicted")),
         }
+    }
+}
+
+/// The second in which something of this age is gone.
+fn expiry(cache: &forerun::cache::Cache, ttl_seconds: Option<u32>) -> Expiry {
+    match ttl_seconds {
+        None => Expiry::Never,
+        Some(seconds) => Expiry::At(cache.now().saturating_add(seconds)),
     }
 }
 
@@ -119,8 +131,10 @@ impl Cache {
             max_item_bytes: max_item_bytes.unwrap_or(default.max_item_bytes),
             ..default
         });
-        let cache = cache.map_err(cache_exception)?;
-        Ok(Cache { cache })
+        let cache = Arc::new(cache.map_err(cache_exception)?);
+        Ok(Cache {
+            cache: RwLock::new(Some(cache)),
+        })
     }
 
     /// The value of a key, or `default` if there is none.
@@ -131,9 +145,8 @@ impl Cache {
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let key = Bytes::new(key, "key")?;
-        self.cache.tick();
-        let guard = self.cache.pin();
+        let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
+        let guard = cache.pin();
         let item = guard.get(key.as_ref());
         Ok(item
             .map(|item| PyBytes::new(py, item.value()).into_any())
@@ -146,9 +159,8 @@ impl Cache {
         py: Python<'py>,
         key: &Bound<'py, PyAny>,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
-        let key = Bytes::new(key, "key")?;
-        self.cache.tick();
-        let guard = self.cache.pin();
+        let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
+        let guard = cache.pin();
         let item = guard.get(key.as_ref());
         Ok(item.map(|item| (PyBytes::new(py, item.value()), item.cas())))
     }
@@ -160,7 +172,7 @@ impl Cache {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let keys = Batch::new(keys, "key")?;
-        let values = self.look_up(py, &keys.slices()?);
+        let values = self.look_up(py, &keys.slices()?)?;
         PyList::new(
             py,
             values
@@ -183,7 +195,7 @@ impl Cache {
         let keys = Batch::new(keys, "key")?;
         let keys = keys.slices()?;
         let rows = Rows::new(keys.len(), out, found)?;
-        rows.fill(self.look_up(py, &keys).iter().map(Ok))
+        rows.fill(self.look_up(py, &keys)?.iter().map(Ok))
     }
 
     /// Stores a value, for so many seconds if it is said, and returns its version.
@@ -246,10 +258,11 @@ impl Cache {
     ) -> PyResult<()> {
         let (keys, values) = (Batch::new(keys, "key")?, Batch::new(values, "value")?);
         let pairs = Batch::pairs(&keys, &values)?;
-        let expiry = self.expiry(ttl_seconds);
+        let cache = self.open()?;
+        let expiry = expiry(&cache, ttl_seconds);
         let refused = py.detach(|| {
             pairs.iter().position(|(key, value)| {
-                let stored = self.cache.store(Store {
+                let stored = cache.store(Store {
                     expiry,
                     ..Store::set(key, *value)
                 });
@@ -268,11 +281,8 @@ impl Cache {
 
     /// Removes a key; tells whether it was there.
     fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let key = Bytes::new(key, "key")?;
-        let deleted = py.detach(|| {
-            self.cache.tick();
-            self.cache.delete(Delete::key(key.as_ref()))
-        });
+        let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
+        let deleted = py.detach(|| cache.delete(Delete::key(key.as_ref())));
         Ok(deleted == Deleted::Deleted)
     }
 
@@ -284,9 +294,9 @@ impl Cache {
         key: &Bound<'_, PyAny>,
         ttl_seconds: Option<u32>,
     ) -> PyResult<bool> {
-        let key = Bytes::new(key, "key")?;
-        let expiry = self.expiry(ttl_seconds);
-        Ok(py.detach(|| self.cache.touch(key.as_ref(), expiry)))
+        let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
+        let expiry = expiry(&cache, ttl_seconds);
+        Ok(py.detach(|| cache.touch(key.as_ref(), expiry)))
     }
 
     /// Adds to a decimal number and returns the sum, modulo 2**64; `None` if there is no such key.
@@ -314,14 +324,47 @@ impl Cache {
     }
 
     /// Removes everything.
-    fn clear(&self) {
-        self.cache.tick();
-        self.cache.flush_all(self.cache.now());
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        let cache = self.open()?;
+        py.detach(|| cache.flush_all(cache.now()));
+        Ok(())
+    }
+
+    /// Gives its memory back. What is asked of it afterwards is refused.
+    fn close(&self, py: Python<'_>) {
+        let cache = self.cache.write();
+        let cache = cache.unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(cache));
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open().is_err()
+    }
+
+    /// The keys, in no order. One that is written meanwhile may be met twice.
+    fn keys(&self) -> PyResult<CacheItems> {
+        Ok(CacheItems::new(self.open()?, Shown::Keys))
+    }
+
+    /// As `keys`, the values.
+    fn values(&self) -> PyResult<CacheItems> {
+        Ok(CacheItems::new(self.open()?, Shown::Values))
+    }
+
+    /// As `keys`, pairs of keys and values.
+    fn items(&self) -> PyResult<CacheItems> {
+        Ok(CacheItems::new(self.open()?, Shown::Items))
+    }
+
+    fn __iter__(&self) -> PyResult<CacheItems> {
+        self.keys()
     }
 
     /// Figures, as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.cache.stats();
+        let stats = self.open()?.stats();
         let figures = PyDict::new(py);
         for (name, figure) in [
             ("items", stats.items),
@@ -339,14 +382,13 @@ impl Cache {
     }
 
     /// Entries, those that have expired and are not yet reclaimed included.
-    fn __len__(&self) -> usize {
-        self.cache.stats().items as usize
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.open()?.stats().items as usize)
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let key = Bytes::new(key, "key")?;
-        self.cache.tick();
-        Ok(self.cache.pin().peek(key.as_ref()).is_some())
+        let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
+        Ok(cache.pin().peek(key.as_ref()).is_some())
     }
 
     fn __getitem__<'py>(
@@ -371,6 +413,22 @@ impl Cache {
         match self.delete(py, key)? {
             true => Ok(()),
             false => Err(PyKeyError::new_err(key.clone().unbind())),
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Cache>) -> Bound<'_, Cache> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        match self.open() {
+            Ok(cache) => format!("forerun.Cache({})", cache.options().memory_limit_bytes),
+            Err(_) => "forerun.Cache(closed)".to_owned(),
         }
     }
 

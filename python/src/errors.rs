@@ -15,6 +15,7 @@ mod exceptions {
     pyo3::import_exception!(forerun.errors, ReadOnlyError);
     pyo3::import_exception!(forerun.errors, IoError);
     pyo3::import_exception!(forerun.errors, PartialError);
+    pyo3::import_exception!(forerun.errors, DeviceError);
     pyo3::import_exception!(forerun.errors, Error);
 }
 
@@ -85,6 +86,14 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
 /// The exception for a row copy that cannot be made, with its words.
 pub(crate) fn refusal(refusal: forerun::gpu::gather::Refusal) -> PyErr {
     invalid(refusal.to_string())
+}
+
+/// The exception for a device's failure, or for the lack of one, with its words.
+pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
+    match error {
+        forerun::gpu::GpuError::Refused(refused) => refusal(refused),
+        error => exceptions::DeviceError::new_err(error.to_string()),
+    }
 }
 
 /// What does not fit in memory.

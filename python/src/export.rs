@@ -1,4 +1,4 @@
-//! The rows of a table, batch by batch.
+//! The rows of a table: batch by batch, or one by one.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,18 +6,9 @@ use forerun::table::Dtype;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-use crate::errors::table_exception;
-
-/// A batch: keys, and an array of their rows.
-type KeysAndRows<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>);
-
-/// NumPy's name of a type. Where it has none, the bits are given.
-pub(crate) fn numpy_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::Bf16 => "uint16",
-        other => other.name(),
-    }
-}
+use crate::arrays::numpy_name;
+use crate::errors::{invalid, table_exception};
+use crate::items::Shown;
 
 /// An iterator over the rows of a table, batch by batch.
 #[pyclass(module = "forerun")]
@@ -36,11 +27,26 @@ impl Export {
         }
     }
 
-    /// The next batch, while other Python threads run.
-    fn fetch(&self) -> Option<forerun::table::Result<forerun::table::Rows>> {
-        let export = self.export.lock();
-        export.unwrap_or_else(PoisonError::into_inner).next()
+    /// The next batch, fetched while other Python threads run: keys, and an array of their rows.
+    fn fetch<'py>(&self, py: Python<'py>) -> PyResult<Option<(Vec<u64>, Bound<'py, PyAny>)>> {
+        let next = py.detach(|| {
+            let export = self.export.lock();
+            export.unwrap_or_else(PoisonError::into_inner).next()
+        });
+        let Some(rows) = next.transpose().map_err(table_exception)? else {
+            return Ok(None);
+        };
+        let shape = (rows.keys.len(), self.dim);
+        let array = PyArray1::from_vec(py, rows.rows)
+            .call_method1("view", (numpy_name(self.dtype),))?
+            .call_method1("reshape", (shape,))?;
+        Ok(Some((rows.keys, array)))
     }
+}
+
+/// What an iterator over a table is refused for.
+fn unpicklable() -> PyErr {
+    invalid("an iterator over a table is of this process and cannot be pickled")
 }
 
 #[pymethods]
@@ -49,16 +55,70 @@ impl Export {
         slf
     }
 
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<KeysAndRows<'py>>> {
-        let Some(rows) = py.detach(|| self.fetch()) else {
+    fn __next__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>)>> {
+        let batch = self.fetch(py)?;
+        Ok(batch.map(|(keys, rows)| (PyArray1::from_vec(py, keys), rows)))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(unpicklable())
+    }
+}
+
+/// An iterator over the keys of a table, its rows, or both, one by one.
+#[pyclass(module = "forerun")]
+pub(crate) struct TableItems {
+    export: Export,
+    shown: Shown,
+    /// What was fetched, and how much of it was given.
+    keys: Vec<u64>,
+    rows: Option<Py<PyAny>>,
+    given: usize,
+}
+
+impl TableItems {
+    pub(crate) fn new(export: Export, shown: Shown) -> TableItems {
+        TableItems {
+            export,
+            shown,
+            keys: Vec::new(),
+            rows: None,
+            given: 0,
+        }
+    }
+}
+
+#[pymethods]
+impl TableItems {
+    fn __iter__(slf: Bound<'_, TableItems>) -> Bound<'_, TableItems> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        // A batch may be empty: its rows left while it was made.
+        while self.given == self.keys.len() {
+            let Some((keys, rows)) = self.export.fetch(py)? else {
+                return Ok(None);
+            };
+            (self.keys, self.rows, self.given) = (keys, Some(rows.unbind()), 0);
+        }
+        let (Some(key), Some(rows)) = (self.keys.get(self.given), &self.rows) else {
             return Ok(None);
         };
-        let rows = rows.map_err(table_exception)?;
-        let shape = (rows.keys.len(), self.dim);
-        let bytes = PyArray1::from_vec(py, rows.rows);
-        let array = bytes
-            .call_method1("view", (numpy_name(self.dtype),))?
-            .call_method1("reshape", (shape,))?;
-        Ok(Some((PyArray1::from_vec(py, rows.keys), array)))
+        let row = || rows.bind(py).get_item(self.given);
+        let shown = match self.shown {
+            Shown::Keys => key.into_pyobject(py)?.into_any(),
+            Shown::Values => row()?,
+            Shown::Items => (key, row()?).into_pyobject(py)?.into_any(),
+        };
+        self.given += 1;
+        Ok(Some(shown))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(unpicklable())
     }
 }

@@ -2,14 +2,17 @@
 
 use std::num::NonZeroUsize;
 
-use forerun::gpu::gather::cpu::{self, Extras, How, Indices, Pairs};
+use forerun::gpu::gather::cpu::{self, Extras, How};
 use forerun::gpu::gather::{Absent, Spec};
 use forerun::gpu::{DeviceInfo, Gpu};
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 
+use crate::cuda::{CallersStream, Host, Indices, Tensor, copy_rows, stream_of};
+use crate::dlpack::Device;
 use crate::errors::{invalid, refusal, unknown};
+use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
 
 /// What a copy of rows has done.
@@ -30,77 +33,11 @@ impl Copied {
             self.rows, self.zeroed, self.skipped, self.out_of_range
         )
     }
-}
 
-/// An array of indices of either width.
-enum IndexArray<'py> {
-    Narrow(PyReadonlyArray1<'py, i32>),
-    Wide(PyReadonlyArray1<'py, i64>),
-}
-
-impl<'py> IndexArray<'py> {
-    fn new(object: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
-        if let Ok(narrow) = object.extract() {
-            return Ok(IndexArray::Narrow(narrow));
-        }
-        match object.extract() {
-            Ok(wide) => Ok(IndexArray::Wide(wide)),
-            Err(_) => Err(invalid(
-                "indices are an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
-            )),
-        }
-    }
-
-    fn indices(&self) -> PyResult<Indices<'_>> {
-        Ok(match self {
-            IndexArray::Narrow(array) => Indices::I32(array.as_slice()?),
-            IndexArray::Wide(array) => Indices::I64(array.as_slice()?),
-        })
-    }
-}
-
-/// Pairs of (source row, destination row), as Python gave them.
-enum Given<'py> {
-    Interleaved(IndexArray<'py>),
-    Split(IndexArray<'py>, IndexArray<'py>),
-}
-
-impl<'py> Given<'py> {
-    fn new(object: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
-        if let Ok(two) = object.cast::<PyTuple>()
-            && two.len() == 2
-        {
-            return Ok(Given::Split(
-                IndexArray::new(&two.get_item(0)?)?,
-                IndexArray::new(&two.get_item(1)?)?,
-            ));
-        }
-        let is_pairs = |shape: &[usize], is_contiguous| shape[1] == 2 && is_contiguous;
-        let is_pairs = match object.extract::<PyReadonlyArray2<'py, i32>>() {
-            Ok(array) => is_pairs(array.shape(), array.is_c_contiguous()),
-            Err(_) => match object.extract::<PyReadonlyArray2<'py, i64>>() {
-                Ok(array) => is_pairs(array.shape(), array.is_c_contiguous()),
-                Err(_) => false,
-            },
-        };
-        if !is_pairs {
-            return Err(invalid(
-                "pairs are a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple of two arrays of shape (n,)",
-            ));
-        }
-        Ok(Given::Interleaved(IndexArray::new(
-            &object.call_method1("reshape", (-1,))?,
-        )?))
-    }
-
-    fn pairs(&self) -> PyResult<Pairs<'_>> {
-        match self {
-            Given::Interleaved(both) => Pairs::interleaved(both.indices()?),
-            Given::Split(source, destination) => {
-                Pairs::split(source.indices()?, destination.indices()?)
-            }
-        }
-        .map_err(refusal)
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "what a copy has done cannot be pickled: pickle its numbers",
+        ))
     }
 }
 
@@ -123,54 +60,152 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
 }
 
 /// Which of the two arrays is the host's.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Gather,
     Scatter,
 }
 
-fn copy(
-    py: Python<'_>,
+/// The two sides of a copy, what is copied, and how.
+struct Copy<'a, 'py> {
     direction: Direction,
-    arrays: [(&Bound<'_, PyAny>, &str); 2],
-    pairs: &Bound<'_, PyAny>,
-    (absent, extras): (Absent, Extras<'static>),
-) -> PyResult<Copied> {
-    let [(source, source_name), (destination, destination_name)] = arrays;
-    let (from, given) = (readable_rows(source, source_name)?, Given::new(pairs)?);
-    let mut to = writable_rows(destination, destination_name)?;
-    let [from_rows, row_bytes] = [from.shape()[0] as u64, from.shape()[1] as u64];
-    let [to_rows, to_bytes] = [to.shape()[0] as u64, to.shape()[1] as u64];
-    if row_bytes != to_bytes {
-        return Err(invalid(format!(
-            "a row of `{source_name}` has {row_bytes} bytes, and one of `{destination_name}` {to_bytes}"
-        )));
-    }
-    let (host_rows, device_rows) = match direction {
-        Direction::Gather => (from_rows, to_rows),
-        Direction::Scatter => (to_rows, from_rows),
-    };
-    let spec = Spec {
-        absent,
-        ..Spec::dense(row_bytes, host_rows, device_rows)
-    };
-    let pairs = given.pairs()?;
-    let (from, to) = (from.as_slice()?, to.as_slice_mut()?);
-    let copied = py.detach(|| match direction {
-        Direction::Gather => cpu::gather(from, to, &spec, &pairs, extras),
-        Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, extras),
-    });
-    let copied = copied.map_err(refusal)?;
-    Ok(Copied {
-        rows: copied.rows,
-        zeroed: copied.zeroed,
-        skipped: copied.skipped,
-        out_of_range: copied.out_of_range,
-    })
+    host: &'a Bound<'py, PyAny>,
+    device: &'a Bound<'py, PyAny>,
+    pairs: &'a Bound<'py, PyAny>,
+    absent: Absent,
+    extras: Extras<'static>,
+    stream: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). Index -1 names no row.
+impl<'py> Copy<'_, 'py> {
+    /// Makes it where the device's rows are.
+    fn run(self, py: Python<'py>) -> PyResult<Option<Copied>> {
+        let is_array = self.device.is_instance_of::<PyUntypedArray>();
+        if !is_array && self.device.hasattr("__dlpack_device__")? {
+            let device = Device::of(self.device, "device")?;
+            if device.is_cuda() {
+                return self.run_on_device(py).map(|()| None);
+            }
+        }
+        if self.stream.is_some() {
+            return Err(invalid(
+                "`stream` is for rows on a GPU, and `device` is in the processor's memory",
+            ));
+        }
+        self.run_on_host(py).map(Some)
+    }
+
+    fn spec(&self, [host_rows, host_bytes]: [u64; 2], [rows, bytes]: [u64; 2]) -> PyResult<Spec> {
+        if host_bytes != bytes {
+            return Err(invalid(format!(
+                "a row of `host` has {host_bytes} bytes, and one of `device` {bytes}"
+            )));
+        }
+        Ok(Spec {
+            absent: self.absent,
+            ..Spec::dense(bytes, host_rows, rows)
+        })
+    }
+
+    fn run_on_host(self, py: Python<'py>) -> PyResult<Copied> {
+        let [(source, source_name), (destination, destination_name)] = match self.direction {
+            Direction::Gather => [(self.host, "host"), (self.device, "device")],
+            Direction::Scatter => [(self.device, "device"), (self.host, "host")],
+        };
+        let (from, given) = (readable_rows(source, source_name)?, Given::new(self.pairs)?);
+        let mut to = writable_rows(destination, destination_name)?;
+        let (from_shape, to_shape) = (extents(from.shape()), extents(to.shape()));
+        let spec = match self.direction {
+            Direction::Gather => self.spec(from_shape, to_shape)?,
+            Direction::Scatter => self.spec(to_shape, from_shape)?,
+        };
+        let pairs = given.pairs()?;
+        let (from, to) = (from.as_slice()?, to.as_slice_mut()?);
+        let copied = py.detach(|| match self.direction {
+            Direction::Gather => cpu::gather(from, to, &spec, &pairs, self.extras),
+            Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, self.extras),
+        });
+        let copied = copied.map_err(refusal)?;
+        Ok(Copied {
+            rows: copied.rows,
+            zeroed: copied.zeroed,
+            skipped: copied.skipped,
+            out_of_range: copied.out_of_range,
+        })
+    }
+
+    fn run_on_device(self, py: Python<'py>) -> PyResult<()> {
+        let stream = stream_of(self.stream, self.device)?;
+        let tensor = Tensor::new(self.device, "device", stream)?;
+        let (rows, bytes) = tensor.rows("device")?;
+        let (tensors, given);
+        let indices = match self.tensors_of_pairs(stream)? {
+            Some(found) => {
+                tensors = found;
+                match &tensors[..] {
+                    [sources, destinations] => Indices::Split(sources, destinations),
+                    [pairs, ..] => Indices::Pairs(pairs),
+                    [] => Indices::Host(&[]),
+                }
+            }
+            None => {
+                given = Given::new(self.pairs)?.interleaved()?;
+                Indices::Host(&given)
+            }
+        };
+        indices.expect_device(tensor.device)?;
+        let device_shape = [rows, bytes];
+        match self.direction {
+            Direction::Gather => {
+                let host = readable_rows(self.host, "host")?;
+                let spec = self.spec(extents(host.shape()), device_shape)?;
+                let host = Host::Source(host.as_slice()?);
+                copy_rows(py, spec, host, &tensor, &indices, stream)
+            }
+            Direction::Scatter => {
+                let mut host = writable_rows(self.host, "host")?;
+                let spec = self.spec(extents(host.shape()), device_shape)?;
+                let host = Host::Destination(host.as_slice_mut()?);
+                copy_rows(py, spec, host, &tensor, &indices, stream)
+            }
+        }
+    }
+
+    /// The pairs, or sources and destinations, if they are tensors on a device.
+    fn tensors_of_pairs(&self, stream: CallersStream) -> PyResult<Option<Vec<Tensor<'py>>>> {
+        let given = match two_of(self.pairs)? {
+            Some(two) => two.to_vec(),
+            None => vec![self.pairs.clone()],
+        };
+        let mut tensors = Vec::new();
+        for object in &given {
+            let is_array = object.is_instance_of::<PyUntypedArray>();
+            if !is_array
+                && object.hasattr("__dlpack_device__")?
+                && Device::of(object, "pairs")?.is_cuda()
+            {
+                tensors.push(Tensor::new(object, "pairs", stream)?);
+            }
+        }
+        match tensors.len() {
+            0 => Ok(None),
+            found if found == given.len() => Ok(Some(tensors)),
+            _ => Err(invalid(
+                "one of `pairs` is on a GPU and the other is not: both are to be in one place",
+            )),
+        }
+    }
+}
+
+/// Rows, and bytes of a row.
+fn extents(shape: &[usize]) -> [u64; 2] {
+    [shape[0] as u64, shape[1] as u64]
+}
+
+/// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). Index -1 names no row. Where `device` is a
+/// tensor on a GPU, `host` is to be pinned, the copy is made on `stream`, or else on the current one, and not counted.
 #[pyfunction]
-#[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1))]
+#[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None))]
 pub(crate) fn gather(
     py: Python<'_>,
     host: &Bound<'_, PyAny>,
@@ -178,14 +213,25 @@ pub(crate) fn gather(
     pairs: &Bound<'_, PyAny>,
     absent: &str,
     threads: usize,
-) -> PyResult<Copied> {
-    let arrays = [(host, "host"), (device, "device")];
-    copy(py, Direction::Gather, arrays, pairs, how(absent, threads)?)
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Copied>> {
+    let (absent, extras) = how(absent, threads)?;
+    let direction = Direction::Gather;
+    Copy {
+        direction,
+        host,
+        device,
+        pairs,
+        absent,
+        extras,
+        stream,
+    }
+    .run(py)
 }
 
-/// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Index -1 names no row.
+/// Copies rows of `device` to rows of `host`, by pairs of (device row, host row). Otherwise as [`gather`].
 #[pyfunction]
-#[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1))]
+#[pyo3(signature = (device, host, pairs, *, absent="skip", threads=1, stream=None))]
 pub(crate) fn scatter(
     py: Python<'_>,
     device: &Bound<'_, PyAny>,
@@ -193,9 +239,20 @@ pub(crate) fn scatter(
     pairs: &Bound<'_, PyAny>,
     absent: &str,
     threads: usize,
-) -> PyResult<Copied> {
-    let arrays = [(device, "device"), (host, "host")];
-    copy(py, Direction::Scatter, arrays, pairs, how(absent, threads)?)
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Copied>> {
+    let (absent, extras) = how(absent, threads)?;
+    let direction = Direction::Scatter;
+    Copy {
+        direction,
+        host,
+        device,
+        pairs,
+        absent,
+        extras,
+        stream,
+    }
+    .run(py)
 }
 
 /// What this machine has: the processor's instruction set that is used, and its GPUs, or why there are none.

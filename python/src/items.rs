@@ -22,6 +22,23 @@ pub(crate) enum Shown {
     Values,
 }
 
+impl Shown {
+    /// What is given of an entry of bytes.
+    pub(crate) fn of<'py>(
+        self,
+        py: Python<'py>,
+        key: &[u8],
+        value: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
+        Ok(match self {
+            Shown::Items => (bytes(key), bytes(value)).into_pyobject(py)?.into_any(),
+            Shown::Keys => bytes(key).into_any(),
+            Shown::Values => bytes(value).into_any(),
+        })
+    }
+}
+
 /// An iterator over entries as they were when it was made.
 #[pyclass(module = "forerun", name = "Items")]
 pub(crate) struct Items {
@@ -122,11 +139,12 @@ impl Items {
         let Some((key, value)) = self.fetched.pop_front() else {
             return Ok(None);
         };
-        let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
-        Ok(Some(match self.shown {
-            Shown::Items => (bytes(&key), bytes(&value)).into_pyobject(py)?.into_any(),
-            Shown::Keys => bytes(&key).into_any(),
-            Shown::Values => bytes(&value).into_any(),
-        }))
+        Ok(Some(self.shown.of(py, &key, &value)?))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(invalid(
+            "an iterator over a store is of this process and cannot be pickled",
+        ))
     }
 }

@@ -9,7 +9,7 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::PyAnyMethods;
+use pyo3::types::{PyAnyMethods, PyList};
 
 use crate::errors::invalid;
 
@@ -55,6 +55,10 @@ pub(crate) enum Batch<'py> {
 
 impl<'py> Batch<'py> {
     pub(crate) fn new(object: &Bound<'py, PyAny>, what: &str) -> PyResult<Batch<'py>> {
+        if object.is_exact_instance_of::<PyList>() {
+            // What most give, before it is asked what else it might be.
+            return Batch::of_objects(object, what);
+        }
         if let Ok(rows) = object.extract::<PyReadonlyArray2<'py, u8>>() {
             if !rows.is_c_contiguous() {
                 return Err(invalid(format!(
@@ -76,9 +80,16 @@ impl<'py> Batch<'py> {
                 object.getattr("ndim")?
             )));
         }
+        Batch::of_objects(object, what)
+    }
+
+    fn of_objects(object: &Bound<'py, PyAny>, what: &str) -> PyResult<Batch<'py>> {
         let objects = object.try_iter()?;
-        let bytes: PyResult<Vec<Bytes>> = objects.map(|item| Bytes::new(&item?, what)).collect();
-        Ok(Batch::Objects(bytes?))
+        let mut bytes = Vec::with_capacity(object.cast::<PyList>().map_or(0, |list| list.len()));
+        for item in objects {
+            bytes.push(Bytes::new(&item?, what)?);
+        }
+        Ok(Batch::Objects(bytes))
     }
 
     /// How many there are.

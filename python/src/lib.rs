@@ -1,4 +1,4 @@
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(
     missing_docs,
     reason = "documented for Python, in forerun/_forerun.pyi"
@@ -14,16 +14,26 @@
 //! Whatever may wait (for memory, the disk, a lock) runs while other Python threads do. Arrays are used where they
 //! lie; keys and values that are `bytes` are not copied either.
 
+mod arrays;
 mod batch;
 mod cache;
+mod cache_items;
+#[allow(
+    unsafe_code,
+    reason = "DLPack hands over a C structure, and a GPU's tensor is an address"
+)]
+mod cuda;
 mod db;
+mod dlpack;
 mod errors;
 mod export;
 mod gather;
 mod items;
 mod keys;
 mod keyspace;
+mod measure;
 mod numbers;
+mod pairs;
 mod reader;
 mod rows;
 mod snapshot;
@@ -38,15 +48,19 @@ mod module {
     #[pymodule_export]
     use crate::cache::Cache;
     #[pymodule_export]
+    use crate::cache_items::CacheItems;
+    #[pymodule_export]
     use crate::db::Db;
     #[pymodule_export]
-    use crate::export::Export;
+    use crate::export::{Export, TableItems};
     #[pymodule_export]
     use crate::gather::{Copied, device_info, gather, scatter};
     #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]
     use crate::keyspace::Keyspace;
+    #[pymodule_export]
+    use crate::measure::_find_seconds;
     #[pymodule_export]
     use crate::reader::Reader;
     #[pymodule_export]

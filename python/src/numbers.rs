@@ -1,76 +1,146 @@
 //! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or numbers that make one.
 
-use numpy::{PyArray1, PyArrayDyn, PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{
+    PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use zerocopy::{FromBytes, IntoBytes};
 
+use crate::arrays::{as_array, expect_contiguous, refused};
 use crate::errors::invalid;
 
-/// Keys, flat, and the shape they came in.
-pub(crate) struct Numbers<'py> {
-    flat: PyReadonlyArray1<'py, u64>,
-    shape: Vec<usize>,
+/// Keys, in the shape they came in.
+pub(crate) enum Numbers<'py> {
+    Unsigned(PyReadonlyArrayDyn<'py, u64>),
+    /// Their bits count, so that -1 is the greatest key.
+    Signed(PyReadonlyArrayDyn<'py, i64>),
 }
 
 impl<'py> Numbers<'py> {
-    /// Takes an array, a tensor by DLPack, or a list. Of int64 the bits count, so that -1 is the greatest key.
+    /// Takes an array, a tensor by DLPack, or a list. Copied is only what is not contiguous, or no array.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
+        if let Some(numbers) = Numbers::borrow(object)? {
+            return Ok(numbers);
+        }
         let py = object.py();
-        let numpy = py.import("numpy")?;
-        let array = if object.hasattr("dtype")? && !object.hasattr("flags")? {
-            numpy.call_method1("from_dlpack", (object,))?
-        } else if object.hasattr("dtype")? {
-            object.clone()
+        let is_array = object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?;
+        let array = if is_array {
+            let array = as_array(object, "keys")?;
+            // A scalar would become an array of one dimension; it is contiguous.
+            match array.is_c_contiguous() {
+                true => array.into_any(),
+                false => py
+                    .import("numpy")?
+                    .call_method1("ascontiguousarray", (array,))?,
+            }
         } else {
-            numpy
+            py.import("numpy")?
                 .call_method1("array", (object, "uint64"))
                 .map_err(|error| {
                     invalid(format!("keys are numbers from 0 to 2**64 - 1: {error}"))
                 })?
         };
-        let dtype = array.getattr("dtype")?.str()?.to_string();
-        if dtype != "uint64" && dtype != "int64" {
-            return Err(invalid(format!(
-                "keys are an array of uint64 or int64, not {dtype}"
-            )));
-        }
-        let shape = array.getattr("shape")?.extract()?;
-        // Copied only if it is not contiguous.
-        let flat = numpy
-            .call_method1("ravel", (array,))?
-            .call_method1("view", ("uint64",))?
-            .cast_into::<PyArray1<u64>>()
-            .map_err(|error| invalid(format!("keys cannot be used: {error}")))?;
-        let flat = numpy::PyArrayMethods::try_readonly(&flat)
-            .map_err(|error| invalid(format!("keys cannot be read: {error}")))?;
-        Ok(Numbers { flat, shape })
+        Numbers::borrow(&array)?.ok_or_else(|| {
+            let dtype = array.getattr("dtype").and_then(|dtype| dtype.str());
+            let dtype =
+                dtype.map_or_else(|_| "something else".to_owned(), |dtype| dtype.to_string());
+            invalid(format!("keys are an array of uint64 or int64, not {dtype}"))
+        })
+    }
+
+    /// Borrows an array that is one of keys as it is.
+    fn borrow(object: &Bound<'py, PyAny>) -> PyResult<Option<Numbers<'py>>> {
+        let borrowed = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
+            if !array.is_c_contiguous() {
+                return Ok(None);
+            }
+            array.try_readonly().map(Numbers::Unsigned)
+        } else if let Ok(array) = object.cast::<PyArrayDyn<i64>>() {
+            if !array.is_c_contiguous() {
+                return Ok(None);
+            }
+            array.try_readonly().map(Numbers::Signed)
+        } else {
+            return Ok(None);
+        };
+        borrowed
+            .map(Some)
+            .map_err(|error| refused("keys", "read", error))
     }
 
     pub(crate) fn as_slice(&self) -> PyResult<&[u64]> {
-        Ok(self.flat.as_slice()?)
+        match self {
+            Numbers::Unsigned(array) => Ok(array.as_slice()?),
+            Numbers::Signed(array) => <[u64]>::ref_from_bytes(array.as_slice()?.as_bytes())
+                .map_err(|error| invalid(format!("keys cannot be used: {error}"))),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.flat.len()
+        match self {
+            Numbers::Unsigned(array) => array.len(),
+            Numbers::Signed(array) => array.len(),
+        }
     }
 
-    /// The shape of an array that has something for each key, with more behind.
-    pub(crate) fn shape_with(
+    /// Their shape.
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Numbers::Unsigned(array) => array.shape(),
+            Numbers::Signed(array) => array.shape(),
+        }
+    }
+
+    /// The shape of an array that has a row of `dim` elements for each key.
+    pub(crate) fn shape_of_rows(&self, dim: u32) -> Vec<usize> {
+        let shape = self.shape().iter().copied();
+        shape.chain([dim as usize]).collect()
+    }
+
+    /// Flags for them, in their shape.
+    pub(crate) fn flags(&self, py: Python<'py>) -> Flags<'py> {
+        Flags(PyArrayDyn::zeros(py, self.shape(), false))
+    }
+
+    /// Flags for them: those that the caller has, if so.
+    pub(crate) fn flags_or(
         &self,
         py: Python<'py>,
-        more: Option<u32>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let more = more.map(|extent| extent as usize);
-        let shape: Vec<usize> = self.shape.iter().copied().chain(more).collect();
-        PyTuple::new(py, shape)
+        given: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Flags<'py>> {
+        let Some(given) = given else {
+            return Ok(self.flags(py));
+        };
+        let array = as_array(given, "found")?;
+        expect_contiguous(&array, "found")?;
+        let Ok(flags) = array.cast::<PyArrayDyn<bool>>() else {
+            return Err(invalid(format!(
+                "`found` is to be an array of bool, not {}",
+                array.dtype()
+            )));
+        };
+        if flags.len() != self.len() {
+            return Err(invalid(format!(
+                "{} keys need as many places in `found`, which has {}",
+                self.len(),
+                flags.len()
+            )));
+        }
+        Ok(Flags(match flags.shape() == self.shape() {
+            true => flags.clone(),
+            false => flags.reshape(self.shape())?,
+        }))
     }
+}
 
-    /// Flags, one a key, in the shape of the keys.
-    pub(crate) fn flags(
-        &self,
-        flags: Bound<'py, PyArray1<bool>>,
-    ) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
-        let shape = self.shape_with(flags.py(), None)?;
-        Ok(flags.call_method1("reshape", (shape,))?.cast_into()?)
+/// Which of some keys are there, in the shape of the keys.
+pub(crate) struct Flags<'py>(pub(crate) Bound<'py, PyArrayDyn<bool>>);
+
+impl<'py> Flags<'py> {
+    /// Borrows them.
+    pub(crate) fn write(&self) -> PyResult<PyReadwriteArrayDyn<'py, bool>> {
+        let flags = self.0.try_readwrite();
+        flags.map_err(|error| refused("found", "written", error))
     }
 }

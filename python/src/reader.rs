@@ -173,6 +173,18 @@ impl Reader {
         value.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
+    /// Entries. It reads all of them: it takes the time of a scan.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let source = self.source()?;
+        py.detach(|| source.count()).map_err(exception)
+    }
+
+    /// Whether it has any entry.
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        let source = self.source()?;
+        py.detach(|| source.has_any()).map_err(exception)
+    }
+
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.get(py, key, None)?.is_some())
     }

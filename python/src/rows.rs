@@ -6,6 +6,7 @@ use numpy::{
 };
 use pyo3::prelude::*;
 
+use crate::arrays::{as_array, expect_contiguous, refused};
 use crate::errors::invalid;
 
 /// An array's rows, and which of them were filled.
@@ -26,7 +27,7 @@ impl<'py> Rows<'py> {
         let found = found.unwrap_or_else(|| PyArray1::zeros(out.py(), keys, false));
         let noted = found
             .try_readwrite()
-            .map_err(|error| invalid(format!("`found` cannot be written: {error}")))?;
+            .map_err(|error| refused("found", "written", error))?;
         if bytes.shape()[0] != keys || noted.len() != keys {
             return Err(invalid(format!(
                 "{keys} keys need as many rows in `out` and places in `found`, which have {} and {}",
@@ -72,7 +73,7 @@ pub(crate) fn writable_rows<'py>(
 ) -> PyResult<PyReadwriteArray2<'py, u8>> {
     byte_rows(array, name)?
         .try_readwrite()
-        .map_err(|error| invalid(format!("`{name}` cannot be written: {error}")))
+        .map_err(|error| refused(name, "written", error))
 }
 
 /// An array's rows as bytes, without a copy.
@@ -82,28 +83,14 @@ pub(crate) fn readable_rows<'py>(
 ) -> PyResult<PyReadonlyArray2<'py, u8>> {
     byte_rows(array, name)?
         .try_readonly()
-        .map_err(|error| invalid(format!("`{name}` cannot be read: {error}")))
+        .map_err(|error| refused(name, "read", error))
 }
 
 /// A view of an array, or of what gives one by DLPack, as bytes of shape (rows, bytes of a row).
 fn byte_rows<'py>(array: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray2<u8>>> {
-    let py = array.py();
-    let array = if !array.hasattr("flags")? && array.hasattr("__dlpack__")? {
-        &py.import("numpy")?.call_method1("from_dlpack", (array,))?
-    } else {
-        array
-    };
-    let is_contiguous = array.hasattr("flags")?
-        && array
-            .getattr("flags")?
-            .getattr("c_contiguous")?
-            .is_truthy()?;
-    if !is_contiguous {
-        return Err(invalid(format!(
-            "`{name}` is to be a C-contiguous array in the processor's memory"
-        )));
-    }
-    let rows: usize = array.len()?;
+    let array = as_array(array, name)?;
+    expect_contiguous(&array, name)?;
+    let rows: usize = array.as_any().len()?;
     let bytes: usize = array.getattr("nbytes")?.extract()?;
     // The array is contiguous, so both are views of its memory.
     let shape = (rows, bytes.checked_div(rows).unwrap_or(0));

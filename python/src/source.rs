@@ -43,4 +43,19 @@ impl Source {
             Source::Snapshot(snapshot, space) => snapshot.keyspace(space).range::<Vec<u8>>(range),
         }
     }
+
+    /// Entries, counted one by one.
+    pub(crate) fn count(&self) -> forerun::Result<usize> {
+        let mut entries = self.range((Bound::Unbounded, Bound::Unbounded));
+        let mut count = 0;
+        while entries.next_entry()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn has_any(&self) -> forerun::Result<bool> {
+        let mut entries = self.range((Bound::Unbounded, Bound::Unbounded));
+        Ok(entries.next_entry()?.is_some())
+    }
 }

@@ -50,8 +50,17 @@ impl Engine for Lmdb {
     }
 }
 
+/// Address space for so many entries: pages may be half full, values of a page or so take whole ones, and what a write
+/// frees is used again when no reader sees it any more.
+pub fn map_bytes(entries: u64, entry_bytes: usize) -> usize {
+    let entries = usize::try_from(entries).unwrap_or(usize::MAX);
+    let bytes = entries.saturating_mul(entry_bytes + OVERHEAD_BYTES);
+    let bytes = bytes.saturating_mul(4).saturating_add(1 << 30);
+    bytes.min(1 << 44).next_multiple_of(4096)
+}
+
 /// The database without a name, which every LMDB has.
-fn unnamed(env: &Env) -> Result<Database<'_, Bytes, Bytes>> {
+pub fn unnamed(env: &Env) -> Result<Database<'_, Bytes, Bytes>> {
     let opened = env.open_databases_and_commit(env.read_txn()?, |open, txn| {
         let database = open.open_database::<Bytes, Bytes>(txn, None)?;
         Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(database))
@@ -68,17 +77,9 @@ struct LmdbStore {
 impl LmdbStore {
     fn open(need: &Need, flags: EnvFlags) -> Result<LmdbStore> {
         let directory = need.directory()?;
-        // Address space: pages may be half full, values of a page or so take whole ones, and what a write frees is used
-        // again when no reader sees it any more.
-        let entries = Need {
-            spare_entries: 0,
-            ..need.clone()
-        };
-        let map_bytes = entries.total_bytes(OVERHEAD_BYTES).saturating_mul(4);
-        let map_bytes = map_bytes.saturating_add(1 << 30).min(1 << 44);
         let mut options = EnvOpenOptions::new();
         options
-            .map_size(map_bytes.next_multiple_of(4096))
+            .map_size(map_bytes(need.keys, need.key_bytes + need.value_bytes))
             .max_dbs(1);
         // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a new directory of our own.
         // Without a sync a crash of the system may leave it damaged; then it is not opened again, but gone.

@@ -5,6 +5,7 @@
 //! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its cache.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as a program has them.
 //! - `hash`: hashbrown, papaya and scc.
+//! - `table`: RocksDB and LMDB, a row a value.
 //!
 //! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour, so this crate is not a default member of
 //! the workspace, and RocksDB is a feature of it, as are the other stores on disk:
@@ -33,12 +34,16 @@ mod peers;
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocks;
+#[cfg(any(feature = "rocksdb", feature = "lmdb"))]
+mod rows;
 
 use clap::Parser;
 use forerun_bench::engine::Engine;
 use forerun_bench::hash::contender::GET;
 #[cfg(feature = "rocksdb")]
 use forerun_bench::memtable;
+#[cfg(any(feature = "rocksdb", feature = "lmdb"))]
+use forerun_bench::tiers;
 use forerun_bench::{btree, hash, ycsb};
 
 /// Forerun's benches with its peers beside it
@@ -69,6 +74,14 @@ enum Command {
     /// The column of ratios to a peer compares with `get` of hashbrown in a loop. Without --design it measures table,
     /// memc3, hashbrown, papaya and scc; the last two take several times the memory of the others.
     Hash(Hash),
+
+    /// Forerun's table of rows beside RocksDB and LMDB, where those are built in
+    ///
+    /// RocksDB is measured by MultiGet and by Get (rocksdb-get), with a block cache as large as the budget of rows and
+    /// --cache together; LMDB's cache is the system's. The column of ratios to a peer compares with RocksDB's MultiGet, or
+    /// without it with LMDB. "from memory" and "moved" are Forerun's alone.
+    #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
+    Table(tiers::Args),
 }
 
 #[derive(clap::Args)]
@@ -139,6 +152,17 @@ fn main() -> anyhow::Result<()> {
                 &[&hashbrown, &papaya, &scc],
                 Some(("hashbrown", GET)),
             )
+        }
+        #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
+        Command::Table(args) => {
+            let peers = rows::all();
+            let peers: Vec<_> = peers.iter().map(|peer| &**peer).collect();
+            let peer = if cfg!(feature = "rocksdb") {
+                "rocksdb"
+            } else {
+                "lmdb"
+            };
+            tiers::run_with(&args, &peers, Some(peer))
         }
     }
 }

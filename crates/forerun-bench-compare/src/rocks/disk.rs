@@ -10,7 +10,7 @@ use forerun_bench::engine::{Engine, Need, Store};
 use rocksdb::{BlockBasedOptions, Cache, Options};
 
 /// Bits a key of a filter.
-const FILTER_BITS: f64 = 10.0;
+pub const FILTER_BITS: f64 = 10.0;
 
 /// RocksDB on disk.
 #[derive(Clone, Copy, Debug)]

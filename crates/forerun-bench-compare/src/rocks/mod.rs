@@ -12,7 +12,7 @@ mod disk;
 mod memtable;
 mod run;
 
-pub use disk::RocksDisk;
+pub use disk::{FILTER_BITS, RocksDisk};
 pub use memtable::{FingerSearch, RocksDb};
 pub use run::RocksRun;
 
@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use crate::copied::Copied;
 
 /// One `Get` after the other.
-const GET: &str = "get";
+pub const GET: &str = "get";
 
 /// `MultiGet`, as `batched_multi_get_cf` calls it. RocksDB cuts it into pieces of 32 keys by itself.
 pub const MULTIGET: &str = "multiget";

@@ -1,19 +1,30 @@
 //! `Table`: rows of one shape under 64-bit numbers, in memory and on disk.
+//!
+//! ```text
+//!   mod.rs      the class        options.rs   how it is opened        stats.rs   its figures
+//! ```
+
+mod options;
+mod stats;
 
 use std::path::PathBuf;
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock};
 
-use forerun::Options;
-use forerun::table::{Admission, Dtype, Score, Update, Writes};
-use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
+use forerun::table::{Dtype, Update};
+use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::errors::{closed, invalid, table_exception, unknown};
-use crate::export::{Export, numpy_name};
+use crate::arrays::{Read, Written, as_array, expect_contiguous, zeros};
+use crate::errors::{closed, invalid, table_exception};
+use crate::export::{Export, TableItems};
+use crate::items::Shown;
 use crate::numbers::Numbers;
-use crate::rows::{readable_rows, writable_rows};
+use options::{Policies, Sizes};
+
+/// Keys up to which a call that waits for nothing is over sooner than another Python thread could be let in.
+const SHORT_BATCH: usize = 32;
 
 /// What `find` gives: rows, and which of them were found.
 type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
@@ -23,81 +34,70 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 pub(crate) struct Table {
     dtype: Dtype,
     dim: u32,
+    /// Whether a lookup may wait for more than memory.
+    waits: bool,
     /// `None` once it is closed.
     table: RwLock<Option<forerun::table::Table>>,
 }
 
 impl Table {
     /// The table, unless it is closed.
-    fn open(&self) -> PyResult<forerun::table::Table> {
+    pub(crate) fn open(&self) -> PyResult<forerun::table::Table> {
         let table = self.table.read();
-        let table = table.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let table = table.unwrap_or_else(PoisonError::into_inner);
         table.clone().ok_or_else(|| closed("table"))
     }
 
-    /// An array of zeros for rows of so many keys.
-    fn zeros<'py>(&self, keys: &Numbers<'py>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let shape = keys.shape_with(py, Some(self.dim))?;
-        py.import("numpy")?
-            .call_method1("zeros", (shape, numpy_name(self.dtype)))
-    }
-
-    /// Rows as the caller gave them, as bytes: as many as keys, of this table's size.
-    fn given<'py, R>(
-        &self,
-        keys: &Numbers<'py>,
-        rows: &Bound<'py, PyAny>,
-        use_rows: impl FnOnce(&[u64], &[u8]) -> PyResult<R>,
-    ) -> PyResult<R> {
-        // Rows of more dimensions than two are rows all the same.
-        let flat = self.flat(keys, rows)?;
-        let rows = readable_rows(&flat, "rows")?;
-        use_rows(keys.as_slice()?, rows.as_slice()?)
-    }
-
-    /// The array as one of `keys` rows, without a copy if it is contiguous.
-    fn flat<'py>(
-        &self,
-        keys: &Numbers<'py>,
-        rows: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let rows = if rows.hasattr("dtype")? && !rows.hasattr("flags")? {
-            rows.py()
-                .import("numpy")?
-                .call_method1("from_dlpack", (rows,))?
+    /// Does what reads so many keys while other Python threads run, unless it is over before they would.
+    fn aside<R: Send>(&self, py: Python<'_>, keys: usize, read: impl FnOnce() -> R + Send) -> R {
+        if keys <= SHORT_BATCH && !self.waits {
+            read()
         } else {
-            rows.clone()
-        };
-        let bytes = keys.len() * self.row_bytes();
-        let given: usize = match rows.getattr("nbytes") {
-            Ok(given) => given.extract()?,
-            Err(_) => {
-                return Err(invalid(format!(
-                    "rows are an array of {} of shape (keys, {}), not {}",
-                    self.dtype.name(),
-                    self.dim,
-                    rows.get_type().name()?
-                )));
-            }
-        };
-        if given != bytes {
-            return Err(invalid(format!(
-                "{} rows of {} {} take {bytes} bytes; the array has {given}",
-                keys.len(),
-                self.dim,
-                self.dtype.name()
-            )));
+            py.detach(read)
         }
-        rows.call_method1("reshape", ((keys.len(), -1),))
-            .or_else(|error| match keys.len() {
-                // Nothing can be anything a row.
-                0 => Ok(rows.clone()),
-                _ => Err(error),
-            })
     }
 
-    fn row_bytes(&self) -> usize {
-        self.dtype.bytes() * self.dim as usize
+    /// Borrows an array of rows that a caller has given, to write them.
+    pub(crate) fn written<'py>(
+        &self,
+        rows: &Bound<'py, PyAny>,
+        what: &str,
+    ) -> PyResult<Written<'py>> {
+        let rows = as_array(rows, what)?;
+        expect_contiguous(&rows, what)?;
+        Written::new(&rows, self.dtype, what)
+    }
+
+    /// That so many bytes are those of the rows of some keys.
+    fn expect_rows(&self, keys: &Numbers<'_>, bytes: usize, what: &str) -> PyResult<()> {
+        let row_bytes = self.dtype.bytes() * self.dim as usize;
+        if bytes == keys.len() * row_bytes {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "{} rows of {} {} take {} bytes; `{what}` has {bytes}",
+            keys.len(),
+            self.dim,
+            self.dtype.name(),
+            keys.len() * row_bytes
+        )))
+    }
+
+    /// Does something with the bytes of rows that a caller has given, while other Python threads run.
+    fn with_rows<'py, R: Send>(
+        &self,
+        keys: &Numbers<'py>,
+        rows: &Bound<'py, PyAny>,
+        write: impl FnOnce(&[u64], &[u8]) -> forerun::table::Result<R> + Send,
+    ) -> PyResult<R> {
+        let py = rows.py();
+        let rows = as_array(rows, "rows")?;
+        expect_contiguous(&rows, "rows")?;
+        let read = Read::new(&rows, self.dtype, "rows")?;
+        let (keys_read, bytes) = (keys.as_slice()?, read.bytes()?);
+        self.expect_rows(keys, bytes.len(), "rows")?;
+        py.detach(|| write(keys_read, bytes))
+            .map_err(table_exception)
     }
 
     fn update_rows<'py>(
@@ -108,16 +108,24 @@ impl Table {
         how: Update,
     ) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let found = PyArray1::zeros(py, keys.len(), false);
-        self.given(&keys, rows, |keys, rows| {
-            let mut flags = found.readwrite();
+        let found = keys.flags(py);
+        {
+            let mut flags = found.write()?;
             let flags = flags.as_slice_mut()?;
-            py.detach(|| table.update(keys, rows, how, flags))
-                .map_err(table_exception)
-        })?;
-        keys.flags(found)
+            self.with_rows(&keys, rows, |keys, rows| {
+                table.update(keys, rows, how, flags)
+            })?;
+        }
+        Ok(found.0)
+    }
+
+    fn items(&self, py: Python<'_>, shown: Shown) -> PyResult<TableItems> {
+        Ok(TableItems::new(self.export(py, EXPORTED_AT_ONCE)?, shown))
     }
 }
+
+/// Rows that an iterator fetches at a time.
+const EXPORTED_AT_ONCE: usize = 256;
 
 #[pymethods]
 impl Table {
@@ -143,56 +151,26 @@ impl Table {
         let dtype: Dtype = dtype
             .parse()
             .map_err(|error: forerun::table::UnknownDtype| invalid(error.to_string()))?;
-        let mut builder = forerun::table::Table::builder(dtype, dim)
-            .device_capacity(device_capacity)
-            .score(match score {
-                "lru" => Score::Lru,
-                "lfu" => Score::Lfu,
-                "custom" => Score::Custom,
-                other => return Err(unknown("score", other, "lru, lfu, custom")),
-            })
-            .admission(match admission {
-                "always" => Admission::Always,
-                "second_touch" => Admission::SecondTouch,
-                "by_score" => Admission::ByScore,
-                other => {
-                    return Err(unknown(
-                        "admission",
-                        other,
-                        "always, second_touch, by_score",
-                    ));
-                }
-            })
-            .writes(match writes {
-                "through" => Writes::Through,
-                "back" => Writes::Back,
-                other => return Err(unknown("writes", other, "through, back")),
-            });
-        builder = match (host_capacity, host_bytes) {
-            (None, None) => builder,
-            (Some(rows), None) => builder.host_capacity(rows),
-            (None, Some(bytes)) => builder.host_bytes(bytes),
-            (Some(_), Some(_)) => {
-                return Err(invalid(
-                    "the host tier's size is `host_capacity`, in rows, or `host_bytes`, not both",
-                ));
-            }
+        let waits = path.is_some() || device_capacity > 0;
+        let sizes = Sizes {
+            device_capacity,
+            host_capacity,
+            host_bytes,
+            cache_bytes,
         };
-        let table = py.detach(|| {
-            if let Some(path) = path {
-                let options = Options::default();
-                let cache_bytes = cache_bytes.unwrap_or(options.cache_bytes);
-                builder = builder.path(path).store_options(Options {
-                    cache_bytes,
-                    ..options
-                });
-            }
-            builder.open()
-        });
+        let policies = Policies {
+            score,
+            admission,
+            writes,
+        };
+        let builder = forerun::table::Table::builder(dtype, dim);
+        let builder = options::apply(builder, path, sizes, policies)?;
+        let table = py.detach(|| builder.open()).map_err(table_exception)?;
         Ok(Table {
             dtype,
             dim,
-            table: RwLock::new(Some(table.map_err(table_exception)?)),
+            waits,
+            table: RwLock::new(Some(table)),
         })
     }
 
@@ -216,26 +194,24 @@ impl Table {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         out: Option<Bound<'py, PyAny>>,
-        found: Option<Bound<'py, PyArray1<bool>>>,
+        found: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<RowsAndFound<'py>> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
         let rows = match out {
             Some(out) => out,
-            None => self.zeros(&keys, py)?,
+            None => zeros(py, self.dtype, &keys.shape_of_rows(self.dim))?,
         };
-        let found = found.unwrap_or_else(|| PyArray1::zeros(py, keys.len(), false));
+        let found = keys.flags_or(py, found)?;
         {
-            let flat = self.flat(&keys, &rows)?;
-            let mut bytes = writable_rows(&flat, "out")?;
-            let mut flags = found
-                .try_readwrite()
-                .map_err(|error| invalid(format!("`found` cannot be written: {error}")))?;
-            let (bytes, flags) = (bytes.as_slice_mut()?, flags.as_slice_mut()?);
+            let mut written = self.written(&rows, "out")?;
+            let mut flags = found.write()?;
+            let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);
+            self.expect_rows(&keys, bytes.len(), "out")?;
             let keys = keys.as_slice()?;
-            py.detach(|| table.find(keys, bytes, flags))
+            self.aside(py, keys.len(), || table.find(keys, bytes, flags))
                 .map_err(table_exception)?;
         }
-        Ok((rows, keys.flags(found)?))
+        Ok((rows, found.0))
     }
 
     /// `find` in a thread of the event loop's: an awaitable.
@@ -260,34 +236,47 @@ impl Table {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let found = PyArray1::zeros(py, keys.len(), false);
+        let found = keys.flags(py);
         {
-            let mut flags = found.readwrite();
+            let mut flags = found.write()?;
             let (flags, keys) = (flags.as_slice_mut()?, keys.as_slice()?);
-            py.detach(|| table.contains(keys, flags))
+            self.aside(py, keys.len(), || table.contains(keys, flags))
                 .map_err(table_exception)?;
         }
-        keys.flags(found)
+        Ok(found.0)
     }
 
     /// Puts rows under keys, whether there are some already or not. Of a key that repeats, the last row stays.
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn insert<'py>(
         &self,
-        py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         rows: &Bound<'py, PyAny>,
         scores: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
         let scores = scores.map(Numbers::new).transpose()?;
-        self.given(&keys, rows, |keys, rows| {
-            let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
-            py.detach(|| match scores {
-                None => table.insert(keys, rows),
-                Some(scores) => table.insert_with_scores(keys, rows, scores),
-            })
-            .map_err(table_exception)
+        let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
+        self.with_rows(&keys, rows, |keys, rows| match scores {
+            None => table.insert(keys, rows),
+            Some(scores) => table.insert_with_scores(keys, rows, scores),
+        })
+    }
+
+    /// As `insert`, and leaves the rows in the store: loads a table without driving out what is in use.
+    #[pyo3(signature = (keys, rows, *, scores=None))]
+    fn load<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        rows: &Bound<'py, PyAny>,
+        scores: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let (table, keys) = (self.open()?, Numbers::new(keys)?);
+        let scores = scores.map(Numbers::new).transpose()?;
+        let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
+        self.with_rows(&keys, rows, |keys, rows| match scores {
+            None => table.import(keys, rows),
+            Some(scores) => table.import_with_scores(keys, rows, scores),
         })
     }
 
@@ -325,6 +314,13 @@ impl Table {
         py.detach(|| table.prefetch(keys)).map_err(table_exception)
     }
 
+    /// Waits until no row is on its way between memory and disk.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let table = self.open()?;
+        py.detach(|| table.settle());
+        Ok(())
+    }
+
     /// All rows, as pairs of arrays of up to `batch` keys and their rows.
     #[pyo3(signature = (batch=65_536))]
     fn export(&self, py: Python<'_>, batch: usize) -> PyResult<Export> {
@@ -348,36 +344,13 @@ impl Table {
 
     /// Figures, as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.open()?.stats();
-        let figures = PyDict::new(py);
-        for (name, figure) in [
-            ("find_batches", stats.counts.find_batches),
-            ("find_keys", stats.counts.find_keys),
-            ("host_hits", stats.counts.host_hits),
-            ("store_hits", stats.counts.store_hits),
-            ("misses", stats.counts.misses),
-            ("written_rows", stats.counts.written_rows),
-            ("promoted_rows", stats.counts.promoted_rows),
-            ("demoted_rows", stats.counts.demoted_rows),
-            ("host_rows", stats.host_rows),
-            ("host_capacity_rows", stats.host_capacity_rows),
-            ("host_bytes", stats.host_bytes),
-            ("found_bytes", stats.found_bytes()),
-            ("moved_bytes", stats.moved_bytes()),
-            ("find_p50_ns", stats.find.p50_ns),
-            ("find_p99_ns", stats.find.p99_ns),
-        ] {
-            figures.set_item(name, figure)?;
-        }
-        Ok(figures)
+        stats::figures(py, self.open()?.stats())
     }
 
     /// Closes it. What was written is durable after this.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.table.write();
-        let table = table
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .take();
+        let table = table.unwrap_or_else(PoisonError::into_inner).take();
         match table {
             Some(table) => py.detach(|| table.close()).map_err(table_exception),
             None => Ok(()),
@@ -397,18 +370,74 @@ impl Table {
         Ok(count as usize)
     }
 
-    fn __contains__(&self, key: u64) -> PyResult<bool> {
-        let found = self.open()?.contains(&[key], &mut [false]);
+    /// Whether it has any row.
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        let table = self.open()?;
+        let first = py.detach(|| table.export(1)?.next().transpose());
+        Ok(first.map_err(table_exception)?.is_some())
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
+        let table = self.open()?;
+        let found = self.aside(py, 1, || table.contains(&[key], &mut [false]));
         Ok(found.map_err(table_exception)? == 1)
     }
 
+    /// The row of a key, or `default` if there is none.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: u64,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let table = self.open()?;
+        let row = zeros(py, self.dtype, &[self.dim as usize])?;
+        let found = {
+            let mut written = self.written(&row, "row")?;
+            let bytes = written.bytes()?;
+            self.aside(py, 1, || table.find(&[key], bytes, &mut [false]))
+                .map_err(table_exception)?
+        };
+        Ok(if found == 1 { Some(row) } else { default })
+    }
+
     fn __getitem__<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Bound<'py, PyAny>> {
-        let keys = PyArray1::from_vec(py, vec![key]);
-        let (rows, found) = self.find(py, keys.as_any(), None, None)?;
-        if !found.get_item(0)?.is_truthy()? {
+        let row = self.get(py, key, None)?;
+        row.ok_or_else(|| PyKeyError::new_err(key))
+    }
+
+    fn __setitem__<'py>(&self, py: Python<'py>, key: u64, row: &Bound<'py, PyAny>) -> PyResult<()> {
+        let keys = PyArray1::from_slice(py, &[key]);
+        self.insert(keys.as_any(), row, None)
+    }
+
+    fn __delitem__(&self, py: Python<'_>, key: u64) -> PyResult<()> {
+        if !self.__contains__(py, key)? {
             return Err(PyKeyError::new_err(key));
         }
-        rows.get_item(0)
+        let table = self.open()?;
+        py.detach(|| table.erase(&[key])).map_err(table_exception)
+    }
+
+    /// The keys, as they were when this was called where there is a path.
+    fn keys(&self, py: Python<'_>) -> PyResult<TableItems> {
+        self.items(py, Shown::Keys)
+    }
+
+    /// As `keys`, the rows.
+    fn values(&self, py: Python<'_>) -> PyResult<TableItems> {
+        self.items(py, Shown::Values)
+    }
+
+    /// As `keys`, pairs of keys and rows.
+    #[pyo3(name = "items")]
+    fn py_items(&self, py: Python<'_>) -> PyResult<TableItems> {
+        self.items(py, Shown::Items)
+    }
+
+    fn __iter__(&self, py: Python<'_>) -> PyResult<TableItems> {
+        self.items(py, Shown::Keys)
     }
 
     fn __enter__(slf: Bound<'_, Table>) -> Bound<'_, Table> {

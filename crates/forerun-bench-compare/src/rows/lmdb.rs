@@ -1,0 +1,84 @@
+//! LMDB as a peer of a table. A budget of rows means nothing to it: the system holds of its file what it will.
+
+use super::{Answers, each_batch};
+use crate::lmdb::{map_bytes, unnamed};
+use anyhow::{Context, Result};
+use forerun_bench::tiers::contender::{Contender, Need, Reader, Tally, Tiers};
+use heed::types::Bytes;
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
+
+/// LMDB, rows in the file's mapping.
+pub struct LmdbRows;
+
+fn open(need: &Need<'_>, flags: EnvFlags) -> Result<Env> {
+    let bytes = map_bytes(need.keys.len(), need.row.bytes() + 8);
+    let mut options = EnvOpenOptions::new();
+    options.map_size(bytes).max_dbs(1);
+    // SAFETY: LMDB maps the file, which must not be changed from elsewhere: it lies in a directory of the bench's own.
+    let env = unsafe { options.flags(flags).open(need.dir) };
+    env.context("opening LMDB")
+}
+
+impl Contender for LmdbRows {
+    fn name(&self) -> &str {
+        "lmdb"
+    }
+
+    fn policy(&self) -> String {
+        "get".to_owned()
+    }
+
+    fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()> {
+        let env = open(need, EnvFlags::NO_SYNC)?;
+        let database = unnamed(&env)?;
+        each_batch(need, told, |entries| {
+            let mut txn = env.write_txn()?;
+            for (key, row) in entries {
+                database.put_with_flags(&mut txn, PutFlags::APPEND, &key, row)?;
+            }
+            Ok(txn.commit()?)
+        })?;
+        Ok(env.force_sync()?)
+    }
+
+    fn open(&self, need: &Need<'_>, _: u64) -> Result<Box<dyn Tiers>> {
+        Ok(Box::new(Rows(open(need, EnvFlags::empty())?)))
+    }
+}
+
+struct Rows(Env);
+
+impl Tiers for Rows {
+    fn reader(&self) -> Result<Box<dyn Reader + '_>> {
+        Ok(Box::new(RowReader {
+            env: &self.0,
+            database: unnamed(&self.0)?,
+        }))
+    }
+
+    fn fetch(&self, _: &[u64]) -> Result<()> {
+        Ok(())
+    }
+
+    fn settle(&self) {}
+
+    fn tally(&self) -> Tally {
+        Tally::default()
+    }
+}
+
+struct RowReader<'a> {
+    env: &'a Env,
+    database: Database<'a, Bytes, Bytes>,
+}
+
+impl Reader for RowReader<'_> {
+    fn find(&mut self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
+        let mut answers = Answers::new(rows, found);
+        let txn = self.env.read_txn()?;
+        for (at, key) in keys.iter().enumerate() {
+            answers.put(at, self.database.get(&txn, &key.to_be_bytes())?)?;
+        }
+        Ok(answers.hits)
+    }
+}

@@ -1,0 +1,88 @@
+//! Stores on disk as peers of a table of rows: a row is a value under its key's eight bytes, big-endian.
+//!
+//! ```text
+//!  lmdb.rs    its cache the system's, one transaction a batch
+//!  rocks.rs   its block cache as large as the budget of rows and Forerun's cache of pages together
+//! ```
+
+#[cfg(feature = "lmdb")]
+mod lmdb;
+#[cfg(feature = "rocksdb")]
+mod rocks;
+
+#[cfg(feature = "lmdb")]
+pub use lmdb::LmdbRows;
+#[cfg(feature = "rocksdb")]
+pub use rocks::RocksRows;
+
+use anyhow::{Result, ensure};
+use forerun_bench::tiers::access::push_row;
+use forerun_bench::tiers::contender::{Contender, Need};
+
+/// Rows loaded at a time.
+const LOAD_BATCH: u64 = 4096;
+
+/// The peers that are built in.
+pub fn all() -> Vec<Box<dyn Contender>> {
+    vec![
+        #[cfg(feature = "rocksdb")]
+        Box::new(RocksRows::Get),
+        #[cfg(feature = "rocksdb")]
+        Box::new(RocksRows::MultiGet),
+        #[cfg(feature = "lmdb")]
+        Box::new(LmdbRows),
+    ]
+}
+
+/// Gives `put` all rows, ascending by key, some thousands at a time.
+fn each_batch(
+    need: &Need<'_>,
+    told: &dyn Fn(u64),
+    mut put: impl FnMut(&mut dyn Iterator<Item = ([u8; 8], &[u8])>) -> Result<()>,
+) -> Result<()> {
+    let mut rows = Vec::new();
+    for from in (0..need.keys.len()).step_by(LOAD_BATCH as usize) {
+        let keys = need.keys.part(from, from + LOAD_BATCH);
+        rows.clear();
+        keys.iter()
+            .for_each(|&key| push_row(key, need.row, &mut rows));
+        let each = rows.chunks_exact(need.row.bytes());
+        put(&mut keys.iter().map(|key| key.to_be_bytes()).zip(each))?;
+        told(from + keys.len() as u64);
+    }
+    Ok(())
+}
+
+/// The places of a batch's answers.
+struct Answers<'a> {
+    rows: &'a mut [u8],
+    found: &'a mut [bool],
+    row_bytes: usize,
+    hits: usize,
+}
+
+impl<'a> Answers<'a> {
+    fn new(rows: &'a mut [u8], found: &'a mut [bool]) -> Answers<'a> {
+        Answers {
+            row_bytes: rows.len() / found.len().max(1),
+            rows,
+            found,
+            hits: 0,
+        }
+    }
+
+    /// Copies what was found of the `at`-th key.
+    fn put(&mut self, at: usize, row: Option<&[u8]>) -> Result<()> {
+        self.found[at] = row.is_some();
+        let Some(row) = row else { return Ok(()) };
+        ensure!(
+            row.len() == self.row_bytes,
+            "a row of {} bytes, where they have {}",
+            row.len(),
+            self.row_bytes
+        );
+        self.rows[at * self.row_bytes..][..self.row_bytes].copy_from_slice(row);
+        self.hits += 1;
+        Ok(())
+    }
+}

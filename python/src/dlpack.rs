@@ -1,0 +1,93 @@
+//! Tensors of other libraries, by DLPack.
+//!
+//! ```text
+//!   tensor.__dlpack_device__()  ->  kind and number of the device that its memory is of
+//!   the processor's                 numpy.from_dlpack(tensor): an array over the same memory
+//!   another's                       refused, with the device's name
+//! ```
+
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+
+use crate::errors::invalid;
+
+/// A kind of device, by its number in DLPack (`DLDeviceType`), and the number of the device among those of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    kind: i32,
+    number: i32,
+}
+
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const ROCM_HOST: i32 = 11;
+const CUDA_MANAGED: i32 = 13;
+
+impl Device {
+    /// Where an object's memory is.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Device> {
+        let told = object.call_method0("__dlpack_device__")?;
+        let (kind, number) = told
+            .call_method0("__iter__")
+            .and_then(|_| {
+                // The kind may be a member of an enumeration.
+                let kind = told.get_item(0)?.call_method0("__int__")?.extract()?;
+                Ok((kind, told.get_item(1)?.extract()?))
+            })
+            .map_err(|error| {
+                invalid(format!(
+                    "`{what}` does not say what device it is on: __dlpack_device__ gave {told}: {error}"
+                ))
+            })?;
+        Ok(Device { kind, number })
+    }
+
+    /// Whether the processor can use the memory as its own.
+    fn is_host(self) -> bool {
+        matches!(self.kind, CPU | CUDA_HOST | ROCM_HOST | CUDA_MANAGED)
+    }
+
+    /// Whether it is a GPU that CUDA drives, and the memory its own.
+    pub(crate) fn is_cuda(self) -> bool {
+        self.kind == CUDA
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            CPU => "processor",
+            CUDA => "CUDA device",
+            CUDA_HOST => "host memory pinned for CUDA device",
+            4 => "OpenCL device",
+            7 => "Vulkan device",
+            8 => "Metal device",
+            10 => "ROCm device",
+            ROCM_HOST => "host memory pinned for ROCm device",
+            CUDA_MANAGED => "memory managed by CUDA device",
+            14 => "oneAPI device",
+            kind => return write!(f, "device {} of DLPack's kind {kind}", self.number),
+        };
+        write!(f, "{kind} {}", self.number)
+    }
+}
+
+/// An array over the memory of a tensor, which must be the processor's.
+pub(crate) fn in_host_memory<'py>(
+    tensor: &Bound<'py, PyAny>,
+    what: &str,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let device = Device::of(tensor, what)?;
+    if !device.is_host() {
+        return Err(invalid(format!(
+            "`{what}` is on {device}; it is to be in the processor's memory here"
+        )));
+    }
+    let array = tensor
+        .py()
+        .import("numpy")?
+        .call_method1("from_dlpack", (tensor,));
+    let array = array.and_then(|array| Ok(array.cast_into::<PyUntypedArray>()?));
+    array.map_err(|error| invalid(format!("`{what}` cannot be taken by DLPack: {error}")))
+}

@@ -1,0 +1,104 @@
+//! Pairs of row numbers, as Python has them: an array of shape (n, 2), or a tuple of two of shape (n,).
+
+use forerun::gpu::gather::cpu::{Indices, Pairs};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::arrays::as_array;
+use crate::errors::{invalid, refusal};
+
+/// An array of indices of either width.
+pub(crate) enum IndexArray<'py> {
+    Narrow(PyReadonlyArray1<'py, i32>),
+    Wide(PyReadonlyArray1<'py, i64>),
+}
+
+impl<'py> IndexArray<'py> {
+    fn new(object: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
+        let array = as_array(object, "pairs")?;
+        if let Ok(narrow) = array.cast::<PyArray1<i32>>() {
+            return Ok(IndexArray::Narrow(narrow.try_readonly()?));
+        }
+        match array.cast::<PyArray1<i64>>() {
+            Ok(wide) => Ok(IndexArray::Wide(wide.try_readonly()?)),
+            Err(_) => Err(invalid(
+                "indices are an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
+            )),
+        }
+    }
+
+    fn indices(&self) -> PyResult<Indices<'_>> {
+        Ok(match self {
+            IndexArray::Narrow(array) => Indices::I32(array.as_slice()?),
+            IndexArray::Wide(array) => Indices::I64(array.as_slice()?),
+        })
+    }
+
+    fn wide(&self) -> PyResult<Vec<i64>> {
+        Ok(match self {
+            IndexArray::Narrow(array) => array.as_slice()?.iter().copied().map(i64::from).collect(),
+            IndexArray::Wide(array) => array.as_slice()?.to_vec(),
+        })
+    }
+}
+
+/// Pairs of (source row, destination row).
+pub(crate) enum Given<'py> {
+    Interleaved(IndexArray<'py>),
+    Split([IndexArray<'py>; 2]),
+}
+
+impl<'py> Given<'py> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+        if let Some([sources, destinations]) = two_of(object)? {
+            let both = [IndexArray::new(&sources)?, IndexArray::new(&destinations)?];
+            return Ok(Given::Split(both));
+        }
+        let array = as_array(object, "pairs")?;
+        let is_pairs = array.shape().get(1) == Some(&2) && array.is_c_contiguous();
+        let is_integer =
+            array.cast::<PyArray2<i32>>().is_ok() || array.cast::<PyArray2<i64>>().is_ok();
+        if !is_pairs || !is_integer {
+            return Err(invalid(
+                "pairs are a C-contiguous array of int32 or int64 of shape (n, 2), or a tuple of two arrays of shape (n,)",
+            ));
+        }
+        let flat = array.call_method1("reshape", (-1,))?;
+        Ok(Given::Interleaved(IndexArray::new(&flat)?))
+    }
+
+    /// Them, where they lie.
+    pub(crate) fn pairs(&self) -> PyResult<Pairs<'_>> {
+        match self {
+            Given::Interleaved(both) => Pairs::interleaved(both.indices()?),
+            Given::Split([sources, destinations]) => {
+                Pairs::split(sources.indices()?, destinations.indices()?)
+            }
+        }
+        .map_err(refusal)
+    }
+
+    /// A copy of them by turns, 64 bits each.
+    pub(crate) fn interleaved(&self) -> PyResult<Vec<i64>> {
+        // That both arrays are as long.
+        self.pairs()?;
+        match self {
+            Given::Interleaved(both) => both.wide(),
+            Given::Split([sources, destinations]) => {
+                let pairs = sources.wide()?.into_iter().zip(destinations.wide()?);
+                Ok(pairs
+                    .flat_map(|(source, destination)| [source, destination])
+                    .collect())
+            }
+        }
+    }
+}
+
+/// The two objects of a tuple of two.
+pub(crate) fn two_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 2]>> {
+    match object.cast::<PyTuple>() {
+        Ok(two) if two.len() == 2 => Ok(Some([two.get_item(0)?, two.get_item(1)?])),
+        _ => Ok(None),
+    }
+}

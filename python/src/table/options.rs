@@ -1,0 +1,76 @@
+//! A table's options, from the words that Python says them by.
+
+use std::path::PathBuf;
+
+use forerun::Options;
+use forerun::table::{Admission, Builder, Score, Writes};
+use pyo3::PyResult;
+
+use crate::errors::{invalid, unknown};
+
+/// How large the tiers are.
+pub(super) struct Sizes {
+    pub(super) device_capacity: usize,
+    pub(super) host_capacity: Option<usize>,
+    pub(super) host_bytes: Option<usize>,
+    /// The store's own cache of pages.
+    pub(super) cache_bytes: Option<usize>,
+}
+
+/// How rows move between them, by name.
+pub(super) struct Policies<'a> {
+    pub(super) score: &'a str,
+    pub(super) admission: &'a str,
+    pub(super) writes: &'a str,
+}
+
+pub(super) fn apply(
+    mut builder: Builder,
+    path: Option<PathBuf>,
+    sizes: Sizes,
+    policies: Policies<'_>,
+) -> PyResult<Builder> {
+    builder = builder
+        .device_capacity(sizes.device_capacity)
+        .score(match policies.score {
+            "lru" => Score::Lru,
+            "lfu" => Score::Lfu,
+            "custom" => Score::Custom,
+            other => return Err(unknown("score", other, "lru, lfu, custom")),
+        })
+        .admission(match policies.admission {
+            "always" => Admission::Always,
+            "second_touch" => Admission::SecondTouch,
+            "by_score" => Admission::ByScore,
+            other => {
+                let known = "always, second_touch, by_score";
+                return Err(unknown("admission", other, known));
+            }
+        })
+        .writes(match policies.writes {
+            "through" => Writes::Through,
+            "back" => Writes::Back,
+            other => return Err(unknown("writes", other, "through, back")),
+        });
+    builder = match (sizes.host_capacity, sizes.host_bytes) {
+        (None, None) => builder,
+        (Some(rows), None) => builder.host_capacity(rows),
+        (None, Some(bytes)) => builder.host_bytes(bytes),
+        (Some(_), Some(_)) => {
+            return Err(invalid(
+                "the host tier's size is `host_capacity`, in rows, or `host_bytes`, not both",
+            ));
+        }
+    };
+    if let Some(path) = path {
+        builder = builder.path(path);
+    }
+    if let Some(cache_bytes) = sizes.cache_bytes {
+        let options = builder.default_store_options();
+        builder = builder.store_options(Options {
+            cache_bytes,
+            ..options
+        });
+    }
+    Ok(builder)
+}

@@ -1,0 +1,30 @@
+//! A table's figures, as Python has them.
+
+use forerun::table::Stats;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
+    let figures = PyDict::new(py);
+    for (name, figure) in [
+        ("find_batches", stats.counts.find_batches),
+        ("find_keys", stats.counts.find_keys),
+        ("host_hits", stats.counts.host_hits),
+        ("store_hits", stats.counts.store_hits),
+        ("misses", stats.counts.misses),
+        ("failed_keys", stats.counts.failed_keys),
+        ("written_rows", stats.counts.written_rows),
+        ("promoted_rows", stats.counts.promoted_rows),
+        ("demoted_rows", stats.counts.demoted_rows),
+        ("host_rows", stats.host_rows),
+        ("host_capacity_rows", stats.host_capacity_rows),
+        ("host_bytes", stats.host_bytes),
+        ("found_bytes", stats.found_bytes()),
+        ("moved_bytes", stats.moved_bytes()),
+        ("find_p50_ns", stats.find.p50_ns),
+        ("find_p99_ns", stats.find.p99_ns),
+    ] {
+        figures.set_item(name, figure)?;
+    }
+    Ok(figures)
+}
