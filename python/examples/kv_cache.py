@@ -2,8 +2,8 @@
 
 Each step of decoding attends to the tokens that an index finds most relevant: many of the last ones, and some from
 far back. Their rows are to be in a small pool. What is there already stays; what is not is copied from host memory in
-one call, into the places of the rows that were used least recently. The pool here is memory too: the package takes
-tensors on a GPU when its GPU part has been run on one.
+one call, into the places of the rows that were used least recently. The pool here is memory too; `gather` also
+takes one on a GPU, as a tensor, which has not yet been run.
 
     pip install './python[examples]'
     python python/examples/kv_cache.py           # writes kv_cache.png

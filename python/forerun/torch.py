@@ -13,7 +13,8 @@ larger than memory. Gradients are collected row by row as they flow back, and `a
 >>> table[3].tolist()
 [0.75, 0.75, 0.75, 0.75]
 
-What they do is a registered operator, so `torch.compile` takes it whole. Tensors are the processor's.
+What they do is a registered operator, so `torch.compile` takes it whole. Keys may be on a GPU, and then so are the rows:
+both go over the link by the current stream. That has not yet been run on a GPU.
 """
 
 from __future__ import annotations
@@ -49,29 +50,29 @@ def _find(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
 
 @_find.register_fake
 def _(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
-    return gate.new_empty((*keys.shape, dim))
+    return keys.new_empty((*keys.shape, dim), dtype=gate.dtype)
 
 
 # It gives something, a gradient of 0 for the gate, so that no compiler takes it for an operator without effect.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
-def _collect(keys: Tensor, gradient: Tensor, module: int) -> Tensor:
+def _collect(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
     _modules[module]._gradients.append((keys.flatten().clone(), gradient.detach().flatten(0, -2).clone()))
-    return gradient.new_zeros(())
+    return gate.new_zeros(())
 
 
 @_collect.register_fake
-def _(keys: Tensor, gradient: Tensor, module: int) -> Tensor:
-    return gradient.new_empty(())
+def _(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
+    return gate.new_empty(())
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
-    keys, _, ctx.module, _ = inputs
-    ctx.save_for_backward(keys)
+    keys, gate, ctx.module, _ = inputs
+    ctx.save_for_backward(keys, gate)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
-    (keys,) = ctx.saved_tensors
-    return None, torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), ctx.module), None, None
+    keys, gate = ctx.saved_tensors
+    return None, torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), gate, ctx.module), None, None
 
 
 _find.register_autograd(_backward, setup_context=_remember)
@@ -97,21 +98,26 @@ class _Rows(nn.Module):
         self._number = next(_numbers)
         _modules[self._number] = self
 
-    def _find(self, keys: Tensor) -> Tensor:
-        rows = torch.zeros((*keys.shape, self.embedding_dim), dtype=self._gate.dtype)
+    def _find(self, wanted: Tensor) -> Tensor:
+        # Pinned memory goes over the link while the processor goes on.
+        keys, is_on_gpu = wanted.cpu(), wanted.is_cuda
+        rows = torch.zeros((*keys.shape, self.embedding_dim), dtype=self._gate.dtype, pin_memory=is_on_gpu)
         _, found = self.table.find(_bits(keys), out=_bits(rows))
         if self.training and self._initialize is not None and not found.all():
             is_missing = ~torch.from_numpy(found)
             if self.padding_idx is not None:
                 is_missing &= keys != self.padding_idx
             missing = torch.unique(keys[is_missing])
-            self.table.insert(_bits(missing), _bits(self._initialize(len(missing)).to(rows.dtype).contiguous()))
+            made = self._initialize(len(missing)).to("cpu", rows.dtype).contiguous()
+            self.table.insert(_bits(missing), _bits(made))
             self.table.find(_bits(keys), out=_bits(rows))
-        return rows
+        return rows.to(wanted.device, non_blocking=True)
 
     def _lookup(self, keys: Tensor) -> Tensor:
-        if keys.dtype != torch.int64 or keys.device.type != "cpu":
-            raise InvalidArgumentError(f"keys are a tensor of int64 on the CPU, not of {keys.dtype} on {keys.device}")
+        if keys.dtype != torch.int64 or keys.device.type not in ("cpu", "cuda"):
+            raise InvalidArgumentError(
+                f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on {keys.device}"
+            )
         rows: Tensor = torch.ops.forerun.find(keys.contiguous(), self._gate, self._number, self.embedding_dim)
         if self.padding_idx is not None:
             rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)
@@ -122,14 +128,14 @@ class _Rows(nn.Module):
         if not self._gradients:
             return torch.empty(0, dtype=torch.int64), torch.empty((0, self.embedding_dim), dtype=self._gate.dtype)
         keys, positions = torch.unique(torch.cat([keys for keys, _ in self._gradients]), return_inverse=True)
-        sums = torch.zeros((len(keys), self.embedding_dim), dtype=self._gate.dtype)
-        sums.index_add_(0, positions, torch.cat([gradient for _, gradient in self._gradients]))
-        return keys, sums
+        gradients = torch.cat([gradient for _, gradient in self._gradients])
+        sums = gradients.new_zeros((len(keys), self.embedding_dim))
+        return keys, sums.index_add_(0, positions, gradients)
 
     def apply_gradients(self, lr: float) -> None:
         """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and forgets them."""
         keys, sums = self.collected_gradients()
-        self.table.add(_bits(keys), _bits(sums.mul_(-lr)))
+        self.table.add(_bits(keys.cpu()), _bits(sums.mul_(-lr).cpu()))
         self.clear_gradients()
 
     def clear_gradients(self) -> None:
@@ -192,7 +198,7 @@ class EmbeddingBag(_Rows):
                 raise InvalidArgumentError("weights are for `mode='sum'`, one for each key")
             rows = rows * per_sample_weights.flatten().unsqueeze(-1)
         counted = torch.ones_like(keys) if self.padding_idx is None else (keys != self.padding_idx).to(torch.int64)
-        counts = torch.zeros(bags, dtype=torch.int64).index_add(0, bag, counted).unsqueeze(-1)
+        counts = counted.new_zeros(bags).index_add(0, bag, counted).unsqueeze(-1)
         if self.mode == "max":
             rows = rows.masked_fill(counted.unsqueeze(-1) == 0, float("-inf"))
             least = rows.new_full((bags, self.embedding_dim), float("-inf"))
@@ -207,11 +213,11 @@ class EmbeddingBag(_Rows):
             if offsets is not None:
                 raise InvalidArgumentError("a matrix of keys has its bags in its rows, and takes no offsets")
             bags, length = input.shape
-            return input.flatten(), torch.arange(bags).repeat_interleave(length), bags
+            return input.flatten(), torch.arange(bags, device=input.device).repeat_interleave(length), bags
         if input.dim() != 1 or offsets is None:
             raise InvalidArgumentError("keys are a matrix of bags, or a vector with the offsets of its bags")
         starts = offsets[:-1] if self.include_last_offset else offsets
-        bag = torch.bucketize(torch.arange(len(input)), starts, right=True) - 1
+        bag = torch.bucketize(torch.arange(len(input), device=input.device), starts, right=True) - 1
         return input, bag, len(starts)
 
     def extra_repr(self) -> str:

@@ -350,7 +350,5 @@ pub(crate) fn copy_rows(
         let stream = unsafe { Stream::borrowed(&gpu, stream.handle()) };
         gpu.scope(|scope| scope.put(&stream, &copy))
     };
-    let copied = py.detach(copy).map_err(device_exception);
-    drop(host);
-    copied
+    py.detach(copy).map_err(device_exception)
 }

@@ -71,10 +71,10 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         E::Length { .. }
         | E::RowSize { .. }
         | E::HostCapacity { .. }
-        | E::NoDevice { .. }
         | E::NoDeviceTier { .. }
         | E::Conflict(_)
         | E::NoStore { .. } => InvalidArgumentError::new_err(words),
+        E::NoDevice { .. } | E::Device { .. } => DeviceError::new_err(words),
         E::OtherTable { .. } => VersionError::new_err(words),
         E::BadRow { .. } => CorruptionError::new_err(words),
         E::Full { .. } | E::Memory(_) | E::Index(_) => MemoryLimitError::new_err(words),

@@ -10,6 +10,9 @@ use crate::arrays::numpy_name;
 use crate::errors::{invalid, table_exception};
 use crate::items::Shown;
 
+/// A batch: keys, and an array of their rows.
+type KeysAndRows<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>);
+
 /// An iterator over the rows of a table, batch by batch.
 #[pyclass(module = "forerun")]
 pub(crate) struct Export {
@@ -55,10 +58,7 @@ impl Export {
         slf
     }
 
-    fn __next__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Option<(Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>)>> {
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<KeysAndRows<'py>>> {
         let batch = self.fetch(py)?;
         Ok(batch.map(|(keys, rows)| (PyArray1::from_vec(py, keys), rows)))
     }

@@ -113,6 +113,20 @@ def test_what_does_not_fit_is_refused_by_words(tmp_path):
         table.find([1], out=np.zeros((1, 5), np.float32))
     with refused:
         table.insert([1], "row")
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="float64, and the rows are of float32"):
+        table.find([1], out=np.zeros((1, 2), np.float64))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="int32, and the rows are of float32"):
+        table.insert([1], np.zeros((1, 4), np.int32))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous"):
+        table.find([1, 2], out=np.zeros((4, 2), np.float32).T)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="written"):
+        frozen = np.zeros((1, 4), np.float32)
+        frozen.flags.writeable = False
+        table.find([1], out=frozen)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="3 keys.* 2"):
+        table.find([1, 2, 3], found=np.zeros(2, bool))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="bool"):
+        table.find([1], found=np.zeros(1, np.uint8))
     with refused:
         forerun.Table(4, "complex64")
     with refused:
@@ -130,6 +144,80 @@ def test_what_does_not_fit_is_refused_by_words(tmp_path):
     table.close()
     with pytest.raises(forerun.errors.ClosedError):
         table.find([1])
+
+
+def test_keys_that_are_written_over_while_they_are_read_are_refused():
+    table = forerun.Table(1, "int64")
+    keys = np.arange(4)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="written"):
+        table.find(keys, out=keys.reshape(4, 1))
+
+
+def test_keys_of_any_layout_are_taken():
+    table = forerun.Table(4)
+    keys = np.arange(24, dtype=np.uint64).reshape(4, 6)
+    table.insert(keys, rows_of(keys))
+    for some in (keys.T, keys[::2, ::-3], keys[1, 1], np.asfortranarray(keys).view(np.int64), keys.tolist()):
+        rows, found = table.find(some)
+        assert found.shape == np.shape(some) and found.all()
+        assert np.array_equal(rows, rows_of(some))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="int32"):
+        table.find(keys.astype(np.int32))
+
+
+def test_flags_that_are_given_are_those_that_are_returned():
+    table = forerun.Table(4)
+    table[1] = np.zeros(4, np.float32)
+    flat, square = np.zeros(4, bool), np.zeros((2, 2), bool)
+    keys = np.array([[1, 2], [2, 1]])
+    assert table.find(keys, found=square)[1] is square and square.tolist() == [[True, False], [False, True]]
+    given = table.find(keys, found=flat)[1]
+    assert given.shape == (2, 2) and flat.tolist() == [True, False, False, True] and np.shares_memory(given, flat)
+
+
+def test_half_precision_and_bits_without_a_name_are_taken_as_they_lie():
+    for dtype, as_numpy in [("float16", np.float16), ("bfloat16", np.uint16)]:
+        table = forerun.Table(4, dtype)
+        rows = np.arange(12).reshape(3, 4).astype(as_numpy)
+        table.insert(np.arange(3), rows)
+        out = np.zeros((3, 4), as_numpy)
+        assert table.find(np.arange(3), out=out)[0] is out and (out == rows).all()
+        assert (table.find(np.arange(3))[0] == rows).all()
+        as_bytes = np.zeros((3, 8), np.uint8)
+        table.find(np.arange(3), out=as_bytes)
+        assert (as_bytes.view(as_numpy) == rows).all()
+
+
+def test_rows_are_loaded_below_and_brought_up(tmp_path):
+    with forerun.Table(4, path=tmp_path / "rows", host_capacity=100) as table:
+        keys = np.arange(1000)
+        table.load(keys, rows_of(keys))
+        assert table.stats()["host_rows"] == 0 and table.find(keys)[1].all()
+        table.prefetch(keys[:50])
+        table.settle()
+        before = table.stats()
+        assert table.find(keys[:50])[1].all()
+        assert table.stats()["host_hits"] - before["host_hits"] == 50
+
+
+def test_a_device_tier_answers_what_was_brought_up_and_says_what_it_is():
+    table = forerun.Table(4, device_capacity=100, device="processor", host_capacity=1000)
+    assert table.device == "the processor" and forerun.Table(4).device is None
+    keys = np.arange(500)
+    table.insert(keys, rows_of(keys))
+    table.prefetch(keys[:50])
+    table.settle()
+    before = table.stats()
+    assert np.array_equal(table.find(keys)[0], rows_of(keys))
+    after = table.stats()
+    assert after["device_hits"] - before["device_hits"] > 0
+    hits = sum(after[name] - before[name] for name in ("device_hits", "host_hits", "store_hits"))
+    assert hits == 500 and after["device_rows"] <= after["device_capacity_rows"]
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="processor"):
+        forerun.Table(4, device_capacity=100, device="tpu")
+    if not forerun.device_info()["gpus"]:
+        with pytest.raises(forerun.errors.DeviceError, match="GPU"):
+            forerun.Table(4, device_capacity=100, device=0)
 
 
 def test_a_device_tier_finds_what_was_inserted_with_or_without_a_gpu():

@@ -113,3 +113,24 @@ def test_what_does_not_fit_is_refused_by_words(table):
         EmbeddingBag(table, mode="median")
     with pytest.raises(forerun.errors.InvalidArgumentError, match="offsets"):
         EmbeddingBag(table)(torch.tensor([1]))
+
+
+def test_a_lookup_writes_into_the_tensors_it_is_given(table):
+    keys, out, found = torch.tensor([[3, 200], [4, 5]]), torch.full((2, 2, 8), 7.0), torch.zeros(2, 2, dtype=torch.bool)
+    given, _ = table.find(keys, out=out, found=found)
+    assert given is out and found.tolist() == [[True, False], [True, True]]
+    assert torch.equal(out[0, 0], ROWS[3]) and torch.equal(out[1, 1], ROWS[5]) and (out[0, 1] == 7).all()
+    assert np.array_equal(torch.from_dlpack(table.find(keys)[0])[1], ROWS[4:6])
+
+
+def test_what_a_tensor_cannot_give_is_said(table):
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="grad"):
+        table.insert([1], torch.zeros(1, 8, requires_grad=True))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous"):
+        table.find([1] * 8, out=torch.zeros(8, 8).T)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="float64"):
+        table.insert([1], torch.zeros(1, 8, dtype=torch.float64))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="DLPack"):
+        table.find([1], out=torch.zeros(1, 8, dtype=torch.bfloat16))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="meta"):
+        Embedding(table)(torch.zeros(3, dtype=torch.int64, device="meta"))

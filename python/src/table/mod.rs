@@ -21,7 +21,7 @@ use crate::errors::{closed, invalid, table_exception};
 use crate::export::{Export, TableItems};
 use crate::items::Shown;
 use crate::numbers::Numbers;
-use options::{Policies, Sizes};
+use options::{Device, Policies, Sizes};
 
 /// Keys up to which a call that waits for nothing is over sooner than another Python thread could be let in.
 const SHORT_BATCH: usize = 32;
@@ -131,7 +131,7 @@ const EXPORTED_AT_ONCE: usize = 256;
 impl Table {
     #[new]
     #[pyo3(signature = (
-        dim, dtype="float32", *, path=None, host_capacity=None, host_bytes=None, device_capacity=0,
+        dim, dtype="float32", *, path=None, host_capacity=None, host_bytes=None, device_capacity=0, device=None,
         score="lfu", admission="second_touch", writes="through", cache_bytes=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
@@ -143,6 +143,7 @@ impl Table {
         host_capacity: Option<usize>,
         host_bytes: Option<usize>,
         device_capacity: usize,
+        device: Option<Device>,
         score: &str,
         admission: &str,
         writes: &str,
@@ -154,6 +155,7 @@ impl Table {
         let waits = path.is_some() || device_capacity > 0;
         let sizes = Sizes {
             device_capacity,
+            device,
             host_capacity,
             host_bytes,
             cache_bytes,
@@ -178,6 +180,16 @@ impl Table {
     #[getter]
     fn dim(&self) -> u32 {
         self.dim
+    }
+
+    /// What the device tier lies on: a GPU, by name, or "the processor"; `None` without such a tier.
+    #[getter]
+    fn device(&self) -> PyResult<Option<String>> {
+        let device = self.open()?.stats().device;
+        Ok(device.map(|device| match device.failure {
+            None => device.name,
+            Some(failure) => format!("{}, left out since it failed: {failure}", device.name),
+        }))
     }
 
     /// The elements' type, by name.

@@ -3,14 +3,35 @@
 use std::path::PathBuf;
 
 use forerun::Options;
-use forerun::table::{Admission, Builder, Score, Writes};
-use pyo3::PyResult;
+use forerun::table::{Admission, Builder, DeviceChoice, Score, Writes};
+use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
+
+/// What the device tier lies on: "any", the first GPU or the processor where there is none; "processor"; a GPU's number.
+#[derive(FromPyObject)]
+pub(crate) enum Device {
+    Number(usize),
+    Name(String),
+}
+
+impl Device {
+    fn choice(&self) -> PyResult<DeviceChoice> {
+        match self {
+            Device::Number(number) => Ok(DeviceChoice::Gpu(*number)),
+            Device::Name(name) => match name.as_str() {
+                "any" => Ok(DeviceChoice::Any),
+                "processor" => Ok(DeviceChoice::Processor),
+                other => Err(unknown("device", other, "any, processor, a GPU's number")),
+            },
+        }
+    }
+}
 
 /// How large the tiers are.
 pub(super) struct Sizes {
     pub(super) device_capacity: usize,
+    pub(super) device: Option<Device>,
     pub(super) host_capacity: Option<usize>,
     pub(super) host_bytes: Option<usize>,
     /// The store's own cache of pages.
@@ -30,6 +51,9 @@ pub(super) fn apply(
     sizes: Sizes,
     policies: Policies<'_>,
 ) -> PyResult<Builder> {
+    if let Some(device) = &sizes.device {
+        builder = builder.device(device.choice()?);
+    }
     builder = builder
         .device_capacity(sizes.device_capacity)
         .score(match policies.score {

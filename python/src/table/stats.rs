@@ -6,9 +6,11 @@ use pyo3::types::PyDict;
 
 pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
     let figures = PyDict::new(py);
+    let device = stats.device.as_ref();
     for (name, figure) in [
         ("find_batches", stats.counts.find_batches),
         ("find_keys", stats.counts.find_keys),
+        ("device_hits", stats.counts.device_hits),
         ("host_hits", stats.counts.host_hits),
         ("store_hits", stats.counts.store_hits),
         ("misses", stats.counts.misses),
@@ -16,6 +18,13 @@ pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict
         ("written_rows", stats.counts.written_rows),
         ("promoted_rows", stats.counts.promoted_rows),
         ("demoted_rows", stats.counts.demoted_rows),
+        ("device_promoted_rows", stats.counts.device_promoted_rows),
+        ("device_demoted_rows", stats.counts.device_demoted_rows),
+        ("device_rows", device.map_or(0, |device| device.rows)),
+        (
+            "device_capacity_rows",
+            device.map_or(0, |device| device.capacity_rows),
+        ),
         ("host_rows", stats.host_rows),
         ("host_capacity_rows", stats.host_capacity_rows),
         ("host_bytes", stats.host_bytes),

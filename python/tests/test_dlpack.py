@@ -1,0 +1,198 @@
+"""Tensors of other libraries: what lies in the processor's memory is used there, what lies on a GPU is handed to the GPU.
+
+Without a GPU a tensor that says that it is on one stands in: all that is looked at is its description.
+"""
+
+import ctypes
+import gc
+import sys
+import types
+
+import forerun
+import numpy as np
+import pytest
+
+CUDA, CODES = 2, {"int": 0, "uint": 1, "float": 2}
+
+
+class DlTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_kind", ctypes.c_int32),
+        ("device_number", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        # The rest of a `DLManagedTensor`.
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, Destructor]
+
+
+class CudaTensor:
+    """What a tensor on a GPU says of itself; notes the streams it was asked for, and how often it was given back."""
+
+    def __init__(self, shape, dtype="float32", device=0, strides=None):
+        kind = dtype.rstrip("0123456789")
+        extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+        steps = (ctypes.c_int64 * max(len(shape), 1))(*strides) if strides else None
+        self.tensor = DlTensor(
+            0x7F00_0000_0000, CUDA, device, len(shape), CODES[kind], int(dtype[len(kind) :]), 1, extents, steps, 0
+        )
+        self.device_number, self.streams, self.released = device, [], 0
+        self.destructor = Destructor(self.release)
+
+    def release(self, _capsule):
+        self.released += 1
+
+    def __dlpack_device__(self):
+        return CUDA, self.device_number
+
+    def __dlpack__(self, *, stream=None, **_more):
+        self.streams.append(stream)
+        return new_capsule(ctypes.addressof(self.tensor), b"dltensor", self.destructor)
+
+
+class Tensor:
+    """A tensor in the processor's memory that is no array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+refused = forerun.errors.InvalidArgumentError
+HOST, PAIRS = np.zeros((10, 4), np.float32), np.zeros((2, 2), np.int64)
+
+
+def test_tensors_of_the_processor_are_used_where_they_lie():
+    table = forerun.Table(4)
+    keys, rows = np.arange(6, dtype=np.int64), np.arange(24, dtype=np.float32).reshape(6, 4)
+    table.insert(Tensor(keys), Tensor(rows))
+    out, found = Tensor(np.zeros((2, 3, 4), np.float32)), Tensor(np.zeros((2, 3), bool))
+    given, flags = table.find(Tensor(keys[::-1].copy().reshape(2, 3)), out, found)
+    assert given is out and (out.array.reshape(6, 4) == rows[::-1]).all()
+    assert found.array.all() and flags.all()
+
+
+def test_a_lookup_says_where_a_tensor_is_that_it_cannot_use():
+    table = forerun.Table(4)
+    with pytest.raises(refused, match="`keys` is on CUDA device 1"):
+        table.find(CudaTensor([2], "int64", device=1))
+    with pytest.raises(refused, match="`out` is on CUDA device 0"):
+        table.find([1, 2], out=CudaTensor([2, 4]))
+    with pytest.raises(refused, match="`rows` is on CUDA device 0"):
+        table.insert([1, 2], CudaTensor([2, 4]))
+
+
+@pytest.mark.parametrize("direction", ["gather", "scatter"])
+def test_rows_on_a_gpu_are_copied_by_it_or_there_is_none(direction):
+    device = CudaTensor([8, 4])
+    sides = (HOST, device) if direction == "gather" else (device, HOST.copy())
+    if forerun.device_info()["gpus"]:
+        pytest.skip("there is a GPU, and the tensor is none of its memory")
+    with pytest.raises(forerun.errors.DeviceError, match="driver"):
+        getattr(forerun, direction)(*sides, PAIRS)
+    gc.collect()
+    assert device.streams == [1] and device.released == 1
+
+
+@pytest.mark.parametrize(
+    "stream, told",
+    [
+        (None, 1),
+        (0, 1),
+        (2, 2),
+        (0x5555, 0x5555),
+        (types.SimpleNamespace(cuda_stream=0x5555), 0x5555),
+        (types.SimpleNamespace(cuda_stream=0), 1),
+        (types.SimpleNamespace(ptr=0x77), 0x77),
+    ],
+)
+def test_producers_are_told_the_stream(stream, told):
+    device, pairs = CudaTensor([8, 4]), CudaTensor([3, 2], "int32", device=1)
+    with pytest.raises(refused, match="`pairs` are on CUDA device 1"):
+        forerun.gather(HOST, device, pairs, stream=stream)
+    assert device.streams == pairs.streams == [told]
+
+
+def test_without_a_stream_it_is_the_current_one_of_the_tensors_library(monkeypatch):
+    library, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
+    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0x1234)
+    monkeypatch.setitem(sys.modules, "cupy", library)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(CudaTensor, "__module__", "cupy._core")
+    device = CudaTensor([8, 5])
+    with pytest.raises(refused):
+        forerun.gather(HOST, device, PAIRS)
+    assert device.streams == [0x1234]
+
+
+@pytest.mark.parametrize(
+    "device, pairs, words",
+    [
+        (CudaTensor([8, 5]), PAIRS, "16 bytes.* 20"),
+        (CudaTensor([]), PAIRS, "no dimension"),
+        (CudaTensor([8, 4], strides=[8, 1]), PAIRS, "not contiguous"),
+        (CudaTensor([-1, 4]), PAIRS, "negative"),
+        (CudaTensor([8, 4]), CudaTensor([3, 3], "int64"), r"\[\.\.\., 2\]"),
+        (CudaTensor([8, 4]), CudaTensor([3, 2], "float32"), "int32 or int64"),
+        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), np.zeros(3, np.int32)), "one place"),
+        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([4], "int32")), "3 source"),
+        (CudaTensor([8, 4]), (CudaTensor([3], "int32"), CudaTensor([3], "int64")), "one type"),
+        (CudaTensor([8, 4]), np.zeros((2, 3), np.int64), r"\(n, 2\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_a_device_is_opened(device, pairs, words):
+    with pytest.raises(refused, match=words):
+        forerun.gather(HOST, device, pairs)
+
+
+def test_strides_that_say_the_same_are_contiguous():
+    for shape, strides in ([8, 4], [4, 1]), ([1, 4], [99, 1]), ([0, 4], [7, 7]):
+        with pytest.raises((refused, forerun.errors.DeviceError), match="driver|rows|GPU") as caught:
+            forerun.gather(HOST, CudaTensor(shape, strides=strides), PAIRS)
+        assert "contiguous" not in str(caught.value)
+
+
+def test_a_stream_is_for_a_gpu():
+    with pytest.raises(refused, match="stream"):
+        forerun.gather(HOST, HOST.copy(), PAIRS, stream=1)
+    with pytest.raises(refused, match="stream"):
+        forerun.gather(HOST, CudaTensor([8, 4]), PAIRS, stream="current")
+
+
+def test_other_devices_are_named():
+    class Elsewhere:
+        def __init__(self, kind):
+            self.kind = kind
+
+        def __dlpack_device__(self):
+            return self.kind, 3
+
+        def __dlpack__(self, **options):
+            raise AssertionError("nobody can use it")
+
+    table = forerun.Table(4)
+    for kind, name in [(10, "ROCm device 3"), (8, "Metal device 3"), (99, "kind 99")]:
+        with pytest.raises(refused, match=name):
+            table.find([1], out=Elsewhere(kind))
+        with pytest.raises(refused, match=name):
+            forerun.gather(HOST, Elsewhere(kind), PAIRS)
+    with pytest.raises(refused, match="__dlpack_device__"):
+        table.find(Elsewhere("gpu"))

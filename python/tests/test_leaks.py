@@ -1,0 +1,88 @@
+"""Calls keep nothing: neither Python's objects nor memory of the process.
+
+FORERUN_LEAK_CALLS says how many calls of each kind are made; 1_000_000 take a minute or two.
+"""
+
+import gc
+import os
+import sys
+
+import forerun
+import numpy as np
+import pytest
+
+CALLS = int(os.environ.get("FORERUN_LEAK_CALLS", "10000"))
+# What may come and go by itself: allocators keep some of what they were given back.
+SLACK_BYTES = 6 << 20
+SLACK_BLOCKS = 500
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except forerun.Error:
+        return
+    raise AssertionError("it was to be refused")
+
+
+def kinds(directory):
+    """What is called, by name."""
+    keys, other = np.arange(64, dtype=np.uint64), np.arange(64, 128)
+    rows, out, found = np.ones((64, 16), np.float32), np.empty((64, 16), np.float32), np.empty(64, bool)
+    table = forerun.Table(16, host_capacity=1000)
+    table.insert(keys, rows)
+    db = forerun.Db(directory / "store")
+    names = [b"key%d" % key for key in keys]
+    db.put_many(names, rows.view(np.uint8))
+    cache = forerun.Cache(32 << 20)
+    cache.set_many(names, rows.view(np.uint8))
+    pairs, wrong = np.stack([other - 64, other - 64], axis=1), np.empty((64, 15), np.float32)
+    return {
+        "Table.find": lambda: table.find(keys),
+        "Table.find of missing keys, out and found given": lambda: table.find(other, out, found),
+        "Table.find refused": lambda: refused(table.find, keys, wrong),
+        "Table.insert": lambda: table.insert(keys, rows),
+        "Table.add": lambda: table.add(keys, rows),
+        "Table.contains": lambda: table.contains(keys),
+        "Table.get": lambda: table.get(7),
+        "Table.items": lambda: next(iter(table.items())),
+        "Db.get": lambda: db.get(b"key7"),
+        "Db.multi_get": lambda: db.multi_get(names),
+        "Db.multi_get_into": lambda: db.multi_get_into(names, out),
+        "Db.items": lambda: next(db.items(prefix="key")),
+        "Db.snapshot": lambda: db.snapshot().close(),
+        "Cache.get": lambda: cache.get(b"key7"),
+        "Cache.set": lambda: cache.set(b"key7", b"value"),
+        "Cache.multi_get": lambda: cache.multi_get(names),
+        "gather": lambda: forerun.gather(rows, out, pairs),
+        "gather refused": lambda: refused(forerun.gather, rows, out, other),
+    }
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not tell how much memory is in use")
+def test_calls_leave_nothing_behind(tmp_path):
+    grown = {}
+    for name, call in kinds(tmp_path).items():
+        for _ in range(CALLS // 10):  # whatever is made once is made here
+            call()
+        gc.collect()
+        blocks, resident = sys.getallocatedblocks(), resident_bytes()
+        for _ in range(CALLS):
+            call()
+        gc.collect()
+        blocks, resident = sys.getallocatedblocks() - blocks, resident_bytes() - resident
+        if blocks > SLACK_BLOCKS or resident > SLACK_BYTES:
+            grown[name] = f"{blocks} objects, {resident} bytes after {CALLS} calls"
+    assert not grown
+
+
+def test_such_a_leak_would_be_seen():
+    kept, blocks = [], sys.getallocatedblocks()
+    for _ in range(CALLS):
+        kept.append(np.empty(1))
+    assert sys.getallocatedblocks() - blocks > SLACK_BLOCKS
