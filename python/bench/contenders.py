@@ -68,9 +68,9 @@ class Contender:
     def close(self) -> None:
         """Gives memory and files back."""
 
-    def _batches(self):
-        for start in range(0, len(self.keys), LOADED_AT_ONCE):
-            part = slice(start, start + LOADED_AT_ONCE)
+    def _batches(self, length: int = LOADED_AT_ONCE):
+        for start in range(0, len(self.keys), length):
+            part = slice(start, start + length)
             yield self.keys[part], self.rows[part]
 
 
@@ -88,7 +88,8 @@ class Forerun(Contender):
     def load(self, told) -> None:
         done = 0
         with self._table(1) as table:
-            for keys, rows in self._batches():
+            # Ascending keys by the tens of MiB become files of the store at once.
+            for keys, rows in self._batches((64 << 20) // self.rows[:1].nbytes):
                 table.load(keys, rows)
                 done += len(keys)
                 told(done)
@@ -198,6 +199,8 @@ class RocksDb(Contender):
     name = "rocksdb"
     needs = "rocksdict"
     on_disk = True
+    # By directory, with how many use it: a store is open once, and the two ways to look up share it and its cache.
+    opened: dict[Path, list] = {}
 
     def _open(self, cache_bytes: int):
         import rocksdict
@@ -230,14 +233,21 @@ class RocksDb(Contender):
         db.close()
 
     def open(self, budget_rows: int, budget_bytes: int) -> None:
-        self.db = self._open(budget_bytes)
+        shared = self.opened.setdefault(self.directory, [None, 0])
+        shared[0] = shared[0] or self._open(budget_bytes)
+        shared[1] += 1
+        self.db = shared[0]
 
     def find(self, wanted):
         db = self.db
         return array_of([db[key] for key in key_bytes(wanted)], self.rows)
 
     def close(self) -> None:
-        self.db.close()
+        shared = self.opened[self.directory]
+        shared[1] -= 1
+        if shared[1] == 0:
+            del self.opened[self.directory]
+            self.db.close()
 
 
 class RocksDbMulti(RocksDb):
