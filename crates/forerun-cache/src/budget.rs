@@ -1,4 +1,5 @@
-//! The one limit of all memory: whoever takes some charges it here first.
+//! The one limit of all memory: whoever takes some charges it here first. The limit itself may be set anew: then more may be
+//! held than it allows until [`Cache::shrink`](crate::Cache::shrink) has given that back, and nothing new is charged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -19,7 +20,7 @@ pub(crate) enum Purpose {
 /// The limit, and what is held.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit_bytes: usize,
+    limit_bytes: AtomicUsize,
     used_bytes: AtomicUsize,
     by_purpose: [AtomicUsize; 4],
 }
@@ -27,7 +28,7 @@ pub(crate) struct Budget {
 impl Budget {
     pub(crate) fn new(limit_bytes: usize) -> Budget {
         Budget {
-            limit_bytes,
+            limit_bytes: AtomicUsize::new(limit_bytes),
             used_bytes: AtomicUsize::new(0),
             by_purpose: Default::default(),
         }
@@ -35,10 +36,8 @@ impl Budget {
 
     /// Takes some bytes, if they are within the limit.
     pub(crate) fn try_charge(&self, purpose: Purpose, bytes: usize) -> bool {
-        let within = |used: usize| {
-            used.checked_add(bytes)
-                .filter(|&sum| sum <= self.limit_bytes)
-        };
+        let limit_bytes = self.limit_bytes();
+        let within = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= limit_bytes);
         // Relaxed, as everything here: a count, which says nothing of the memory's bytes.
         let charged = self
             .used_bytes
@@ -65,7 +64,21 @@ impl Budget {
     }
 
     pub(crate) fn limit_bytes(&self) -> usize {
-        self.limit_bytes
+        self.limit_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn set_limit_bytes(&self, limit_bytes: usize) {
+        self.limit_bytes.store(limit_bytes, Relaxed);
+    }
+
+    /// What may still be charged.
+    pub(crate) fn left_bytes(&self) -> usize {
+        self.limit_bytes().saturating_sub(self.used_bytes())
+    }
+
+    /// What is held above the limit.
+    pub(crate) fn excess_bytes(&self) -> usize {
+        self.used_bytes().saturating_sub(self.limit_bytes())
     }
 }
 
@@ -113,5 +126,17 @@ mod tests {
             (40, 0)
         );
         assert!(budget.try_charge(Purpose::Index, 60));
+    }
+
+    #[test]
+    fn a_lower_limit_leaves_an_excess_and_admits_nothing() {
+        let budget = Budget::new(100);
+        assert!(budget.try_charge(Purpose::Blocks, 80));
+        budget.set_limit_bytes(50);
+        assert_eq!(budget.excess_bytes(), 30);
+        assert!(!budget.try_charge(Purpose::Blocks, 0));
+        budget.uncharge(Purpose::Blocks, 40);
+        assert_eq!(budget.excess_bytes(), 0);
+        assert!(budget.try_charge(Purpose::Blocks, 10));
     }
 }

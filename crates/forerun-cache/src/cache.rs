@@ -4,7 +4,7 @@ use crate::blocks::Blocks;
 use crate::blocks::record::Record;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::{Epochs, Pinned};
-use crate::evict::{Evictor, Leaves};
+use crate::evict::Evictor;
 use crate::ghosts::Ghosts;
 use crate::guard::Guard;
 use crate::hasher::KeyHasher;
@@ -35,7 +35,7 @@ pub struct Cache {
     last_cas: AtomicU64,
     now: AtomicU32,
     /// When everything is to be removed; 0 is never.
-    flush_at: AtomicU32,
+    pub(crate) flush_at: AtomicU32,
     started: Instant,
 }
 
@@ -46,17 +46,30 @@ const GHOSTS_SHARE: usize = 128;
 const EXPIRED_BLOCKS_MAX: usize = 4;
 
 impl Cache {
-    /// An empty cache.
+    /// An empty cache. Where the system has no address space for a limit that may be raised, it is made for the limit alone.
     ///
     /// # Errors
     /// [`Error`] if the options make no cache, or the system gives no memory.
-    pub fn new(options: CacheOptions) -> Result<Cache, Error> {
+    pub fn new(mut options: CacheOptions) -> Result<Cache, Error> {
         options.check()?;
+        let limit_bytes = options.memory_limit_bytes;
+        options.memory_limit_most_bytes = options.memory_limit_most_bytes.max(limit_bytes);
+        match Cache::reserve(options.clone()) {
+            Err(Error::Memory(_)) if options.memory_limit_most_bytes > limit_bytes => {
+                options.memory_limit_most_bytes = limit_bytes;
+                Cache::reserve(options)
+            }
+            made => made,
+        }
+    }
+
+    fn reserve(options: CacheOptions) -> Result<Cache, Error> {
         let limit_bytes = options.memory_limit_bytes;
         let budget = Arc::new(Budget::new(limit_bytes));
         let ghosts = Ghosts::new(limit_bytes / GHOSTS_SHARE);
-        let blocks = Blocks::new(options.pages, &budget)?;
-        let index = Index::new(options.pages, &budget)?;
+        let most_bytes = options.memory_limit_most_bytes;
+        let blocks = Blocks::new(options.pages, &budget, most_bytes)?;
+        let index = Index::new(options.pages, &budget, most_bytes)?;
         let epochs = Epochs::new();
         let fixed_bytes = size_of::<Cache>()
             + ghosts.memory_bytes()
@@ -90,7 +103,7 @@ impl Cache {
         Guard::new(self)
     }
 
-    /// What it was made with.
+    /// What it was made with. The memory limit may be another one by now: [`Cache::memory_limit_bytes`].
     pub fn options(&self) -> &CacheOptions {
         &self.options
     }
@@ -98,31 +111,6 @@ impl Cache {
     /// A copy of the value of a key. For values in place, and for several keys at once, see [`Cache::pin`].
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         Some(self.pin().get(key)?.value().to_vec())
-    }
-
-    /// Removes all items there are at second `at` of the clock: at once if it has come, else when it comes. A later call
-    /// replaces one that is still to come.
-    pub fn flush_all(&self, at: u32) {
-        // Relaxed: a number that the next tick reads.
-        if at > self.now() {
-            self.flush_at.store(at, Relaxed);
-            return;
-        }
-        self.flush_at.store(0, Relaxed);
-        let mut part = Some(0);
-        while let Some(hash) = part {
-            let pinned = self.epochs.pin();
-            let mut locked = self.index.lock(&pinned, hash);
-            let entries: Vec<_> = locked.segment().entries().collect();
-            entries
-                .iter()
-                .for_each(|(_, entry)| self.blocks.prefetch(entry.item));
-            for (spot, entry) in entries {
-                self.bury(&pinned, &mut locked, spot, entry.item, Leaves::Removed);
-            }
-            part = locked.segment().next_after(hash);
-        }
-        self.collect();
     }
 
     /// The second of the cache's clock.
@@ -142,10 +130,7 @@ impl Cache {
     pub fn advance(&self, second: u32) {
         // Relaxed: time is told to nobody by it but the number itself.
         self.now.fetch_max(second, Relaxed);
-        let flush_at = self.flush_at.load(Relaxed);
-        if flush_at != 0 && flush_at <= self.now() {
-            self.flush_all(flush_at);
-        }
+        self.flush_if_due();
         self.reclaim_expired(EXPIRED_BLOCKS_MAX);
         self.collect();
     }

@@ -27,6 +27,9 @@ const SPARSE_BELOW: f64 = 0.75;
 /// And where nothing may be evicted.
 const SPARSE_BELOW_IF_REFUSING: f64 = 0.94;
 
+/// Items of a victim whose place in the index is asked for ahead.
+const AHEAD: usize = 8;
+
 /// The block that is being emptied, and where.
 #[derive(Debug, Default)]
 pub(crate) struct Evictor {
@@ -79,7 +82,14 @@ impl Cache {
         let mut end = from;
         // A block holds many large values, which lie elsewhere: no more of them leave than have to.
         let mut large_bytes = 0;
+        let mut coming = self.blocks.items(victim, from).map(|(_, item)| item);
+        for item in coming.by_ref().take(AHEAD) {
+            self.prefetch_home(&pinned, item);
+        }
         for (next, item) in self.blocks.items(victim, from) {
+            if let Some(later) = coming.next() {
+                self.prefetch_home(&pinned, later);
+            }
             large_bytes += self.settle_fate(&pinned, victim, item);
             end = next;
             if end - from + large_bytes >= quantum_bytes {
@@ -93,6 +103,13 @@ impl Cache {
                 .push(&self.epochs, remains, self.blocks.len_bytes());
         }
         end
+    }
+
+    /// Asks for the line of the index in which a victim's item mostly is.
+    fn prefetch_home(&self, pinned: &Pinned<'_>, item: ItemRef) {
+        let hash = self.hasher.hash(self.record(pinned, item).key());
+        let segment = self.index.directory(pinned).segment(hash);
+        segment.buckets()[Place::new(hash).home].prefetch();
     }
 
     /// An item of a victim is dead, or leaves, or goes to another block. Bytes of its large value, if it was alive and has one.

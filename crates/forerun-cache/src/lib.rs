@@ -21,7 +21,7 @@
 //!
 //! # Who does what
 //! - [`Cache`] makes guards, and does everything that writes: [`Cache::store`], [`Cache::delete`], [`Cache::touch`],
-//!   [`Cache::arithmetic`], [`Cache::invalidate`], [`Cache::flush_all`].
+//!   [`Cache::arithmetic`], [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
 //! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`], [`Guard::get_and_touch`], [`Guard::scan`].
 //! - [`Item`] is what was found, valid as long as its guard is borrowed. A large value can be had as a [`SharedValue`], which
 //!   outlives the guard.
@@ -44,12 +44,14 @@ mod hasher;
 mod index;
 mod item;
 mod limbo;
+mod limit;
 mod lookup;
 mod operations;
 mod options;
 mod request;
 mod room;
 mod stats;
+mod sweep;
 mod sync;
 mod value;
 mod write;

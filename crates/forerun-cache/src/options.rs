@@ -28,6 +28,10 @@ pub struct CacheOptions {
     /// their way in ([`ValueBuffer`](crate::ValueBuffer)), and what was removed but may still be read. At least
     /// [`MIN_MEMORY_BYTES`]; 64 MiB by default.
     pub memory_limit_bytes: usize,
+    /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit later; what is below
+    /// `memory_limit_bytes`, as the default 0 is, means that it may not be raised. It costs address space, and
+    /// 72 bytes for each block there could be (of 1 MiB; of less where the limit is below 128 MiB), which count.
+    pub memory_limit_most_bytes: usize,
     /// The largest item, in bytes of key, value and [`ITEM_OVERHEAD_BYTES`]; at most [`MAX_ITEM_BYTES`] and half of the
     /// memory; 1 MiB by default.
     pub max_item_bytes: usize,
@@ -44,6 +48,7 @@ impl Default for CacheOptions {
     fn default() -> CacheOptions {
         CacheOptions {
             memory_limit_bytes: 64 << 20,
+            memory_limit_most_bytes: 0,
             max_item_bytes: 1 << 20,
             when_full: WhenFull::Evict,
             pages: Pages::default(),
@@ -55,7 +60,11 @@ impl Default for CacheOptions {
 impl CacheOptions {
     /// Refuses what makes no cache.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let limit_bytes = self.memory_limit_bytes;
+        self.check_limit(self.memory_limit_bytes)
+    }
+
+    /// Refuses a limit that such a cache cannot have.
+    pub(crate) fn check_limit(&self, limit_bytes: usize) -> Result<(), Error> {
         if limit_bytes < MIN_MEMORY_BYTES {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
@@ -91,6 +100,16 @@ pub enum Error {
     MemoryLimitTooSmall {
         /// The limit asked for.
         limit_bytes: usize,
+    },
+    /// The limit cannot be raised so far.
+    #[error(
+        "a memory limit of {limit_bytes} bytes is too large: this cache was made for {most_bytes} at most"
+    )]
+    MemoryLimitTooLarge {
+        /// The limit asked for.
+        limit_bytes: usize,
+        /// How far it can be raised.
+        most_bytes: usize,
     },
     /// Items of that size would not fit.
     #[error("items of {max_item_bytes} bytes are too large for this cache: {most_bytes} at most")]

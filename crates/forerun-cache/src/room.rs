@@ -2,7 +2,6 @@
 
 use crate::budget::Purpose;
 use crate::cache::Cache;
-use crate::evict::Evictor;
 use crate::index::Unsplit;
 use crate::limbo::Remains;
 use crate::options::WhenFull;
@@ -20,8 +19,11 @@ pub(crate) enum Need {
     Bytes(usize),
 }
 
-/// Bytes of a block that a writer goes through at most after its own work, so that no store takes long.
-const QUANTUM_BYTES: usize = 16 << 10;
+/// Bytes of blocks that a writer goes through for each that it has written: a block is emptied while an eighth of another one
+/// fills. More at once would be over sooner, and hold up those who come meanwhile.
+const WORK_FACTOR: usize = 8;
+/// And at least and at most, so that there is a batch of items to look at, and no store takes long.
+const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 
 /// How often a writer looks again whether readers are done, before it gives up: first at once, then after a while.
 const LOOKS: u32 = 400;
@@ -72,7 +74,7 @@ impl Cache {
         match need {
             Need::Block => self.blocks.at_hand() > 0 || self.blocks.can_charge_one(),
             Need::Bytes(bytes) => loop {
-                if bytes <= self.left_bytes() {
+                if bytes <= self.budget.left_bytes() {
                     break true;
                 }
                 if !self.blocks.release_one() {
@@ -82,35 +84,31 @@ impl Cache {
         }
     }
 
-    fn left_bytes(&self) -> usize {
-        let used_bytes = self.budget.used_bytes();
-        self.budget.limit_bytes().saturating_sub(used_bytes)
-    }
-
     /// Frees what readers are done with.
     pub(crate) fn collect(&self) {
         self.limbo.collect(&self.epochs, &self.blocks, &self.index);
     }
 
-    /// Does a little towards free blocks, if they get few. The caller has no pin.
-    pub(crate) fn work_ahead(&self) {
+    /// Does a little towards free blocks, if they get few, by a writer of so many bytes. The caller has no pin.
+    pub(crate) fn work_ahead(&self, written_bytes: usize) {
         let ahead_bytes = self.blocks_ahead * self.blocks.len_bytes();
         let at_hand_bytes = self.blocks.at_hand() * self.blocks.len_bytes();
-        if at_hand_bytes >= ahead_bytes || at_hand_bytes + self.left_bytes() >= ahead_bytes {
+        if at_hand_bytes >= ahead_bytes || at_hand_bytes + self.budget.left_bytes() >= ahead_bytes {
             return;
         }
         if at_hand_bytes + self.limbo.waiting_bytes() < ahead_bytes {
-            match self.evictor.try_lock() {
-                Ok(mut evictor) => self.work(&mut evictor),
-                Err(TryLockError::Poisoned(poisoned)) => self.work(&mut poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            let quantum_bytes =
+                (WORK_FACTOR * written_bytes).clamp(*QUANTUM_BYTES.start(), *QUANTUM_BYTES.end());
+            let mut evictor = match self.evictor.try_lock() {
+                Ok(evictor) => Some(evictor),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(evictor) = &mut evictor {
+                self.evict(evictor, quantum_bytes);
             }
         }
         self.collect();
-    }
-
-    fn work(&self, evictor: &mut Evictor) {
-        self.evict(evictor, QUANTUM_BYTES);
     }
 
     /// Splits the segment of a hash, which had no room for it and was `depth` deep, or else evicts an item that is in the

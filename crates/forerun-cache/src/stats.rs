@@ -23,13 +23,14 @@ pub struct CacheStats {
     pub evictions: u64,
     /// Of the evictions: items that nobody had asked for since they were stored.
     pub evicted_unfetched: u64,
-    /// Items whose time had come and whose memory was reclaimed.
+    /// Items whose time had come and whose memory was reclaimed, those that were flushed included.
     pub expired: u64,
     /// Of these: items that nobody had asked for since they were stored.
     pub expired_unfetched: u64,
     /// Stores that were refused because nothing made room.
     pub out_of_memory: u64,
-    /// The limit: [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes).
+    /// The limit: [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or what
+    /// [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) has set since.
     pub limit_bytes: u64,
     /// All memory held, in bytes: the sum of the following.
     pub memory_bytes: u64,

@@ -87,6 +87,8 @@ struct Attempts {
     was_ghost: Option<bool>,
     /// A large value, and what it was made by: kept, lest making room for the item take the room of its value.
     large: Option<(Option<Version>, Arc<LargeValue>)>,
+    /// Bytes of a block that the item took.
+    written_bytes: usize,
 }
 
 impl Cache {
@@ -100,7 +102,7 @@ impl Cache {
                 match self.try_update(&pinned, key, hash, request, &mut attempts) {
                     Ok(outcome) => {
                         drop(pinned);
-                        self.work_ahead();
+                        self.work_ahead(attempts.written_bytes);
                         return outcome;
                     }
                     Err(obstacle) => obstacle,
@@ -214,6 +216,7 @@ impl Cache {
         counters.add(Count::Stored, 1);
         counters.add(Count::Added, 1);
         counters.add(Count::AddedBytes, written.size_bytes() as u64);
+        attempts.written_bytes = written.size_bytes();
         if let Some((_, old)) = current {
             self.forget(pinned, old, Leaves::Removed);
         }

@@ -525,6 +525,32 @@ fn options_that_make_no_cache_are_refused_in_words() {
 }
 
 #[test]
+fn what_has_expired_can_be_removed_at_once_and_nothing_else() {
+    let cache = Cache::new(CacheOptions::default()).unwrap();
+    for n in 0..3000u32 {
+        let expiry = match n % 3 {
+            0 => Expiry::Never,
+            1 => Expiry::At(cache.now() + 2),
+            _ => Expiry::At(cache.now() + 100),
+        };
+        cache.store(Store {
+            expiry,
+            ..Store::set(&n.to_be_bytes(), b"v")
+        });
+    }
+    assert_eq!(cache.remove_expired(), 0);
+    let now = cache.now();
+    // The clock's own step reclaims at most whole blocks, which there are none of: others live in them.
+    cache.advance(now + 2);
+    let before = cache.stats();
+    assert_eq!(cache.remove_expired() + before.expired, 1000);
+    let after = cache.stats();
+    assert_eq!((after.items, after.expired), (2000, 1000));
+    let lives = |n: u32| cache.get(&n.to_be_bytes()).is_some();
+    assert!((0..3000).all(|n| lives(n) == (n % 3 != 1)));
+}
+
+#[test]
 fn a_cache_that_refuses_keeps_all_it_has_and_takes_more_when_some_is_deleted() {
     let cache = Cache::new(CacheOptions {
         memory_limit_bytes: 8 << 20,

@@ -113,16 +113,20 @@ impl Blocks {
         1 << share_bytes.ilog2()
     }
 
-    /// No blocks yet, within a budget.
-    pub(crate) fn new(pages: Pages, budget: &Arc<Budget>) -> Result<Blocks, RegionError> {
+    /// No blocks yet, within a budget whose limit may be raised to `most_bytes`.
+    pub(crate) fn new(
+        pages: Pages,
+        budget: &Arc<Budget>,
+        most_bytes: usize,
+    ) -> Result<Blocks, RegionError> {
         let block_bytes = Blocks::block_bytes(budget.limit_bytes());
-        let most = ItemRef::REACH_BYTES / block_bytes - 1;
-        let len = (budget.limit_bytes() / block_bytes).min(most);
+        let reach = ItemRef::REACH_BYTES / block_bytes - 1;
+        let len = (most_bytes / block_bytes).min(reach);
         let blocks = Blocks {
             region: Region::new(len * block_bytes, pages)?,
             block_bytes,
             metas: (0..len).map(|_| Meta::default()).collect(),
-            classes: Classes::for_blocks(len),
+            classes: Classes::for_blocks((budget.limit_bytes() / block_bytes).min(reach)),
             open: Queue::ALL.map(|_| (0..CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
             pool: Mutex::default(),
             at_hand: AtomicUsize::new(0),
@@ -363,11 +367,7 @@ impl Blocks {
     pub(crate) fn can_charge_one(&self) -> bool {
         let pool = self.pool();
         let is_left = !pool.released.is_empty() || (pool.unused as usize) < self.metas.len();
-        let left = self
-            .budget
-            .limit_bytes()
-            .saturating_sub(self.budget.used_bytes());
-        is_left && left >= self.block_bytes
+        is_left && self.budget.left_bytes() >= self.block_bytes
     }
 
     /// Chooses a block to be emptied and takes it out of its queue. `sparse_below`: of the blocks with less alive than this share,

@@ -68,7 +68,7 @@ impl World {
     fn new() -> Arc<World> {
         let budget = std::sync::Arc::new(Budget::new(1 << 30));
         Arc::new(World {
-            index: Index::new(Pages::Small, &budget).unwrap(),
+            index: Index::new(Pages::Small, &budget, 1 << 30).unwrap(),
             epochs: Epochs::new(),
             writers: Epochs::new(),
             cells: std::array::from_fn(|_| UnsafeCell::new((u64::MAX, 0))),

@@ -14,7 +14,10 @@ use std::sync::Arc;
 
 fn index(limit_bytes: usize) -> (Index, Epochs) {
     let budget = Arc::new(Budget::new(limit_bytes));
-    (Index::new(Pages::Small, &budget).unwrap(), Epochs::new())
+    (
+        Index::new(Pages::Small, &budget, limit_bytes).unwrap(),
+        Epochs::new(),
+    )
 }
 
 fn item(n: usize) -> ItemRef {
@@ -142,7 +145,7 @@ fn random_insertions_removals_and_splits_are_as_in_a_map() {
 #[test]
 fn what_is_split_and_released_is_charged_no_more() {
     let budget = Arc::new(Budget::new(1 << 20));
-    let index = Index::new(Pages::Small, &budget).unwrap();
+    let index = Index::new(Pages::Small, &budget, 1 << 20).unwrap();
     let epochs = Epochs::new();
     let mut rng = SmallRng::seed_from_u64(3);
     let hashes: Vec<u64> = (0..1500).map(|_| rng.random()).collect();

@@ -1,0 +1,127 @@
+//! Another memory limit while a cache is in use, as the system sees it. One test a process: it measures all of it.
+#![cfg(target_os = "linux")]
+
+use forerun_cache::{Cache, CacheOptions, Error, Store, Stored, WhenFull};
+use forerun_core::Pages;
+
+const MIB: usize = 1 << 20;
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    kib.unwrap() << 10
+}
+
+fn cache(when_full: WhenFull) -> Cache {
+    Cache::new(CacheOptions {
+        memory_limit_bytes: 8 * MIB,
+        memory_limit_most_bytes: 64 * MIB,
+        when_full,
+        // Huge pages come as the kernel likes, by two MiB: that is its rounding, not the cache's memory.
+        pages: Pages::Small,
+        ..CacheOptions::default()
+    })
+    .unwrap()
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+fn value(n: u32) -> Vec<u8> {
+    // Some are large enough for mappings of their own.
+    vec![n as u8; if n.is_multiple_of(50) { 40_000 } else { 900 }]
+}
+
+fn store(cache: &Cache, range: std::ops::Range<u32>) {
+    for n in range {
+        let stored = cache.store(Store::set(&key(n), value(n).as_slice()));
+        assert!(matches!(stored, Stored::Stored { .. }), "{n}: {stored:?}");
+    }
+}
+
+/// How many of the items are there; each as it was stored.
+fn found(cache: &Cache, range: std::ops::Range<u32>) -> usize {
+    let values = range.filter_map(|n| Some((n, cache.get(&key(n))?)));
+    values
+        .inspect(|(n, found)| assert_eq!(*found, value(*n)))
+        .count()
+}
+
+#[test]
+fn a_limit_that_is_raised_is_made_use_of_and_one_that_is_lowered_is_given_back() {
+    let before = resident_bytes();
+    let cache = cache(WhenFull::Evict);
+    store(&cache, 0..10_000);
+    let at_first = cache.stats();
+    assert!(at_first.evictions > 0 && at_first.memory_bytes <= 8 * MIB as u64);
+
+    cache.set_memory_limit(48 * MIB).unwrap();
+    assert_eq!(cache.stats().limit_bytes, 48 * MIB as u64);
+    store(&cache, 0..10_000);
+    assert_eq!(found(&cache, 0..10_000), 10_000);
+    assert_eq!(cache.stats().evictions, at_first.evictions);
+    assert!(!cache.shrink(MIB), "there is nothing to give back");
+
+    cache.set_memory_limit(8 * MIB).unwrap();
+    let mut steps = 0;
+    while cache.shrink(MIB) {
+        steps += 1;
+        // It goes on answering meanwhile.
+        store(&cache, steps..steps + 3);
+    }
+    assert!(steps > 2, "{steps} steps");
+    let stats = cache.stats();
+    let resident = resident_bytes() - before;
+    assert!(stats.memory_bytes <= 8 * MIB as u64, "{stats:?}");
+    assert!(resident <= 8 * MIB + 4 * MIB, "{resident} bytes: {stats:?}");
+    let left = found(&cache, 0..10_000);
+    assert!(
+        left > 2000 && left as u64 <= stats.items,
+        "{left}: {stats:?}"
+    );
+    store(&cache, 10_000..20_000);
+    assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
+
+    refusals(&cache);
+    a_cache_that_refuses_gives_back_what_is_free();
+}
+
+fn refusals(cache: &Cache) {
+    assert!(matches!(
+        cache.set_memory_limit(65 * MIB),
+        Err(Error::MemoryLimitTooLarge { .. })
+    ));
+    assert!(matches!(
+        cache.set_memory_limit(1000),
+        Err(Error::MemoryLimitTooSmall { limit_bytes: 1000 })
+    ));
+    // The largest item is of one MiB.
+    assert!(matches!(
+        cache.set_memory_limit(3 * MIB / 2),
+        Err(Error::ItemLimitTooLarge { .. })
+    ));
+    assert_eq!(cache.stats().limit_bytes, 8 * MIB as u64);
+    let fixed = Cache::new(CacheOptions::default()).unwrap();
+    let limit_bytes = fixed.options().memory_limit_bytes;
+    assert!(fixed.set_memory_limit(limit_bytes + 1).is_err());
+    assert!(fixed.set_memory_limit(limit_bytes - 1).is_ok());
+}
+
+fn a_cache_that_refuses_gives_back_what_is_free() {
+    let cache = cache(WhenFull::Refuse);
+    cache.set_memory_limit(32 * MIB).unwrap();
+    store(&cache, 0..9_000);
+    cache.set_memory_limit(8 * MIB).unwrap();
+    while cache.shrink(MIB) {}
+    let stats = cache.stats();
+    assert!(stats.memory_bytes > 8 * MIB as u64, "{stats:?}");
+    assert_eq!(found(&cache, 0..9_000), 9_000);
+    let refused = cache.store(Store::set(b"another", &[1; 40_000]));
+    assert_eq!(refused, Stored::OutOfMemory);
+    cache.flush_all(0);
+    while cache.shrink(MIB) {}
+    assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
+    store(&cache, 0..100);
+}
