@@ -11,10 +11,14 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// `shutdown` is obeyed.
     pub shutdown_command: bool,
+    /// Keys may be listed: `lru_crawler metadump`, `lru_crawler mgdump`, `stats cachedump`.
+    pub dump_enabled: bool,
+    /// `lru_crawler` works from the start; the command `lru_crawler enable` turns it on later as well.
+    pub crawler_enabled: bool,
+    /// `debugtime` is obeyed, as by memcached's debug builds: for suites of tests.
+    pub debug_commands: bool,
     /// Reported: a client must authenticate before it comes to a session.
     pub auth_enabled: bool,
-    /// Reported: memory limit in bytes.
-    pub memory_limit_bytes: u64,
     /// Reported: most connections at once.
     pub max_connections: u32,
     /// Reported: TCP port, 0 for none.
@@ -40,8 +44,10 @@ impl Default for Settings {
             item_size_max_bytes: 1 << 20,
             flush_enabled: true,
             shutdown_command: false,
+            dump_enabled: true,
+            crawler_enabled: true,
+            debug_commands: false,
             auth_enabled: false,
-            memory_limit_bytes: 64 << 20,
             max_connections: 1024,
             tcp_port: 11211,
             interfaces: "127.0.0.1".to_owned(),

@@ -1,5 +1,6 @@
 //! What all sessions of a server share, and what they ask of the server around them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -39,6 +40,17 @@ pub trait Host: Send + Sync {
         let _ = line;
     }
 
+    /// Removes what has expired, now or beside what else is done. `false`: it is being done already.
+    fn crawl(&self, cache: &Arc<Cache>) -> bool {
+        cache.remove_expired();
+        true
+    }
+
+    /// Whether that is being done.
+    fn is_crawling(&self) -> bool {
+        false
+    }
+
     /// `verbosity` was set.
     fn set_verbosity(&self, level: u32) {
         let _ = level;
@@ -57,6 +69,8 @@ pub struct Shared {
     pub(crate) cache: Arc<Cache>,
     pub(crate) host: Box<dyn Host>,
     pub(crate) started: Instant,
+    /// `lru_crawler` is enabled.
+    crawls: AtomicBool,
     /// The time of day, in seconds since 1970, at second 0 of the cache's clock.
     unix_zero_s: u64,
     counters: Mutex<Registered>,
@@ -85,6 +99,7 @@ impl Shared {
             .map_or(0, |time| time.as_secs());
         Self {
             unix_zero_s: unix_s.saturating_sub(cache.now().into()),
+            crawls: AtomicBool::new(settings.crawler_enabled),
             settings,
             cache,
             host,
@@ -115,6 +130,21 @@ impl Shared {
                 Expiry::At(u32::try_from(second).unwrap_or(u32::MAX))
             }
         }
+    }
+
+    /// Whether `lru_crawler` is enabled.
+    pub(crate) fn crawls(&self) -> bool {
+        // Relaxed, here and below: a setting, which orders nothing.
+        self.crawls.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_crawls(&self, crawls: bool) {
+        self.crawls.store(crawls, Ordering::Relaxed);
+    }
+
+    /// The time of day at second 0 of the cache's clock, in seconds since 1970.
+    pub(crate) fn unix_zero_s(&self) -> u64 {
+        self.unix_zero_s
     }
 
     /// The time of day by the cache's clock, in seconds since 1970.

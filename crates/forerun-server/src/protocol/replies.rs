@@ -10,6 +10,7 @@ pub(crate) const BAD_KEY: &[u8] = b"CLIENT_ERROR error decoding key\r\n";
 pub(crate) const BAD_MODE_MA: &[u8] = b"CLIENT_ERROR invalid mode for ma M token\r\n";
 pub(crate) const BAD_MODE_MS: &[u8] = b"CLIENT_ERROR invalid mode for ms M token\r\n";
 pub(crate) const BAD_OPAQUE: &[u8] = b"CLIENT_ERROR opaque token too long\r\n";
+pub(crate) const CRAWLER_DISABLED: &[u8] = b"CLIENT_ERROR lru crawler disabled\r\n";
 pub(crate) const DELETED: &[u8] = b"DELETED\r\n";
 pub(crate) const END: &[u8] = b"END\r\n";
 pub(crate) const ERROR: &[u8] = b"ERROR\r\n";

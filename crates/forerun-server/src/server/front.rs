@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
-//!   each second ──> the cache's clock
+//!   each second ──> the cache's clock; memory given back, where the limit was lowered
 //!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
 
@@ -25,6 +25,8 @@ use super::worker::{Handle, Message};
 pub(crate) const WAKE: Token = Token(usize::MAX);
 /// The cache's clock has this step.
 const TICK: Duration = Duration::from_secs(1);
+/// What is given back to the system between two looks at the listeners.
+const SHRINK_BYTES: usize = 8 << 20;
 /// How long accepting pauses when the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections accepted from one listener before the next has its turn.
@@ -87,12 +89,13 @@ impl Front {
         let mut events = Events::with_capacity(64);
         let mut next_tick = Instant::now() + TICK;
         let mut paused = false;
+        let mut shrinks = false;
         while !self.control.drain_asked() {
             let busy = self.listeners.iter().any(|waiting| waiting.ready);
             let until_tick = next_tick.saturating_duration_since(Instant::now());
             let wait = match (busy, paused) {
-                (true, true) => PAUSE.min(until_tick),
                 (true, false) => Duration::ZERO,
+                _ if paused || shrinks => PAUSE.min(until_tick),
                 _ => until_tick,
             };
             match self.poll.poll(&mut events, Some(wait)) {
@@ -105,9 +108,13 @@ impl Front {
                 }
             }
             paused = self.accept();
-            if Instant::now() >= next_tick {
+            let ticks = Instant::now() >= next_tick;
+            if ticks {
                 self.cache.tick();
                 next_tick = Instant::now() + TICK;
+            }
+            if ticks || shrinks {
+                shrinks = self.cache.shrink(SHRINK_BYTES);
             }
             if self.control.take_snapshot()
                 && let Some(keeper) = &self.keeper

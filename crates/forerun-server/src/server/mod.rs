@@ -5,8 +5,10 @@
 //!   worker      a thread: its poll, its connections; reads, answers, writes, and never waits for one of them
 //!   connection  transport, input, session, output       connections  who there is: limit, counts, list
 //!   keeper      the snapshot file                        control      what is asked from outside
+//!   around      what sessions ask of all this
 //! ```
 
+mod around;
 mod connection;
 mod connections;
 mod control;
@@ -28,9 +30,10 @@ use crate::error::Error;
 use crate::metrics::{Endpoint, Metrics};
 use crate::net::{Address, Listener};
 use crate::settings::Settings;
-use crate::shared::{ConnectionStats, Host, Shared};
+use crate::shared::Shared;
 use crate::snapshot::SnapshotError;
 
+use around::Around;
 use connections::Connections;
 use control::Control;
 use front::{Front, Waiting};
@@ -79,19 +82,6 @@ pub enum Ended {
     Snapshot(SnapshotError),
 }
 
-/// What sessions ask of the server around them.
-struct Around(Arc<Connections>);
-
-impl Host for Around {
-    fn connection_stats(&self) -> ConnectionStats {
-        self.0.stats()
-    }
-
-    fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
-        self.0.describe(line);
-    }
-}
-
 impl Server {
     /// Reads what is to be read, binds the listeners, and serves.
     ///
@@ -116,7 +106,7 @@ impl Server {
 
         let connections = Arc::new(Connections::new(options.connection_limit));
         let settings = told(&options, &addresses, &cache);
-        let host = Box::new(Around(connections.clone()));
+        let host = Box::new(Around::new(connections.clone()));
         let shared = Arc::new(Shared::new(settings, cache.clone(), host));
         let start = |what| move |source| Error::Start { what, source };
         let poll = Poll::new().map_err(start("a poll"))?;
@@ -285,7 +275,6 @@ fn told(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settin
         .collect();
     Settings {
         item_size_max_bytes: cache.options().max_item_bytes,
-        memory_limit_bytes: cache.options().memory_limit_bytes as u64,
         evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
         auth_enabled: options.auth_file.is_some(),
         max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),

@@ -2,14 +2,12 @@
 
 use forerun_cache::{Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Mode};
 
-use crate::protocol::numbers::{
-    Expiration, parse_expiration, parse_i64, parse_u32, parse_u64, push_u64,
-};
+use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::turn::Turn;
-use super::{Next, Session, State, Step, stats};
+use super::{Next, Session, State, Step, admin, stats};
 
 /// Most that `verbosity` sets, as memcached.
 const VERBOSITY_MAX: u32 = 4;
@@ -44,6 +42,13 @@ impl Session {
             b"shutdown" => {
                 if let Some(next) = shutdown(&tokens, turn) {
                     return Step::End(next);
+                }
+            }
+            b"lru_crawler" => {
+                if let Some(dump) = admin::lru_crawler(&tokens, turn) {
+                    *at += line_len;
+                    self.state = State::Dump(dump);
+                    return Step::On;
                 }
             }
             _ if !Self::short_command(line, &tokens, turn) => {
@@ -90,16 +95,10 @@ impl Session {
             }
             (b"verbosity", 2 | 3) => verbosity(tokens, turn),
             (b"stats", _) => stats::stats(tokens, turn),
-            (b"cache_memlimit", 2 | 3) => memory_limit(tokens, turn),
-            (b"slabs", 4) if tokens.get(1) == b"reassign" => {
-                turn.say(b"CLIENT_ERROR slab reassignment disabled\r\n");
-            }
-            (b"lru_crawler", 2) if tokens.get(1) == b"enable" => {
-                turn.say(b"ERROR failed to start lru crawler thread\r\n");
-            }
-            (b"lru_crawler", 2) if tokens.get(1) == b"disable" => turn.say(replies::OK),
-            (b"lru_crawler", 3) if matches!(tokens.get(1), b"crawl" | b"metadump" | b"mgdump") => {
-                turn.say(b"CLIENT_ERROR lru crawler disabled\r\n");
+            (b"cache_memlimit", 2 | 3) => admin::memory_limit(tokens, turn),
+            (b"slabs", _) => turn.say(admin::slabs(tokens)),
+            (b"debugtime", 2) if turn.shared.settings.debug_commands => {
+                turn.say(admin::debug_time(tokens, turn));
             }
             (b"watch", _) => turn.say(b"CLIENT_ERROR watch commands not allowed\r\n"),
             _ => return false,
@@ -237,20 +236,6 @@ fn verbosity(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
         }
         None => turn.say_unless(quiet, replies::BAD_FORMAT),
     }
-}
-
-/// `cache_memlimit megabytes`: the limit is fixed when the cache is made, so only the one there is can be set.
-fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    let quiet = tokens.says_noreply();
-    let limit_bytes = turn.cache.options().memory_limit_bytes as u64;
-    let reply: &[u8] = match parse_i64(tokens.get(1)) {
-        None | Some(..0) => replies::ERROR,
-        Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
-        Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
-        Some(megabytes) if megabytes.unsigned_abs() << 20 == limit_bytes => replies::OK,
-        Some(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
-    };
-    turn.say_unless(quiet, reply);
 }
 
 /// `shutdown [graceful]`.

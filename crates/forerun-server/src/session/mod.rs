@@ -9,13 +9,16 @@
 //!               │          │          └─► Swallow  the data block of a command that was refused
 //!               │          └─► SkipLine  the rest of a long line that was refused
 //!               └─► Keys   in a line of keys: it is longer than LINE_BYTES_MAX, or the output was full
+//!   dump.rs:  ──► Dump     in a list of all keys, a part after the other
 //! ```
 //!
-//! `commands.rs` has what else there is in classic commands, `meta.rs` the meta commands that change something,
-//! `stats.rs` the statistics. A session never keeps the bytes it was given: what is
+//! `commands.rs` has what else there is in classic commands, `admin.rs` the operator's, `meta.rs` the meta commands that
+//! change something, `stats.rs` the statistics. A session never keeps the bytes it was given: what is
 //! incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
 
+mod admin;
 mod commands;
+mod dump;
 mod fuzz;
 mod meta;
 mod meta_get;
@@ -32,6 +35,7 @@ use crate::context::Context;
 use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
 use crate::protocol::tokens::without_return;
+use dump::Dump;
 #[doc(hidden)]
 pub use fuzz::fuzz_session;
 pub(crate) use reads::Scratch;
@@ -72,6 +76,8 @@ enum State {
     Swallow(usize),
     /// In a line that was refused.
     SkipLine,
+    /// In a dump of all keys.
+    Dump(Dump),
     /// Over.
     Closed,
 }
@@ -223,6 +229,13 @@ impl Session {
                     Step::More
                 }
             },
+            State::Dump(dump) => {
+                self.state = match dump.go_on(turn) {
+                    Some(dump) => State::Dump(dump),
+                    None => State::Command,
+                };
+                Step::On
+            }
             State::Closed => Step::End(Next::Close),
         }
     }

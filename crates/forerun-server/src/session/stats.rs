@@ -4,15 +4,12 @@
 //! docs/protocol.md says what each figure is.
 
 use std::fmt::{Display, Write};
-use std::io;
 
-use forerun_cache::{Cursor, Expiry};
-
-use crate::protocol::numbers::parse_u32;
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
 
+use super::dump;
 use super::turn::Turn;
 
 /// `STAT name value` lines.
@@ -50,53 +47,10 @@ pub(super) fn stats(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
             return turn.say(b"RESET\r\n");
         }
         (b"detail", _) => return turn.say(detail(tokens)),
-        (b"cachedump", _) => return cache_dump(tokens, turn),
+        (b"cachedump", _) => return dump::cachedump(tokens, turn),
         _ => return turn.say(replies::ERROR),
     }
     lines.end(turn);
-}
-
-/// Bytes of the longest dump, as in memcached.
-const DUMP_BYTES_MAX: usize = 2 << 20;
-
-/// `stats cachedump class limit`: keys with their sizes and times, as many as 2 MiB hold; 0 is no limit. All items are of
-/// class 1. Keys that no line can carry are left out.
-fn cache_dump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
-    if tokens.count() < 4 {
-        return turn.say(b"CLIENT_ERROR bad command line\r\n");
-    }
-    let (Some(class), Some(limit)) = (parse_u32(tokens.get(2)), parse_u32(tokens.get(3))) else {
-        return turn.say(replies::BAD_FORMAT);
-    };
-    let unix_zero_s = turn.shared.unix_now_s() - u64::from(turn.cache.now());
-    let mut dump = Vec::new();
-    let mut left = if limit == 0 { u32::MAX } else { limit };
-    let mut from = (class == 1).then(Cursor::default);
-    while let Some(cursor) = from.filter(|_| left > 0) {
-        from = turn.cache.pin().scan(cursor, |item| {
-            let is_plain = item.key().iter().all(|byte| *byte > b' ' && *byte != 0x7f);
-            if left == 0 || !is_plain {
-                return;
-            }
-            let expires = match item.expiry() {
-                Expiry::Never => 0,
-                Expiry::At(second) => unix_zero_s + u64::from(second),
-            };
-            let length = dump.len();
-            dump.extend_from_slice(b"ITEM ");
-            dump.extend_from_slice(item.key());
-            let bytes = item.value().len();
-            // Writing to a Vec does not fail.
-            let _ = io::Write::write_fmt(&mut dump, format_args!(" [{bytes} b; {expires} s]\r\n"));
-            left -= 1;
-            if dump.len() + replies::END.len() > DUMP_BYTES_MAX {
-                dump.truncate(length);
-                left = 0;
-            }
-        });
-    }
-    turn.say(&dump);
-    turn.say(replies::END);
 }
 
 /// Counts by key prefix are not kept: there is never anything to dump.
@@ -172,6 +126,7 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("curr_items", cache.items);
     lines.put("total_items", cache.stored);
     lines.put("slab_global_page_pool", 0);
+    lines.put("lru_crawler_running", u8::from(shared.host.is_crawling()));
     lines.put("expired_unfetched", cache.expired_unfetched);
     lines.put("evicted_unfetched", cache.evicted_unfetched);
     lines.put(
@@ -186,7 +141,7 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
 fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     let settings = &turn.shared.settings;
     let yes = |is: bool| if is { "yes" } else { "no" };
-    lines.put("maxbytes", settings.memory_limit_bytes);
+    lines.put("maxbytes", turn.cache.memory_limit_bytes());
     lines.put("maxconns", settings.max_connections);
     lines.put("tcpport", settings.tcp_port);
     lines.put("udpport", 0);
@@ -214,9 +169,9 @@ fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("item_size_max", settings.item_size_max_bytes);
     lines.put("maxconns_fast", "yes");
     lines.put("slab_reassign", "no");
-    lines.put("lru_crawler", "no");
+    lines.put("lru_crawler", yes(turn.shared.crawls()));
     lines.put("flush_enabled", yes(settings.flush_enabled));
-    lines.put("dump_enabled", "yes");
+    lines.put("dump_enabled", yes(settings.dump_enabled));
     lines.put("lru_maintainer_thread", "no");
     lines.put("lru_segmented", "no");
     lines.put("idle_timeout", settings.idle_timeout_s);
@@ -236,6 +191,7 @@ fn items(lines: &mut Lines, turn: &Turn<'_>) {
     put("evicted", cache.evictions);
     put("outofmemory", cache.out_of_memory);
     put("reclaimed", cache.expired);
+    put("crawler_reclaimed", cache.expired);
     put("expired_unfetched", cache.expired_unfetched);
     put("evicted_unfetched", cache.evicted_unfetched);
     put(
@@ -248,12 +204,16 @@ fn slabs(lines: &mut Lines, turn: &Turn<'_>) {
     let Counts { totals, cache } = turn.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
-        put("chunk_size", cache.block_len_bytes);
-        put("chunks_per_page", 1);
+        // An item is a chunk: as long as they are on average, and as many free ones as the blocks in use have room for.
+        let chunk_bytes = cache.item_bytes.div_ceil(cache.items).max(1);
+        let block_bytes = cache.blocks * cache.block_len_bytes;
+        let free = block_bytes.saturating_sub(cache.item_bytes) / chunk_bytes;
+        put("chunk_size", chunk_bytes);
+        put("chunks_per_page", cache.block_len_bytes / chunk_bytes);
         put("total_pages", cache.blocks);
-        put("total_chunks", cache.blocks);
-        put("used_chunks", cache.blocks);
-        put("free_chunks", 0);
+        put("total_chunks", cache.items + free);
+        put("used_chunks", cache.items);
+        put("free_chunks", free);
         put("free_chunks_end", 0);
         put("get_hits", totals.get_hits);
         put("cmd_set", totals.cmd_set);

@@ -49,7 +49,8 @@ pub struct Args {
     /// Threads that serve connections [default: as many as the machine has cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// All memory that the cache may hold, index included: 1GiB, 512MiB, or a number of MiB
+    /// All memory that the cache may hold, index included: 1GiB, 512MiB, or a number of MiB. The command `cache_memlimit`
+    /// sets another one, up to 8 times as much
     #[arg(short, long, visible_alias = "memory", value_name = "SIZE", default_value = "64", value_parser = parse_memory)]
     memory_limit: usize,
     /// The largest item: 1MiB, 512KiB, or a number of bytes; k and m are powers of 1024, as in memcached
@@ -76,6 +77,15 @@ pub struct Args {
     /// Do not obey the command `flush_all`
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
+    /// Do not list keys: `lru_crawler metadump`, `stats cachedump`
+    #[arg(short = 'X', long)]
+    disable_dumping: bool,
+    /// Do not obey `lru_crawler crawl` and `metadump` until `lru_crawler enable` is said
+    #[arg(long)]
+    no_lru_crawler: bool,
+    /// Obey `debugtime`, as memcached's debug builds do: for suites of tests
+    #[arg(long, hide = true)]
+    debug_commands: bool,
     /// Keep the cache's content in this file while the server is not running
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
@@ -146,6 +156,9 @@ fn parse_memory(text: &str) -> Result<usize, String> {
     }
 }
 
+/// How many times its first memory limit `cache_memlimit` may set.
+const RAISE_MOST: usize = 8;
+
 /// The least that an item may be limited to, as in memcached.
 const ITEM_SIZE_MIN: usize = 1024;
 
@@ -168,6 +181,7 @@ impl Args {
     pub fn cache(&self) -> CacheOptions {
         CacheOptions {
             memory_limit_bytes: self.memory_limit,
+            memory_limit_most_bytes: self.memory_limit.saturating_mul(RAISE_MOST),
             max_item_bytes: self.max_item_size,
             when_full: match self.disable_evictions {
                 true => WhenFull::Refuse,
@@ -203,6 +217,9 @@ impl Args {
             settings: Settings {
                 flush_enabled: !self.disable_flush_all,
                 shutdown_command: self.enable_shutdown,
+                dump_enabled: !self.disable_dumping,
+                crawler_enabled: !self.no_lru_crawler,
+                debug_commands: self.debug_commands,
                 ..Settings::default()
             },
             ..ServerOptions::new(self.places()?)

@@ -1,0 +1,100 @@
+//! Commands to the operator's ends: the memory limit, the crawler, what memcached has slabs for.
+
+use crate::protocol::numbers::{parse_i64, parse_u32};
+use crate::protocol::replies;
+use crate::protocol::tokens::Tokens;
+
+use super::dump::{Dump, check_classes};
+use super::turn::Turn;
+
+/// `cache_memlimit megabytes`. What is held above a lower limit is given back by and by.
+pub(super) fn memory_limit(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    let quiet = tokens.says_noreply();
+    let set = |megabytes: i64| {
+        let bytes = usize::try_from(megabytes).ok()?.checked_mul(1 << 20)?;
+        turn.cache.set_memory_limit(bytes).ok()
+    };
+    let reply: &[u8] = match parse_i64(tokens.get(1)) {
+        None | Some(..0) => replies::ERROR,
+        Some(..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n",
+        Some(1_000_000_001..) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n",
+        Some(megabytes) => match set(megabytes) {
+            Some(()) => replies::OK,
+            None => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n",
+        },
+    };
+    turn.say_unless(quiet, reply);
+}
+
+/// `lru_crawler …`: the dump that begins, if it is one.
+pub(super) fn lru_crawler(tokens: &Tokens<'_>, turn: &mut Turn<'_>) -> Option<Dump> {
+    let reply: &[u8] = match (tokens.get(1), tokens.count()) {
+        (b"metadump" | b"mgdump", 3) => match Dump::asked(tokens, turn) {
+            Ok(dump) => return Some(dump),
+            Err(reply) => reply,
+        },
+        (b"crawl", 3) => crawl(tokens, turn),
+        // How fast it goes is nothing to be set here: it holds nobody up.
+        (b"tocrawl", 3) => match parse_u32(tokens.get(2)) {
+            Some(_) => replies::OK,
+            None => replies::BAD_FORMAT,
+        },
+        (b"sleep", 3) => match parse_u32(tokens.get(2)) {
+            Some(..=1_000_000) => replies::OK,
+            Some(_) => b"CLIENT_ERROR sleep must be one second or less\r\n",
+            None => replies::BAD_FORMAT,
+        },
+        (b"enable", 2) => {
+            turn.shared.set_crawls(true);
+            replies::OK
+        }
+        (b"disable", 2) => {
+            turn.shared.set_crawls(false);
+            replies::OK
+        }
+        _ => replies::ERROR,
+    };
+    turn.say(reply);
+    None
+}
+
+/// `lru_crawler crawl classes`: removes what has expired.
+fn crawl(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
+    if !turn.shared.crawls() {
+        return replies::CRAWLER_DISABLED;
+    }
+    if let Err(reply) = check_classes(tokens.get(2), false) {
+        return reply;
+    }
+    match turn.shared.host.crawl(&turn.shared.cache) {
+        true => replies::OK,
+        false => b"BUSY currently processing crawler request\r\n",
+    }
+}
+
+/// `slabs reassign …`, `slabs automove …`: there are none, and so nothing that moves.
+pub(super) fn slabs(tokens: &Tokens<'_>) -> &'static [u8] {
+    let disabled = b"CLIENT_ERROR slab reassignment disabled\r\n";
+    match (tokens.get(1), tokens.count()) {
+        (b"reassign", 4) => disabled,
+        (b"automove", 3..) => match parse_u32(tokens.get(2)) {
+            Some(0) => replies::OK,
+            Some(1 | 2) => disabled,
+            Some(_) => replies::ERROR,
+            None if tokens.get(2) == b"ratio" => replies::ERROR,
+            None => replies::BAD_FORMAT,
+        },
+        _ => replies::ERROR,
+    }
+}
+
+/// `debugtime seconds`: the clock goes on by so many at once, and then stands until the time has caught up.
+pub(super) fn debug_time(tokens: &Tokens<'_>, turn: &Turn<'_>) -> &'static [u8] {
+    match parse_u32(tokens.get(1)) {
+        Some(seconds) => {
+            turn.cache.advance(turn.cache.now().saturating_add(seconds));
+            replies::OK
+        }
+        None => replies::ERROR,
+    }
+}

@@ -1,0 +1,194 @@
+//! Keys of all items: `lru_crawler metadump`, `lru_crawler mgdump` and `stats cachedump`.
+//!
+//! ```text
+//!   lru_crawler metadump all
+//!   key=CH%2FBern exp=-1 la=1795340123 cas=7 fetch=yes cls=1 size=71        a part of the cache after the other,
+//!   …                                                                     as the client reads
+//!   END
+//! ```
+//!
+//! The first two take any number of items: the session stays within the dump until the last part, and composes no part while
+//! the output is full. A part is a segment of the index, about 1,500 items. What is stored or removed meanwhile may be in the
+//! dump or not; what was there all the time is.
+
+use std::io::{self, Write};
+
+use forerun_cache::{Cursor, Expiry, Item};
+
+use crate::protocol::keys::push_base64;
+use crate::protocol::numbers::parse_u32;
+use crate::protocol::replies;
+use crate::protocol::tokens::Tokens;
+
+use super::turn::Turn;
+
+/// The one class that there is, by which items of all sizes go.
+const CLASS: u32 = 1;
+/// Classes that memcached knows.
+const CLASSES_MAX: u32 = 63;
+/// Bytes of the longest `stats cachedump`, as in memcached.
+const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+
+/// What a dump says of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// `key=… exp=… la=… cas=… fetch=… cls=… size=…`
+    Metadump,
+    /// `mg key`: a dump that can be sent to a server as it is.
+    Mgdump,
+}
+
+/// A dump that goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dump {
+    form: Form,
+    from: Cursor,
+}
+
+impl Dump {
+    /// The dump that `lru_crawler metadump|mgdump classes` asks for, or what to answer instead.
+    pub(super) fn asked(tokens: &Tokens<'_>, turn: &Turn<'_>) -> Result<Dump, &'static [u8]> {
+        let form = match tokens.get(1) {
+            b"metadump" => Form::Metadump,
+            _ => Form::Mgdump,
+        };
+        if !turn.shared.crawls() {
+            return Err(replies::CRAWLER_DISABLED);
+        }
+        if !turn.shared.settings.dump_enabled {
+            return Err(b"ERROR metadump not allowed\r\n");
+        }
+        check_classes(tokens.get(2), true)?;
+        let from = Cursor::default();
+        Ok(Dump { form, from })
+    }
+
+    /// Composes the next part. What is left to do, if it was not the last.
+    pub(super) fn go_on(self, turn: &mut Turn<'_>) -> Option<Dump> {
+        let unix_zero_s = turn.shared.unix_zero_s();
+        let out = turn.out.bytes_mut();
+        let next = turn.cache.pin().scan(self.from, |item| match self.form {
+            Form::Metadump => push_metadump(out, &item, unix_zero_s),
+            Form::Mgdump => push_mgdump(out, &item),
+        });
+        match next {
+            Some(from) => Some(Dump { from, ..self }),
+            None => {
+                turn.say(match self.form {
+                    Form::Metadump => replies::END,
+                    Form::Mgdump => replies::META_END,
+                });
+                None
+            }
+        }
+    }
+}
+
+/// Refuses classes that there are not: `all`, in dumps `hash`, or numbers of classes, of which the first has everything.
+pub(super) fn check_classes(classes: &[u8], is_dump: bool) -> Result<(), &'static [u8]> {
+    if classes == b"all" || (is_dump && classes == b"hash") {
+        return Ok(());
+    }
+    let mut any = false;
+    for class in classes.split(|byte| *byte == b',') {
+        match parse_u32(class) {
+            Some(class @ 1..=CLASSES_MAX) => any |= class == CLASS,
+            _ => return Err(b"BADCLASS invalid class id\r\n"),
+        }
+    }
+    match any {
+        true => Ok(()),
+        false => Err(b"NOTSTARTED no items to crawl\r\n"),
+    }
+}
+
+fn push_metadump(out: &mut Vec<u8>, item: &Item<'_>, unix_zero_s: u64) {
+    out.extend_from_slice(b"key=");
+    push_percent(out, item.key());
+    let expires = match item.expiry() {
+        Expiry::Never => -1,
+        Expiry::At(second) => (unix_zero_s + u64::from(second)) as i64,
+    };
+    let accessed = unix_zero_s + u64::from(item.last_access());
+    let fetched = if item.was_fetched() { "yes" } else { "no" };
+    push(
+        out,
+        format_args!(
+            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS} size={}\n",
+            item.cas(),
+            item.size_bytes()
+        ),
+    );
+}
+
+fn push_mgdump(out: &mut Vec<u8>, item: &Item<'_>) {
+    out.extend_from_slice(b"mg ");
+    if is_plain(item.key()) {
+        out.extend_from_slice(item.key());
+        out.extend_from_slice(b"\r\n");
+    } else {
+        push_base64(out, item.key());
+        out.extend_from_slice(b" b\r\n");
+    }
+}
+
+/// Whether a line can carry the key as it is.
+fn is_plain(key: &[u8]) -> bool {
+    key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
+}
+
+/// Appends the key as in a URI, RFC 3986.
+fn push_percent(out: &mut Vec<u8>, key: &[u8]) {
+    for &byte in key {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte),
+            _ => push(out, format_args!("%{byte:02X}")),
+        }
+    }
+}
+
+fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to a Vec does not fail.
+    let _: io::Result<()> = out.write_fmt(text);
+}
+
+/// `stats cachedump class limit`: keys with their sizes and times, as many as 2 MiB hold; 0 is no limit. Keys that no line
+/// can carry are left out.
+pub(super) fn cachedump(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
+    if !turn.shared.settings.dump_enabled {
+        return turn.say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+    }
+    if tokens.count() < 4 {
+        return turn.say(b"CLIENT_ERROR bad command line\r\n");
+    }
+    let (Some(class), Some(limit)) = (parse_u32(tokens.get(2)), parse_u32(tokens.get(3))) else {
+        return turn.say(replies::BAD_FORMAT);
+    };
+    let unix_zero_s = turn.shared.unix_zero_s();
+    let mut dump = Vec::new();
+    let mut left = if limit == 0 { u32::MAX } else { limit };
+    let mut from = (class == CLASS).then(Cursor::default);
+    while let Some(cursor) = from.filter(|_| left > 0) {
+        from = turn.cache.pin().scan(cursor, |item| {
+            if left == 0 || !is_plain(item.key()) {
+                return;
+            }
+            let expires = match item.expiry() {
+                Expiry::Never => 0,
+                Expiry::At(second) => unix_zero_s + u64::from(second),
+            };
+            let length = dump.len();
+            dump.extend_from_slice(b"ITEM ");
+            dump.extend_from_slice(item.key());
+            let bytes = item.value().len();
+            push(&mut dump, format_args!(" [{bytes} b; {expires} s]\r\n"));
+            left -= 1;
+            if dump.len() + replies::END.len() > CACHEDUMP_BYTES_MAX {
+                dump.truncate(length);
+                left = 0;
+            }
+        });
+    }
+    turn.say(&dump);
+    turn.say(replies::END);
+}

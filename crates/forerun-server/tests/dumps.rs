@@ -1,0 +1,130 @@
+//! Dumps of all keys: complete, however many there are, and bounded.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Client, Kept};
+use forerun_cache::{CacheOptions, Store};
+use forerun_server::{Next, Settings};
+
+const ITEMS: usize = 30_000;
+
+fn filled() -> Client {
+    let client = Client::new();
+    for n in 0..ITEMS {
+        client
+            .cache
+            .store(Store::set(format!("key {n}").as_bytes(), b"v"));
+    }
+    client
+}
+
+#[test]
+fn a_dump_has_every_key_and_waits_for_its_reader() {
+    let mut client = filled();
+    client
+        .input()
+        .extend(b"mg a v\r\nlru_crawler metadump all\r\nmn\r\n");
+    let (mut answer, mut most) = (Vec::new(), 0);
+    while client.receive() == Next::Full {
+        most = most.max(client.output.len());
+        client.read(&mut answer, 50_000);
+    }
+    client.read(&mut answer, usize::MAX);
+    let text = String::from_utf8(answer).unwrap();
+    let lines = text
+        .strip_prefix("EN\r\n")
+        .and_then(|text| text.strip_suffix("END\r\nMN\r\n"));
+    let keys: BTreeSet<&str> = lines
+        .expect("commands before and behind it are answered in their order")
+        .lines()
+        .map(|line| {
+            let (key, rest) = line.split_once(' ').unwrap();
+            assert!(rest.starts_with("exp=-1 la=") && rest.contains(" fetch=no cls=1 size="));
+            key.strip_prefix("key=key%20").unwrap()
+        })
+        .collect();
+    let all: BTreeSet<String> = (0..ITEMS).map(|n| n.to_string()).collect();
+    assert!(all.iter().map(String::as_str).eq(keys));
+    // A part is a segment's items: 2048 slots at most, and less than a hundred bytes each here.
+    assert!(most < (64 << 10) + 2048 * 100, "{most} bytes waited");
+    assert!(text.len() > 2 * most);
+}
+
+#[test]
+fn a_line_tells_the_key_as_in_a_uri_and_its_times_in_seconds_since_1970() {
+    let mut client = Client::new();
+    client.send(b"ms Zm9vIGJhcg== 1 b T100\r\nv\r\nmg Zm9vIGJhcg== b v\r\n");
+    let answer = client.send(b"lru_crawler metadump 1\r\n");
+    let mut kept = Kept::default();
+    let line = b"key=foo%20bar exp={exp} la={la} cas={cas} fetch=yes cls=1 size={size}\nEND\r\n";
+    assert!(kept.matches(line, &answer), "{}", answer.escape_ascii());
+    let text = String::from_utf8(answer).unwrap();
+    let number = |name: &str| {
+        let (_, behind) = text.split_once(&format!(" {name}=")).unwrap();
+        behind.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(number("exp") - number("la"), 100);
+    assert!(number("la") > 1_700_000_000);
+    assert_eq!(
+        client.send(b"lru_crawler mgdump all\r\n"),
+        b"mg Zm9vIGJhcg== b\r\nEN\r\n"
+    );
+    let other_class = client.send(b"lru_crawler metadump 2\r\n");
+    assert_eq!(other_class, b"NOTSTARTED no items to crawl\r\n");
+}
+
+#[test]
+fn what_mgdump_lists_can_be_sent_as_it_is() {
+    let mut client = filled();
+    client.cache.store(Store::set(b"plain", b"v"));
+    let dump = client.send(b"lru_crawler mgdump hash\r\n");
+    let commands = dump.strip_suffix(b"EN\r\n").unwrap();
+    let answer = client.send(commands);
+    assert_eq!(answer, b"HD\r\n".repeat(ITEMS + 1));
+}
+
+#[test]
+fn keys_are_not_listed_where_the_operator_has_said_so() {
+    let settings = Settings {
+        dump_enabled: false,
+        crawler_enabled: false,
+        ..Settings::default()
+    };
+    let mut client = Client::with(CacheOptions::default(), settings);
+    let mut said = |command: &str| String::from_utf8(client.send(command.as_bytes())).unwrap();
+    let disabled = "CLIENT_ERROR lru crawler disabled\r\n";
+    assert_eq!(said("lru_crawler metadump all\r\n"), disabled);
+    assert!(said("stats settings\r\n").contains("STAT lru_crawler no\r\n"));
+    assert_eq!(said("lru_crawler enable\r\n"), "OK\r\n");
+    assert!(said("stats settings\r\n").contains("STAT lru_crawler yes\r\n"));
+    assert_eq!(
+        said("lru_crawler metadump all\r\n"),
+        "ERROR metadump not allowed\r\n"
+    );
+    assert_eq!(
+        said("stats cachedump 1 1\r\n"),
+        "CLIENT_ERROR stats cachedump not allowed\r\n"
+    );
+    assert!(said("stats settings\r\n").contains("STAT dump_enabled no\r\n"));
+    assert_eq!(said("debugtime 3\r\n"), "ERROR\r\n");
+}
+
+#[test]
+fn the_crawler_takes_what_has_expired_and_the_clock_can_be_moved_where_that_is_allowed() {
+    let settings = Settings {
+        debug_commands: true,
+        ..Settings::default()
+    };
+    let mut client = Client::with(CacheOptions::default(), settings);
+    let sent = client.send(b"set a 0 2 1\r\n1\r\nset b 0 200 1\r\n1\r\ndebugtime 3\r\nget a b\r\n");
+    assert_eq!(
+        sent,
+        b"STORED\r\nSTORED\r\nOK\r\nVALUE b 0 1\r\n1\r\nEND\r\n"
+    );
+    assert_eq!(client.send(b"lru_crawler crawl all\r\n"), b"OK\r\n");
+    let stats = client.cache.stats();
+    assert_eq!((stats.items, stats.expired), (1, 1));
+    assert_eq!(client.send(b"debugtime x\r\n"), b"ERROR\r\n");
+}

@@ -1,0 +1,7 @@
+//! What a server does beside answering. A process of its own: the tests of slow readers measure theirs.
+
+mod server {
+    #[allow(dead_code, reason = "each test uses its part")]
+    mod place;
+    mod upkeep;
+}
