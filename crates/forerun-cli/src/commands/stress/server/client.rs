@@ -12,6 +12,9 @@ use super::truth::{LOOSE_KEYS, Truth};
 use super::value::{self, Key};
 use super::wire::Wire;
 
+/// Keys of a client that are stored together at first.
+const FILL_KEYS: usize = 16;
+
 /// What a client did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -67,6 +70,34 @@ impl<'a> Client<'a> {
             request: Vec::new(),
             tally: Tally::default(),
         })
+    }
+
+    /// Stores each of its own keys once, some at a time: all clients' together take more than the server may hold.
+    pub fn fill(&mut self, stop: &AtomicBool) -> Result<(), String> {
+        let numbers: Vec<u32> = (LOOSE_KEYS..self.truth.keys()).collect();
+        for numbers in numbers.chunks(FILL_KEYS) {
+            // Relaxed: nothing else is told by it.
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let mut sent = Vec::with_capacity(numbers.len());
+            for &number in numbers {
+                let key = Key {
+                    client: self.number,
+                    number,
+                };
+                let version = self.push_value(key, |client, bytes| {
+                    client.write(format_args!("set {key} 0 0 {bytes}\r\n"));
+                });
+                sent.push((key, version));
+            }
+            self.send()?;
+            for (key, version) in sent {
+                self.wire.expect("set", &["STORED"])?;
+                self.stored(key, version);
+            }
+        }
+        Ok(())
     }
 
     /// Goes on until told to stop, or until the server is at fault.

@@ -24,6 +24,7 @@ use crate::output::{self, Out};
 use crate::progress::Progress;
 use client::{Client, Tally};
 use truth::Truth;
+use wire::Wire;
 
 /// How far above its limit a server's memory may lie: its code, its connections.
 const MEMORY_EXCESS: f64 = 0.05;
@@ -71,7 +72,36 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         faults: Mutex::new(Vec::new()),
     };
     let (elapsed, resident) = load.run(&mut server, Duration::from_secs(plan.seconds))?;
-    summary(plan, &load, elapsed, resident)
+    let held = Held {
+        resident,
+        evictions: evictions(server.address()).map_err(CheckFailed)?,
+    };
+    summary(plan, &load, elapsed, &held)
+}
+
+/// What the server held.
+struct Held {
+    /// Bytes in RAM at most, where the system tells.
+    resident: Option<u64>,
+    /// Items that made room for others: there is none as long as the memory is not full.
+    evictions: u64,
+}
+
+/// Asks the server how many items it has evicted.
+fn evictions(server: SocketAddr) -> Result<u64, String> {
+    let mut wire = Wire::connect(server)?;
+    wire.send(b"stats\r\n")?;
+    loop {
+        let line = String::from_utf8_lossy(wire.line()?).into_owned();
+        if let Some(count) = line.strip_prefix("STAT evictions ") {
+            return count
+                .parse()
+                .map_err(|_| format!("the server counts {line:?}"));
+        }
+        if line == "END" {
+            return Err("the server's statistics have no evictions".to_owned());
+        }
+    }
 }
 
 /// What the clients share.
@@ -124,14 +154,19 @@ impl Load<'_> {
         Ok((start.elapsed(), resident))
     }
 
-    /// One client, which after a fault of the server goes on with another connection.
+    /// One client, which fills its part of the memory first, and after a fault of the server goes on with another connection.
     fn client(&self, number: u32) {
         let mut seed = self.seed;
+        let mut fills = true;
         // Relaxed: nothing else is told by it.
         while !self.stop.load(Ordering::Relaxed) {
             let worked =
                 Client::connect(self.address, self.truth, number, seed).and_then(|mut client| {
-                    let worked = client.work(&self.stop);
+                    let filled = match std::mem::take(&mut fills) {
+                        true => client.fill(&self.stop),
+                        false => Ok(()),
+                    };
+                    let worked = filled.and_then(|()| client.work(&self.stop));
                     locked(&self.tally).add(&client.tally);
                     worked
                 });
@@ -150,12 +185,7 @@ impl Load<'_> {
 }
 
 /// Prints what was done and found; fails if anything was wrong.
-fn summary(
-    plan: &Plan,
-    load: &Load<'_>,
-    elapsed: Duration,
-    resident: Option<u64>,
-) -> anyhow::Result<()> {
+fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyhow::Result<()> {
     let (tally, faults) = (*locked(&load.tally), locked(&load.faults));
     let mut out = Out::new();
     let count = output::count;
@@ -186,8 +216,8 @@ fn summary(
         count(tally.malformed)
     ))?;
     let limit = plan.memory_mib << 20;
-    let excess = resident.map(|bytes| bytes as f64 / limit as f64 - 1.0);
-    match (resident, excess) {
+    let excess = held.resident.map(|bytes| bytes as f64 / limit as f64 - 1.0);
+    match (held.resident, excess) {
         (Some(bytes), Some(excess)) => out.line(format_args!(
             "  memory     {} at most, {:+.1}% of the limit of {}",
             output::bytes(bytes),
@@ -195,6 +225,12 @@ fn summary(
             output::bytes(limit)
         ))?,
         _ => out.line(format_args!("  memory     the system does not tell"))?,
+    }
+    match held.evictions {
+        0 => out.line(format_args!(
+            "  never full: with more time, or less memory, the limit is tried"
+        ))?,
+        evictions => out.line(format_args!("  full       {} evicted", count(evictions)))?,
     }
     for fault in faults.iter().take(FAULTS_TOLD) {
         out.line(format_args!("  fault      {fault}"))?;
