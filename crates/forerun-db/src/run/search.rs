@@ -14,12 +14,14 @@
 //! A lookup that is one of a batch takes the three steps of `Heads` one by one and lets the others run between them, when
 //! it has asked for the lines of the next step.
 
+mod ahead;
 mod compare;
 
 use std::ops::Range;
 
 use forerun_core::arch::{word_bounds, words_below};
 
+use ahead::{entries_ahead_from, keys_ahead_from};
 use compare::{ByComparator, Compare, Short, Skipping, packed};
 
 pub(super) use compare::shared_len;
@@ -27,13 +29,6 @@ pub(super) use compare::shared_len;
 use super::RowSearch;
 use super::page::{GROUP_ROWS, PREFIX_HEAD_BYTES, Page, PageKind};
 use crate::comparator::KeyOrder;
-
-/// From this many rows on, the keys of both rows that the next step may compare are asked for.
-const KEYS_AHEAD_FROM: usize = 4;
-
-/// From this many rows on, the entries of the four rows of the step after are asked for as well. Below, they lie in the
-/// line of the row that is compared, or in one beside it.
-const ENTRIES_AHEAD_FROM: usize = 32;
 
 /// The first row of a leaf that is not before (`key`, `sequence`); `rows` if all are before.
 #[inline]
@@ -320,7 +315,7 @@ fn bisect<C: Compare, const AHEAD: u8>(
 #[inline(always)]
 fn ask_ahead<const AHEAD: u8>(page: Page<'_>, low: usize, middle: usize, high: usize) {
     let rows = high - low;
-    if AHEAD == 0 || rows < KEYS_AHEAD_FROM {
+    if AHEAD == 0 || rows < keys_ahead_from() {
         return;
     }
     // The rows that the next step compares, and by these those of the step after.
@@ -328,7 +323,7 @@ fn ask_ahead<const AHEAD: u8>(page: Page<'_>, low: usize, middle: usize, high: u
         low + (middle - low) / 2,
         middle + 1 + (high - middle - 1) / 2,
     );
-    if AHEAD > 1 && rows >= ENTRIES_AHEAD_FROM {
+    if AHEAD > 1 && rows >= entries_ahead_from() {
         // An entry's line holds sixteen of them: being off by one costs nothing.
         let eighth = rows / 8;
         for row in [left - eighth, left + eighth, right - eighth, right + eighth] {
