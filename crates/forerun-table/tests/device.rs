@@ -4,6 +4,8 @@ mod common;
 
 use common::{find, row, version_of};
 use forerun_table::{Admission, Builder, Dtype, Moves, Score, Table, Update, Writes};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::path::Path;
 
 const WORDS: usize = 2;
@@ -199,4 +201,43 @@ fn addresses_are_of_rows_that_are_there_and_keep_writers_waiting() {
         written.recv().unwrap();
     });
     assert_eq!(versions(&table, &[2]), [Some(2)]);
+}
+
+#[test]
+fn the_device_comes_to_hold_the_rows_that_are_used_most() {
+    const ROWS: u64 = 2000;
+    for score in [Score::Lfu, Score::Lru] {
+        let directory = tempfile::tempdir().unwrap();
+        let table = builder(directory.path())
+            .device_capacity(100)
+            .host_capacity(400)
+            .score(score)
+            .open()
+            .unwrap();
+        let keys: Vec<u64> = (0..ROWS).collect();
+        table.import(&keys, &rows(&keys, 1)).unwrap();
+        // Zipf's law with exponent 1, about: the number of a key is spread evenly over the logarithms.
+        let mut rng = SmallRng::seed_from_u64(7);
+        let mut draw = || ((ROWS as f64).powf(rng.random::<f64>()) - 1.0) as u64;
+        let lookups = |draw: &mut dyn FnMut() -> u64, batches: usize| {
+            for _ in 0..batches {
+                let keys: Vec<u64> = (0..64).map(|_| draw()).collect();
+                assert!(
+                    versions(&table, &keys)
+                        .iter()
+                        .all(|version| *version == Some(1))
+                );
+            }
+        };
+        lookups(&mut draw, 300);
+        let before = table.stats().counts;
+        lookups(&mut draw, 300);
+        let after = table.stats().counts;
+        let share = |after: u64, before: u64| (after - before) as f64 / (300.0 * 64.0);
+        let device = share(after.device_hits, before.device_hits);
+        let memory = device + share(after.host_hits, before.host_hits);
+        // Of so many rows the best fixed choice: log 101 / log 2000 and log 501 / log 2000.
+        assert!(device > 0.8 * 0.61, "{score:?}: {device} on the device");
+        assert!(memory > 0.85 * 0.82, "{score:?}: {memory} in memory");
+    }
 }
