@@ -157,7 +157,7 @@ def show(lines: list[dict]) -> None:
                 str(line["batch"]),
                 short(line["keys_per_second"]),
                 f"{short(line['keys_per_second_min'])} - {short(line['keys_per_second_max'])}",
-                f"{line['ns_per_key']:.3g}",
+                f"{line['ns_per_key']:,.0f}" if line["ns_per_key"] >= 100 else f"{line['ns_per_key']:.3g}",
                 "-" if line["engine"] == "forerun" else f"{line['forerun_over_this']:.2f} x",
                 f"{1 - line['store_hit_rate']:.1%}" if "store_hit_rate" in line else "-",
                 "-" if line["moved_per_found"] is None else f"{line['moved_per_found']:.1%}",
@@ -168,7 +168,7 @@ def show(lines: list[dict]) -> None:
 
 
 def draw(lines: list[dict], path: Path) -> None:
-    """A panel an access and a budget: rows a second by batch, a line an engine."""
+    """A panel an access and a budget: rows a second by batch, a line an engine, dotted where all rows are in an array."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -187,18 +187,23 @@ def draw(lines: list[dict], path: Path) -> None:
                 rates = [line["keys_per_second"] for line in of_engine]
                 low = [line["keys_per_second"] - line["keys_per_second_min"] for line in of_engine]
                 high = [line["keys_per_second_max"] - line["keys_per_second"] for line in of_engine]
-                width = 2.5 if engine == "forerun" else 1.2
-                panel.errorbar([line["batch"] for line in of_engine], rates, [low, high], label=engine, linewidth=width, capsize=2)
+                style = {"linewidth": 2.5 if engine == "forerun" else 1.2, "capsize": 2}
+                style["linestyle"] = "-" if of_engine[0]["budget_bytes"] else ":"  # all rows in an array
+                panel.errorbar([line["batch"] for line in of_engine], rates, [low, high], label=engine, **style)
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
+            batches = sorted({line["batch"] for line in lines})
+            panel.set_xticks(batches, [str(batch) for batch in batches])
+            panel.minorticks_off()
             panel.set_title(f"{case}, {budget:.0%} in memory", fontsize=9)
             panel.grid(alpha=0.3)
     for panel in panels[-1]:
         panel.set_xlabel("keys in a batch")
     for row in panels:
         row[0].set_ylabel("rows a second")
-    panels[0][0].legend(fontsize=7)
-    figure.tight_layout()
+    handles, engines = panels[0][0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0, 1, 0.9 if len(cases) == 1 else 0.95))
+    figure.legend(handles, engines, loc="upper center", ncols=len(engines), fontsize=7, frameon=False)
     figure.savefig(path, dpi=120)
 
 

@@ -52,12 +52,16 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, Table) {
     let mut table = Table::new(heads);
     for row in rows {
         let common = &row.common;
+        // An engine that does not tell of its memory does not tell what came from there either.
+        let told = |figure: f64| (row.host_bytes > 0).then_some(figure);
         let mut cells = vec![
             common.case.clone(),
             count(common.keys),
             format!("{} B", common.value_bytes),
             percent(row.budget),
-            format!("{}B", short(row.host_bytes as f64)),
+            or_dash(told(row.host_bytes as f64), |bytes| {
+                format!("{}B", short(bytes))
+            }),
             common.rounds.to_string(),
             common.threads.to_string(),
             common.batch.to_string(),
@@ -67,8 +71,8 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, Table) {
             spread(common.keys_per_second_min, common.keys_per_second_max),
             digits(common.ns_per_key),
             or_dash(common.roofline_share, percent),
-            percent(row.host_hit_rate),
-            percent(row.moved_per_found),
+            or_dash(told(row.host_hit_rate), percent),
+            or_dash(told(row.moved_per_found), percent),
         ];
         cells.extend(peer.then(|| or_dash(common.speedup_vs_peer, times)));
         table.push(cells);
@@ -215,6 +219,7 @@ mod tests {
             }
             .with_rates(4e6, 3e6, 5e6),
             budget,
+            host_bytes: 1 << 20,
             host_hit_rate: 0.875,
             lines_per_row: 5,
             ..TableRow::default()
