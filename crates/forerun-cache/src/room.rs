@@ -25,6 +25,10 @@ const WORK_FACTOR: usize = 8;
 /// And at least and at most, so that there is a batch of items to look at, and no store takes long.
 const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 
+/// Memory that is touched ahead of the writers: a share of the limit, and at most.
+const TOUCHED_SHARE: usize = 32;
+const TOUCHED_BYTES_MAX: usize = 64 << 20;
+
 /// How often a writer looks again whether readers are done, before it gives up: first at once, then after a while.
 const LOOKS: u32 = 400;
 const LOOKS_AT_ONCE: u32 = 64;
@@ -82,6 +86,15 @@ impl Cache {
                 }
             },
         }
+    }
+
+    /// Takes a little of the memory that is still to be had from the system before a writer needs it, a block (1 MiB or less)
+    /// a call, until a 32nd of the limit lies ready. `false`: there is nothing to do now. What a page costs when it is touched
+    /// first is then paid by the caller and not by a store: call it now and then from a thread that nobody waits for.
+    pub fn touch_ahead(&self) -> bool {
+        let ahead_bytes = (self.budget.limit_bytes() / TOUCHED_SHARE).min(TOUCHED_BYTES_MAX);
+        self.blocks
+            .touch_one_ahead(ahead_bytes / self.blocks.len_bytes())
     }
 
     /// Frees what readers are done with.

@@ -85,6 +85,7 @@ fn a_limit_that_is_raised_is_made_use_of_and_one_that_is_lowered_is_given_back()
     assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
 
     refusals(&cache);
+    what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed();
     a_cache_that_refuses_gives_back_what_is_free();
 }
 
@@ -124,4 +125,36 @@ fn a_cache_that_refuses_gives_back_what_is_free() {
     while cache.shrink(MIB) {}
     assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
     store(&cache, 0..100);
+}
+
+fn what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed() {
+    let cache = cache(WhenFull::Evict);
+    assert!(!cache.touch_ahead(), "an empty cache takes nothing");
+    cache.set_memory_limit(64 * MIB).unwrap();
+    store(&cache, 0..10);
+    let (before, resident) = (cache.stats().memory_bytes, resident_bytes());
+    while cache.touch_ahead() {}
+    let taken = cache.stats().memory_bytes - before;
+    assert!(
+        (MIB as u64..=2 * MIB as u64).contains(&taken),
+        "{taken} bytes"
+    );
+    let grown = resident_bytes().saturating_sub(resident);
+    assert!(
+        grown as u64 <= taken + (1 << 20),
+        "{grown} bytes for {taken}"
+    );
+    // Where all the rest is taken by others, nothing is left to take, and what lies ready makes room.
+    cache.set_memory_limit(8 * MIB).unwrap();
+    while cache.shrink(MIB) {}
+    store(&cache, 0..20_000);
+    while cache.touch_ahead() {}
+    assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
+    let large = vec![1; MIB - 1000];
+    for n in 0..20 {
+        let stored = cache.store(Store::set(&key(n), large.as_slice()));
+        assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+        while cache.touch_ahead() {}
+        assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
+    }
 }

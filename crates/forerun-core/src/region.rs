@@ -190,6 +190,19 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Has the system put memory behind a range of bytes now, where it would at the first touch: whoever touches it later
+    /// waits for nothing. The bytes stay what they are, and others may use them meanwhile. Where the system has no such call
+    /// (Linux has it since 5.14), nothing happens.
+    pub fn populate(&self, offset: usize, len_bytes: usize) {
+        let len_bytes = len_bytes.min(self.len_bytes.saturating_sub(offset));
+        if self.backing != Backing::Heap && len_bytes > 0 {
+            // SAFETY: the range lies in a mapping of ours, as was just seen to.
+            unsafe { map::populate(self.base.as_ptr().add(offset), len_bytes) };
+        }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         match self.backing {
@@ -361,6 +374,32 @@ mod map {
         let _ = (start, len_bytes);
     }
 
+    /// Puts memory behind the whole pages in a range.
+    ///
+    /// # Safety
+    /// The range was mapped by this module.
+    pub(super) unsafe fn populate(start: *mut u8, len_bytes: usize) {
+        #[cfg(target_os = "linux")]
+        {
+            let before_bytes = start.align_offset(rustix::param::page_size());
+            let inner_bytes = len_bytes.saturating_sub(before_bytes);
+            let inner_bytes = inner_bytes - inner_bytes % rustix::param::page_size();
+            if inner_bytes > 0 {
+                // SAFETY: what is advised are whole pages inside the range, which the caller vouches for; the call faults
+                // pages in and changes no byte. A refusal leaves them to the first touch.
+                let _ = unsafe {
+                    rustix::mm::madvise(
+                        start.add(before_bytes).cast(),
+                        inner_bytes,
+                        Advice::LinuxPopulateWrite,
+                    )
+                };
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len_bytes);
+    }
+
     fn page_multiple(len_bytes: usize) -> usize {
         len_bytes.next_multiple_of(rustix::param::page_size())
     }
@@ -384,6 +423,10 @@ mod map {
     /// # Safety
     /// None is needed: there is no mapping whose memory could be given back.
     pub(super) unsafe fn release(_start: *mut u8, _len_bytes: usize) {}
+
+    /// # Safety
+    /// None is needed: there is no mapping to put memory behind.
+    pub(super) unsafe fn populate(_start: *mut u8, _len_bytes: usize) {}
 }
 
 #[cfg(test)]
@@ -475,6 +518,21 @@ mod tests {
             if cfg!(target_os = "linux") && region.backing() != Backing::Heap {
                 assert_eq!(bytes(&region)[2 * MIN_ALIGN_BYTES - 1], 0);
             }
+        }
+    }
+
+    #[test]
+    fn what_is_populated_keeps_its_bytes_and_ranges_may_be_any() {
+        for pages in [Pages::Small, Pages::Huge] {
+            let region = Region::new(2 * HUGE_PAGE_BYTES, pages).unwrap();
+            // SAFETY: the whole region is ours, and no reference to its bytes is alive.
+            unsafe { region.as_ptr().add(MIN_ALIGN_BYTES).write(7) };
+            region.populate(0, HUGE_PAGE_BYTES);
+            region.populate(5, 3 * HUGE_PAGE_BYTES);
+            region.populate(region.len() + 1, 1);
+            let bytes = bytes(&region);
+            assert_eq!(bytes[MIN_ALIGN_BYTES], 7);
+            assert_eq!(bytes.iter().filter(|&&byte| byte != 0).count(), 1);
         }
     }
 

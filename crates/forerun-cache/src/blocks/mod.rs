@@ -296,6 +296,29 @@ impl Blocks {
         })
     }
 
+    /// Charges a block that the system has not given yet, and has it given, so that the writer who comes to take it need not
+    /// wait: a page of 2 MiB costs as much as thousands of stores. `false`: there are `ahead` at hand, none is left that was
+    /// never used, or nothing was ever stored.
+    pub(crate) fn touch_one_ahead(&self, ahead: usize) -> bool {
+        let block = {
+            let mut pool = self.pool();
+            let is_in_use = pool.queues.iter().any(|queue| !queue.is_empty());
+            // What was given back was wanted for something else, and would be again.
+            let is_fresh = pool.released.is_empty();
+            if !is_in_use || !is_fresh || pool.free.len() >= EVICTORS + ahead {
+                return false;
+            }
+            match self.charge_one(&mut pool) {
+                Some(block) => block,
+                None => return false,
+            }
+        };
+        self.region
+            .populate(block as usize * self.block_bytes, self.block_bytes);
+        self.free(block);
+        true
+    }
+
     fn pool(&self) -> MutexGuard<'_, Pool> {
         unpoisoned(self.pool.lock())
     }

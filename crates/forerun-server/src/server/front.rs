@@ -3,6 +3,7 @@
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
 //!   each second ──> the cache's clock; memory given back, where the limit was lowered
+//!   now and then ──> memory taken from the system before the workers need it
 //!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
 
@@ -27,6 +28,9 @@ pub(crate) const WAKE: Token = Token(usize::MAX);
 const TICK: Duration = Duration::from_secs(1);
 /// What is given back to the system between two looks at the listeners.
 const SHRINK_BYTES: usize = 8 << 20;
+/// How long to wait between two pieces of memory that are taken ahead, and at most where there was nothing to take.
+const AHEAD: Duration = Duration::from_millis(2);
+const AHEAD_MOST: Duration = Duration::from_millis(500);
 /// How long accepting pauses when the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections accepted from one listener before the next has its turn.
@@ -90,13 +94,14 @@ impl Front {
         let mut next_tick = Instant::now() + TICK;
         let mut paused = false;
         let mut shrinks = false;
+        let mut ahead = AHEAD_MOST;
         while !self.control.drain_asked() {
             let busy = self.listeners.iter().any(|waiting| waiting.ready);
             let until_tick = next_tick.saturating_duration_since(Instant::now());
             let wait = match (busy, paused) {
                 (true, false) => Duration::ZERO,
                 _ if paused || shrinks => PAUSE.min(until_tick),
-                _ => until_tick,
+                _ => ahead.min(until_tick),
             };
             match self.poll.poll(&mut events, Some(wait)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -116,6 +121,10 @@ impl Front {
             if ticks || shrinks {
                 shrinks = self.cache.shrink(SHRINK_BYTES);
             }
+            ahead = match !shrinks && self.cache.touch_ahead() {
+                true => AHEAD,
+                false => (2 * ahead).min(AHEAD_MOST),
+            };
             if self.control.take_snapshot()
                 && let Some(keeper) = &self.keeper
             {
