@@ -1,4 +1,4 @@
-//! Cursors over all versions of a run, and of the disjoint runs of a level.
+//! A cursor over all versions of a run.
 //!
 //! ```text
 //!   root, row ─> internal page, row ─> … ─> leaf, row          each page in a buffer of the cursor's own
@@ -13,7 +13,6 @@
 //! one does not.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use forerun_core::alone_with;
 
@@ -448,128 +447,6 @@ fn load(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> Resu
     held.bytes.extend_from_slice(bytes);
     held.number = Some(number);
     Ok(())
-}
-
-/// A cursor over the runs of a level, which are ascending and have no key in common.
-#[derive(Debug)]
-pub(crate) struct LevelCursor<'r> {
-    runs: &'r [Arc<Run>],
-    /// The cursor over one of them, and which.
-    cursor: Option<(usize, RunCursor<'r>)>,
-    open: fn(&'r Run) -> RunCursor<'r>,
-}
-
-impl<'r> LevelCursor<'r> {
-    /// A cursor that stands nowhere.
-    pub(crate) fn new(runs: &'r [Arc<Run>]) -> Self {
-        LevelCursor {
-            runs,
-            cursor: None,
-            open: RunCursor::new,
-        }
-    }
-
-    /// A cursor that leaves the cache as it is.
-    pub(crate) fn past_cache(runs: &'r [Arc<Run>]) -> Self {
-        LevelCursor {
-            open: RunCursor::past_cache,
-            ..LevelCursor::new(runs)
-        }
-    }
-
-    /// The cursor over the run at a place, if there is a run.
-    fn at_run(&mut self, at: usize) -> Option<&mut RunCursor<'r>> {
-        let runs = self.runs;
-        let run = runs.get(at)?;
-        if self.cursor.as_ref().is_none_or(|(open, _)| *open != at) {
-            self.cursor = Some((at, (self.open)(run)));
-        }
-        self.cursor.as_mut().map(|(_, cursor)| cursor)
-    }
-
-    /// The first run that does not end before `key`; their number if there is none.
-    fn first_not_before(&self, key: &[u8]) -> usize {
-        let ends_before = |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
-        self.runs.partition_point(ends_before)
-    }
-
-    /// Goes on to the first version of the next run, if the cursor has come to the end of its own.
-    fn go_on(&mut self, at: usize) -> Result<()> {
-        match self.at() {
-            Some(_) => Ok(()),
-            None => self.at_run(at + 1).map_or(Ok(()), Versions::seek_first),
-        }
-    }
-
-    fn go_back(&mut self, at: usize) -> Result<()> {
-        match (self.at(), at.checked_sub(1)) {
-            (None, Some(before)) => self.at_run(before).map_or(Ok(()), Versions::seek_last),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Versions for LevelCursor<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        self.at_run(0).map_or(Ok(()), Versions::seek_first)
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        let last = self.runs.len().wrapping_sub(1);
-        self.at_run(last).map_or(Ok(()), Versions::seek_last)
-    }
-
-    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        let at = self.first_not_before(key);
-        let Some(cursor) = self.at_run(at) else {
-            self.cursor = None;
-            return Ok(());
-        };
-        cursor.seek(key, sequence)?;
-        self.go_on(at)
-    }
-
-    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        let at = self.first_not_before(key);
-        let Some(cursor) = self.at_run(at) else {
-            return self.seek_last();
-        };
-        cursor.seek_before(key, sequence)?;
-        self.go_back(at)
-    }
-
-    fn next(&mut self) -> Result<()> {
-        let Some((at, cursor)) = &mut self.cursor else {
-            return Ok(());
-        };
-        if cursor.at().is_none() {
-            return Ok(());
-        }
-        let at = *at;
-        cursor.next()?;
-        self.go_on(at)
-    }
-
-    fn prev(&mut self) -> Result<()> {
-        let Some((at, cursor)) = &mut self.cursor else {
-            return Ok(());
-        };
-        if cursor.at().is_none() {
-            return Ok(());
-        }
-        let at = *at;
-        cursor.prev()?;
-        self.go_back(at)
-    }
-
-    fn at(&self) -> Option<Version<'_>> {
-        self.cursor.as_ref()?.1.at()
-    }
-    fn rest(&mut self) {
-        if let Some((_, cursor)) = &mut self.cursor {
-            cursor.rest();
-        }
-    }
 }
 
 #[cfg(test)]

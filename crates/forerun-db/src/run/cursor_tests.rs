@@ -1,10 +1,13 @@
 //! Cursors against a sorted list.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::cache::PageCache;
 use crate::io::fault::{EIO, Fault, FaultIo};
+use crate::run::level_cursor::LevelCursor;
 use crate::run::testing::{cache, key, orders, run, sorted};
 use crate::tree::testing::{Held, all_of, held};
 

@@ -14,7 +14,7 @@
 //!   reader.rs        a file -> an open run
 //!   dump.rs          a page, for people
 //!   lookup.rs        keys, one or many, in the runs that may hold them
-//!   cursor.rs        all versions of a run or a level, in order
+//!   cursor.rs        all versions of a run, in order      level_cursor.rs: of a level
 //! ```
 //!
 //! `docs/format.md` defines the bytes.
@@ -26,6 +26,7 @@ mod file_tests;
 mod filter;
 #[doc(hidden)]
 pub mod fuzz;
+pub(crate) mod level_cursor;
 pub(crate) mod lookup;
 mod meta;
 mod one;

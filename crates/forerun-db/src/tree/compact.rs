@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::run::Run;
-use crate::run::cursor::{LevelCursor, RunCursor};
+use crate::run::cursor::RunCursor;
+use crate::run::level_cursor::LevelCursor;
 use crate::tree::build::{Build, write_runs};
 use crate::tree::levels::Edit;
 use crate::tree::merge::Merge;

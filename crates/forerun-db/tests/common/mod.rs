@@ -8,7 +8,8 @@ use std::sync::Arc;
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Db, Durability, Options, Result, RunOptions, TreeOptions, WriteBatch,
+    Background, Comparator, Db, Durability, KeyspaceOptions, Options, Result, ReverseBytewise,
+    RunOptions, TreeOptions, WriteBatch,
 };
 
 /// Where the stores of the tests are.
@@ -194,4 +195,56 @@ pub fn is_there(db: &Db, i: usize, case: &str) -> bool {
 fn value(i: usize) -> Vec<u8> {
     // Lengths differ, so that records end at odd places.
     format!("value {i} ").repeat(3 + i % 4).into_bytes()
+}
+
+/// Shorter keys first: an order of one's own.
+pub struct ByLength;
+
+impl Comparator for ByLength {
+    fn name(&self) -> &str {
+        "test.by-length"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+    }
+}
+
+pub fn by_length() -> KeyspaceOptions {
+    KeyspaceOptions {
+        comparator: Arc::new(ByLength),
+        tree: tiny_options().tree,
+        run: tiny_options().run,
+        ..KeyspaceOptions::default()
+    }
+}
+
+pub fn reverse() -> KeyspaceOptions {
+    KeyspaceOptions {
+        comparator: Arc::new(ReverseBytewise),
+        ..by_length()
+    }
+}
+
+/// Options that know all comparators of the tests.
+pub fn options_with_orders() -> Options {
+    Options {
+        keyspaces: vec![("lengths".into(), by_length())],
+        ..tiny_options()
+    }
+}
+
+/// All entries, in order.
+pub fn entries(iter: forerun_db::Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
+    iter.map(Result::unwrap).collect()
+}
+
+/// Names of the files of runs.
+pub fn run_files(io: &FaultIo) -> Vec<String> {
+    let files = io.files();
+    let names = files.iter().filter_map(|path| path.to_str());
+    names
+        .filter(|name| name.ends_with(".run"))
+        .map(str::to_owned)
+        .collect()
 }
