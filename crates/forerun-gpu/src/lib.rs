@@ -9,6 +9,7 @@
 //!   host to the device and back; [`gather::cpu`] does the same on the processor.
 //! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score; without a GPU it runs on the
 //!   processor.
+//! - [`RandomReads`] tells what the device's memory gives at random places.
 //! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!
 //! Kernels stand in `kernels/`, free of host code.
@@ -21,6 +22,7 @@ mod driver;
 mod error;
 pub mod gather;
 mod product;
+mod random_reads;
 pub mod table;
 
 pub use driver::{
@@ -29,3 +31,4 @@ pub use driver::{
 };
 pub use error::{CudaVersion, GpuError};
 pub use product::MatrixProduct;
+pub use random_reads::{RandomReads, RequestBytes};

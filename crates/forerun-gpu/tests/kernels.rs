@@ -41,6 +41,11 @@ fn the_matrix_product_is_the_plain_one() {
 }
 
 #[test]
+fn random_reads_read_what_they_name() {
+    run("roofline", "");
+}
+
+#[test]
 fn v0_copies_as_plain_loops_do() {
     run("gather", "v0");
 }

@@ -18,6 +18,8 @@ mod semantics;
 mod shim;
 #[path = "table/storms.rs"]
 mod storms;
+#[path = "table/streams.rs"]
+mod streams;
 mod support;
 
 use forerun_gpu::table::{

@@ -1,6 +1,7 @@
 // Arithmetic of which the language has no word, and the device's clock.
 //
 //   high_product(a, b)    the upper 64 bits of a * b
+//   mix(key)              the finaliser of MurmurHash3: every bit of the key moves every bit of it
 //   time_ns()             nanoseconds of a clock that all multiprocessors share, in steps of the device's choosing
 #pragma once
 #include "target.cuh"
@@ -23,3 +24,15 @@ FORERUN_DEVICE u64 time_ns() {
 }  // namespace forerun
 
 #endif
+
+namespace forerun {
+
+FORERUN_DEVICE u64 mix(u64 key) {
+    key ^= key >> 33;
+    key *= 0xff51afd7ed558ccdull;
+    key ^= key >> 33;
+    key *= 0xc4ceb9fe1a85ec53ull;
+    return key ^ key >> 33;
+}
+
+}  // namespace forerun

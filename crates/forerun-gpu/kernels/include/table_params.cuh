@@ -79,7 +79,7 @@ static_assert(sizeof(TableState) == 112, "src/table/params.rs has the same layou
 
 struct TableOp {
     TableState table;      //   0
-    u64 count;             // 112  keys, or slots of a scan
+    u64 count;             // 112  keys (the most, with count_at), or slots of a scan
     u64 keys;              // 120  u64 a key
     u64 rows_in;           // 128  rows, row_bytes apart
     u64 rows_out;          // 136
@@ -106,7 +106,8 @@ struct TableOp {
     u32 lookup;            // 292  a Lookup
     u32 beside_writers;    // 296  rows are read again where a writer was at them meanwhile
     u32 unused;            // 300
+    u64 count_at;          // 304  a u64 of the device that says how many of the keys there are; 0: all
 };
-static_assert(sizeof(TableOp) == 304, "src/table/params.rs has the same layout");
+static_assert(sizeof(TableOp) == 312, "src/table/params.rs has the same layout");
 
 }  // namespace forerun::table

@@ -33,10 +33,10 @@ class Pipeline {
   public:
     FORERUN_DEVICE Pipeline(const TableOp& op, PipelineStage& stage) : op(op), t(op.table), stage(stage) {}
 
-    // Keys first .. first + 31, of which there are some.
-    FORERUN_DEVICE void run(u64 first) {
+    // Keys first .. first + 31, of which there are some: `count` in all.
+    FORERUN_DEVICE void run(u64 first, u64 count) {
         const u64 i = first + lane_in_warp();
-        const bool there = i < op.count;
+        const bool there = i < count;
         key = there ? load_once(at<u64>(op.keys) + i) : 0;
         place = place_of(t, key);
         slot = no_slot;
@@ -114,8 +114,9 @@ class Pipeline {
 
 FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
     FORERUN_SHARED(PipelineStages, stages);
-    for (u64 first = warp_in_grid() * warp_lanes; first < op.count; first += warps_in_grid() * warp_lanes) {
-        Pipeline(op, stages.of_warp[warp_in_block()]).run(first);
+    const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer a warp
+    for (u64 first = warp_in_grid() * warp_lanes; first < count; first += warps_in_grid() * warp_lanes) {
+        Pipeline(op, stages.of_warp[warp_in_block()]).run(first, count);
     }
 }
 

@@ -28,8 +28,8 @@ FORERUN_DEVICE void give_slot(const TableOp& op, u64 i, u64 slot) {
 
 FORERUN_DEVICE void find_by_thread(const TableOp& op) {
     const TableState& t = op.table;
-    const u64 step = u64(blocks_in_grid()) * threads_in_block();
-    for (u64 i = thread_in_grid(); i < op.count; i += step) {
+    const u64 step = u64(blocks_in_grid()) * threads_in_block(), count = keys_in(op);
+    for (u64 i = thread_in_grid(); i < count; i += step) {
         const u64 key = load_once(at<u64>(op.keys) + i);
         const Place place = place_of(t, key);
         u64 slot = slot_by_thread(t, place.home, place, key);

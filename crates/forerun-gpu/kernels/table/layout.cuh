@@ -34,12 +34,11 @@ struct Place {
     u32 start;        // slot
 };
 
-FORERUN_DEVICE u64 mix(u64 key) {  // the finaliser of MurmurHash3
-    key ^= key >> 33;
-    key *= 0xff51afd7ed558ccdull;
-    key ^= key >> 33;
-    key *= 0xc4ceb9fe1a85ec53ull;
-    return key ^ key >> 33;
+// Keys of the batch: as many as the host has said, or as the device says, but never more than the arrays hold.
+FORERUN_DEVICE u64 keys_in(const TableOp& op) {
+    if (op.count_at == 0) return op.count;
+    const u64 there = load_relaxed(at<u64>(op.count_at));
+    return there < op.count ? there : op.count;
 }
 
 FORERUN_DEVICE Place place_of(const TableState& t, u64 key) {

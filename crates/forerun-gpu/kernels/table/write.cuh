@@ -32,7 +32,8 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE explicit Writer(const TableOp& op) : op(op), t(op.table) {}
 
     FORERUN_DEVICE void run() {
-        for (u64 i = tile.in_grid(); i < op.count; i += tile.tiles()) write(i);
+        const u64 count = tile.from(keys_in(op), 0);  // one answer a tile
+        for (u64 i = tile.in_grid(); i < count; i += tile.tiles()) write(i);
         if (tile.rank == 0 && added != 0) atomic_add(&control_of(t)->size, added);
     }
 

@@ -32,7 +32,8 @@ impl Status {
         !matches!(self, Status::Absent | Status::Refused)
     }
 
-    pub(crate) fn of(number: u8) -> Status {
+    /// By its number, as a device writes it; an unknown one is [`Status::Absent`].
+    pub fn of(number: u8) -> Status {
         match number {
             1 => Status::Found,
             2 => Status::Inserted,
@@ -193,7 +194,7 @@ impl Operation {
 /// How slots are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lookup {
-    /// By tiles of lanes; narrow up to 5/8 full, wide beyond. How full the table is, the kernel reads from the table.
+    /// By tiles of lanes; narrow up to 7/8 full, wide beyond. How full the table is, the kernel reads from the table.
     #[default]
     ByLoad,
     /// By tiles, a sector of 32 digests first, the rest of the row if need be.
@@ -218,6 +219,18 @@ impl Lookup {
         Lookup::Pipeline,
         Lookup::SeedRule,
     ];
+
+    /// As it is named on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lookup::ByLoad => "by-load",
+            Lookup::Narrow => "narrow",
+            Lookup::Wide => "wide",
+            Lookup::Thread => "thread",
+            Lookup::Pipeline => "pipeline",
+            Lookup::SeedRule => "seed-rule",
+        }
+    }
 }
 
 /// Keys, and what comes along with each. Rows lie one behind the other.

@@ -7,21 +7,25 @@
 //! A launch is one call of the driver; it allocates nothing and waits for nothing. Which way a lookup goes by how full
 //! the table is, the kernel finds out itself, at each replay anew.
 
-use super::batch::{Lookup, Operation};
+use super::batch::{Condition, Lookup, Operation};
 use super::error::TableError;
 use super::gpu_table::GpuTable;
 use super::kernel;
-use super::params::{EVICTED_OUT, TableOp};
+use super::params::{EVICTED_OUT, SCAN_COUNT, SCAN_ERASE, SCAN_EXPORT, TableOp};
 use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
 use crate::{Gpu, GpuError};
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// A batch in a device's memory: each array in a buffer of its own, from its first byte on, u64 unless said otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBatch<'a> {
-    /// Keys in it.
+    /// Keys in it; the most, where `count_at` says how many.
     pub count: u64,
+    /// One u64, read when the operation runs: how many of the keys there are. What [`Given::count`] became by the
+    /// operation before, say: missed keys go on to the next operation without the host.
+    pub count_at: Option<&'a DeviceBuffer>,
     /// The keys.
     pub keys: &'a DeviceBuffer,
     /// Rows that come in, one behind the other.
@@ -66,6 +70,7 @@ impl<'a> DeviceBatch<'a> {
     pub fn of(keys: &'a DeviceBuffer, count: u64) -> DeviceBatch<'a> {
         DeviceBatch {
             count,
+            count_at: None,
             keys,
             rows: None,
             scores: None,
@@ -79,6 +84,17 @@ impl<'a> DeviceBatch<'a> {
             given: None,
         }
     }
+}
+
+/// What is done with the entries that meet a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scan {
+    /// They are counted.
+    Count,
+    /// They are copied out, with their slots as places.
+    Export,
+    /// They go, unless they are pinned.
+    Erase,
 }
 
 /// An operation that a stream can run.
@@ -168,6 +184,57 @@ impl GpuTable {
         prepared(gpu, launch, op)
     }
 
+    /// Prepares a look at all entries in a range of slots: how many met the condition is added to `given.count`, and
+    /// [`Scan::Export`] fills the rest of `given`, which has room for an entry a slot of the range.
+    ///
+    /// # Errors
+    /// As [`GpuTable::command`].
+    pub fn scan_command<'a>(
+        &'a self,
+        scan: Scan,
+        slots: Range<u64>,
+        condition: &Condition,
+        given: &Given<'a>,
+    ) -> Result<TableCommand<'a>, TableError> {
+        let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
+        let first = slots.start.min(self.capacity());
+        let n = slots.end.min(self.capacity()).saturating_sub(first);
+        let room = if scan == Scan::Export { n } else { 0 };
+        let batch = DeviceBatch {
+            given: Some(*given),
+            ..DeviceBatch::of(given.keys, room)
+        };
+        let op = TableOp {
+            count: n,
+            first_slot: first,
+            score_least: *condition.scores.start(),
+            score_most: *condition.scores.end(),
+            key_mask: condition.key_mask,
+            key_value: condition.key_value,
+            scan: match scan {
+                Scan::Count => SCAN_COUNT,
+                Scan::Export => SCAN_EXPORT,
+                Scan::Erase => SCAN_ERASE,
+            },
+            ..self.op_of(gpu, &batch)?
+        };
+        prepared(gpu, kernel::scan(n, blocks_of(gpu)), op)
+    }
+
+    /// Prepares to empty the table; pinned entries go too.
+    ///
+    /// # Errors
+    /// As [`GpuTable::command`].
+    pub fn clear_command(&self) -> Result<TableCommand<'_>, TableError> {
+        let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
+        let op = TableOp {
+            table: *self.state(),
+            ..TableOp::default()
+        };
+        let launch = kernel::clear(self.state().buckets, blocks_of(gpu));
+        prepared(gpu, launch, op)
+    }
+
     fn op_of(&self, gpu: &Gpu, batch: &DeviceBatch<'_>) -> Result<TableOp, TableError> {
         if batch.epoch >> 32 != 0 {
             return Err(TableError::Epoch { epoch: batch.epoch });
@@ -192,6 +259,7 @@ impl GpuTable {
         Ok(TableOp {
             table: *self.state(),
             count: n,
+            count_at: at("the number of keys", batch.count_at, 8)?,
             keys: at("the keys", Some(batch.keys), words)?,
             rows_in: at("the rows", batch.rows, rows)?,
             scores_in: at("the scores", batch.scores, words)?,

@@ -26,15 +26,15 @@ const NO_SLOT: u64 = u64::MAX;
 pub(crate) struct CpuTable {
     /// Its form; the addresses are 0.
     pub(crate) form: TableState,
-    digests: Vec<u8>,
-    keys: Vec<u64>,
+    pub(super) digests: Vec<u8>,
+    pub(super) keys: Vec<u64>,
     scores: Vec<u64>,
     /// A bucket each: whether an entry of it ever went to its second bucket.
-    spilled: Vec<bool>,
+    pub(super) spilled: Vec<bool>,
     pins: Vec<bool>,
     rows: Vec<u8>,
     pub(crate) size: u64,
-    pinned: u64,
+    pub(super) pinned: u64,
     last_ns: u64,
 }
 

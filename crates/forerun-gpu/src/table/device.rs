@@ -401,6 +401,13 @@ impl DeviceTable {
         Ok(size[0])
     }
 
+    /// Entries that are pinned.
+    pub(crate) fn pinned(&self) -> Result<u64, TableError> {
+        let mut pinned = [0];
+        self.read_words(self.state.control + 8, &mut pinned)?;
+        Ok(pinned[0])
+    }
+
     pub(crate) fn row(&self, slot: u64) -> Result<Vec<u8>, TableError> {
         let s = &self.state;
         let address = match slot.checked_sub(s.rows_split) {

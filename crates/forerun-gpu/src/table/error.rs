@@ -80,6 +80,9 @@ pub enum TableError {
         /// Slots of a bucket.
         width: u32,
     },
+    /// What lookups ask for, of a table that is not the processor's.
+    #[error("what lookups ask for is counted in a table of the processor")]
+    NotCounted,
     /// No room.
     #[error("no room for {bytes} bytes of {what}")]
     NoRoom {

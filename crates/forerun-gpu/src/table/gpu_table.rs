@@ -6,7 +6,8 @@ use super::cpu::CpuTable;
 use super::device::DeviceTable;
 use super::error::TableError;
 use super::options::{Candidates, TableOptions};
-use super::params::{SCAN_COUNT, SCAN_ERASE, SCAN_EXPORT, TableState};
+use super::params::{ABSENT_INSERT, SCAN_COUNT, SCAN_ERASE, SCAN_EXPORT, TableState};
+use super::traffic::Traffic;
 use crate::Gpu;
 use std::ops::Range;
 use std::sync::Arc;
@@ -134,6 +135,9 @@ impl GpuTable {
     ) -> Result<Entries, TableError> {
         batch.check(operation, self.options.row_bytes)?;
         answers.check(batch.keys.len(), self.options.row_bytes)?;
+        if operation.actions() & ABSENT_INSERT != 0 {
+            self.grow_for(batch.keys.len() as u64)?;
+        }
         let mut rest = Entries::default();
         match &mut self.engine {
             Engine::Cpu(table) => table.write(operation, batch, &mut answers, &mut rest),
@@ -277,8 +281,37 @@ impl GpuTable {
         }
     }
 
+    /// Makes room for so many keys more, if the options let it grow.
+    fn grow_for(&mut self, keys: u64) -> Result<(), TableError> {
+        let most = self.options.max_capacity.max(self.options.capacity);
+        if self.capacity() >= most {
+            return Ok(());
+        }
+        // What keys are new is not known yet: as if all were.
+        let wanted = self.size()?.saturating_add(keys).saturating_mul(8) / 7;
+        if wanted > self.capacity() {
+            let doubled = self.capacity().saturating_mul(2);
+            self.reserve(wanted.max(doubled).min(most))?;
+        }
+        Ok(())
+    }
+
+    /// Keys that are pinned.
+    fn pinned_keys(&self) -> Result<Vec<u64>, TableError> {
+        let pinned = match &self.engine {
+            Engine::Cpu(table) => table.pinned,
+            Engine::Device(table) => table.pinned()?,
+        };
+        if pinned == 0 {
+            return Ok(Vec::new());
+        }
+        let (_, keys, _, pins) = self.arrays()?;
+        let pinned = keys.into_iter().zip(pins).filter(|(_, pinned)| *pinned);
+        Ok(pinned.map(|(key, _)| key).collect())
+    }
+
     /// Grows it to at least so many slots, up to the options' `max_capacity`. Entries move: pointers and slots are no
-    /// longer good, and pins are gone. While it goes on both tables take room.
+    /// longer good; what is pinned stays pinned. While it goes on both tables take room.
     ///
     /// # Errors
     /// More than `max_capacity`; no room; the device's. The table is as it was then.
@@ -290,8 +323,10 @@ impl GpuTable {
         if capacity <= self.capacity() {
             return Ok(());
         }
+        // It grows once: what is put back must not make it grow again.
         let options = TableOptions {
             capacity,
+            max_capacity: capacity,
             ..self.options
         };
         let form = form_of(&options, capacity);
@@ -301,11 +336,11 @@ impl GpuTable {
                 Engine::Device(DeviceTable::new(table.backend().clone(), form)?)
             }
         };
-        let mut larger = GpuTable {
-            options: self.options,
-            engine,
-        };
+        let mut larger = GpuTable { options, engine };
+        let pinned = self.pinned_keys()?;
         self.for_each(|entries| larger.restore(entries))?;
+        larger.lock(&pinned)?;
+        larger.options = self.options;
         *self = larger;
         Ok(())
     }
@@ -315,6 +350,27 @@ impl GpuTable {
         let batch = Batch::rows(&entries.keys, &entries.rows).with_scores(&entries.scores);
         self.apply(Operation::Restore, &batch, Answers::default())?;
         Ok(())
+    }
+
+    /// What lookups of these keys would ask a device's memory for, by that way: counted, on a table of the processor.
+    ///
+    /// ```
+    /// use forerun_gpu::table::{GpuTable, Lookup, TableOptions};
+    ///
+    /// let mut table = GpuTable::on_cpu(TableOptions::new(1 << 12, 0))?;
+    /// table.insert_or_assign(&[1, 2, 3], &[], None)?;
+    /// let traffic = table.traffic(Lookup::Wide, &[1, 2, 3])?;
+    /// assert_eq!((traffic.digests.b128, traffic.keys), (3, 3)); // a row of 128 digests and a key each
+    /// # Ok::<(), forerun_gpu::table::TableError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A table that is not the processor's.
+    pub fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Result<Traffic, TableError> {
+        match &self.engine {
+            Engine::Cpu(table) => Ok(table.traffic(lookup, keys)),
+            Engine::Device(_) => Err(TableError::NotCounted),
+        }
     }
 
     /// The row of a slot, whatever it holds.

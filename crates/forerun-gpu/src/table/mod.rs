@@ -41,16 +41,19 @@ pub mod params;
 mod place;
 mod score;
 mod staging;
+mod traffic;
 
 #[doc(hidden)]
 pub use backend::{Backend, Lies, TableLaunch};
 pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
-pub use command::{DeviceBatch, Given, TableCommand};
+pub use command::{DeviceBatch, Given, Scan, TableCommand};
 pub use error::TableError;
 #[doc(hidden)]
 pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, Policy, ScoreBytes, TableOptions, Width};
+pub(crate) use place::mix;
+pub use traffic::{Requests, Traffic};
 
 /// Digests, keys, scores and pins, a slot each.
 type Image = (Vec<u8>, Vec<u64>, Vec<u64>, Vec<bool>);

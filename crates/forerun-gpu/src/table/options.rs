@@ -104,7 +104,9 @@ impl ScoreBytes {
 pub struct TableOptions {
     /// Slots, rounded up to whole buckets (to pairs of them with two candidates).
     pub capacity: u64,
-    /// The most that [`reserve`](super::GpuTable::reserve) may grow it to; at least `capacity`.
+    /// The most slots that it may grow to. Where that is more than `capacity`, a batch of the host's that might fill it
+    /// beyond 7/8 doubles it first (as [`reserve`](super::GpuTable::reserve) does, which may be called at any time);
+    /// operations on streams never do.
     pub max_capacity: u64,
     /// Bytes of a row; 0 for a table of keys and scores alone.
     pub row_bytes: u64,

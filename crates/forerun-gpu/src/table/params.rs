@@ -49,7 +49,7 @@ pub struct TableState {
 pub struct TableOp {
     /// The table.
     pub table: TableState,
-    /// Keys, or slots of a scan.
+    /// Keys (the most of them, with `count_at`), or slots of a scan.
     pub count: u64,
     /// u64 a key.
     pub keys: u64,
@@ -103,6 +103,8 @@ pub struct TableOp {
     pub beside_writers: u32,
     /// Nothing.
     pub unused: u32,
+    /// A u64 that says how many of the keys there are, or 0.
+    pub count_at: u64,
 }
 
 /// The row of a key that is found becomes the given one.
@@ -143,8 +145,9 @@ pub const LOOKUP_NARROW: u32 = 1;
 pub const LOOKUP_WIDE: u32 = 2;
 
 // The kernels assert the same sizes; the offsets are numbered there.
-const _: () = assert!(size_of::<TableState>() == 112 && size_of::<TableOp>() == 304);
+const _: () = assert!(size_of::<TableState>() == 112 && size_of::<TableOp>() == 312);
 const _: () = assert!(offset_of!(TableState, buckets) == 72 && offset_of!(TableState, width) == 96);
 const _: () = assert!(offset_of!(TableOp, count) == 112 && offset_of!(TableOp, out_count) == 192);
 const _: () = assert!(offset_of!(TableOp, epoch) == 232 && offset_of!(TableOp, actions) == 280);
 const _: () = assert!(offset_of!(TableOp, beside_writers) == 296);
+const _: () = assert!(offset_of!(TableOp, count_at) == 304);

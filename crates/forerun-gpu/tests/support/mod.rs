@@ -41,6 +41,10 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ),
     ("busy", &["kernels/busy.cu", "tests/kernels/busy.cpp"]),
     (
+        "roofline",
+        &["kernels/roofline.cu", "tests/kernels/roofline.cpp"],
+    ),
+    (
         "gather",
         &[
             "kernels/gather.cu",

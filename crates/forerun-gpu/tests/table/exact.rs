@@ -2,7 +2,7 @@
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, Element, Entries, GpuTable, Operation, Policy,
+    Answers, Batch, Candidates, Condition, Element, Entries, GpuTable, Lookup, Operation, Policy,
     ScoreBytes, Status, TableOptions, Width,
 };
 use proptest::prelude::*;
@@ -18,6 +18,7 @@ enum Step {
     },
     Find {
         keys: Vec<u64>,
+        lookup: Lookup,
     },
     EraseIf {
         from: u64,
@@ -71,7 +72,8 @@ fn step() -> impl Strategy<Value = Step> {
         });
     prop_oneof![
         12 => apply,
-        2 => prop::collection::vec(key(), 0..40).prop_map(|keys| Step::Find { keys }),
+        3 => (prop::collection::vec(key(), 0..40), prop::sample::select(Lookup::ALL.to_vec()))
+            .prop_map(|(keys, lookup)| Step::Find { keys, lookup }),
         1 => (0u64..20, 0u64..20).prop_map(|(from, more)| Step::EraseIf { from, to: from + more }),
         1 => Just(Step::Clear),
     ]
@@ -141,7 +143,7 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
             };
             said.rest = table.apply(*operation, &batch, answers).unwrap();
         }
-        Step::Find { keys } => {
+        Step::Find { keys, lookup } => {
             said.rows = vec![9; keys.len() * row_bytes as usize];
             said.scores = vec![9; keys.len()];
             said.slots = vec![9; keys.len()];
@@ -153,7 +155,20 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
                 pointers: None,
                 status: Some(&mut said.status),
             };
-            table.lookup(Default::default(), keys, answers).unwrap();
+            table.lookup(Lookup::ByLoad, keys, answers).unwrap();
+            // Slots alone go by the kernel that is named; the pipeline is made for one width.
+            let lookup = match lookup {
+                Lookup::Pipeline if table.options().width != Width::W128 => Lookup::ByLoad,
+                named => *named,
+            };
+            let (mut slots, mut status) = (vec![9; keys.len()], vec![Status::Refused; keys.len()]);
+            let answers = Answers {
+                slots: Some(&mut slots),
+                status: Some(&mut status),
+                ..Answers::default()
+            };
+            table.lookup(lookup, keys, answers).unwrap();
+            assert_eq!((&slots, &status), (&said.slots, &said.status), "{lookup:?}");
         }
         Step::EraseIf { from, to } => {
             let condition = Condition {

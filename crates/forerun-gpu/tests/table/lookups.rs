@@ -96,7 +96,7 @@ fn every_lookup_finds_the_same_at_every_load() {
 }
 
 /// Keys whose hashes have the same low byte, hence the same digest: found by trying.
-fn equal_digests(table: &GpuTable, n: usize) -> Vec<u64> {
+pub(crate) fn equal_digests(table: &GpuTable, n: usize) -> Vec<u64> {
     let mut probe = GpuTable::on_cpu(*table.options()).unwrap();
     let mut keys = Vec::new();
     let mut wanted = None;

@@ -252,6 +252,47 @@ fn reserve_moves_every_entry_with_its_score() {
 }
 
 #[test]
+fn a_table_that_may_grow_does_before_it_evicts_and_one_that_may_not_evicts() {
+    let mut options = small(Width::W32, Candidates::Two, 8);
+    options.max_capacity = 3000;
+    let mut table = GpuTable::on_cpu(options).unwrap();
+    table
+        .insert_or_assign(&[1_000_000], &row_of(7, 0, 16), Some(&[1]))
+        .unwrap();
+    table.lock(&[1_000_000]).unwrap();
+    let mut capacities = vec![table.capacity()];
+    for batch in 0..24u64 {
+        let keys: Vec<u64> = (batch * 100..batch * 100 + 100).collect();
+        let given = table
+            .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+            .unwrap();
+        assert!(given.is_empty(), "batch {batch}");
+        if *capacities.last().unwrap() != table.capacity() {
+            capacities.push(table.capacity());
+        }
+    }
+    // 256 slots, doubled until the most: each entry and the pin have come along.
+    assert_eq!(capacities, [256, 512, 1024, 2048, 3008]);
+    assert_eq!(contents(&mut table).len(), 2401);
+    assert_eq!(table.erase(&[1_000_000]).unwrap(), [Status::Pinned]);
+    let keys: Vec<u64> = (10_000..14_000).collect();
+    let given = table
+        .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+        .unwrap();
+    assert_eq!(
+        (table.capacity(), given.len()),
+        (3008, 6401 - table.size().unwrap() as usize)
+    );
+    assert_eq!(table.contains(&[1_000_000]).unwrap(), [true]);
+
+    let mut fixed = GpuTable::on_cpu(small(Width::W32, Candidates::Two, 8)).unwrap();
+    let given = fixed
+        .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
+        .unwrap();
+    assert_eq!((fixed.capacity(), given.len()), (256, 3744));
+}
+
+#[test]
 fn wrong_batches_and_options_are_refused_by_name() {
     let mut table = table();
     let said = |error: TableError| error.to_string();

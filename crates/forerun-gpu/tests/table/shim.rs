@@ -100,7 +100,7 @@ impl Shim {
 
 fn op_bytes(op: &TableOp) -> Vec<u8> {
     let t = &op.table;
-    let mut bytes = Vec::with_capacity(304);
+    let mut bytes = Vec::with_capacity(312);
     let mut words = |all: &[u64]| all.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
     words(&[
         t.digests,
@@ -144,6 +144,7 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
         pair(op.actions, op.scan),
         pair(op.element, op.lookup),
         pair(op.beside_writers, 0),
+        op.count_at,
     ]);
     assert_eq!(bytes.len(), size_of::<TableOp>());
     bytes

@@ -31,6 +31,48 @@ fn a_storm_of_duplicates_leaves_each_key_once() {
     }
 }
 
+/// The keys that others reserve, and keys of one digest, in batches that say them all over again.
+#[test]
+fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
+    for seed in 0..12u64 {
+        let width = Width::ALL[seed as usize % 4];
+        let options = small(width, Candidates::Two, 4);
+        let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
+            return;
+        };
+        let mut keys: Vec<u64> = vec![0, u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3, 1];
+        keys.extend(crate::lookups::equal_digests(&table, 24));
+        keys.sort_unstable();
+        keys.dedup();
+        let storm = keys.repeat(6);
+        let status = table
+            .insert_or_assign(&storm, &rows_of(&storm, seed, 16), None)
+            .unwrap();
+        let inserted = status.iter().filter(|status| **status == Status::Inserted);
+        assert_eq!(inserted.count(), keys.len());
+        assert_eq!(contents(&mut table).len(), keys.len());
+        let mut rows = vec![0; keys.len() * 16];
+        assert!(
+            table
+                .find(&keys, &mut rows)
+                .unwrap()
+                .into_iter()
+                .all(|found| found)
+        );
+        assert_eq!(rows, rows_of(&keys, seed, 16));
+        // And they go: each once.
+        let gone = table.erase(&storm).unwrap();
+        assert_eq!(
+            gone.iter()
+                .filter(|status| **status == Status::Found)
+                .count(),
+            keys.len()
+        );
+        assert_eq!(table.size().unwrap(), 0);
+        assert_eq!(table.contains(&keys).unwrap(), vec![false; keys.len()]);
+    }
+}
+
 #[test]
 fn sums_and_counts_lose_nothing() {
     for seed in 0..8 {

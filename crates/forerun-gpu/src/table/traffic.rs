@@ -1,0 +1,301 @@
+//! What a lookup asks a device's memory for, counted on the processor in the very table.
+//!
+//! ```text
+//!   a key     digests of its home ─ keys behind equal digests ─ the home's word ─ digests of its spill ─ keys
+//!             each a request of 32, 64 or 128 bytes at a random place; a word is of an array that the cache holds
+//! ```
+//!
+//! Keys come and answers go in order beside that, and are counted by their bytes alone.
+
+use super::batch::Lookup;
+use super::cpu::CpuTable;
+use super::place::{EMPTY, Place};
+use std::ops::{AddAssign, Range};
+
+/// The least that a device's memory gives together.
+const SECTOR_BYTES: u64 = 32;
+/// A line: the most of one request.
+const LINE_BYTES: u64 = 128;
+/// Slots whose digests one lane, or one thread, looks at together.
+const CHUNK_SLOTS: u64 = 16;
+
+/// Requests at random places, by their size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Of 32 bytes.
+    pub b32: u64,
+    /// Of 64.
+    pub b64: u64,
+    /// Of 128, and of 96.
+    pub b128: u64,
+}
+
+impl Requests {
+    /// One for so many neighbouring bytes; more, where they are more than a line.
+    fn of(bytes: u64) -> Requests {
+        let lines = bytes / LINE_BYTES;
+        let mut requests = Requests {
+            b128: lines,
+            ..Requests::default()
+        };
+        match (bytes % LINE_BYTES).div_ceil(SECTOR_BYTES) {
+            0 => {}
+            1 => requests.b32 += 1,
+            2 => requests.b64 += 1,
+            _ => requests.b128 += 1,
+        }
+        requests
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.b32 + self.b64 + self.b128
+    }
+}
+
+impl AddAssign for Requests {
+    fn add_assign(&mut self, more: Requests) {
+        self.b32 += more.b32;
+        self.b64 += more.b64;
+        self.b128 += more.b128;
+    }
+}
+
+/// What a batch of lookups asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Lookups.
+    pub lookups: u64,
+    /// Of them found.
+    pub found: u64,
+    /// Of digests.
+    pub digests: Requests,
+    /// Of keys, 32 bytes each.
+    pub keys: u64,
+    /// Words of buckets: an array that the second cache is likely to hold.
+    pub words: u64,
+    /// Bytes of digests and keys, in whole sectors.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Requests of digests and keys.
+    pub fn requests(&self) -> u64 {
+        self.digests.total() + self.keys
+    }
+
+    /// Requests for the rows of what was found, if rows are copied out.
+    pub fn row_requests(&self, row_bytes: u64) -> Requests {
+        let each = Requests::of(row_bytes);
+        Requests {
+            b32: each.b32 * self.found,
+            b64: each.b64 * self.found,
+            b128: each.b128 * self.found,
+        }
+    }
+
+    fn ask_digests(&mut self, bytes: u64) {
+        self.digests += Requests::of(bytes);
+        self.bytes += bytes.next_multiple_of(SECTOR_BYTES);
+    }
+
+    fn ask_keys(&mut self, keys: u64) {
+        self.keys += keys;
+        self.bytes += keys * SECTOR_BYTES;
+    }
+}
+
+/// How a search went through a part of a bucket.
+struct Seen {
+    found: bool,
+    empty: bool,
+}
+
+impl CpuTable {
+    /// What lookups of these keys ask for, by that way, as the kernels go about it.
+    pub(crate) fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Traffic {
+        let slots = self.form.buckets * u64::from(self.form.width);
+        let pipeline = self.form.width == 128 && self.size * 8 > slots * 7;
+        let lookup = match lookup {
+            Lookup::SeedRule if pipeline => Lookup::Pipeline,
+            Lookup::SeedRule => Lookup::Thread,
+            Lookup::ByLoad if self.size * 8 <= slots * 7 => Lookup::Narrow,
+            Lookup::ByLoad => Lookup::Wide,
+            named => named,
+        };
+        let mut traffic = Traffic::default();
+        for &key in keys {
+            let place = Place::of(&self.form, key);
+            traffic.lookups += 1;
+            let mut found = self.ask(lookup, &mut traffic, place.home, &place, key, true);
+            if !found && self.form.candidates == 2 {
+                traffic.words += 1;
+                if self.spilled[place.home as usize] {
+                    found = self.ask(lookup, &mut traffic, place.spill, &place, key, false);
+                }
+            }
+            traffic.found += u64::from(found);
+        }
+        traffic
+    }
+
+    /// Looks a bucket through.
+    fn ask(
+        &self,
+        lookup: Lookup,
+        traffic: &mut Traffic,
+        bucket: u64,
+        place: &Place,
+        key: u64,
+        home: bool,
+    ) -> bool {
+        let width = u64::from(self.form.width);
+        match lookup {
+            Lookup::Thread => {
+                for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
+                    // Of every two chunks the second lies in the first one's sector.
+                    if turn % SECTOR_BYTES == 0 {
+                        traffic.ask_digests(SECTOR_BYTES);
+                    }
+                    let from = (place.start + turn) & (width - 1);
+                    let seen =
+                        self.look(traffic, bucket, from..from + CHUNK_SLOTS, place, key, false);
+                    if seen.found || seen.empty {
+                        return seen.found;
+                    }
+                }
+                false
+            }
+            Lookup::Narrow if home && width > SECTOR_BYTES => {
+                let sector = place.start..place.start + SECTOR_BYTES;
+                traffic.ask_digests(SECTOR_BYTES);
+                let seen = self.look(traffic, bucket, sector.clone(), place, key, false);
+                if seen.found || seen.empty {
+                    return seen.found;
+                }
+                traffic.ask_digests(width - SECTOR_BYTES);
+                let before = self.look(traffic, bucket, 0..sector.start, place, key, false);
+                let after = self.look(traffic, bucket, sector.end..width, place, key, false);
+                before.found || after.found
+            }
+            _ => {
+                traffic.ask_digests(width.max(SECTOR_BYTES));
+                let all = lookup == Lookup::Pipeline;
+                self.look(traffic, bucket, 0..width, place, key, all).found
+            }
+        }
+    }
+
+    /// Compares digests of a bucket. A lane asks for one key after the other until it has the one it wants; the
+    /// pipeline asks for all that may be it.
+    fn look(
+        &self,
+        traffic: &mut Traffic,
+        bucket: u64,
+        slots: Range<u64>,
+        place: &Place,
+        key: u64,
+        all: bool,
+    ) -> Seen {
+        let mut seen = Seen {
+            found: false,
+            empty: false,
+        };
+        for chunk in slots.step_by(CHUNK_SLOTS as usize) {
+            let mut found_here = false;
+            for slot in chunk..chunk + CHUNK_SLOTS {
+                let at = (bucket * u64::from(self.form.width) + slot) as usize;
+                seen.empty |= self.digests[at] == EMPTY;
+                if self.digests[at] == place.digest && (all || !found_here) {
+                    traffic.ask_keys(1);
+                    found_here |= self.keys[at] == key;
+                }
+            }
+            seen.found |= found_here;
+        }
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Candidates, GpuTable, Policy, TableOptions, Width};
+    use super::*;
+
+    fn filled(width: Width, candidates: Candidates, share: f64) -> (GpuTable, Vec<u64>) {
+        let options = TableOptions {
+            width,
+            candidates,
+            policy: Policy::Custom,
+            ..TableOptions::new(1 << 14, 0)
+        };
+        let mut table = GpuTable::on_cpu(options).unwrap();
+        let keys: Vec<u64> = (0..(table.capacity() as f64 * share) as u64).collect();
+        table.insert_or_assign(&keys, &[], None).unwrap();
+        (table, keys)
+    }
+
+    #[test]
+    fn a_wide_lookup_of_a_table_that_has_not_spilled_asks_for_one_row() {
+        let (table, keys) = filled(Width::W128, Candidates::Two, 0.5);
+        let there = table.traffic(Lookup::Wide, &keys).unwrap();
+        assert_eq!((there.found, there.lookups), (there.lookups, 8192));
+        assert_eq!(there.digests.b128, there.lookups);
+        assert!(there.keys >= there.lookups && there.keys < there.lookups * 3 / 2);
+        assert_eq!(there.words, 0);
+        let gone: Vec<u64> = (1 << 30..(1 << 30) + 8192).collect();
+        let gone = table.traffic(Lookup::Wide, &gone).unwrap();
+        assert_eq!((gone.found, gone.digests.b128, gone.words), (0, 8192, 8192));
+        // 64 of 254 digests are equal by chance.
+        assert!(gone.keys > 8192 / 6 && gone.keys < 8192 / 3, "{gone:?}");
+    }
+
+    #[test]
+    fn narrow_asks_for_less_than_wide_where_there_is_room_and_the_seeds_rule_changes_at_seven_eighths()
+     {
+        let (half, keys) = filled(Width::W128, Candidates::Two, 0.5);
+        let of = |table: &GpuTable, lookup| table.traffic(lookup, &keys).unwrap();
+        let narrow = of(&half, Lookup::Narrow);
+        assert!(narrow.bytes < of(&half, Lookup::Wide).bytes);
+        assert_eq!(of(&half, Lookup::ByLoad), narrow);
+        assert_eq!(of(&half, Lookup::SeedRule), of(&half, Lookup::Thread));
+        let (full, _) = filled(Width::W128, Candidates::Two, 1.2);
+        assert_eq!(of(&full, Lookup::SeedRule), of(&full, Lookup::Pipeline));
+        assert_eq!(of(&full, Lookup::ByLoad), of(&full, Lookup::Wide));
+    }
+
+    #[test]
+    fn every_way_finds_the_same_and_one_of_32_asks_for_sectors_alone() {
+        for width in Width::ALL {
+            let (table, keys) = filled(width, Candidates::One, 0.9);
+            let wide = table.traffic(Lookup::Wide, &keys).unwrap();
+            for lookup in Lookup::ALL {
+                let way = table.traffic(lookup, &keys).unwrap();
+                assert_eq!(way.found, wide.found, "{width:?} {lookup:?}");
+                assert!(way.bytes >= way.requests() * 32);
+            }
+            if width.slots() <= 32 {
+                assert_eq!((wide.digests.b64, wide.digests.b128), (0, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_asked_for_by_lines_and_what_is_left() {
+        let traffic = Traffic {
+            found: 10,
+            ..Traffic::default()
+        };
+        assert_eq!(traffic.row_requests(32).b32, 10);
+        assert_eq!(traffic.row_requests(256).b128, 20);
+        assert_eq!(
+            traffic.row_requests(160),
+            Requests {
+                b32: 10,
+                b64: 0,
+                b128: 10
+            }
+        );
+        assert_eq!(traffic.row_requests(0).total(), 0);
+    }
+}
