@@ -1,7 +1,7 @@
 //! Forerun's benches, and the parts to make more of them: workloads, a harness, reports.
 //!
 //! ```text
-//!   roofline.rs, memtable.rs, btree.rs, ycsb/, hash/, gather/, server/, tiers/   the benches: clap arguments and run()
+//!   roofline.rs, memtable.rs, btree.rs, ycsb/, hash/, gather/, gpu_table/, gpu_roofline.rs, server/, tiers/   the benches: clap arguments and run()
 //!   lookup.rs, shelf.rs, show.rs  lookup workloads over any engine; its store between the turns; what is printed
 //!   engine.rs                     what is asked of a store, ours or a peer's
 //!   store.rs                      Db as such a store
@@ -9,6 +9,7 @@
 //!   harness.rs, threads.rs        alternating rounds; pinned threads that start together
 //!   row.rs, table.rs, page.rs     a result; a table of them; a page of them
 //!   report/                       the page: HTML with inline SVG
+//!   on_gpu.rs                     what the benches of a GPU share
 //!   output.rs, progress.rs, machine.rs, process.rs, size.rs
 //! ```
 //!
@@ -77,11 +78,14 @@ pub mod btree;
 pub mod cache;
 pub mod engine;
 pub mod gather;
+pub mod gpu_roofline;
+pub mod gpu_table;
 pub mod harness;
 pub mod hash;
 pub mod lookup;
 pub mod machine;
 pub mod memtable;
+pub mod on_gpu;
 pub mod output;
 pub mod page;
 pub mod process;

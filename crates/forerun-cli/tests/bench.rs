@@ -85,3 +85,26 @@ fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
     assert_eq!(!without, told.contains("multiprocessors, "), "{told}");
     place.succeeds(&["bench", "gather", "--check", "--quick"]);
 }
+
+#[test]
+fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
+    let place = Place::new();
+    let told = place.succeeds(&["bench", "gpu-table", "--quick", "--study", "seed"]);
+    assert!(
+        told.contains("Study: seed") && told.contains("find_ptr"),
+        "{told}"
+    );
+    let without = told.starts_with("No GPU was found: ");
+    assert_eq!(
+        without,
+        told.contains("all figures are the processor's"),
+        "{told}"
+    );
+    let told = place.succeeds(&["bench", "gpu-roofline", "--quick"]);
+    assert_eq!(
+        without,
+        told.contains("all figures are the processor's"),
+        "{told}"
+    );
+    place.succeeds(&["bench", "gpu-table", "--once", "--quick"]);
+}

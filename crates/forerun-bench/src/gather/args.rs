@@ -1,6 +1,7 @@
 //! The command line of `bench gather`.
 
 use super::setting::{Cap, Order, Study};
+use crate::on_gpu::OnGpu;
 use crate::output::Output;
 use crate::size::parse_size;
 use forerun_gpu::gather::{Direction, Unit, Version};
@@ -75,18 +76,9 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub threads: Option<usize>,
 
-    /// The GPU
-    #[arg(long, value_name = "N", default_value = "0")]
-    pub device: usize,
-
-    /// Makes one launch of the first version in the seed's setting and ends: for a profiler
-    #[arg(long, conflicts_with = "check")]
-    pub once: bool,
-
-    /// Compares every kernel with the processor's copy, in all forms of request, instead of
-    /// measuring
-    #[arg(long)]
-    pub check: bool,
+    /// Which GPU, and what to do there.
+    #[command(flatten)]
+    pub gpu: OnGpu,
 
     /// Leaves PyTorch out, which is else run beside where python3 has it with CUDA
     #[arg(long)]

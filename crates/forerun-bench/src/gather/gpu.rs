@@ -11,6 +11,7 @@ use super::args::Args;
 use super::row::GatherRow;
 use super::setting::{POISON, Setting, Study, fill, verify};
 use crate::harness::{Case, Outcome, Plan, Sample, measure};
+use crate::on_gpu::Timer;
 use crate::progress::Progress;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, How, Indices, Pairs};
@@ -19,8 +20,7 @@ use forerun_gpu::gather::{
     scatter,
 };
 use forerun_gpu::{
-    BatchTransfer, Command, DeviceBuffer, Event, Gpu, GpuError, Piece, PinnedBuffer, Stream,
-    Transfer,
+    BatchTransfer, DeviceBuffer, Gpu, GpuError, Piece, PinnedBuffer, Stream, Transfer,
 };
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -176,19 +176,18 @@ impl Rig {
             device_offset: 0,
             len: self.setting.bytes(),
         };
-        let (gpu, stream) = (self.gpu.clone(), Stream::first(&self.gpu)?);
-        let (start, end) = (Event::new(&gpu)?, Event::new(&gpu)?);
+        let gpu = self.gpu.clone();
         match way {
             Way::Default | Way::Version(_) => {
                 let copy = self.row_copy(way)?;
-                timed(&gpu, &stream, [&start, &end], &copy, true)
+                Ok(Timer::new(&gpu)?.time(&copy, 1)?.device)
             }
             Way::Contiguous => {
                 let copy = match direction {
                     Direction::Gather => Transfer::to_device(&self.host, &self.device, whole)?,
                     Direction::Scatter => Transfer::to_host(&self.device, &mut self.host, whole)?,
                 };
-                timed(&gpu, &stream, [&start, &end], &copy, true)
+                Ok(Timer::new(&gpu)?.time(&copy, 1)?.device)
             }
             Way::Batch => {
                 let pieces = self.pieces();
@@ -200,7 +199,7 @@ impl Rig {
                         BatchTransfer::to_host(&self.device, &mut self.host, &pieces)?
                     }
                 };
-                timed(&gpu, &stream, [&start, &end], &copy, false)
+                Ok(Timer::new(&gpu)?.time(&copy, 0)?.device)
             }
             Way::CpuThenCopy => self.cpu_then_copy(whole),
         }
@@ -271,25 +270,6 @@ impl Rig {
             }
         }
     }
-}
-
-/// Runs a command once, and once before untimed if it is to be warm.
-fn timed(
-    gpu: &Gpu,
-    stream: &Stream,
-    [start, end]: [&Event; 2],
-    command: &dyn Command,
-    warm: bool,
-) -> Result<Duration> {
-    gpu.scope(|scope| {
-        if warm {
-            scope.put(stream, command)?;
-        }
-        stream.record(start)?;
-        scope.put(stream, command)?;
-        stream.record(end)
-    })?;
-    Ok(end.since(start)?)
 }
 
 /// A way that this device or driver does not have, in words; or the error.

@@ -26,10 +26,11 @@ pub use row::GatherRow;
 pub use setting::{Cap, Order, Study};
 
 use crate::machine;
+use crate::on_gpu;
 use crate::output::{on_stdout, write_facts};
 use crate::progress::Progress;
 use crate::report::{Report, Tile};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use forerun_gpu::Gpu;
 use forerun_gpu::gather::Direction;
 use pytorch::Pytorch;
@@ -53,24 +54,11 @@ pub fn run(args: &Args) -> Result<()> {
 /// As [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
-    let gpu = match Gpu::open(args.device) {
-        Ok(gpu) => Some(gpu),
-        Err(error) if error.is_absent() => {
-            let fact = format!("No GPU was found: {error}.");
-            // With --json, the standard output is for objects alone.
-            if args.output.json {
-                eprintln!("{fact}");
-            } else {
-                writeln!(out, "{fact}")?;
-            }
-            None
-        }
-        Err(error) => return Err(error).context("opening the GPU"),
-    };
-    if args.check {
+    let gpu = args.gpu.open(args.output.json, out)?;
+    if args.gpu.check {
         return check(gpu.as_ref(), progress, out);
     }
-    if args.once {
+    if args.gpu.once {
         return once(gpu.as_ref(), args, out);
     }
     Bench {
@@ -130,13 +118,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn run(mut self, out: &mut dyn Write) -> Result<()> {
         let mut facts = machine::facts();
-        match &self.gpu {
-            Some(gpu) => facts.push(("GPU".into(), gpu.info().to_string())),
-            None => facts.push((
-                "GPU".into(),
-                "none found: all figures are the processor's".into(),
-            )),
-        }
+        facts.push(on_gpu::fact(self.gpu.as_ref()));
         if !self.args.output.json {
             write_facts(out, &facts)?;
         }

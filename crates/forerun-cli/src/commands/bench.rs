@@ -3,12 +3,14 @@
 use anyhow::Context;
 use clap::Subcommand;
 use forerun_bench::server::process::Program;
-use forerun_bench::{btree, cache, gather, hash, memtable, roofline, server, tiers, ycsb};
+use forerun_bench::{
+    btree, cache, gather, gpu_roofline, gpu_table, hash, memtable, roofline, server, tiers, ycsb,
+};
 
 use crate::exit::Outcome;
 
-/// Measure this machine's memory, the memtable, runs, the store, hash tables, tables of rows, copies of rows to its GPU and
-/// the cache server on it
+/// Measure this machine's memory, the memtable, runs, the store, hash tables, tables of rows, its GPU (copies of
+/// rows, the hash table there, random reads) and the cache server on it
 ///
 /// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
 /// object a line, --report writes a page with plots that needs no other file, --quick shows in a second that
@@ -25,6 +27,8 @@ Examples:
   forerun bench hash --study 1 --report size.html
   forerun bench hash --size 1GiB --load-factor 0.7,0.9 --strategy find_batch
   forerun bench gather --study seed,direction
+  forerun bench gpu-table --study seed --report gpu-table.html
+  forerun bench gpu-roofline --buffer 1Gi,32Gi
   forerun bench server --value-bytes 64 --keys 1,10,100
   forerun bench cache --part multiget --items 2M
   forerun bench table --rows 10M --budget 1,0.1")]
@@ -41,6 +45,8 @@ enum Bench {
     Ycsb(Box<ycsb::Args>),
     Hash(Box<hash::Args>),
     Gather(Box<gather::Args>),
+    GpuTable(Box<gpu_table::Args>),
+    GpuRoofline(gpu_roofline::Args),
     Server(Box<server::Args>),
     Cache(Box<cache::Args>),
     Table(Box<tiers::Args>),
@@ -55,6 +61,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Bench::Ycsb(args) => ycsb::run(args)?,
         Bench::Hash(args) => hash::run(args)?,
         Bench::Gather(args) => gather::run(args)?,
+        Bench::GpuTable(args) => gpu_table::run(args)?,
+        Bench::GpuRoofline(args) => gpu_roofline::run(args)?,
         Bench::Server(args) => server::run(args, this_server()?)?,
         Bench::Cache(args) => cache::run(args)?,
         Bench::Table(args) => tiers::run(args)?,

@@ -1,0 +1,119 @@
+//! The command line of `bench gpu-table`.
+
+use super::setting::{Buckets, Study};
+use super::way::Op;
+use crate::on_gpu::OnGpu;
+use crate::output::{Output, or};
+use crate::size::{parse_count, parse_share, parse_size};
+use crate::skew::Skew;
+use forerun_gpu::table::Lookup;
+use std::path::PathBuf;
+
+/// The hash table in a GPU's memory: every operation, by load, width, row, hit rate, batch and skew
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(after_help = "\
+Examples:
+  forerun bench gpu-table                                     all studies, some minutes on a GPU
+  forerun bench gpu-table --study seed --report gpu-table.html
+  forerun bench gpu-table --study buckets --buckets 2x128,1x64 --lookup thread,narrow,wide
+  forerun bench gpu-table --study operations --op find_ptr,insert_or_assign --load 1
+  forerun bench gpu-table --check                             does the GPU answer what the processor answers?
+  forerun bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for compute-sanitizer
+  forerun bench gpu-table --study seed --peer build/hkv --peer build/cuco
+
+Where no GPU is found, the table on the processor is measured at a small size, and no figure of a GPU is given.
+
+Each study changes one thing from the setting of the published record: rows of 8 numbers, 128 Mi slots, 2^20 keys a call, \
+of which 0.6 are there, loads of 0.50, 0.75 and 1.00. A call is timed twice over: by events of its stream, and by the \
+host's clock from the call to the end of the wait. Every way is checked before it is timed, in rounds that alternate \
+between the ways; figures are medians. B-KV/s are units of 2^30 keys a second, as the record has them.")]
+pub struct Args {
+    /// Studies [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub study: Vec<Study>,
+
+    /// Slots of the table [default: 128Mi; without a GPU 1Mi]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub slots: Option<u64>,
+
+    /// Entries a slot [default: 0.5,0.75,1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
+    pub load: Vec<f64>,
+
+    /// Candidates and slots of a bucket, for their study; the others take the first [default:
+    /// 2x128,1x64,1x128,2x64,1x32]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub buckets: Vec<Buckets>,
+
+    /// Numbers of 4 bytes a row, for their study; the others take the first [default: 8,32,64]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    pub dim: Vec<u64>,
+
+    /// Which share of the keys is there, for their study; the others take the first [default:
+    /// 0.6,0,0.25,0.9,1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_share)]
+    pub hit_rate: Vec<f64>,
+
+    /// Keys a call, for their study; the others take the first [default: 1Mi, and 1Ki to 4Mi; without
+    /// a GPU 64Ki, and 1Ki to 256Ki]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub batch: Vec<usize>,
+
+    /// How often which key is asked for, for their study [default: uniform,zipf:0.99,zipf:1.2]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub skew: Vec<Skew>,
+
+    /// Operations instead of those of each study
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub op: Vec<Op>,
+
+    /// How slots are looked for, instead of as in each study: by-load, narrow, wide, thread, pipeline,
+    /// seed-rule
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
+    pub lookup: Vec<Lookup>,
+
+    /// Programs that measure peers in the seed's setting and print rows like this bench's: see
+    /// suites/gpu-peers
+    #[arg(long, value_name = "PROGRAM")]
+    pub peer: Vec<PathBuf>,
+
+    /// Which GPU, and what to do there.
+    #[command(flatten)]
+    pub gpu: OnGpu,
+
+    /// Rounds and formats.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn parse_lookup(text: &str) -> Result<Lookup, String> {
+    let found = Lookup::ALL.into_iter().find(|lookup| lookup.name() == text);
+    let names = || Lookup::ALL.map(Lookup::name).join(", ");
+    found.ok_or_else(|| {
+        format!(
+            "{text:?} is no way of looking slots up: there are {}",
+            names()
+        )
+    })
+}
+
+impl Args {
+    /// Rounds: 11, as few as 2 to see that all runs.
+    pub(super) fn rounds(&self) -> usize {
+        let default = if self.output.quick { 2 } else { 11 };
+        self.output.rounds.map_or(default, |rounds| rounds as usize)
+    }
+
+    pub(super) fn studies(&self) -> Vec<Study> {
+        or(&self.study, &Study::ALL)
+    }
+
+    pub(super) fn loads(&self) -> Vec<f64> {
+        let default: &[f64] = if self.output.quick {
+            &[0.5, 1.0]
+        } else {
+            &[0.5, 0.75, 1.0]
+        };
+        or(&self.load, default)
+    }
+}

@@ -1,0 +1,404 @@
+//! `bench gpu-table`: every operation of the hash table in a GPU's memory, by load, form of the buckets, row, hit rate,
+//! batch and skew.
+//!
+//! ```text
+//!   args.rs      the command line          setting.rs   the tables and what is asked of them     way.rs   operations
+//!   keys.rs      keys, rows, calls         rig.rs       a filled table, and one call of it
+//!   selfcheck.rs --check                   peer.rs      tables of others, by programs of their own
+//!   row.rs, show.rs   results
+//! ```
+//!
+//! Where no GPU is found it says so, measures the table on the processor, and ends well; no figure of a GPU is printed
+//! then.
+
+mod args;
+mod keys;
+mod peer;
+mod rig;
+mod row;
+mod selfcheck;
+mod setting;
+mod show;
+mod way;
+
+pub use args::Args;
+pub use row::GpuTableRow;
+pub use setting::{Buckets, Study};
+pub use way::Op;
+
+use crate::gpu_roofline::Ceiling;
+use crate::harness::{Case, Outcome, Plan, Sample, measure};
+use crate::machine;
+use crate::on_gpu::{self, Took};
+use crate::output::{on_stdout, write_facts};
+use crate::progress::Progress;
+use crate::report::{Report, Tile};
+use crate::size::count;
+use anyhow::{Context, Result};
+use forerun_gpu::table::{Lookup, Traffic};
+use forerun_gpu::{Gpu, RequestBytes};
+use rig::Rig;
+use setting::Setting;
+use std::cell::RefCell;
+use std::io::Write;
+use std::time::Duration;
+use way::Way;
+
+const LEAD: &str = "Operations of a hash table in a GPU's memory, a call of many keys at a time. Every way is compared with \
+                    what was put in before it is timed.";
+
+/// Measures and prints to the standard output.
+///
+/// # Errors
+/// A command line that makes no sense, an answer that is wrong, a peer that fails, or the device's.
+pub fn run(args: &Args) -> Result<()> {
+    on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
+}
+
+/// As [`run`], printing to `out`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+    args.output.check()?;
+    let gpu = args.gpu.open(args.output.json, out)?;
+    if args.gpu.check {
+        return check(gpu.as_ref(), progress, out);
+    }
+    if args.gpu.once {
+        return once(gpu.as_ref(), args, out);
+    }
+    Bench {
+        gpu,
+        args,
+        progress,
+        ceiling: None,
+        report: Report::new("The hash table in a GPU's memory", LEAD),
+    }
+    .run(out)
+}
+
+fn check(gpu: Option<&Gpu>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+    let Some(gpu) = gpu else {
+        writeln!(
+            out,
+            "Nothing was checked: it takes a GPU. The tests run every kernel on the processor, and compare it with the table there."
+        )?;
+        return Ok(());
+    };
+    writeln!(out, "{}", gpu.info())?;
+    for line in selfcheck::run(gpu, progress)? {
+        writeln!(out, "checked: {line}")?;
+    }
+    Ok(())
+}
+
+/// Every way of the first setting, once.
+fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
+    let setting = Setting::seed(args, gpu.is_some());
+    setting.check()?;
+    let mut rig = Rig::new(gpu, &setting)?;
+    let mut ways = Study::Seed.ways(args, setting.buckets);
+    for way in Study::Operations.ways(args, setting.buckets) {
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    for way in &ways {
+        rig.check(*way).with_context(|| way.name())?;
+    }
+    let names: Vec<String> = ways.into_iter().map(Way::name).collect();
+    match gpu {
+        Some(gpu) => writeln!(
+            out,
+            "Launched once each on {}: {}",
+            gpu.info().name,
+            names.join(", ")
+        )?,
+        None => writeln!(
+            out,
+            "Done once each on the processor, without a launch: {}",
+            names.join(", ")
+        )?,
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    gpu: Option<Gpu>,
+    args: &'a Args,
+    progress: &'a Progress,
+    /// Of the GPU's memory, measured when first wanted.
+    ceiling: Option<Ceiling>,
+    report: Report,
+}
+
+impl Bench<'_> {
+    fn run(mut self, out: &mut dyn Write) -> Result<()> {
+        let mut facts = machine::facts();
+        facts.push(on_gpu::fact(self.gpu.as_ref()));
+        if !self.args.output.json {
+            write_facts(out, &facts)?;
+        }
+        self.report.facts = facts;
+        let mut rig = None;
+        for study in self.args.studies() {
+            self.study(study, &mut rig, out)?;
+        }
+        self.args.output.write_report(&self.report)
+    }
+
+    fn study(&mut self, study: Study, rig: &mut Option<Rig>, out: &mut dyn Write) -> Result<()> {
+        let settings = Setting::of(study, self.args, self.gpu.is_some())?;
+        let mut rows = Vec::new();
+        let mut notes = Vec::new();
+        for setting in &settings {
+            let ready = match rig.take() {
+                Some(mut used) if !used.written && setting.shares_table(&used.setting) => {
+                    used.turn_to(setting)?;
+                    used
+                }
+                // The old table's memory is given back before the new one's is asked for.
+                used => {
+                    drop(used);
+                    Rig::new(self.gpu.as_ref(), setting).with_context(|| {
+                        format!(
+                            "a table of {} slots, dim {}",
+                            count(setting.slots),
+                            setting.dim
+                        )
+                    })?
+                }
+            };
+            let cell = RefCell::new(ready);
+            if self.gpu.is_none() && matches!(study, Study::Seed | Study::Buckets) {
+                notes.extend(counted(&mut cell.borrow_mut())?);
+            }
+            rows.extend(self.measure(&cell)?);
+            *rig = Some(cell.into_inner());
+        }
+        if study == Study::Seed {
+            self.peers(&mut rows, &mut notes)?;
+        }
+        self.show(study, &rows, &notes, out)
+    }
+
+    /// All ways of one setting: first those that leave the table as it is, then the writers.
+    fn measure(&mut self, rig: &RefCell<Rig>) -> Result<Vec<GpuTableRow>> {
+        let setting = rig.borrow().setting.clone();
+        let ways = setting.study.ways(self.args, setting.buckets);
+        let ways = self.different(ways);
+        let (readers, writers): (Vec<Way>, Vec<Way>) =
+            ways.into_iter().partition(|way| way.op.only_reads());
+        let mut rows = Vec::new();
+        for (group, ways) in [readers, writers].into_iter().enumerate() {
+            if ways.is_empty() {
+                continue;
+            }
+            if group == 1 {
+                rig.borrow_mut().before_writers()?;
+            }
+            rows.extend(self.group(rig, &setting, &ways)?);
+        }
+        Ok(rows)
+    }
+
+    /// On the processor slots are looked for in one way, whatever is asked for.
+    fn different(&self, mut ways: Vec<Way>) -> Vec<Way> {
+        if self.gpu.is_none() {
+            ways.iter_mut().for_each(|way| way.lookup = Lookup::ByLoad);
+            let mut seen = Vec::new();
+            ways.retain(|way| {
+                let first = !seen.contains(way);
+                seen.push(*way);
+                first
+            });
+        }
+        ways
+    }
+
+    fn group(
+        &mut self,
+        rig: &RefCell<Rig>,
+        setting: &Setting,
+        ways: &[Way],
+    ) -> Result<Vec<GpuTableRow>> {
+        let mut found = Vec::new();
+        for way in ways {
+            found.push(rig.borrow_mut().check(*way).with_context(|| way.name())?);
+        }
+        let took: Vec<RefCell<Vec<(u64, Took)>>> =
+            ways.iter().map(|_| RefCell::default()).collect();
+        let cases = ways.iter().zip(&took).map(|(&way, took)| {
+            Case::new(0, way.name(), move |_| {
+                let (items, turn) = rig.borrow_mut().turn(way)?;
+                took.borrow_mut().push((items, turn));
+                Ok(Sample::new(items, turn.device))
+            })
+        });
+        let plan = Plan::new(self.args.rounds(), Duration::ZERO);
+        let outcomes = measure(cases.collect(), &plan, self.progress)?;
+        let of = |lookup: Lookup| -> Option<&Outcome> {
+            let wanted = Way {
+                op: Op::FindPtr,
+                lookup,
+            };
+            outcomes.get(ways.iter().position(|way| *way == wanted)?)
+        };
+        let mut model = None;
+        let mut rows = Vec::new();
+        for (at, (way, outcome)) in ways.iter().zip(&outcomes).enumerate() {
+            let engine = if self.gpu.is_some() { "gpu" } else { "cpu" };
+            let items = rig.borrow().items(way.op);
+            let mut row = GpuTableRow::of(setting, engine, *way, items)
+                .with_outcome(outcome, &took[at].borrow());
+            row.device = self.gpu.as_ref().map(|gpu| gpu.info().name.clone());
+            row.found = found[at];
+            if way.op == Op::FindPtr {
+                row.ratio_to_thread = of(Lookup::Thread).map(|other| outcome.ratio_to(other));
+                row.ratio_to_seed_rule = of(Lookup::SeedRule).map(|other| outcome.ratio_to(other));
+            }
+            if way.op.is_lookup() {
+                let traffic = match &self.gpu {
+                    None => rig.borrow_mut().traffic(way.lookup)?,
+                    Some(_) => self.model(&mut model, setting)?.traffic(way.lookup)?,
+                };
+                self.weigh(&mut row, setting, *way, &traffic)?;
+            }
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// A smaller table of the processor's, as full and of the same form: what is counted there holds for the large one.
+    fn model<'m>(&self, model: &'m mut Option<Rig>, setting: &Setting) -> Result<&'m mut Rig> {
+        let small = Setting {
+            slots: setting.slots.min(1 << 20),
+            batch: setting.batch.min(1 << 16),
+            dim: 0,
+            ..setting.clone()
+        };
+        Ok(match model {
+            Some(made) => made,
+            none => none.insert(Rig::new(None, &small)?),
+        })
+    }
+
+    /// What a lookup asks for, and how near the device's memory it comes.
+    fn weigh(
+        &mut self,
+        row: &mut GpuTableRow,
+        setting: &Setting,
+        way: Way,
+        traffic: &Traffic,
+    ) -> Result<()> {
+        let lookups = traffic.lookups.max(1) as f64;
+        let row_bytes = setting.row_bytes();
+        let copied = if way.op.gives_rows() { row_bytes } else { 0 };
+        let rows = traffic.row_requests(copied);
+        let (requests, bytes) = cost(way.op, traffic, copied);
+        row.requests_per_lookup = Some(requests);
+        row.bytes_per_lookup = Some(bytes);
+        let Some(gpu) = &self.gpu else { return Ok(()) };
+        let slots = setting.slots;
+        if self.ceiling.is_none() {
+            // As large as the arrays that are read: digests, keys, rows.
+            let arrays = [slots, slots * 8, slots * row_bytes.max(8)];
+            self.ceiling = Some(Ceiling::measure(gpu, &arrays, self.progress)?);
+        }
+        if let Some(ceiling) = &self.ceiling {
+            let seconds =
+                |request, n: u64, bytes| ceiling.seconds(request, n as f64 / lookups, bytes);
+            let digests = &traffic.digests;
+            let least = seconds(RequestBytes::B32, digests.b32, slots)
+                + seconds(RequestBytes::B64, digests.b64, slots)
+                + seconds(RequestBytes::B128, digests.b128, slots)
+                + seconds(RequestBytes::B32, traffic.keys, slots * 8)
+                + seconds(RequestBytes::B32, rows.b32, slots * row_bytes)
+                + seconds(RequestBytes::B64, rows.b64, slots * row_bytes)
+                + seconds(RequestBytes::B128, rows.b128, slots * row_bytes);
+            row.share_of_ceiling = Some(least * row.keys_per_second);
+        }
+        Ok(())
+    }
+
+    fn peers(&self, rows: &mut Vec<GpuTableRow>, notes: &mut Vec<String>) -> Result<()> {
+        let seed = Setting::seed(self.args, self.gpu.is_some());
+        for program in &self.args.peer {
+            match &self.gpu {
+                Some(_) => rows.extend(peer::study(program, &seed, self.args)?),
+                None => notes.push(format!(
+                    "not measured: {}: it takes a GPU",
+                    program.display()
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    fn show(
+        &mut self,
+        study: Study,
+        rows: &[GpuTableRow],
+        notes: &[String],
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        if self.args.output.json_rows(rows, out)? {
+            notes.iter().for_each(|note| eprintln!("{note}"));
+        } else {
+            writeln!(out, "\nStudy: {}", study.name())?;
+            writeln!(out, "{}", show::table(study, rows).to_text())?;
+            for note in notes {
+                writeln!(out, "{note}")?;
+            }
+            out.flush()?;
+        }
+        show::section(&mut self.report, study, rows);
+        let ours = |row: &&GpuTableRow| row.engine == "gpu" && row.way() == "find_ptr";
+        let full = rows
+            .iter()
+            .filter(ours)
+            .max_by(|a, b| a.load.total_cmp(&b.load));
+        if let (Study::Seed, Some(row)) = (study, full) {
+            self.report.tiles.push(Tile::new(
+                format!("find_ptr at load {:.2}, by events", row.load),
+                format!("{:.2} G keys/s", row.keys_per_second / 1e9),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Requests at random places and bytes a key, what comes and goes in order included, of lookups that copy rows of so many
+/// bytes out.
+fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
+    let lookups = traffic.lookups.max(1) as f64;
+    let rows = traffic.row_requests(row_bytes);
+    // The key comes, and what became of it goes; with it an address, or the row.
+    let answer = match op {
+        Op::FindPtr => 9.0,
+        _ => 1.0 + row_bytes as f64 * traffic.found as f64 / lookups,
+    };
+    let sectors = rows.b32 * 32 + rows.b64 * 64 + rows.b128 * 128;
+    let requests = (traffic.requests() + rows.total()) as f64 / lookups;
+    (
+        requests,
+        (traffic.bytes + sectors) as f64 / lookups + 8.0 + answer,
+    )
+}
+
+/// What each kernel's `find_ptr` would ask a GPU's memory for, in words.
+fn counted(rig: &mut Rig) -> Result<Vec<String>> {
+    let (buckets, load) = (rig.setting.buckets, rig.setting.load);
+    let mut told = Vec::new();
+    for way in Study::Seed.ways(&Args::default(), buckets) {
+        if way.op == Op::FindPtr {
+            let (requests, bytes) = cost(way.op, &rig.traffic(way.lookup)?, 0);
+            let lookup = way.lookup.name();
+            told.push(format!(
+                "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} requests and {bytes:.1} bytes a key"
+            ));
+        }
+    }
+    Ok(told)
+}

@@ -1,0 +1,402 @@
+//! A filled table and what runs its operations: on a device, with everything of a call in its memory; on the processor,
+//! with slices.
+
+use super::keys::{Call, Keys, row_of, rows_of};
+use super::setting::Setting;
+use super::way::{Op, Way};
+use crate::on_gpu::{Timer, Took};
+use anyhow::{Result, ensure};
+use forerun_gpu::table::{
+    Answers, Batch, Condition, DeviceBatch, Entries, Given, GpuTable, Lookup, Operation, Scan,
+    Status, TableCommand, TableError,
+};
+use forerun_gpu::{DeviceBuffer, Gpu};
+use std::time::{Duration, Instant};
+
+/// Entries that no table has: a score that no clock tells.
+const NOBODY: Condition = Condition {
+    scores: 0..=0,
+    key_mask: 0,
+    key_value: 0,
+};
+
+/// What a call said, as far as it was asked.
+#[derive(Default)]
+pub(super) struct Said {
+    status: Vec<Status>,
+    rows: Vec<u8>,
+    pointers: Vec<u64>,
+    given: u64,
+}
+
+/// Arrays of a call in a device's memory.
+struct Buffers {
+    timer: Timer,
+    keys: DeviceBuffer,
+    rows: DeviceBuffer,
+    flags: DeviceBuffer,
+    rows_out: DeviceBuffer,
+    pointers: DeviceBuffer,
+    status: DeviceBuffer,
+    given_count: DeviceBuffer,
+    given_keys: DeviceBuffer,
+    given_rows: DeviceBuffer,
+    given_scores: DeviceBuffer,
+    given_places: DeviceBuffer,
+}
+
+impl Buffers {
+    fn new(gpu: &Gpu, setting: &Setting) -> Result<Buffers> {
+        let n = setting.batch;
+        let rows = n * setting.row_bytes() as usize;
+        let of = |bytes| DeviceBuffer::new(gpu, bytes);
+        Ok(Buffers {
+            timer: Timer::new(gpu)?,
+            keys: of(n * 8)?,
+            rows: of(rows)?,
+            flags: of(n)?,
+            rows_out: of(rows)?,
+            pointers: of(n * 8)?,
+            status: of(n)?,
+            given_count: DeviceBuffer::of(gpu, &[0; 8])?,
+            given_keys: of(n * 8)?,
+            given_rows: of(rows)?,
+            given_scores: of(n * 8)?,
+            given_places: of(n * 8)?,
+        })
+    }
+
+    fn given(&self, rows: bool) -> Given<'_> {
+        Given {
+            count: &self.given_count,
+            keys: &self.given_keys,
+            rows: rows.then_some(&self.given_rows),
+            scores: rows.then_some(&self.given_scores),
+            places: Some(&self.given_places),
+        }
+    }
+
+    fn batch(&self, op: Op, n: u64) -> DeviceBatch<'_> {
+        let pointers = matches!(op, Op::FindPtr | Op::FindOrInsertPtr);
+        let given = matches!(op, Op::FindMissed | Op::InsertAndEvict);
+        DeviceBatch {
+            rows: op.takes_rows().then_some(&self.rows),
+            flags: (op == Op::AccumulateOrAssign).then_some(&self.flags),
+            rows_out: op.gives_rows().then_some(&self.rows_out),
+            pointers_out: pointers.then_some(&self.pointers),
+            status_out: Some(&self.status),
+            given: given.then(|| self.given(op == Op::InsertAndEvict)),
+            ..DeviceBatch::of(&self.keys, n)
+        }
+    }
+
+    /// What a way puts on a stream.
+    fn command<'a>(
+        &'a self,
+        table: &'a GpuTable,
+        way: Way,
+        n: u64,
+        first_slot: u64,
+    ) -> Result<TableCommand<'a>, TableError> {
+        let batch = self.batch(way.op, n);
+        if let Some(operation) = way.op.operation() {
+            return table.command(operation, &batch);
+        }
+        let (scan, slots, condition) = match way.op {
+            Op::SizeIf => (Scan::Count, 0..u64::MAX, Condition::ALL),
+            Op::EraseIf => (Scan::Erase, 0..u64::MAX, NOBODY),
+            Op::ExportBatch => (Scan::Export, first_slot..first_slot + n, Condition::ALL),
+            op => {
+                let beside = op == Op::FindBesideWriters;
+                return table.lookup_command(way.lookup, &batch, beside);
+            }
+        };
+        table.scan_command(scan, slots, &condition, &self.given(true))
+    }
+}
+
+/// A filled table.
+pub(super) struct Rig {
+    pub(super) setting: Setting,
+    pub(super) table: GpuTable,
+    pub(super) keys: Keys,
+    /// Whether writers have been at it: what it holds has come to other slots.
+    pub(super) written: bool,
+    buffers: Option<Buffers>,
+    first_slot: u64,
+}
+
+impl Rig {
+    pub(super) fn new(gpu: Option<&Gpu>, setting: &Setting) -> Result<Rig> {
+        let options = setting.options(setting.slots);
+        let mut table = match gpu {
+            Some(gpu) => GpuTable::on_gpu(gpu, options)?,
+            None => GpuTable::on_cpu(options)?,
+        };
+        let keys = Keys::fill(&mut table, setting)?;
+        ensure!(
+            !keys.sample().is_empty(),
+            "a table of {} slots keeps nothing at that load",
+            setting.slots
+        );
+        let mut rig = Rig {
+            setting: setting.clone(),
+            table,
+            keys,
+            written: false,
+            buffers: None,
+            first_slot: 0,
+        };
+        rig.turn_to(setting)?;
+        Ok(rig)
+    }
+
+    /// Goes on with another setting of the same table.
+    pub(super) fn turn_to(&mut self, setting: &Setting) -> Result<()> {
+        let larger = self.buffers.is_none() || setting.batch > self.setting.batch;
+        self.setting = setting.clone();
+        if let Some(gpu) = self.table.gpu().cloned().filter(|_| larger) {
+            self.buffers = Some(Buffers::new(&gpu, setting)?);
+        }
+        Ok(())
+    }
+
+    /// Makes what is asked for the youngest of the table, so that newcomers leave it alone.
+    pub(super) fn before_writers(&mut self) -> Result<()> {
+        self.written = true;
+        for part in self.keys.sample().chunks(1 << 20) {
+            self.table.assign_scores(part, None)?;
+        }
+        Ok(())
+    }
+
+    /// How many keys, or slots, a call of a way goes through.
+    pub(super) fn items(&self, op: Op) -> u64 {
+        match op {
+            Op::SizeIf | Op::EraseIf => self.table.capacity(),
+            Op::ExportBatch => (self.setting.batch as u64).min(self.table.capacity()),
+            _ => self.setting.batch as u64,
+        }
+    }
+
+    /// Runs a way once on the next keys; what it took, and what it said where that is wanted.
+    pub(super) fn call(&mut self, way: Way, call: &Call, wanted: bool) -> Result<(Took, Said)> {
+        if way.op == Op::Unlock {
+            self.table.lock(&call.keys)?;
+        }
+        let rows = match way.op.takes_rows() {
+            true => rows_of(&call.keys, self.setting.row_bytes()),
+            false => Vec::new(),
+        };
+        let done = match &self.buffers {
+            Some(_) => self.on_device(way, call, &rows, wanted)?,
+            None => self.on_processor(way, call, &rows)?,
+        };
+        self.put_back(way.op, call)?;
+        Ok(done)
+    }
+
+    fn on_device(
+        &mut self,
+        way: Way,
+        call: &Call,
+        rows: &[u8],
+        wanted: bool,
+    ) -> Result<(Took, Said)> {
+        let mut said = Said::default();
+        let Some(buffers) = &self.buffers else {
+            return Ok((Took::default(), said));
+        };
+        let bytes: Vec<u8> = call.keys.iter().flat_map(|key| key.to_ne_bytes()).collect();
+        buffers.keys.write(0, &bytes)?;
+        buffers.rows.write(0, rows)?;
+        if way.op == Op::AccumulateOrAssign {
+            let flags: Vec<u8> = call.there.iter().map(|there| u8::from(*there)).collect();
+            buffers.flags.write(0, &flags)?;
+        }
+        buffers.given_count.write(0, &[0; 8])?;
+        let n = self.items(way.op).min(call.keys.len() as u64);
+        let took = {
+            let command = buffers.command(&self.table, way, n, self.first_slot)?;
+            buffers.timer.time(&command, 0)?
+        };
+        self.first_slot = (self.first_slot + n) % self.table.capacity();
+        if wanted {
+            let mut count = [0; 8];
+            buffers.given_count.read(0, &mut count)?;
+            said.given = u64::from_ne_bytes(count);
+            let mut status = vec![0; call.keys.len()];
+            buffers.status.read(0, &mut status)?;
+            said.status = status.into_iter().map(Status::of).collect();
+            if way.op.gives_rows() {
+                said.rows = vec![0; call.keys.len() * self.setting.row_bytes() as usize];
+                buffers.rows_out.read(0, &mut said.rows)?;
+            }
+            if matches!(way.op, Op::FindPtr | Op::FindOrInsertPtr) {
+                let mut bytes = vec![0; call.keys.len() * 8];
+                buffers.pointers.read(0, &mut bytes)?;
+                let words = bytes.as_chunks().0.iter();
+                said.pointers = words.map(|word| u64::from_ne_bytes(*word)).collect();
+            }
+        }
+        Ok((took, said))
+    }
+
+    fn on_processor(&mut self, way: Way, call: &Call, rows: &[u8]) -> Result<(Took, Said)> {
+        let n = call.keys.len();
+        let mut said = Said {
+            status: vec![Status::Absent; n],
+            ..Said::default()
+        };
+        if way.op.gives_rows() {
+            said.rows = vec![0; n * self.setting.row_bytes() as usize];
+        }
+        if matches!(way.op, Op::FindPtr | Op::FindOrInsertPtr) {
+            said.pointers = vec![0; n];
+        }
+        let flags: Vec<u8> = call.there.iter().map(|there| u8::from(*there)).collect();
+        let slots = self.first_slot..self.first_slot + self.items(way.op);
+        let start = Instant::now();
+        let answers = Answers {
+            rows: way.op.gives_rows().then_some(&mut said.rows[..]),
+            pointers: (!said.pointers.is_empty()).then_some(&mut said.pointers[..]),
+            status: Some(&mut said.status[..]),
+            ..Answers::default()
+        };
+        match (way.op.operation(), way.op) {
+            (Some(operation), op) => {
+                let batch = Batch {
+                    keys: &call.keys,
+                    rows: op.takes_rows().then_some(rows),
+                    flags: (op == Op::AccumulateOrAssign).then_some(&flags[..]),
+                    ..Batch::default()
+                };
+                said.given = self.table.apply(operation, &batch, answers)?.len() as u64;
+            }
+            (None, Op::SizeIf) => said.given = self.table.size_if(&Condition::ALL)?,
+            (None, Op::EraseIf) => said.given = self.table.erase_if(&NOBODY)?,
+            (None, Op::ExportBatch) => {
+                said.given = self.table.export_batch(slots, &mut Entries::default())?;
+            }
+            (None, Op::FindMissed) => {
+                let missed = self.table.find_missed(&call.keys, &mut said.rows)?;
+                said.given = missed.len() as u64;
+            }
+            (None, _) => self.table.lookup(way.lookup, &call.keys, answers)?,
+        }
+        let took = start.elapsed();
+        self.first_slot = (self.first_slot + self.items(way.op)) % self.table.capacity();
+        Ok((
+            Took {
+                device: took,
+                wall: took,
+            },
+            said,
+        ))
+    }
+
+    /// Undoes what a call did to the keys, off the clock.
+    fn put_back(&mut self, op: Op, call: &Call) -> Result<()> {
+        if op == Op::Lock {
+            self.table.unlock(&call.keys)?;
+        }
+        if op == Op::Erase {
+            let keys = call.those(true);
+            self.table
+                .insert_or_assign(&keys, &rows_of(&keys, self.setting.row_bytes()), None)?;
+        }
+        if op == Op::AccumulateOrAssign {
+            let keys = call.those(true);
+            let rows = rows_of(&keys, self.setting.row_bytes());
+            self.table.apply(
+                Operation::AssignRows,
+                &Batch::rows(&keys, &rows),
+                Answers::default(),
+            )?;
+        }
+        // In a full table newcomers have taken the oldest entries' place, and leave it to the next ones.
+        if op.inserts() && self.setting.load < 1.0 {
+            self.table.erase(&call.those(false))?;
+        }
+        Ok(())
+    }
+
+    /// Runs a way once and compares what it says with what was put in; the share of the keys that it found.
+    pub(super) fn check(&mut self, way: Way) -> Result<f64> {
+        let call = self.keys.call(&self.setting)?;
+        let size = self.table.size()?;
+        let (_, said) = self.call(way, &call, true)?;
+        if matches!(way.op, Op::SizeIf | Op::EraseIf | Op::ExportBatch) {
+            match way.op {
+                Op::SizeIf => ensure!(said.given == size, "{} counted of {size}", said.given),
+                Op::EraseIf => ensure!(said.given == 0, "{} erased that nobody meant", said.given),
+                _ => ensure!(said.given <= self.items(way.op), "more entries than slots"),
+            }
+            return Ok(1.0);
+        }
+        let mut found = 0;
+        let row_bytes = self.setting.row_bytes() as usize;
+        for (i, (key, there)) in call.keys.iter().zip(&call.there).enumerate() {
+            let mut is = *there;
+            if way.op != Op::FindMissed {
+                is = matches!(said.status[i], Status::Found | Status::Pinned);
+                // Writers of a full table, and of narrow buckets, may have lost some of what was there.
+                ensure!(
+                    is == *there || (way.op.operation().is_some() && !is),
+                    "key {key} is {}there",
+                    if *there { "" } else { "not " }
+                );
+            }
+            found += usize::from(is);
+            if !said.pointers.is_empty() && way.op == Op::FindPtr {
+                ensure!(
+                    (said.pointers[i] != 0) == *there,
+                    "key {key}: a pointer to nothing"
+                );
+            }
+            if way.op.gives_rows() && is {
+                let row = &said.rows[i * row_bytes..][..row_bytes];
+                ensure!(
+                    row.iter().copied().eq(row_of(*key, row_bytes as u64)),
+                    "key {key} has another row"
+                );
+            }
+        }
+        if way.op == Op::FindMissed {
+            let misses = (call.keys.len() - call.hits()) as u64;
+            ensure!(
+                said.given == misses,
+                "{} of {misses} missed keys",
+                said.given
+            );
+        }
+        let share = found as f64 / call.keys.len() as f64;
+        ensure!(
+            share + 0.02 >= self.setting.hit_rate,
+            "{share} of the keys were found"
+        );
+        Ok(share)
+    }
+
+    /// One turn on the clock: keys, or slots, gone through, and how long that took.
+    pub(super) fn turn(&mut self, way: Way) -> Result<(u64, Took)> {
+        let mut all = Took {
+            device: Duration::ZERO,
+            wall: Duration::ZERO,
+        };
+        let calls = self.setting.calls();
+        for _ in 0..calls {
+            let call = self.keys.call(&self.setting)?;
+            let (took, _) = self.call(way, &call, false)?;
+            all.device += took.device;
+            all.wall += took.wall;
+        }
+        Ok((self.items(way.op) * calls as u64, all))
+    }
+
+    /// What lookups of the next keys ask for: counted in this table, or in a smaller one that is as full.
+    pub(super) fn traffic(&mut self, lookup: Lookup) -> Result<forerun_gpu::table::Traffic> {
+        let call = self.keys.call(&self.setting)?;
+        Ok(self.table.traffic(lookup, &call.keys)?)
+    }
+}

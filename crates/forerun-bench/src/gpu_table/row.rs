@@ -1,0 +1,120 @@
+//! One result of `bench gpu-table`: a line of JSON with these names, which peers print too.
+
+use super::setting::Setting;
+use super::way::Way;
+use crate::harness::Outcome;
+use crate::on_gpu::Took;
+use serde::{Deserialize, Serialize};
+
+/// B-KV/s, as HierarchicalKV prints it.
+const BINARY: f64 = (1u64 << 30) as f64;
+
+/// How fast one operation went in one setting. A peer may leave out what it does not know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuTableRow {
+    /// `gpu-table`.
+    pub bench: String,
+    /// The study.
+    pub study: String,
+    /// Whose table: `gpu`, `cpu` where no GPU was found, or a peer's name.
+    pub engine: String,
+    /// The GPU's name; null without one.
+    pub device: Option<String>,
+    /// The operation.
+    pub op: String,
+    /// How slots were looked for, of `find_ptr`.
+    pub lookup: Option<String>,
+    /// Slots of the table.
+    pub slots: u64,
+    /// Candidates and slots of a bucket: `2x128`.
+    pub buckets: String,
+    /// Numbers of 4 bytes a row.
+    pub dim: u64,
+    /// Entries a slot, as asked for.
+    pub load: f64,
+    /// Which share of the keys was to be there.
+    pub hit_rate: f64,
+    /// Keys a call; slots, of what goes through slots.
+    pub batch: u64,
+    /// How often which key was asked for.
+    pub skew: String,
+    /// The share of keys that was found in the check before.
+    pub found: f64,
+    /// Rounds.
+    pub rounds: u64,
+    /// The time of a call by events on its stream, in microseconds: the median of the rounds.
+    pub us: f64,
+    /// The same by the host's clock, from the call to the end of the wait.
+    pub us_wall: f64,
+    /// Keys a second by events: the median of the rounds.
+    pub keys_per_second: f64,
+    /// The slowest round.
+    pub keys_per_second_min: f64,
+    /// The fastest round.
+    pub keys_per_second_max: f64,
+    /// Keys a second by the host's clock: the median of the rounds.
+    pub keys_per_second_wall: f64,
+    /// Units of 2^30 keys a second, by events.
+    pub bkv_per_second: f64,
+    /// Units of 2^30 keys a second, by the host's clock: the record's figure.
+    pub bkv_per_second_wall: f64,
+    /// Of `find_ptr`: the rate over that of a thread a key in the same rounds.
+    pub ratio_to_thread: Option<f64>,
+    /// Of `find_ptr`: the rate over that of the seed's rule in the same rounds.
+    pub ratio_to_seed_rule: Option<f64>,
+    /// Of lookups: requests at random places a key.
+    pub requests_per_lookup: Option<f64>,
+    /// Of lookups: bytes a key, what comes and goes in order included.
+    pub bytes_per_lookup: Option<f64>,
+    /// Of lookups on a GPU: the time that their requests take at the least, over the time taken.
+    pub share_of_ceiling: Option<f64>,
+}
+
+impl GpuTableRow {
+    /// What is known of a row before anything is measured.
+    pub(super) fn of(setting: &Setting, engine: &str, way: Way, items: u64) -> GpuTableRow {
+        GpuTableRow {
+            bench: "gpu-table".into(),
+            study: setting.study.name().into(),
+            engine: engine.into(),
+            op: way.op.name().into(),
+            lookup: (way.op == super::way::Op::FindPtr).then(|| way.lookup.name().into()),
+            slots: setting.slots,
+            buckets: setting.buckets.to_string(),
+            dim: setting.dim,
+            load: setting.load,
+            hit_rate: setting.hit_rate,
+            batch: items,
+            skew: setting.skew.to_string(),
+            ..GpuTableRow::default()
+        }
+    }
+
+    /// With the rates of an outcome by events, and of as many turns by the host's clock.
+    pub(super) fn with_outcome(mut self, outcome: &Outcome, took: &[(u64, Took)]) -> GpuTableRow {
+        let mut wall: Vec<f64> = took
+            .iter()
+            .map(|(items, took)| *items as f64 / took.wall.as_secs_f64().max(1e-9))
+            .collect();
+        wall.sort_by(f64::total_cmp);
+        self.rounds = outcome.samples.len() as u64;
+        self.keys_per_second = outcome.per_second();
+        self.keys_per_second_min = outcome.per_second_min();
+        self.keys_per_second_max = outcome.per_second_max();
+        self.keys_per_second_wall = wall.get(wall.len() / 2).copied().unwrap_or(f64::NAN);
+        self.us = self.batch as f64 / self.keys_per_second * 1e6;
+        self.us_wall = self.batch as f64 / self.keys_per_second_wall * 1e6;
+        self.bkv_per_second = self.keys_per_second / BINARY;
+        self.bkv_per_second_wall = self.keys_per_second_wall / BINARY;
+        self
+    }
+
+    /// The operation, and how it looks for slots where that was asked for.
+    pub(super) fn way(&self) -> String {
+        match self.lookup.as_deref() {
+            Some("by-load") | None => self.op.clone(),
+            Some(lookup) => format!("{}:{lookup}", self.op),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Does a GPU answer what the processor answers? Every kernel, every width, every operation, every answer.
+//!
+//! ```text
+//!   a table with room       random batches of keys that come once each: every answer, every row, every score
+//!   a full one              one candidate and scores that all differ: each bucket keeps its greatest, in any order
+//!   on streams              counts that the device says, scans, a clear, graphs that are replayed
+//! ```
+
+use super::keys::{key_of, rows_of};
+use crate::progress::Progress;
+use anyhow::{Context, Result, ensure};
+use forerun_gpu::table::{
+    Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, Given, GpuTable, Lookup,
+    Operation, Policy, Scan, Status, TableOptions, Width,
+};
+use forerun_gpu::{Command, DeviceBuffer, Gpu, Graph, Stream};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+
+const ROW_BYTES: u64 = 48;
+
+type Make<'a> = &'a dyn Fn(TableOptions) -> Result<GpuTable>;
+
+/// Runs all on a GPU; gives what was checked, in words.
+pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
+    let mut told = compare(&|options| Ok(GpuTable::on_gpu(gpu, options)?), progress)?;
+    told.push(on_streams(gpu).context("operations on streams")?);
+    Ok(told)
+}
+
+fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
+    TableOptions {
+        width,
+        candidates,
+        policy: Policy::Custom,
+        ..TableOptions::new(slots, ROW_BYTES)
+    }
+}
+
+/// Compares tables made by `make` with the processor's.
+fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
+    let bar = progress.steps("checking", 2 * Width::ALL.len() as u64 + 4);
+    let mut answers = 0;
+    for width in Width::ALL {
+        for candidates in [Candidates::One, Candidates::Two] {
+            let options = form(width, candidates, 1 << 13);
+            answers += with_room(make, options).with_context(|| format!("{options:?}"))?;
+            bar.step();
+        }
+    }
+    let mut told = vec![format!(
+        "{answers} answers in tables with room, like the processor's"
+    )];
+    let mut kept = 0;
+    for width in Width::ALL {
+        let options = form(width, Candidates::One, 1 << 11);
+        kept += full(make, options).with_context(|| format!("{options:?}"))?;
+        bar.step();
+    }
+    told.push(format!(
+        "{kept} entries that full tables kept, and all that they gave away"
+    ));
+    Ok(told)
+}
+
+/// All there is, by its key.
+fn contents(table: &mut GpuTable) -> Result<BTreeMap<u64, (u64, Vec<u8>)>> {
+    let mut all = BTreeMap::new();
+    let bytes = table.options().row_bytes as usize;
+    table.for_each(|entries| {
+        for (i, key) in entries.keys.iter().enumerate() {
+            let row = entries.rows[i * bytes..][..bytes].to_vec();
+            let before = all.insert(*key, (entries.scores[i], row));
+            ensure!(before.is_none(), "key {key} is there twice");
+        }
+        Ok(())
+    })?;
+    let size = table.size()?;
+    ensure!(
+        size == all.len() as u64,
+        "{} entries, and a size of {size}",
+        all.len()
+    );
+    Ok(all)
+}
+
+/// What an operation answers.
+#[derive(Debug, PartialEq)]
+struct Said {
+    rows: Vec<u8>,
+    scores: Vec<u64>,
+    status: Vec<Status>,
+}
+
+fn apply(table: &mut GpuTable, operation: Operation, batch: &Batch<'_>) -> Result<Said> {
+    let n = batch.keys.len();
+    let mut said = Said {
+        rows: vec![7; n * ROW_BYTES as usize],
+        scores: vec![7; n],
+        status: vec![Status::Absent; n],
+    };
+    let answers = Answers {
+        rows: Some(&mut said.rows),
+        scores: Some(&mut said.scores),
+        status: Some(&mut said.status),
+        ..Answers::default()
+    };
+    table.apply(operation, batch, answers)?;
+    Ok(said)
+}
+
+fn find(table: &GpuTable, lookup: Lookup, keys: &[u64]) -> Result<Said> {
+    let n = keys.len();
+    let mut said = Said {
+        rows: vec![7; n * ROW_BYTES as usize],
+        scores: vec![7; n],
+        status: vec![Status::Refused; n],
+    };
+    let answers = Answers {
+        rows: Some(&mut said.rows),
+        scores: Some(&mut said.scores),
+        ..Answers::default()
+    };
+    table.lookup(lookup, keys, answers)?;
+    let (mut pointers, mut slots) = (vec![7; n], vec![7; n]);
+    let answers = Answers {
+        status: Some(&mut said.status),
+        pointers: Some(&mut pointers),
+        slots: Some(&mut slots),
+        ..Answers::default()
+    };
+    table.lookup(lookup, keys, answers)?;
+    for (i, key) in keys.iter().enumerate() {
+        let found = said.status[i] == Status::Found;
+        ensure!(
+            found == (pointers[i] != 0) && found == (slots[i] != u64::MAX),
+            "{lookup:?}: key {key} is found and not found"
+        );
+    }
+    for i in (0..n).step_by(97).filter(|i| slots[*i] != u64::MAX) {
+        let row = &said.rows[i * ROW_BYTES as usize..][..ROW_BYTES as usize];
+        ensure!(
+            table.row(slots[i])? == row,
+            "{lookup:?}: a slot of another key"
+        );
+    }
+    Ok(said)
+}
+
+/// Keys come once a batch, and nothing is evicted: answers follow from the keys alone.
+fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
+    let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
+    let mut random = SmallRng::seed_from_u64(u64::from(options.width.slots()));
+    // A narrow bucket of one candidate is full long before the table is.
+    let mut keys: Vec<u64> = (0..options.capacity / 8).map(key_of).collect();
+    keys.extend([0, u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3]);
+    let operations = [
+        Operation::InsertOrAssign,
+        Operation::FindOrInsert,
+        Operation::AccumulateOrAssign(Element::F32),
+        Operation::AccumulateOrAssign(Element::I64),
+        Operation::Assign,
+        Operation::AssignRows,
+        Operation::AssignScores,
+        Operation::FindAndUpdate,
+        Operation::Lock,
+        Operation::Erase,
+        Operation::Unlock,
+        Operation::Erase,
+        Operation::Restore,
+    ];
+    let mut answers = 0;
+    for round in 0..3 {
+        for operation in operations {
+            keys.shuffle(&mut random);
+            let some = &keys[..keys.len() / 2];
+            let scores: Vec<u64> = some
+                .iter()
+                .map(|_| random.random_range(0..1 << 40))
+                .collect();
+            let flags: Vec<u8> = some.iter().map(|_| random.random_range(0..2)).collect();
+            let rows = rows_of(some, ROW_BYTES);
+            let batch = Batch {
+                keys: some,
+                rows: Some(&rows),
+                scores: Some(&scores),
+                flags: Some(&flags),
+                epoch: round,
+            };
+            let said = apply(&mut theirs, operation, &batch)?;
+            ensure!(
+                said == apply(&mut ours, operation, &batch)?,
+                "{operation:?} answers otherwise"
+            );
+            answers += 3 * some.len() as u64;
+        }
+        let mut asked = keys.clone();
+        asked.extend((0..500).map(|i| key_of(1 << 41 | i)));
+        for lookup in Lookup::ALL {
+            if lookup == Lookup::Pipeline && options.width != Width::W128 {
+                continue;
+            }
+            let said = find(&theirs, lookup, &asked)?;
+            ensure!(
+                said == find(&ours, lookup, &asked)?,
+                "{lookup:?} answers otherwise"
+            );
+            answers += 3 * asked.len() as u64;
+        }
+        let mut rows = vec![0; asked.len() * ROW_BYTES as usize];
+        let mut missed = [
+            theirs.find_missed(&asked, &mut rows)?,
+            ours.find_missed(&asked, &mut rows)?,
+        ];
+        missed
+            .iter_mut()
+            .for_each(|entries| entries.places.sort_unstable());
+        ensure!(
+            missed[0].places == missed[1].places,
+            "other keys are missed"
+        );
+        let some = Condition {
+            scores: 0..=1 << 38,
+            key_mask: 1,
+            key_value: 1,
+        };
+        let (there, here) = (theirs.size_if(&some)?, ours.size_if(&some)?);
+        ensure!(
+            there == here,
+            "{there} entries meet a condition, and {here} here"
+        );
+        let (there, here) = (theirs.erase_if(&some)?, ours.erase_if(&some)?);
+        ensure!(there == here, "{there} entries are erased, and {here} here");
+        ensure!(
+            contents(&mut theirs)? == contents(&mut ours)?,
+            "other entries after {round} rounds"
+        );
+    }
+    theirs.clear()?;
+    ensure!(
+        contents(&mut theirs)?.is_empty(),
+        "something is left of a cleared table"
+    );
+    Ok(answers)
+}
+
+/// More than the table holds, a batch larger than it among them.
+fn full(make: Make<'_>, options: TableOptions) -> Result<u64> {
+    let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
+    let score = |key: u64| key >> 1;
+    let mut inside: BTreeMap<u64, u64> = BTreeMap::new();
+    for round in 0..4 {
+        let n = theirs.capacity() * (1 + round % 2);
+        let keys: Vec<u64> = (round * n..(round + 1) * n)
+            .map(|i| key_of(i + (round << 32)))
+            .collect();
+        let scores: Vec<u64> = keys.iter().map(|key| score(*key)).collect();
+        let rows = rows_of(&keys, ROW_BYTES);
+        let given = theirs.insert_and_evict(&keys, &rows, Some(&scores))?;
+        ours.insert_or_assign(&keys, &rows, Some(&scores))?;
+        inside.extend(keys.iter().copied().zip(scores));
+        for (i, key) in given.keys.iter().enumerate() {
+            ensure!(
+                inside.remove(key) == Some(given.scores[i]),
+                "key {key} is given away, and was not there"
+            );
+            let bytes = ROW_BYTES as usize;
+            ensure!(
+                given.rows[i * bytes..][..bytes] == rows_of(&[*key], ROW_BYTES),
+                "key {key} goes with another row"
+            );
+        }
+        let all = contents(&mut theirs)?;
+        ensure!(all == contents(&mut ours)?, "other entries are kept");
+        ensure!(
+            all.keys().eq(inside.keys()),
+            "an entry is neither kept nor given away"
+        );
+    }
+    Ok(inside.len() as u64)
+}
+
+fn words(list: &[u64]) -> Vec<u8> {
+    list.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn word(buffer: &DeviceBuffer) -> Result<u64> {
+    let mut bytes = [0; 8];
+    buffer.read(0, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Misses of one operation are the next one's batch, by counts that only the device knows; as a graph, replayed.
+fn on_streams(gpu: &Gpu) -> Result<String> {
+    const N: usize = 3000;
+    let options = form(Width::W128, Candidates::Two, 1 << 14);
+    let mut table = GpuTable::on_gpu(gpu, options)?;
+    let stream = Stream::new(gpu)?;
+    let of = |bytes| DeviceBuffer::of(gpu, &vec![0; bytes]);
+    let (keys, rows) = (of(N * 8)?, of(N * ROW_BYTES as usize)?);
+    let (count, missed, places) = (of(8)?, of(N * 8)?, of(N * 8)?);
+    let (counted, status) = (of(8)?, of(N)?);
+    let put = |command: &dyn Command| gpu.scope(|scope| scope.put(&stream, command));
+    {
+        let find = DeviceBatch {
+            given: Some(Given {
+                count: &count,
+                keys: &missed,
+                rows: None,
+                scores: None,
+                places: Some(&places),
+            }),
+            status_out: Some(&status),
+            ..DeviceBatch::of(&keys, N as u64)
+        };
+        let insert = DeviceBatch {
+            count_at: Some(&count),
+            rows: Some(&rows),
+            ..DeviceBatch::of(&missed, N as u64)
+        };
+        let find = table.lookup_command(Lookup::ByLoad, &find, true)?;
+        let insert = table.command(Operation::InsertOrAssign, &insert)?;
+        let graph = Graph::capture(&stream, &[&find, &insert])?;
+        for round in 0..4u64 {
+            let batch: Vec<u64> = (0..N as u64).map(|i| key_of(round * 1000 + i)).collect();
+            keys.write(0, &words(&batch))?;
+            count.write(0, &[0; 8])?;
+            put(&graph)?;
+            let new = if round == 0 { N as u64 } else { 1000 };
+            ensure!(
+                word(&count)? == new,
+                "{} keys missed of {new}",
+                word(&count)?
+            );
+        }
+        // Keys that the count leaves out must stay out.
+        let none = DeviceBatch {
+            count_at: Some(&counted),
+            rows: Some(&rows),
+            ..DeviceBatch::of(&keys, N as u64)
+        };
+        keys.write(
+            0,
+            &words(
+                &(0..N as u64)
+                    .map(|i| key_of(1 << 40 | i))
+                    .collect::<Vec<_>>(),
+            ),
+        )?;
+        counted.write(0, &7u64.to_ne_bytes())?;
+        put(&table.command(Operation::InsertOrAssign, &none)?)?;
+        counted.write(0, &[0; 8])?;
+        let given = Given {
+            count: &counted,
+            keys: &missed,
+            rows: None,
+            scores: None,
+            places: None,
+        };
+        put(&table.scan_command(Scan::Count, 0..u64::MAX, &Condition::ALL, &given)?)?;
+        let size = word(&counted)?;
+        ensure!(
+            size == N as u64 + 3007 && size == table.size()?,
+            "{size} entries counted"
+        );
+        counted.write(0, &[0; 8])?;
+        put(&table.scan_command(Scan::Export, 0..N as u64, &Condition::ALL, &given)?)?;
+        let exported = word(&counted)?;
+        ensure!(
+            exported > 0 && exported <= N as u64,
+            "{exported} entries exported"
+        );
+        put(&table.clear_command()?)?;
+    }
+    ensure!(table.size()? == 0, "something is left of a cleared table");
+    let mut left = Entries::default();
+    table.export_batch(0..u64::MAX, &mut left)?;
+    ensure!(
+        left.is_empty(),
+        "{} entries are left of a cleared table",
+        left.len()
+    );
+    Ok("missed keys put in by a count that only the device knows, replayed as a graph; scans and a clear on a stream".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_passes_over_a_table_that_is_right() {
+        let told = compare(
+            &|options| Ok(GpuTable::on_cpu(options)?),
+            &Progress::hidden(),
+        )
+        .unwrap();
+        assert_eq!(told.len(), 2, "{told:?}");
+    }
+
+    #[test]
+    fn the_check_finds_a_table_that_keeps_something_else() {
+        let keeps_scores_by_time = |options| {
+            Ok(GpuTable::on_cpu(TableOptions {
+                policy: Policy::Lru,
+                ..options
+            })?)
+        };
+        let said = compare(&keeps_scores_by_time, &Progress::hidden()).unwrap_err();
+        assert!(
+            format!("{said:#}").contains("answers otherwise"),
+            "{said:#}"
+        );
+        let forgets_half = |options: TableOptions| {
+            Ok(GpuTable::on_cpu(TableOptions {
+                capacity: options.capacity / 8,
+                ..options
+            })?)
+        };
+        assert!(compare(&forgets_half, &Progress::hidden()).is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! What is measured: the published record's setting, and the one thing that each study changes.
+//!
+//! ```text
+//!   keys put in    key_of(0), key_of(1), ...        until the table is as full as asked for
+//!   asked for      a sample of them, evenly over the time of their coming, and keys that never came
+//! ```
+
+use super::args::Args;
+use super::way::{Op, Way};
+use crate::output::or;
+use crate::skew::Skew;
+use anyhow::{Result, ensure};
+use forerun_gpu::table::{Candidates, Lookup, Policy, TableOptions, Width};
+use std::fmt;
+use std::str::FromStr;
+
+/// A study: the thing that it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Study {
+    /// Nothing but the load: the published record's setting, lookups by every kernel.
+    Seed,
+    /// The operation.
+    Operations,
+    /// Candidates and width of the buckets.
+    Buckets,
+    /// The row size.
+    Dim,
+    /// Which share of the keys is there.
+    HitRate,
+    /// Keys a call.
+    Batch,
+    /// How often which key is asked for.
+    Skew,
+}
+
+impl Study {
+    /// All, in the order in which they run.
+    pub const ALL: [Study; 7] = [
+        Study::Seed,
+        Study::Operations,
+        Study::Buckets,
+        Study::Dim,
+        Study::HitRate,
+        Study::Batch,
+        Study::Skew,
+    ];
+
+    /// Its name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Study::Seed => "seed",
+            Study::Operations => "operations",
+            Study::Buckets => "buckets",
+            Study::Dim => "dim",
+            Study::HitRate => "hit-rate",
+            Study::Batch => "batch",
+            Study::Skew => "skew",
+        }
+    }
+
+    /// What it measures in each setting.
+    pub(super) fn ways(self, args: &Args, buckets: Buckets) -> Vec<Way> {
+        let ops: &[Op] = match self {
+            Study::Seed => &[Op::FindPtr, Op::Find, Op::Contains],
+            Study::Operations => &Op::ALL,
+            Study::Buckets => &[Op::FindPtr, Op::InsertOrAssign],
+            Study::Dim => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
+            Study::HitRate => &[Op::FindPtr, Op::Find],
+            Study::Batch => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
+            Study::Skew => &[Op::FindPtr, Op::Find, Op::FindAndUpdate],
+        };
+        let lookups: &[Lookup] = match self {
+            Study::Seed | Study::Buckets => &Lookup::ALL,
+            Study::Operations => &[Lookup::ByLoad],
+            _ => &[Lookup::ByLoad, Lookup::Thread, Lookup::SeedRule],
+        };
+        let mut ways = Vec::new();
+        for op in or(&args.op, ops) {
+            if op != Op::FindPtr {
+                ways.push(Way::of(op));
+                continue;
+            }
+            for lookup in or(&args.lookup, lookups) {
+                // The pipeline is made for one width; without it the seed's rule is a thread a key.
+                if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
+                    ways.push(Way { op, lookup });
+                }
+            }
+        }
+        ways
+    }
+}
+
+/// In how many buckets a key can be, and how wide they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// One or two.
+    pub candidates: Candidates,
+    /// Slots of each.
+    pub width: Width,
+}
+
+impl Buckets {
+    /// The table's default: two of 128.
+    pub const DEFAULT: Buckets = Buckets {
+        candidates: Candidates::Two,
+        width: Width::W128,
+    };
+}
+
+impl fmt::Display for Buckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let candidates = match self.candidates {
+            Candidates::One => 1,
+            Candidates::Two => 2,
+        };
+        f.pad(&format!("{candidates}x{}", self.width.slots()))
+    }
+}
+
+impl FromStr for Buckets {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Buckets, String> {
+        let parse = || {
+            let (candidates, slots) = text.trim().split_once('x')?;
+            Some(Buckets {
+                candidates: match candidates {
+                    "1" => Candidates::One,
+                    "2" => Candidates::Two,
+                    _ => return None,
+                },
+                width: Width::ALL
+                    .into_iter()
+                    .find(|width| width.slots().to_string() == slots)?,
+            })
+        };
+        parse().ok_or_else(|| {
+            format!("{text:?} is no form of buckets: write 2x128, 1x64, or another of 1 or 2 of 16, 32, 64 or 128")
+        })
+    }
+}
+
+/// One table, and what is asked of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Setting {
+    pub(super) study: Study,
+    pub(super) slots: u64,
+    pub(super) buckets: Buckets,
+    /// Numbers of 4 bytes a row.
+    pub(super) dim: u64,
+    /// Entries a slot.
+    pub(super) load: f64,
+    pub(super) hit_rate: f64,
+    pub(super) batch: usize,
+    pub(super) skew: Skew,
+    /// Keys of a turn, if a call has fewer.
+    pub(super) turn_keys: usize,
+}
+
+impl Setting {
+    /// The published record's, and a small one where there is no GPU.
+    pub(super) fn seed(args: &Args, on_gpu: bool) -> Setting {
+        let (slots, batch) = match (args.output.quick, on_gpu) {
+            (true, _) => (1 << 12, 1 << 8),
+            (false, true) => (128 << 20, 1 << 20),
+            (false, false) => (1 << 20, 1 << 16),
+        };
+        Setting {
+            study: Study::Seed,
+            slots: args.slots.unwrap_or(slots),
+            buckets: args.buckets.first().copied().unwrap_or(Buckets::DEFAULT),
+            dim: args.dim.first().copied().unwrap_or(8),
+            load: args.load.first().copied().unwrap_or(0.5),
+            hit_rate: args.hit_rate.first().copied().unwrap_or(0.6),
+            batch: args.batch.first().copied().unwrap_or(batch),
+            skew: Skew::Uniform,
+            turn_keys: if args.output.quick { 0 } else { 1 << 16 },
+        }
+    }
+
+    /// The settings of a study, those of one table one after the other.
+    pub(super) fn of(study: Study, args: &Args, on_gpu: bool) -> Result<Vec<Setting>> {
+        let quick = args.output.quick;
+        let seed = Setting {
+            study,
+            ..Setting::seed(args, on_gpu)
+        };
+        let loads = args.loads();
+        let with = |change: &dyn Fn(&mut Setting)| {
+            let mut setting = seed.clone();
+            change(&mut setting);
+            setting
+        };
+        // Where one thing changes beside the load, the load is one that leaves some room.
+        let load = args.load.first().copied().unwrap_or(0.75);
+        let settings: Vec<Setting> = match study {
+            Study::Seed | Study::Operations => {
+                loads.iter().map(|&load| with(&|s| s.load = load)).collect()
+            }
+            Study::Buckets => {
+                let default = ["2x128", "1x64", "1x128", "2x64", "1x32"].map(str::parse::<Buckets>);
+                let default: Vec<Buckets> = default.into_iter().flatten().collect();
+                let forms = or(&args.buckets, &default);
+                let each = |form: &Buckets| {
+                    let form = *form;
+                    let change = |load: &f64| with(&|s| (s.buckets, s.load) = (form, *load));
+                    loads.iter().map(change).collect::<Vec<_>>()
+                };
+                forms.iter().flat_map(each).collect()
+            }
+            Study::Dim => or(&args.dim, &[8, 32, 64])
+                .into_iter()
+                .map(|dim| with(&|s| (s.dim, s.load) = (dim, load)))
+                .collect(),
+            Study::HitRate => or(&args.hit_rate, &[0.0, 0.25, 0.6, 0.9, 1.0])
+                .into_iter()
+                .map(|rate| with(&|s| (s.hit_rate, s.load) = (rate, load)))
+                .collect(),
+            Study::Batch => {
+                let all: Vec<usize> = match on_gpu {
+                    true => (10..=22).step_by(2).map(|power| 1 << power).collect(),
+                    false => (10..=18).step_by(2).map(|power| 1 << power).collect(),
+                };
+                let all = if quick { vec![1 << 6, 1 << 8] } else { all };
+                or(&args.batch, &all)
+                    .into_iter()
+                    .map(|batch| with(&|s| (s.batch, s.load) = (batch, load)))
+                    .collect()
+            }
+            Study::Skew => or(
+                &args.skew,
+                &[Skew::Uniform, Skew::Zipf(0.99), Skew::Zipf(1.2)],
+            )
+            .into_iter()
+            .map(|skew| with(&|s| (s.skew, s.load) = (skew, load)))
+            .collect(),
+        };
+        settings.iter().try_for_each(Setting::check)?;
+        Ok(settings)
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        ensure!(self.batch > 0, "a batch of no keys");
+        ensure!(self.load > 0.0, "a load of 0 leaves nothing to be found");
+        ensure!(
+            self.slots >= 256,
+            "{} slots: fewer than 256 are no table to measure",
+            self.slots
+        );
+        Ok(())
+    }
+
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.dim * 4
+    }
+
+    /// Of a table of so many slots, as this one else.
+    pub(super) fn options(&self, slots: u64) -> TableOptions {
+        TableOptions {
+            width: self.buckets.width,
+            candidates: self.buckets.candidates,
+            policy: Policy::Lru,
+            ..TableOptions::new(slots, self.row_bytes())
+        }
+    }
+
+    /// Whether a table made for the other will do, filled as it is.
+    pub(super) fn shares_table(&self, other: &Setting) -> bool {
+        (self.slots, self.buckets, self.dim) == (other.slots, other.buckets, other.dim)
+            && self.load == other.load
+    }
+
+    /// Calls of a turn: so many that a small batch is not lost in the clock's steps.
+    pub(super) fn calls(&self) -> usize {
+        (self.turn_keys / self.batch).clamp(1, 64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_is_the_published_setting_and_each_study_changes_one_thing() {
+        let args = Args::default();
+        let seed = Setting::seed(&args, true);
+        assert_eq!((seed.slots, seed.batch, seed.dim), (128 << 20, 1 << 20, 8));
+        assert_eq!((seed.hit_rate, args.loads()), (0.6, vec![0.5, 0.75, 1.0]));
+        for study in Study::ALL {
+            let settings = Setting::of(study, &args, true).unwrap();
+            assert!(!settings.is_empty());
+            for (at, setting) in settings.iter().enumerate() {
+                assert!(!settings[..at].contains(setting), "{setting:?}");
+                assert!(!study.ways(&args, setting.buckets).is_empty());
+            }
+        }
+        let batches: Vec<usize> = Setting::of(Study::Batch, &args, true)
+            .unwrap()
+            .iter()
+            .map(|s| s.batch)
+            .collect();
+        assert_eq!((batches[0], batches[batches.len() - 1]), (1 << 10, 1 << 22));
+    }
+
+    #[test]
+    fn forms_of_buckets_are_read_as_they_are_written() {
+        for text in ["2x128", "1x64", "1x16"] {
+            assert_eq!(text.parse::<Buckets>().unwrap().to_string(), text);
+        }
+        assert!("3x128".parse::<Buckets>().unwrap_err().contains("2x128"));
+        assert!("2x100".parse::<Buckets>().is_err());
+    }
+
+    #[test]
+    fn the_pipeline_is_left_out_where_buckets_are_not_of_128() {
+        let of = |form: &str| {
+            let ways = Study::Seed.ways(&Args::default(), form.parse().unwrap());
+            ways.iter()
+                .filter(|way| way.lookup == Lookup::Pipeline)
+                .count()
+        };
+        assert_eq!((of("2x128"), of("1x64")), (1, 0));
+    }
+}

@@ -1,0 +1,131 @@
+//! The results as tables, and as a page.
+
+use super::row::GpuTableRow;
+use super::setting::Study;
+use crate::report::{Chart, Report, Section, Shape};
+use crate::size::{count, digits, spread};
+use crate::table::Table;
+
+/// Where a row lies in the thing that its study changes.
+fn place(study: Study, row: &GpuTableRow) -> String {
+    match study {
+        Study::Seed | Study::Operations => format!("{:.2}", row.load),
+        Study::Buckets => format!("{}, {:.2}", row.buckets, row.load),
+        Study::Dim => row.dim.to_string(),
+        Study::HitRate => format!("{:.2}", row.hit_rate),
+        Study::Batch => count(row.batch),
+        Study::Skew => row.skew.clone(),
+    }
+}
+
+/// What the thing is called.
+fn axis(study: Study) -> &'static str {
+    match study {
+        Study::Seed | Study::Operations => "load",
+        Study::Buckets => "buckets, load",
+        Study::Dim => "dim",
+        Study::HitRate => "hit rate",
+        Study::Batch => "keys a call",
+        Study::Skew => "skew",
+    }
+}
+
+/// The name of a series: the way, and whose it is where it is a peer's.
+fn series(row: &GpuTableRow) -> String {
+    match row.engine.as_str() {
+        "gpu" | "cpu" => row.way(),
+        peer => format!("{peer} {}", row.way()),
+    }
+}
+
+/// The rows of a study.
+pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> Table {
+    let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let mut table = Table::new([
+        axis(study),
+        "engine",
+        "operation",
+        "us",
+        "us wall",
+        "G keys/s",
+        "B-KV/s",
+        "B-KV/s wall",
+        "slowest-fastest",
+        "vs thread",
+        "vs seed",
+        "requests",
+        "bytes",
+        "of ceiling",
+        "found",
+    ]);
+    for row in rows {
+        table.push([
+            place(study, row),
+            row.engine.clone(),
+            row.way(),
+            format!("{:.1}", row.us),
+            format!("{:.1}", row.us_wall),
+            format!("{:.4}", row.keys_per_second / 1e9),
+            format!("{:.4}", row.bkv_per_second),
+            format!("{:.4}", row.bkv_per_second_wall),
+            spread(row.keys_per_second_min, row.keys_per_second_max),
+            dash(row.ratio_to_thread.map(|x| format!("{}x", digits(x)))),
+            dash(row.ratio_to_seed_rule.map(|x| format!("{}x", digits(x)))),
+            dash(row.requests_per_lookup.map(|x| format!("{x:.2}"))),
+            dash(row.bytes_per_lookup.map(|x| format!("{x:.1}"))),
+            dash(row.share_of_ceiling.map(|x| format!("{x:.2}"))),
+            format!("{:.2}", row.found),
+        ]);
+    }
+    table.take_constant(&[axis(study), "operation", "us", "G keys/s", "B-KV/s"]);
+    table
+}
+
+/// A study's chart: the rate of each way over the thing that changes.
+fn chart(study: Study, rows: &[GpuTableRow]) -> Chart {
+    let shape = if study == Study::Batch {
+        Shape::Lines
+    } else {
+        Shape::Bars
+    };
+    let mut chart = Chart::new(format!("Keys a second by {}", axis(study)), shape);
+    chart.x_label = axis(study).into();
+    chart.y_label = "keys/s".into();
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        if !chart.x.contains(&place(study, row)) {
+            chart.x.push(place(study, row));
+        }
+        if !names.contains(&series(row)) {
+            names.push(series(row));
+        }
+    }
+    for name in names {
+        let places = chart.x.clone();
+        let values = places.iter().map(|at| {
+            let mut of = rows.iter().filter(|row| series(row) == name);
+            let row = of.find(|row| place(study, row) == *at)?;
+            Some((
+                row.keys_per_second,
+                row.keys_per_second_min,
+                row.keys_per_second_max,
+            ))
+        });
+        chart.push(name.clone(), values);
+    }
+    chart
+}
+
+/// Adds a study to the page.
+pub(super) fn section(report: &mut Report, study: Study, rows: &[GpuTableRow]) {
+    let name = format!("Study: {}", study.name());
+    report.sections.push(Section::Heading(name));
+    report.sections.push(Section::Chart(chart(study, rows)));
+    report.sections.push(Section::Table {
+        caption: format!(
+            "Medians of {} rounds",
+            rows.first().map_or(0, |row| row.rounds)
+        ),
+        table: table(study, rows),
+    });
+}

@@ -1,0 +1,96 @@
+//! What the benches of a GPU share: which one, what else to do than measure, and its clock.
+
+use anyhow::{Context, Result};
+use forerun_gpu::{Command, Event, Gpu, GpuError, Stream};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// The options that the benches of a GPU share, beside [`Output`](crate::output::Output).
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+pub struct OnGpu {
+    /// The GPU
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub device: usize,
+
+    /// Launches once, in the first setting, and ends: for a profiler or compute-sanitizer
+    #[arg(long, conflicts_with = "check")]
+    pub once: bool,
+
+    /// Compares every kernel's answers with the processor's, instead of measuring
+    #[arg(long)]
+    pub check: bool,
+}
+
+impl OnGpu {
+    /// The GPU, or nothing where there is none, having said so.
+    pub(crate) fn open(&self, json: bool, out: &mut dyn Write) -> Result<Option<Gpu>> {
+        match Gpu::open(self.device) {
+            Ok(gpu) => Ok(Some(gpu)),
+            Err(error) if error.is_absent() => {
+                let fact = format!("No GPU was found: {error}.");
+                // With --json, the standard output is for objects alone.
+                if json {
+                    eprintln!("{fact}");
+                } else {
+                    writeln!(out, "{fact}")?;
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error).context("opening the GPU"),
+        }
+    }
+}
+
+/// What a page says of the GPU, or that there is none.
+pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
+    let text = match gpu {
+        Some(gpu) => gpu.info().to_string(),
+        None => "none found: all figures are the processor's".into(),
+    };
+    ("GPU".into(), text)
+}
+
+/// How long a command took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Took {
+    /// Between two events of its stream, before and after it.
+    pub(crate) device: Duration,
+    /// By the host's clock, from the call to the end of the wait for it.
+    pub(crate) wall: Duration,
+}
+
+/// A stream of its own, of the highest priority, and two events on it.
+pub(crate) struct Timer {
+    gpu: Gpu,
+    stream: Stream,
+    start: Event,
+    end: Event,
+}
+
+impl Timer {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Timer, GpuError> {
+        Ok(Timer {
+            gpu: gpu.clone(),
+            stream: Stream::first(gpu)?,
+            start: Event::new(gpu)?,
+            end: Event::new(gpu)?,
+        })
+    }
+
+    /// Runs a command once on the clock, after so many times off it, without a wait between.
+    pub(crate) fn time(&self, command: &dyn Command, before: usize) -> Result<Took, GpuError> {
+        let start = Instant::now();
+        self.gpu.scope(|scope| {
+            for _ in 0..before {
+                scope.put(&self.stream, command)?;
+            }
+            self.stream.record(&self.start)?;
+            scope.put(&self.stream, command)?;
+            self.stream.record(&self.end)
+        })?;
+        Ok(Took {
+            wall: start.elapsed(),
+            device: self.end.since(&self.start)?,
+        })
+    }
+}
