@@ -59,3 +59,23 @@ fn a_directory_in_use_is_left_alone() {
     );
     assert_eq!(files(&place.path(".")).len(), 1);
 }
+
+#[test]
+fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
+    let place = Place::new();
+    let told = place.succeeds(&[
+        "stress",
+        "--gpu-table",
+        "--ops",
+        "60000",
+        "--threads",
+        "4",
+        "--seed",
+        "9",
+    ]);
+    assert!(told.starts_with("gpu-table: seed 9, 4 "), "{told}");
+    assert!(
+        told.contains("looked up beside them") && told.contains("no wrong answer"),
+        "{told}"
+    );
+}

@@ -6,9 +6,11 @@
 //! crash   a child process writes and acknowledges; this process kills it, opens the store and compares
 //! script  the writes of a crash run: which write is the n-th of a thread follows from the seed alone
 //! server  a cache server in a process of its own, and clients of every kind
+//! gpu_table  lanes of work that race on one hash table of a GPU
 //! ```
 
 mod crash;
+mod gpu_table;
 mod mixed;
 mod script;
 mod server;
@@ -35,6 +37,10 @@ use crate::exit::{Outcome, UsageError};
 /// version and is checked: a value may be forgotten, but not be an old, a foreign or a damaged one. The server may neither
 /// answer a well-formed request by an error nor exceed its memory limit by more than 5%.
 ///
+/// With --gpu-table, half of the lanes insert, erase, add and pin, and half look keys up beside them, on one hash table in
+/// the GPU's memory: each lane is a stream, or a thread where there is no GPU. A row must be whole and of its time, what is
+/// pinned stays, sums are exact, and after each round the table holds what it must, each key once.
+///
 /// The seed is printed. A fault ends the run with exit code 4 and leaves the store for inspection.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -42,7 +48,8 @@ Examples:
   forerun stress --seconds 60 --threads 4
   forerun stress --ops 100000 --seed 7
   forerun stress --crash --cycles 200
-  forerun stress --server --seconds 600 --connections 1000 --memory 512")]
+  forerun stress --server --seconds 600 --connections 1000 --memory 512
+  forerun stress --gpu-table --seconds 120 --threads 8")]
 pub struct Args {
     /// For how long [default: 10, where --ops is not given]
     #[arg(long, value_name = "N", conflicts_with_all = ["ops", "crash"])]
@@ -50,7 +57,7 @@ pub struct Args {
     /// For how many operations of all threads together
     #[arg(long, value_name = "N", conflicts_with = "crash")]
     ops: Option<u64>,
-    /// Threads that work at once
+    /// Threads, or lanes, that work at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
     /// Where the random choices begin [default: another one each time]
@@ -71,6 +78,9 @@ pub struct Args {
     /// The server's memory limit, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512, requires = "server", value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
     memory: u64,
+    /// Race lanes of work on a hash table of the GPU
+    #[arg(long, conflicts_with_all = ["crash", "server", "dir"])]
+    gpu_table: bool,
     /// An empty or new directory for the store, which is kept [default: a temporary one]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -108,15 +118,24 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         })?;
         return Ok(Outcome::Done);
     }
-    let place = Workplace::new(args.dir.as_deref())?;
     let threads = usize::from(args.threads);
+    let budget = match (args.ops, args.seconds) {
+        (Some(ops), _) => Budget::Ops(ops),
+        (None, seconds) => Budget::Time(Duration::from_secs(seconds.unwrap_or(10))),
+    };
+    if args.gpu_table {
+        let lanes = threads.max(2);
+        gpu_table::run(&gpu_table::Plan {
+            seed,
+            lanes,
+            budget,
+        })?;
+        return Ok(Outcome::Done);
+    }
+    let place = Workplace::new(args.dir.as_deref())?;
     if args.crash {
         crash::run(&place, seed, threads, args.cycles)?;
     } else {
-        let budget = match (args.ops, args.seconds) {
-            (Some(ops), _) => Budget::Ops(ops),
-            (None, seconds) => Budget::Time(Duration::from_secs(seconds.unwrap_or(10))),
-        };
         mixed::run(&place, seed, threads, budget)?;
     }
     place.clear();

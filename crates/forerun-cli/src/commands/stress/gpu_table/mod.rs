@@ -1,0 +1,150 @@
+//! `stress --gpu-table`: inserts, finds, erases, sums and pins that race on one hash table, every answer checked.
+//!
+//! ```text
+//!  mod.rs     tables, rounds, the summary
+//!  world.rs   whose keys there are, a round of work, what the table holds after it
+//!  past.rs    what lookups beside writers may say       row.rs   rows that tell whose they are
+//!  lanes.rs   lanes of work beside each other: streams of a GPU, or threads
+//! ```
+//!
+//! With a GPU, half of the lanes are streams that write and half are streams that look up, all on one table. Without
+//! one, threads take the place of streams and the table is the processor's: what is tested there is the check itself,
+//! and the table's operations, but no race within it.
+
+mod lanes;
+mod past;
+mod row;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use forerun::gpu::Gpu;
+use forerun::gpu::table::{Candidates, GpuTable, TableOptions, Width};
+
+use super::Budget;
+use crate::output::{self, Out};
+use crate::progress::Progress;
+use row::ROW_BYTES;
+use world::{Room, Tally, World};
+
+/// Rounds of a table, after which another one is made, of another form.
+const TABLE_ROUNDS: u64 = 24;
+
+/// How the run is to be.
+pub struct Plan {
+    pub seed: u64,
+    pub lanes: usize,
+    pub budget: Budget,
+}
+
+/// Forms of tables in turn: every width; with room always two candidates, which half the slots never fill.
+fn form(room: Room, number: u64, slots: u64) -> TableOptions {
+    let candidates = match (room, number / 2 % 3) {
+        (Room::Scarce, 0) => Candidates::One,
+        _ => Candidates::Two,
+    };
+    TableOptions {
+        width: Width::ALL[3 - (number / 2 % 4) as usize],
+        candidates,
+        // Some rows in the host's memory, in every fourth table.
+        device_row_bytes_max: if number % 4 == 3 {
+            slots * ROW_BYTES / 2
+        } else {
+            u64::MAX
+        },
+        ..TableOptions::new(slots, ROW_BYTES)
+    }
+}
+
+/// Runs it.
+pub fn run(plan: &Plan) -> anyhow::Result<()> {
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => Some(gpu),
+        Err(error) if error.is_absent() => None,
+        Err(error) => return Err(error).context("opening the GPU"),
+    };
+    let (slots, batch) = match gpu {
+        Some(_) => (1 << 18, 1 << 14),
+        None => (1 << 12, 1 << 8),
+    };
+    let mut out = Out::new();
+    let place = match &gpu {
+        Some(gpu) => format!("{} streams of {}", plan.lanes, gpu.info().name),
+        None => format!(
+            "{} threads and the table of the processor: no GPU was found",
+            plan.lanes
+        ),
+    };
+    out.line(format_args!("gpu-table: seed {}, {place}", plan.seed))?;
+    out.flush()?;
+    let progress = Progress::new("stress", None, "keys");
+    let began = Instant::now();
+    let mut tally = Tally::default();
+    let (mut rounds, mut tables) = (0, 0);
+    let done = |tally: &Tally| match plan.budget {
+        Budget::Ops(ops) => tally.written + tally.looked_up >= ops,
+        Budget::Time(time) => began.elapsed() >= time,
+    };
+    while !done(&tally) {
+        let room = if tables % 2 == 0 {
+            Room::Enough
+        } else {
+            Room::Scarce
+        };
+        let options = form(room, tables, slots);
+        let mut table = match &gpu {
+            Some(gpu) => GpuTable::on_gpu(gpu, options)?,
+            None => GpuTable::on_cpu(options)?,
+        };
+        let mut world = World::new(
+            &table,
+            room,
+            plan.lanes,
+            batch,
+            plan.seed.wrapping_add(tables),
+        );
+        world.begin(&mut table)?;
+        for round in 0..TABLE_ROUNDS {
+            if done(&tally) {
+                break;
+            }
+            let what = || {
+                format!(
+                    "table {tables} ({options:?}), round {round} of the run with seed {}",
+                    plan.seed
+                )
+            };
+            let jobs = world.round();
+            let said = lanes::run(&mut table, &jobs).with_context(what)?;
+            let gone = world.check(&jobs, &said).with_context(what)?;
+            tally.written += gone.written;
+            tally.looked_up += gone.looked_up;
+            tally.compared += world.compare(&mut table).with_context(what)?;
+            rounds += 1;
+            progress.update(0, tally.written + tally.looked_up);
+        }
+        tables += 1;
+    }
+    summary(&mut out, &tally, tables, rounds, progress.finish())?;
+    out.finish()
+}
+
+fn summary(
+    out: &mut Out,
+    tally: &Tally,
+    tables: u64,
+    rounds: u64,
+    took: Duration,
+) -> anyhow::Result<()> {
+    out.line(format_args!(
+        "{} in {}, {} of {}: {} keys written, {} looked up beside them, {} entries compared at rest; no wrong answer",
+        output::counted(tally.written + tally.looked_up, "key"),
+        output::time(took),
+        output::counted(rounds, "round"),
+        output::counted(tables, "table"),
+        output::count(tally.written),
+        output::count(tally.looked_up),
+        output::count(tally.compared),
+    ))
+}

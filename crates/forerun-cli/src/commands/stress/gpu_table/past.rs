@@ -1,0 +1,123 @@
+//! What lookups beside writers may say: what was there when the round began, or what a job of the round made of it.
+
+use std::collections::BTreeMap;
+
+use forerun::gpu::table::Status;
+
+use super::lanes::{Answer, Job, Work};
+use super::row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
+use super::world::{Owner, Room, World};
+
+/// What keys were when a round began, and what its jobs may make of them.
+pub(super) struct Past {
+    before: BTreeMap<u64, u64>,
+    /// Stamps that jobs of the round write.
+    written: BTreeMap<u64, Vec<u64>>,
+    erased: Vec<u64>,
+    sum: u64,
+    added: u64,
+    owners: BTreeMap<u64, Owner>,
+}
+
+impl Past {
+    pub(super) fn of(world: &World, lanes: &[Vec<Job>]) -> Past {
+        let mut past = Past {
+            before: world.model.clone(),
+            written: BTreeMap::new(),
+            erased: Vec::new(),
+            sum: world.sum,
+            added: 0,
+            owners: BTreeMap::new(),
+        };
+        let first = world.first_counter();
+        for i in first..first + world.counters + world.pinned {
+            past.owners.insert(key_of(i), world.owner(i));
+        }
+        for job in lanes[..world.writers].iter().flatten() {
+            match job.work {
+                Work::Erase => past.erased.extend(&job.keys),
+                Work::Add => past.added += job.keys.len() as u64,
+                _ => {
+                    let rows = job.rows.chunks_exact(ROW_BYTES as usize);
+                    for (key, row) in job.keys.iter().zip(rows) {
+                        past.written.entry(*key).or_default().push(words_of(row)[1]);
+                    }
+                }
+            }
+        }
+        past.erased.sort_unstable();
+        past
+    }
+
+    /// What a lookup may say.
+    pub(super) fn found(
+        &mut self,
+        world: &World,
+        job: &Job,
+        said: &Answer,
+        seen: &mut BTreeMap<u64, u64>,
+    ) -> anyhow::Result<()> {
+        let mut newest = seen.clone();
+        for (i, (key, status)) in job.keys.iter().zip(&said.status).enumerate() {
+            let there = match status {
+                Status::Found => true,
+                Status::Absent => false,
+                other => return Err(fault(format!("key {key:#x}: a lookup says {other:?}"))),
+            };
+            let owner = self.owners.get(key).copied();
+            let written = self.written.get(key).map_or(&[][..], |all| &all[..]);
+            let before = self.before.get(key);
+            let may_be_there = owner.is_some() || before.is_some() || !written.is_empty();
+            let may_be_gone = match owner {
+                Some(Owner::Pinned) => false,
+                _ if world.room == Room::Scarce => true,
+                Some(_) => false,
+                None => before.is_none() || self.erased.binary_search(key).is_ok(),
+            };
+            if (there && !may_be_there) || (!there && !may_be_gone) {
+                return Err(fault(format!(
+                    "key {key:#x} is {}found",
+                    if there { "" } else { "not " }
+                )));
+            }
+            if !there || job.work != Work::Find {
+                continue;
+            }
+            let row = &said.rows[i * ROW_BYTES as usize..][..ROW_BYTES as usize];
+            let time = match owner {
+                Some(Owner::Everybody) => {
+                    let sum = sum_of(*key, row)?;
+                    if sum > self.sum + self.added {
+                        return Err(fault(format!(
+                            "counter {key:#x} has {sum}, more than was added"
+                        )));
+                    }
+                    sum
+                }
+                Some(Owner::Pinned) => {
+                    let stamp = stamp_of(*key, row)?;
+                    if stamp != 0 {
+                        return Err(fault(format!("pinned key {key:#x} was changed")));
+                    }
+                    stamp
+                }
+                _ => {
+                    let stamp = stamp_of(*key, row)?;
+                    if before != Some(&stamp) && !written.contains(&stamp) {
+                        return Err(fault(format!(
+                            "key {key:#x} has the row of write {stamp}, which is none of its"
+                        )));
+                    }
+                    stamp
+                }
+            };
+            if seen.get(key).is_some_and(|last| time < *last) {
+                return Err(fault(format!("key {key:#x} went back in time, to {time}")));
+            }
+            let newest = newest.entry(*key).or_default();
+            *newest = time.max(*newest);
+        }
+        *seen = newest;
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! What the table must hold: whose keys there are, a round of work for all lanes, and what its answers may be.
+//!
+//! ```text
+//!   keys        writer 0's | writer 1's | ... | counters | pinned | strangers
+//!   who writes  its writer alone               all add     nobody    nobody
+//!
+//!   a row       key | stamp | mix(key, stamp) ...           of a counter: the sum, in every word
+//! ```
+//!
+//! A writer's jobs run in their order and nobody else writes its keys, so what they leave follows from the jobs alone.
+//! Lookups run beside them: a row must be whole, and be what was there when the round began or what a job of the round
+//! wrote; in one lane it never goes back in time.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use forerun::gpu::table::{GpuTable, Lookup, Status, Width};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::lanes::{Answer, Job, Work};
+use super::past::Past;
+use super::row::{
+    ROW_BYTES, ROW_WORDS, bytes_of, fault, key_of, row_of, stamp_of, sum_of, words_of,
+};
+
+/// Jobs of a lane in a round.
+const JOBS: usize = 4;
+
+/// Whether everything that is written stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Half as many keys as slots.
+    Enough,
+    /// Four times as many keys as slots: most are evicted again.
+    Scarce,
+}
+
+/// Whose a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Writer(usize),
+    Everybody,
+    Pinned,
+    Nobody,
+}
+
+/// The keys of a table and what is known of them.
+pub struct World {
+    pub room: Room,
+    pub(super) writers: usize,
+    finders: usize,
+    batch: usize,
+    /// Keys of each writer; there are as many strangers.
+    each: u64,
+    pub(super) counters: u64,
+    pub(super) pinned: u64,
+    width: Width,
+    random: SmallRng,
+    stamp: u64,
+    /// The stamp of each key that its writer has put in and not taken out.
+    pub(super) model: BTreeMap<u64, u64>,
+    pub(super) sum: u64,
+}
+
+/// How many keys were gone through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub written: u64,
+    pub looked_up: u64,
+    pub compared: u64,
+}
+
+impl World {
+    /// For a table of so many slots, with calls of `batch` keys at the most.
+    pub fn new(table: &GpuTable, room: Room, lanes: usize, batch: usize, seed: u64) -> World {
+        let writers = (lanes / 2).max(1);
+        let slots = table.capacity();
+        let keys = match room {
+            Room::Enough => slots / 2,
+            Room::Scarce => slots * 4,
+        };
+        World {
+            room,
+            writers,
+            finders: (lanes - writers).max(1),
+            batch,
+            each: (keys / writers as u64).max(8),
+            counters: 16,
+            pinned: 16,
+            width: table.options().width,
+            random: SmallRng::seed_from_u64(seed),
+            stamp: 0,
+            model: BTreeMap::new(),
+            sum: 0,
+        }
+    }
+
+    pub(super) fn owner(&self, i: u64) -> Owner {
+        let written = self.each * self.writers as u64;
+        match i.checked_sub(written) {
+            None => Owner::Writer((i / self.each) as usize),
+            Some(beyond) if beyond < self.counters => Owner::Everybody,
+            Some(beyond) if beyond < self.counters + self.pinned => Owner::Pinned,
+            Some(_) => Owner::Nobody,
+        }
+    }
+
+    pub(super) fn first_counter(&self) -> u64 {
+        self.each * self.writers as u64
+    }
+
+    fn counter_keys(&self) -> Vec<u64> {
+        let first = self.first_counter();
+        (first..first + self.counters).map(key_of).collect()
+    }
+
+    pub(super) fn pinned_keys(&self) -> Vec<u64> {
+        let first = self.first_counter() + self.counters;
+        (first..first + self.pinned).map(key_of).collect()
+    }
+
+    /// Puts in what is there from the beginning: counters and pinned keys, which nothing may evict.
+    pub fn begin(&mut self, table: &mut GpuTable) -> anyhow::Result<()> {
+        let counters = self.counter_keys();
+        table.insert_or_assign(
+            &counters,
+            &vec![0; counters.len() * ROW_BYTES as usize],
+            None,
+        )?;
+        let pinned = self.pinned_keys();
+        let rows: Vec<u8> = pinned
+            .iter()
+            .flat_map(|key| bytes_of(row_of(*key, 0)))
+            .collect();
+        table.insert_or_assign(&pinned, &rows, None)?;
+        let locked = table.lock(&pinned)?;
+        ensure!(
+            locked.iter().all(|s| *s == Status::Found),
+            "pinned keys are not there: {locked:?}"
+        );
+        Ok(())
+    }
+
+    /// Jobs for all lanes, writers first.
+    pub fn round(&mut self) -> Vec<Vec<Job>> {
+        let mut lanes = Vec::new();
+        for writer in 0..self.writers {
+            lanes.push((0..JOBS).map(|_| self.writing(writer)).collect());
+        }
+        for _ in 0..self.finders {
+            lanes.push((0..JOBS).map(|_| self.finding()).collect());
+        }
+        lanes
+    }
+
+    fn writing(&mut self, writer: usize) -> Job {
+        self.stamp += 1;
+        let stamp = self.stamp;
+        let n = self.random.random_range(1..=self.batch);
+        let work = match self.random.random_range(0..10) {
+            0 if self.room == Room::Enough => Work::FindOrInsert,
+            // In a full table a counter may be gone, and its sum with it.
+            1 if self.room == Room::Enough => Work::Add,
+            2..=4 => Work::Erase,
+            _ => Work::Insert,
+        };
+        if work == Work::Add {
+            let first = self.first_counter();
+            let keys: Vec<u64> = (0..n)
+                .map(|_| key_of(first + self.random.random_range(0..self.counters)))
+                .collect();
+            let rows = keys.iter().flat_map(|_| bytes_of([1; ROW_WORDS])).collect();
+            return Job { work, keys, rows };
+        }
+        let first = self.each * writer as u64;
+        let mut keys: Vec<u64> = (0..n)
+            .map(|_| key_of(first + self.random.random_range(0..self.each)))
+            .collect();
+        // Nobody may change what is pinned, and anybody tries.
+        if work != Work::FindOrInsert {
+            let pinned = self.pinned_keys();
+            keys.push(pinned[self.random.random_range(0..pinned.len())]);
+        }
+        let rows = match work {
+            Work::Erase => Vec::new(),
+            _ => keys
+                .iter()
+                .flat_map(|key| bytes_of(row_of(*key, stamp)))
+                .collect(),
+        };
+        Job { work, keys, rows }
+    }
+
+    fn finding(&mut self) -> Job {
+        let all = self.first_counter() + self.counters + self.pinned + self.each;
+        let n = self.random.random_range(1..=self.batch);
+        let mut keys: Vec<u64> = (0..n)
+            .map(|_| key_of(self.random.random_range(0..all)))
+            .collect();
+        keys.extend(self.counter_keys());
+        keys.extend(self.pinned_keys());
+        let ways = match self.width {
+            Width::W128 => &Lookup::ALL[..],
+            // The pipeline, and with it the seed's rule, is made for 128.
+            _ => &Lookup::ALL[..4],
+        };
+        let work = match self.random.random_range(0..2) {
+            0 => Work::Find,
+            _ => Work::Contains(ways[self.random.random_range(0..ways.len())]),
+        };
+        Job {
+            work,
+            keys,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Compares a round's answers with what they may be, and goes on to what the round leaves.
+    pub fn check(&mut self, lanes: &[Vec<Job>], said: &[Vec<Answer>]) -> anyhow::Result<Tally> {
+        let mut tally = Tally::default();
+        let mut past = Past::of(self, lanes);
+        for (lane, (jobs, said)) in lanes.iter().zip(said).enumerate() {
+            let mut seen = BTreeMap::new();
+            for (job, answer) in jobs.iter().zip(said) {
+                let what = || format!("lane {lane}, {:?}", job.work);
+                if lane < self.writers {
+                    self.wrote(job, answer).with_context(what)?;
+                    tally.written += job.keys.len() as u64;
+                } else {
+                    past.found(self, job, answer, &mut seen)
+                        .with_context(what)?;
+                    tally.looked_up += job.keys.len() as u64;
+                }
+            }
+        }
+        Ok(tally)
+    }
+
+    /// What a writer was told of its keys, in the order of its jobs.
+    fn wrote(&mut self, job: &Job, said: &Answer) -> anyhow::Result<()> {
+        let pinned = self.pinned_keys();
+        let before: BTreeMap<u64, Option<u64>> = job
+            .keys
+            .iter()
+            .map(|key| (*key, self.model.get(key).copied()))
+            .collect();
+        for (i, (key, status)) in job.keys.iter().zip(&said.status).enumerate() {
+            if pinned.contains(key) {
+                if *status != Status::Pinned {
+                    return Err(fault(format!("pinned key {key:#x} was {status:?}")));
+                }
+                continue;
+            }
+            let stamp = |bytes: &[u8]| words_of(&bytes[i * ROW_BYTES as usize..])[1];
+            let new = || stamp(&job.rows);
+            let there = before[key].is_some();
+            // A key that comes several times in a job is taken in any order.
+            let fits = match (job.work, status) {
+                (Work::Add, Status::Found) => {
+                    self.sum += 1;
+                    true
+                }
+                (Work::Insert, Status::Found | Status::Inserted | Status::Evicted) => {
+                    self.model.insert(*key, new());
+                    let kept = *status != Status::Evicted && (!there || *status == Status::Found);
+                    self.room == Room::Scarce || kept
+                }
+                // If it is there all the same, by another place of the job, it has the job's row.
+                (Work::Insert, Status::Refused) => {
+                    self.model.insert(*key, new());
+                    self.room == Room::Scarce
+                }
+                (Work::FindOrInsert, Status::Inserted) if !there => {
+                    self.model.insert(*key, new());
+                    true
+                }
+                (Work::FindOrInsert, Status::Found) => {
+                    let given = &said.rows[i * ROW_BYTES as usize..][..ROW_BYTES as usize];
+                    let given = stamp_of(*key, given)?;
+                    given == before[key].unwrap_or_else(new)
+                }
+                (Work::Erase, Status::Found) => {
+                    self.model.remove(key);
+                    there
+                }
+                (Work::Erase, Status::Absent) => {
+                    let twice = job.keys.iter().filter(|other| *other == key).count() > 1;
+                    self.model.remove(key);
+                    !there || twice || self.room == Room::Scarce
+                }
+                _ => false,
+            };
+            if !fits {
+                return Err(fault(format!(
+                    "key {key:#x}, which was {}there, is told to be {status:?}",
+                    if there { "" } else { "not " }
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// That the table, at rest, holds what the rounds have left, each key once, and tells its size.
+    pub fn compare(&self, table: &mut GpuTable) -> anyhow::Result<u64> {
+        let mut all: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        table.for_each(|entries| {
+            let rows = entries.rows.chunks_exact(ROW_BYTES as usize);
+            for (key, row) in entries.keys.iter().zip(rows) {
+                if all.insert(*key, row.to_vec()).is_some() {
+                    return Err(fault(format!("key {key:#x} is there twice")));
+                }
+            }
+            Ok(())
+        })?;
+        let size = table.size()?;
+        if size != all.len() as u64 {
+            return Err(fault(format!(
+                "{} entries, and a size of {size}",
+                all.len()
+            )));
+        }
+        for key in self.pinned_keys() {
+            let row = all
+                .remove(&key)
+                .ok_or_else(|| fault(format!("pinned key {key:#x} is gone")))?;
+            if stamp_of(key, &row)? != 0 {
+                return Err(fault(format!("pinned key {key:#x} was changed")));
+            }
+        }
+        let mut sum = 0;
+        for key in self.counter_keys() {
+            match all.remove(&key) {
+                Some(row) => sum += sum_of(key, &row)?,
+                None if self.room == Room::Scarce => {}
+                None => return Err(fault(format!("counter {key:#x} is gone"))),
+            }
+        }
+        if sum != self.sum {
+            return Err(fault(format!(
+                "the counters' sum is {sum}, and {} was added",
+                self.sum
+            )));
+        }
+        for (key, row) in &all {
+            let stamp = stamp_of(*key, row)?;
+            if self.model.get(key) != Some(&stamp) {
+                let known = self.model.get(key);
+                return Err(fault(format!(
+                    "key {key:#x} has the row of write {stamp}; {known:?} was its last"
+                )));
+            }
+        }
+        if self.room == Room::Enough
+            && let Some(key) = self.model.keys().find(|key| !all.contains_key(key))
+        {
+            return Err(fault(format!("key {key:#x} is lost")));
+        }
+        Ok(size)
+    }
+}
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;
