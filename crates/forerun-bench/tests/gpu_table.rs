@@ -151,6 +151,13 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
 
 #[test]
 fn once_does_every_operation_and_check_says_what_it_takes() {
+    // Full tables of every width, too: as the sanitizers' runs have them.
+    for form in ["2x128", "1x64", "2x32", "1x16"] {
+        bench(&format!(
+            "gpu-table --once --quick --load 1 --buckets {form}"
+        ))
+        .expect(form);
+    }
     let told = bench("gpu-table --once --quick").unwrap();
     for op in Op::ALL {
         assert!(told.contains(op.name()), "{op}: {told}");

@@ -104,7 +104,11 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
             ways.push(way);
         }
     }
+    ways.sort_by_key(|way| !way.op.only_reads());
     for way in &ways {
+        if !way.op.only_reads() && !rig.written {
+            rig.before_writers()?;
+        }
         rig.check(*way).with_context(|| way.name())?;
     }
     let names: Vec<String> = ways.into_iter().map(Way::name).collect();
