@@ -15,35 +15,38 @@
 //!
 //! So a backup is there wholly or not at all, and a file of a run that no backup names is of no use to anybody: what a
 //! crash left is removed before the next backup is made, and with the next removal of old ones. `docs/format.md` defines
-//! the files. record.rs has the one that makes a backup, found.rs what is in the directory, copy.rs the copying.
+//! the files.
+//!
+//! ```text
+//!   make.rs    a store -> a backup             found.rs   what is in the directory      told.rs   what users are told
+//!   copy.rs    files there and back again      record.rs  the file that makes a backup
+//! ```
 
 mod copy;
 mod found;
+mod make;
 mod record;
+mod told;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::db::BackupSource;
 use crate::io::{Io, OsIo};
-use crate::run::Run;
 use crate::sealed::Kind;
-use crate::store_dir::{self, Lock, Mark, write_whole};
+use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
-use crate::tree::levels::record as record_of;
-use crate::tree::verify::{Verified, verify_run};
-use crate::{Create, Db, Error, Result};
+use crate::{Create, Error, Result};
 
 use copy::Meter;
 use found::{Found, record_name, run_name};
-use record::Record;
+use told::Numbers;
 
 #[doc(hidden)]
 pub use record::fuzz_record;
+pub use told::{Backup, BackupList, BackupProgress, CheckedBackups, RemovedBackups};
 
 const KIND: Kind = Kind {
     magic: *b"FORE-BKS",
@@ -91,69 +94,6 @@ pub struct Backups {
 
 /// Is told how far long work is.
 type Watch = Box<dyn Fn(BackupProgress) + Send + Sync>;
-
-/// How far a backup, its restoration, or a check is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackupProgress {
-    /// Bytes that are done.
-    pub done_bytes: u64,
-    /// Bytes there are to do.
-    pub total_bytes: u64,
-}
-
-/// A backup.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backup {
-    /// Backups of a directory are numbered in the order of their making.
-    pub number: u64,
-    /// When it was made, in seconds since 1970.
-    pub created_unix: u64,
-    /// Sequence number of the last write that is in it.
-    pub last_sequence: u64,
-    /// Keyspaces, the store's own among them.
-    pub keyspaces: usize,
-    /// Runs that it is made of.
-    pub runs: usize,
-    /// Bytes of all its files.
-    pub bytes: u64,
-    /// Bytes of those that no other backup shares: what its removal would give back, and what making it took.
-    pub own_bytes: u64,
-}
-
-/// What backups there are.
-#[derive(Clone, Debug, Default)]
-pub struct BackupList {
-    /// Those that can be read, in the order of their making.
-    pub backups: Vec<Backup>,
-    /// Numbers of the others, and what is wrong with each.
-    pub damaged: Vec<(u64, Error)>,
-}
-
-/// What looking at every byte of all backups found.
-#[derive(Clone, Debug, Default)]
-pub struct CheckedBackups {
-    /// Backups.
-    pub backups: usize,
-    /// Runs, each counted once.
-    pub runs: usize,
-    /// Bytes of these.
-    pub bytes: u64,
-    /// Files that no backup needs, as a crash leaves them; the next backup removes them.
-    pub leftovers: usize,
-    /// All that is wrong.
-    pub problems: Vec<Error>,
-}
-
-/// What was removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RemovedBackups {
-    /// Numbers of the backups.
-    pub backups: Vec<u64>,
-    /// Files of runs that no backup needs any more.
-    pub files: usize,
-    /// Bytes of these.
-    pub bytes: u64,
-}
 
 impl Backups {
     /// Opens a directory of backups.
@@ -203,103 +143,6 @@ impl Backups {
     /// Has long work tell how far it is, every few hundred kilobytes.
     pub fn on_progress(&mut self, watch: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.watch = Some(Box::new(watch));
-    }
-
-    /// Makes a backup of a store as it is now, with all of its keyspaces. Reads and writes go on meanwhile, except that
-    /// writes wait, at its beginning, until the latest of them are in runs.
-    ///
-    /// # Errors
-    /// [`Error::CorruptFile`]: what is to be backed up is damaged. [`Error::Io`]; [`Error::Closed`]: the store was closed
-    /// meanwhile. There is no new backup then, and the others are as they were. And as [`Db::flush`].
-    pub fn create(&mut self, db: &Db) -> Result<Backup> {
-        let mut found = self.look()?;
-        self.remove_unused(&found)?;
-        let source = db.backup_source()?;
-        let number = found.last_number() + 1;
-        match self.fill(number, &found, &source) {
-            Ok(record) => {
-                found.records.insert(number, Ok(record));
-                found
-                    .backup(number)
-                    .ok_or_else(|| self.no_backup(Some(number)))
-            }
-            Err(error) => {
-                self.give_up(number);
-                Err(error)
-            }
-        }
-    }
-
-    fn fill(&self, number: u64, found: &Found, source: &BackupSource<'_>) -> Result<Record> {
-        let manifest = source.moment.manifest.clone();
-        let checksums = found.checksums();
-        let known: Vec<Option<u64>> = manifest
-            .runs()
-            .map(|run| {
-                let Some(checksum) = checksums.get(&run_name(run)) else {
-                    return Ok(None);
-                };
-                match copy::open(&*self.io, &self.dir.join(run_name(run)), run.bytes) {
-                    Ok(_) => Ok(Some(*checksum)),
-                    // It was lost, or cut: another copy mends the backups that need it.
-                    Err(Error::CorruptFile { .. }) => Ok(None),
-                    Err(error) => Err(error),
-                }
-            })
-            .collect::<Result<_>>()?;
-        let runs = source.moment.runs.iter().zip(known);
-        let new_bytes = runs.clone().filter(|(_, known)| known.is_none());
-        let new_bytes = new_bytes.map(|(run, _)| run.meta().file_bytes).sum();
-        let mut meter = Meter::new(self.watch.as_ref(), source.stop, new_bytes);
-        let checksums = runs.map(|(run, known)| match known {
-            Some(checksum) => Ok(checksum),
-            None => self.copy_run(run, source, &mut meter),
-        });
-        let record = Record {
-            number,
-            created_unix: now_unix(),
-            checksums: checksums.collect::<Result<_>>()?,
-            manifest,
-        };
-        // All names before the one that makes it a backup.
-        self.sync()?;
-        write_whole(&*self.io, &self.dir, &record_name(number), &record.encode())?;
-        Ok(record)
-    }
-
-    /// Copies a run, looks at all of the copy, and returns the checksum of its bytes.
-    fn copy_run(&self, run: &Run, source: &BackupSource<'_>, meter: &mut Meter<'_>) -> Result<u64> {
-        let named = record_of(run);
-        let to = self.dir.join(run_name(&named));
-        let from = (run.file(), run.path());
-        let checksum = copy::copy(from, &*self.io, &to, named.bytes, meter)?;
-        let order = run.order().clone();
-        let checked = Run::open(&*self.io, &to, named.number, order, source.cache);
-        let checked = checked.and_then(|copy| {
-            verify_run(&copy, source.stop, &mut Verified::default())?;
-            match record_of(&copy) == named {
-                true => Ok(checksum),
-                false => Err(copy.corrupt(0, "it is not the run that it was")),
-            }
-        });
-        checked.map_err(|error| match error {
-            // It is the store's that is to be looked at.
-            Error::CorruptFile { offset, reason, .. } => {
-                Error::corrupt_file(run.path(), offset, reason)
-            }
-            other => other,
-        })
-    }
-
-    /// Removes what is there of a backup that could not be made, as far as that succeeds.
-    fn give_up(&mut self, number: u64) {
-        // First what may make it a backup, durably: one that comes back must find its runs.
-        let _ = self.io.remove(&self.dir.join(record_name(number)));
-        let removed = self.sync().and_then(|()| self.look());
-        if let Err(error) = removed.and_then(|found| self.remove_unused(&found)) {
-            let path = self.dir.display();
-            tracing::warn!(%path, %error, "what is left of a backup stays until the next one is made");
-        }
     }
 
     /// The backups that there are.
@@ -492,26 +335,4 @@ impl fmt::Debug for Backups {
 /// The error for a file of a run whose bytes are others than were backed up.
 fn changed(path: &Path) -> Error {
     Error::corrupt_file(path, 0, "its checksum is not that of what was backed up")
-}
-
-/// Shows which backups are meant.
-struct Numbers<'a>(&'a [u64]);
-
-impl fmt::Display for Numbers<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.len() == 1 {
-            "backup"
-        } else {
-            "backups"
-        })?;
-        for (place, number) in self.0.iter().enumerate() {
-            write!(f, "{} {number}", if place == 0 { "" } else { "," })?;
-        }
-        Ok(())
-    }
-}
-
-fn now_unix() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
