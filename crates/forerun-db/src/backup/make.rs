@@ -1,12 +1,10 @@
 //! A backup is made: what of the store's runs no backup has is copied and looked at, then the record is written.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use super::copy::{self, Meter};
 use super::found::{Found, record_name, run_name};
 use super::record::Record;
 use super::{Backup, Backups};
-use crate::db::BackupSource;
+use crate::db::{BackupSource, now_unix};
 use crate::run::Run;
 use crate::store_dir::write_whole;
 use crate::tree::levels::record as record_of;
@@ -15,7 +13,8 @@ use crate::{Db, Error, Result};
 
 impl Backups {
     /// Makes a backup of a store as it is now, with all of its keyspaces. Reads and writes go on meanwhile, except that
-    /// writes wait, at its beginning, until the latest of them are in runs.
+    /// writes wait, at its beginning, until the latest of them are in runs. What is copied is checked page by page; what
+    /// an earlier backup has is not read again: [`verify`](Self::verify) does that.
     ///
     /// # Errors
     /// [`Error::CorruptFile`]: what is to be backed up is damaged. [`Error::Io`]; [`Error::Closed`]: the store was closed
@@ -110,9 +109,4 @@ impl Backups {
             tracing::warn!(%path, %error, "what is left of a backup stays until the next one is made");
         }
     }
-}
-
-fn now_unix() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

@@ -387,7 +387,7 @@ impl Inner {
 }
 
 /// Now, in seconds since 1970; 0 for a clock that stands before.
-pub(super) fn now_unix() -> u64 {
+pub(crate) fn now_unix() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

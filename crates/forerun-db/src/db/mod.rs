@@ -70,6 +70,7 @@ use work::Work;
 use write::Writer;
 
 pub(crate) use checkpoint::BackupSource;
+pub(crate) use compact::now_unix;
 pub use ingest::Ingestion;
 pub use iter::Iter;
 pub use keyspace::Keyspace;
