@@ -19,7 +19,7 @@ std::unique_ptr<Table> made(const Setting& setting) {
     options.max_hbm_for_vectors = setting.slots * setting.dim * sizeof(float);
     options.device_id = setting.device;
     // Its default is an allocation a bucket, which takes minutes.
-    options.num_of_buckets_per_alloc = 1024;
+    options.num_of_buckets_per_alloc = std::max<uint64_t>(std::min<uint64_t>(1024, setting.slots / 128), 1);
     auto table = std::make_unique<Table>();
     table->init(options);
     return table;
@@ -31,7 +31,9 @@ void fill(Table& table, Keys& keys, const Setting& setting, double load, OnDevic
     const uint64_t enough = load < 1 ? target : target - target / 10000;
     uint64_t size = 0;
     while (size < enough && keys.filled < setting.slots * 4) {
-        const uint64_t n = std::min(std::max<uint64_t>(target - std::min(size, target), 256), setting.batch);
+        // The last free slots of a full table are found by chance: by keys in plenty.
+        const uint64_t left = std::max<uint64_t>(target - std::min(size, target), 256);
+        const uint64_t n = load < 1 ? std::min(left, setting.batch) : setting.batch;
         std::vector<uint64_t> part(n);
         for (uint64_t i = 0; i < n; ++i) part[i] = key_of(keys.filled + i);
         room.put(part);

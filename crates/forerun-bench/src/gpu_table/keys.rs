@@ -82,7 +82,11 @@ impl Keys {
         let mut filled = 0;
         let mut size = table.size()?;
         while size < enough && filled < capacity.saturating_mul(4) {
-            let n = (target - size).clamp(1 << 8, 1 << 20);
+            // The last free slots of a full table are found by chance: by keys in plenty.
+            let n = match setting.load < 1.0 {
+                true => (target - size).clamp(1 << 8, 1 << 20),
+                false => (capacity / 16).clamp(1 << 8, 1 << 20),
+            };
             let keys: Vec<u64> = (filled..filled + n).map(key_of).collect();
             table.insert_or_assign(&keys, &rows_of(&keys, row_bytes), None)?;
             filled += n;

@@ -306,8 +306,9 @@ impl Bench<'_> {
         let Some(gpu) = &self.gpu else { return Ok(()) };
         let slots = setting.slots;
         if self.ceiling.is_none() {
-            // As large as the arrays that are read: digests, keys, rows.
-            let arrays = [slots, slots * 8, slots * row_bytes.max(8)];
+            // As large as the arrays that are read: digests, keys, rows. Beyond 8 GiB the rate changes little, and
+            // the table takes its room beside them.
+            let arrays = [slots, slots * 8, slots * row_bytes.max(8)].map(|b| b.min(8 << 30));
             self.ceiling = Some(Ceiling::measure(gpu, &arrays, self.progress)?);
         }
         if let Some(ceiling) = &self.ceiling {

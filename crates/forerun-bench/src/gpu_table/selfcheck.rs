@@ -53,6 +53,11 @@ fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
     let mut told = vec![format!(
         "{answers} answers in tables with room, like the processor's"
     )];
+    answers = 0;
+    for element in [Element::F32, Element::F64] {
+        answers += sums(make, element).with_context(|| format!("sums of {element:?}"))?;
+    }
+    told.push(format!("{answers} sums of fractions, to the bit"));
     let mut kept = 0;
     for width in Width::ALL {
         let options = form(width, Candidates::One, 1 << 11);
@@ -159,7 +164,7 @@ fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
     let operations = [
         Operation::InsertOrAssign,
         Operation::FindOrInsert,
-        Operation::AccumulateOrAssign(Element::F32),
+        Operation::AccumulateOrAssign(Element::I32),
         Operation::AccumulateOrAssign(Element::I64),
         Operation::Assign,
         Operation::AssignRows,
@@ -244,6 +249,30 @@ fn with_room(make: Make<'_>, options: TableOptions) -> Result<u64> {
         "something is left of a cleared table"
     );
     Ok(answers)
+}
+
+/// Fractions whose sums are exact in any order, of keys that come several times in a batch.
+fn sums(make: Make<'_>, element: Element) -> Result<u64> {
+    let options = form(Width::W64, Candidates::Two, 1 << 10);
+    let (mut theirs, mut ours) = (make(options)?, GpuTable::on_cpu(options)?);
+    let row = |value: f64| -> Vec<u8> {
+        match element {
+            Element::F32 => (value as f32).to_ne_bytes().repeat(ROW_BYTES as usize / 4),
+            _ => value.to_ne_bytes().repeat(ROW_BYTES as usize / 8),
+        }
+    };
+    let keys: Vec<u64> = (0..200).map(key_of).collect();
+    let start: Vec<u8> = (0..200).flat_map(|i| row(f64::from(i) * 0.25)).collect();
+    let storm: Vec<u64> = (0..1000).map(|i| key_of(i * i % 211)).collect();
+    let more: Vec<u8> = (0..1000)
+        .flat_map(|i| row(f64::from(i % 64) * 0.5))
+        .collect();
+    for table in [&mut theirs, &mut ours] {
+        table.insert_or_assign(&keys, &start, None)?;
+        table.accumulate_or_assign(element, &storm, &more, &vec![1; storm.len()], None)?;
+    }
+    ensure!(contents(&mut theirs)? == contents(&mut ours)?, "other sums");
+    Ok(2 * storm.len() as u64)
 }
 
 /// More than the table holds, a batch larger than it among them.
@@ -396,7 +425,7 @@ mod tests {
             &Progress::hidden(),
         )
         .unwrap();
-        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told.len(), 3, "{told:?}");
     }
 
     #[test]
