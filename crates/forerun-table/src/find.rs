@@ -78,7 +78,9 @@ impl Inner {
                 failures: &mut failures,
                 rising: self.promotes().then(|| Rising::of(Origin::Found)),
             };
-            hits.store = below.find(keys, rows, found);
+            let found_below = below.find(keys, rows, found);
+            hits.host += found_below.host;
+            hits.store = found_below.store;
             moving.rising = below.rising;
         }
         scratch.keep();
@@ -211,23 +213,32 @@ struct Below<'b> {
 }
 
 impl Below<'_> {
-    /// Finds the rows of the keys that were not found above.
-    fn find(&mut self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> usize {
+    /// Finds the rows of the keys that were not found above. What came up meanwhile is taken from there: see
+    /// [`each_stretch`](Below::each_stretch).
+    fn find(&mut self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Hits {
         let start = Instant::now();
         let row_bytes = self.inner.row.bytes();
-        let mut hits = 0;
+        let mut hits = Hits::default();
         self.each_stretch(keys, found, |below, rest, found| {
             if below.rising.is_some() {
                 below.inner.gate.prefetch(&rest.keys);
             }
+            let scratch = &mut *below.scratch;
+            let place = |nth: usize| rest.at[nth] as usize;
+            let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
+            hits.host += below.inner.host.find(&rest.keys, rows, place, flags, slots);
             for (nth, &at) in rest.at.iter().enumerate() {
                 let at = at as usize;
+                if below.scratch.flags[nth] {
+                    found[at] = true;
+                    continue;
+                }
                 let format = below.store.format();
                 match format.row(&below.scratch.values, nth, keys[at]) {
                     Ok(Some((row, score))) => {
                         rows[at * row_bytes..][..row_bytes].copy_from_slice(row);
                         found[at] = true;
-                        hits += 1;
+                        hits.store += 1;
                         if let Some(rising) = &mut below.rising {
                             let (admitted, before) = below.inner.gate.admits(keys[at]);
                             if admitted {
@@ -247,9 +258,16 @@ impl Below<'_> {
 
     fn contains(&mut self, keys: &[u64], found: &mut [bool]) {
         self.each_stretch(keys, found, |below, rest, found| {
+            let scratch = &mut *below.scratch;
+            let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
+            below.inner.host.contains(&rest.keys, slots, flags);
             for (nth, &at) in rest.at.iter().enumerate() {
                 let at = at as usize;
-                match below.scratch.values.get(nth) {
+                if scratch.flags[nth] {
+                    found[at] = true;
+                    continue;
+                }
+                match scratch.values.get(nth) {
                     Ok(value) => found[at] = value.is_some(),
                     Err(error) => {
                         let error = error.clone().into();
@@ -261,7 +279,13 @@ impl Below<'_> {
     }
 
     /// Looks up what is not found, in stretches of a bounded size, and calls `answered` with each; the answers are in
-    /// `scratch.values`.
+    /// `scratch.values`, and `scratch.flags` has a place for each key.
+    ///
+    /// `answered` has to look above once more, for all of these keys, and what is there counts. A row may have come up since
+    /// it was looked for there, and a writer may then have changed the store and not yet what is above: this lookup would
+    /// find the new row, or that there is none, and the next one the former row above. Who sees the writer's change of the
+    /// store sees what came up before it, since that was done under the lock that the writer holds; and nothing comes up
+    /// before the writer is done.
     fn each_stretch(
         &mut self,
         keys: &[u64],
@@ -279,6 +303,8 @@ impl Below<'_> {
                 let versions = versions.map(|&key| self.inner.stripes.version(key));
                 scratch.versions.extend(versions);
             }
+            scratch.flags.clear();
+            scratch.flags.resize(rest.keys.len(), false);
             scratch.keys.clear();
             let asked = rest.keys.iter().map(|key| key.to_be_bytes());
             scratch.keys.extend(asked);
