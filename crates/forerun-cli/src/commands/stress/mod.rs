@@ -35,7 +35,7 @@ use crate::exit::{Outcome, UsageError};
 /// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow readers, half-closed
 /// connections, some that go away in the middle of a command, some that say what is none. Every value carries its key and
 /// version and is checked: a value may be forgotten, but not be an old, a foreign or a damaged one. The server may neither
-/// answer a well-formed request by an error nor exceed its memory limit by more than 5%.
+/// answer a well-formed request by an error nor exceed its memory limit by more than 5% (or 16 MiB, where that is more).
 ///
 /// With --gpu-table, half of the lanes insert, erase, add and pin, and half look keys up beside them, on one hash table in
 /// the GPU's memory: each lane is a stream, or a thread where there is no GPU. A row must be whole and of its time, what is

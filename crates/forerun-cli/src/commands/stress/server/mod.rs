@@ -28,6 +28,8 @@ use wire::Wire;
 
 /// How far above its limit a server's memory may lie: its code, its connections.
 const MEMORY_EXCESS: f64 = 0.05;
+/// What these take however small the limit is: below 320 MiB, this is allowed instead.
+const MEMORY_EXCESS_BYTES: f64 = (16 << 20) as f64;
 
 /// Faults after which it is pointless to go on, and how many are told in words.
 const FAULTS_MAX: usize = 100;
@@ -239,7 +241,8 @@ fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyh
     if !faults.is_empty() {
         return Err(CheckFailed(format!("the server was at fault {} times", faults.len())).into());
     }
-    if let Some(excess) = excess.filter(|excess| *excess > MEMORY_EXCESS) {
+    let allowed = MEMORY_EXCESS.max(MEMORY_EXCESS_BYTES / limit as f64);
+    if let Some(excess) = excess.filter(|excess| *excess > allowed) {
         let excess = 100.0 * excess;
         return Err(CheckFailed(format!("the memory exceeded its limit by {excess:.1}%")).into());
     }
