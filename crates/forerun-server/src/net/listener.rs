@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -53,11 +54,12 @@ pub(crate) enum Socket {
 }
 
 impl Listener {
-    /// Binds what is asked for.
+    /// Binds what is asked for. Of connections that are made and not yet accepted the system keeps `backlog`; it may keep
+    /// fewer.
     ///
     /// # Errors
     /// [`Error::Listen`] with the address and the system's reason.
-    pub(crate) fn bind(place: &Listen) -> Result<Listener, Error> {
+    pub(crate) fn bind(place: &Listen, backlog: u32) -> Result<Listener, Error> {
         let failed = |source| Error::Listen {
             address: place.address.to_string(),
             source,
@@ -65,11 +67,12 @@ impl Listener {
         let (socket, address) = match &place.address {
             Address::Tcp(address) => {
                 let socket = TcpListener::bind(*address).map_err(failed)?;
+                queue(&socket, backlog).map_err(failed)?;
                 let bound = socket.local_addr().map_err(failed)?;
                 (Bound::Tcp(socket), Address::Tcp(bound))
             }
             Address::Unix { path, mode } => {
-                let socket = bind_unix(path, *mode).map_err(failed)?;
+                let socket = bind_unix(path, *mode, backlog).map_err(failed)?;
                 (socket, place.address.clone())
             }
         };
@@ -104,8 +107,15 @@ impl Listener {
     }
 }
 
+/// Sets the length of a listening socket's queue: the one that it was bound with is 128, and a thousand clients that come at
+/// once are more. What does not fit is dropped, and some of it reset once the client has sent something.
+fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    Ok(rustix::net::listen(socket, backlog)?)
+}
+
 /// Binds a unix socket with `mode`. A socket at `path` that nobody listens at is replaced; any other file is not.
-fn bind_unix(path: &Path, mode: u32) -> io::Result<Bound> {
+fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {
             if StdUnixStream::connect(path).is_ok() {
@@ -125,6 +135,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<Bound> {
     }
     let socket = UnixListener::bind(path)?;
     let file = SocketFile(path.to_owned());
+    queue(&socket, backlog)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(Bound::Unix(socket, file))
 }
@@ -202,7 +213,7 @@ mod tests {
     use super::*;
 
     fn unix(path: &Path) -> Result<Listener, Error> {
-        Listener::bind(&Listen::unix(path, 0o740))
+        Listener::bind(&Listen::unix(path, 0o740), 1024)
     }
 
     fn reason(error: Error) -> String {
@@ -224,6 +235,27 @@ mod tests {
         assert_eq!(mode & 0o777, 0o740);
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn as_many_connections_wait_as_was_asked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let waiting = |backlog: u32| {
+            let path = dir.path().join(backlog.to_string());
+            let _listener =
+                Listener::bind(&Listen::unix(&path, 0o740), backlog).expect("it is bound");
+            // One that does not find room is refused, since it would have to wait.
+            let connect = || UnixStream::connect(&path).ok();
+            std::iter::repeat_with(connect)
+                .take(400)
+                .map_while(|made| made)
+                .collect::<Vec<_>>()
+                .len()
+        };
+        // Linux lets one more in.
+        assert!((3..=4).contains(&waiting(3)));
+        assert!((200..=201).contains(&waiting(200)));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Server {
         let listeners = options
             .listen
             .iter()
-            .map(Listener::bind)
+            .map(|place| Listener::bind(place, options.listen_backlog))
             .collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<Address> = listeners.iter().map(|one| one.address.clone()).collect();
 

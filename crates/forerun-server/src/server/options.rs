@@ -17,6 +17,8 @@ pub struct ServerOptions {
     pub threads: usize,
     /// Connections at once, from 1. One more is told so and closed.
     pub connection_limit: usize,
+    /// Connections that are made and wait to be accepted, a listener; the system may keep fewer (`net.core.somaxconn`).
+    pub listen_backlog: u32,
     /// Connections silent for longer are closed; zero for never. Told in seconds.
     pub idle_timeout: Duration,
     /// TLS for the listeners that speak it.
@@ -50,6 +52,7 @@ impl ServerOptions {
             listen,
             threads: 1,
             connection_limit: 1024,
+            listen_backlog: 1024,
             idle_timeout: Duration::ZERO,
             tls: None,
             auth_file: None,

@@ -62,6 +62,9 @@ pub struct Args {
     /// Connections at once
     #[arg(short, long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     conn_limit: u32,
+    /// Connections that may wait to be accepted; the system may keep fewer
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    listen_backlog: u32,
     /// Close connections that have been silent for longer; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
@@ -205,6 +208,7 @@ impl Args {
         Ok(ServerOptions {
             threads,
             connection_limit: self.conn_limit as usize,
+            listen_backlog: self.listen_backlog,
             idle_timeout: Duration::from_secs(self.idle_timeout.into()),
             drain_timeout: Duration::from_secs(self.drain_timeout.into()),
             tls: self.tls.options(),
