@@ -21,6 +21,8 @@ pub struct Settings {
     pub auth_enabled: bool,
     /// Reported: most connections at once.
     pub max_connections: u32,
+    /// Reported: connections that may wait to be accepted.
+    pub listen_backlog: u32,
     /// Reported: TCP port, 0 for none.
     pub tcp_port: u16,
     /// Reported: addresses listened on.
@@ -49,6 +51,7 @@ impl Default for Settings {
             debug_commands: false,
             auth_enabled: false,
             max_connections: 1024,
+            listen_backlog: 1024,
             tcp_port: 11211,
             interfaces: "127.0.0.1".to_owned(),
             unix_socket: None,

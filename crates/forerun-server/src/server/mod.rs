@@ -278,6 +278,7 @@ fn told(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settin
         evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
         auth_enabled: options.auth_file.is_some(),
         max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
+        listen_backlog: options.listen_backlog,
         tcp_port: tcp.unwrap_or(0),
         unix_socket: unix,
         interfaces: interfaces.join(","),

@@ -163,6 +163,7 @@ fn settings(lines: &mut Lines, turn: &Turn<'_>) {
     lines.put("stat_key_prefix", ":");
     lines.put("detail_enabled", "no");
     lines.put("cas_enabled", "yes");
+    lines.put("tcp_backlog", settings.listen_backlog);
     lines.put("binding_protocol", "ascii");
     lines.put("auth_enabled_sasl", "no");
     lines.put("auth_enabled_ascii", yes(settings.auth_enabled));
