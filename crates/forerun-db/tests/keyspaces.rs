@@ -303,7 +303,7 @@ fn a_batch_that_takes_more_than_a_memtable_is_let_in_whole() {
 fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     let io = FaultIo::new();
     let mortal = KeyspaceOptions {
-        ttl: Some(Duration::from_secs(1)),
+        ttl: Some(Duration::from_secs(3)),
         ..KeyspaceOptions::default()
     };
     let options = Options {
@@ -318,9 +318,10 @@ fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     for keyspace in [&sessions, &users] {
         keyspace.put(b"old", b"value").unwrap();
     }
-    db.flush().unwrap();
+    // At once, before anything has expired.
     let before = db.snapshot();
-    std::thread::sleep(Duration::from_millis(2100));
+    db.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(4100));
     sessions.put(b"new", b"value").unwrap();
     sessions.compact().unwrap();
     assert_eq!(sessions.get(b"old").unwrap(), None);

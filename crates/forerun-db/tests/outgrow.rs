@@ -423,7 +423,7 @@ fn handles_read_on_after_the_store_is_closed_and_its_runs_are_replaced() {
 fn what_is_older_than_the_time_to_live_is_not_found_and_its_runs_go_unread() {
     let io = FaultIo::new();
     let options = Options {
-        ttl: Some(Duration::from_secs(1)),
+        ttl: Some(Duration::from_secs(3)),
         ..tiny_options()
     };
     let db = open(&io, &options).unwrap();
@@ -431,10 +431,10 @@ fn what_is_older_than_the_time_to_live_is_not_found_and_its_runs_go_unread() {
     for i in 0..200 {
         db.put(&name(i), &value(i, 0)).unwrap();
     }
-    db.flush().unwrap();
     assert_eq!(db.iter().count(), 200, "nothing is old enough yet");
     let before = db.snapshot();
-    std::thread::sleep(Duration::from_millis(2100));
+    db.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(4100));
     db.put(&name(7), b"new").unwrap();
     db.compact().unwrap();
     let check = |db: &Db| {
