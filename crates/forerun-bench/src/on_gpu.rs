@@ -50,6 +50,25 @@ pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
     ("GPU".into(), text)
 }
 
+/// Runs a bench's `--check`, and prints a line for each thing that was checked. Without a GPU it says how the same is
+/// `tested`.
+pub(crate) fn report_check(
+    gpu: Option<&Gpu>,
+    tested: &str,
+    check: impl FnOnce(&Gpu) -> Result<Vec<String>>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let Some(gpu) = gpu else {
+        writeln!(out, "Nothing was checked: it takes a GPU. {tested}")?;
+        return Ok(());
+    };
+    writeln!(out, "{}", gpu.info())?;
+    for line in check(gpu)? {
+        writeln!(out, "checked: {line}")?;
+    }
+    Ok(())
+}
+
 /// How long a command took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Took {

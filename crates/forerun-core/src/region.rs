@@ -348,27 +348,15 @@ mod map {
         let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
     }
 
-    /// Gives back the memory of the whole pages in a range, which stays mapped.
+    /// Gives back the memory of the whole pages in a range, which stays mapped and reads as zeros from then on.
     ///
     /// # Safety
     /// The range was mapped by this module, and nothing refers to its bytes.
     pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) {
         #[cfg(target_os = "linux")]
-        {
-            let before_bytes = start.align_offset(rustix::param::page_size());
-            let inner_bytes = len_bytes.saturating_sub(before_bytes);
-            let inner_bytes = inner_bytes - inner_bytes % rustix::param::page_size();
-            if inner_bytes > 0 {
-                // SAFETY: what is advised are whole pages inside the range, which the caller vouches for; private
-                // anonymous memory reads as zeros afterwards. A refusal leaves it as it is.
-                let _ = unsafe {
-                    rustix::mm::madvise(
-                        start.add(before_bytes).cast(),
-                        inner_bytes,
-                        Advice::LinuxDontNeed,
-                    )
-                };
-            }
+        // SAFETY: the range is as the caller says; nothing refers to the bytes that are gone.
+        unsafe {
+            advise_whole_pages(start, len_bytes, Advice::LinuxDontNeed);
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (start, len_bytes);
@@ -380,24 +368,29 @@ mod map {
     /// The range was mapped by this module.
     pub(super) unsafe fn populate(start: *mut u8, len_bytes: usize) {
         #[cfg(target_os = "linux")]
-        {
-            let before_bytes = start.align_offset(rustix::param::page_size());
-            let inner_bytes = len_bytes.saturating_sub(before_bytes);
-            let inner_bytes = inner_bytes - inner_bytes % rustix::param::page_size();
-            if inner_bytes > 0 {
-                // SAFETY: what is advised are whole pages inside the range, which the caller vouches for; the call faults
-                // pages in and changes no byte. A refusal leaves them to the first touch.
-                let _ = unsafe {
-                    rustix::mm::madvise(
-                        start.add(before_bytes).cast(),
-                        inner_bytes,
-                        Advice::LinuxPopulateWrite,
-                    )
-                };
-            }
+        // SAFETY: the range is as the caller says; the call faults pages in and changes no byte.
+        unsafe {
+            advise_whole_pages(start, len_bytes, Advice::LinuxPopulateWrite);
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (start, len_bytes);
+    }
+
+    /// Tells the system something of the whole pages in a range. A refusal leaves them as they are.
+    ///
+    /// # Safety
+    /// The range was mapped by this module, and its bytes may become what the advice makes of them.
+    #[cfg(target_os = "linux")]
+    unsafe fn advise_whole_pages(start: *mut u8, len_bytes: usize, advice: Advice) {
+        let page_bytes = rustix::param::page_size();
+        let before_bytes = start.align_offset(page_bytes);
+        let inner_bytes = len_bytes.saturating_sub(before_bytes);
+        let inner_bytes = inner_bytes - inner_bytes % page_bytes;
+        if inner_bytes > 0 {
+            // SAFETY: what is advised are whole pages inside the range, which the caller vouches for.
+            let _ =
+                unsafe { rustix::mm::madvise(start.add(before_bytes).cast(), inner_bytes, advice) };
+        }
     }
 
     fn page_multiple(len_bytes: usize) -> usize {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{find, row, version_of};
+use common::{find, versions};
 use forerun_table::{Admission, Builder, Dtype, Moves, Score, Table, Update, Writes};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -19,16 +19,7 @@ fn builder(directory: &Path) -> Builder {
 }
 
 fn rows(keys: &[u64], version: u32) -> Vec<u8> {
-    keys.iter()
-        .flat_map(|&key| row(WORDS, key, version))
-        .collect()
-}
-
-fn versions(table: &Table, keys: &[u64]) -> Vec<Option<u32>> {
-    let answers = find(table, keys).into_iter().zip(keys);
-    answers
-        .map(|(answer, &key)| answer.unwrap().map(|row| version_of(&row, key)))
-        .collect()
+    common::rows(WORDS, keys, version)
 }
 
 /// Rows found on the device, in the host tier and in the store by a lookup of these keys.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{find, row, version_of};
+use common::{find, version_of};
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
 use forerun_table::{Admission, Dtype, Error, Moves, Table, Writes};
@@ -35,19 +35,11 @@ fn open(io: &FaultIo, writes: Writes, device_rows: usize, rows: usize) -> Result
 
 fn insert(table: &Table, keys: impl IntoIterator<Item = u64>, version: u32) -> Result<(), Error> {
     let keys: Vec<u64> = keys.into_iter().collect();
-    let rows: Vec<u8> = keys
-        .iter()
-        .flat_map(|&key| row(WORDS, key, version))
-        .collect();
-    table.insert(&keys, &rows)
+    table.insert(&keys, &common::rows(WORDS, &keys, version))
 }
 
 fn versions(table: &Table) -> Vec<Option<u32>> {
-    let keys: Vec<u64> = (0..KEYS).collect();
-    let answers = find(table, &keys).into_iter().zip(keys);
-    answers
-        .map(|(answer, key)| answer.unwrap().map(|row| version_of(&row, key)))
-        .collect()
+    common::versions(table, &(0..KEYS).collect::<Vec<_>>())
 }
 
 proptest! {

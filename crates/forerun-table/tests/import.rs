@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{find, row, version_of};
+use common::versions;
 use forerun_db::io::fault::{ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReverseBytewise};
 use forerun_table::{Admission, Dtype, Error, Moves, Score, Table, Writes};
@@ -32,16 +32,7 @@ fn open(io: &FaultIo, writes: Writes) -> Table {
 }
 
 fn rows(keys: &[u64], version: u32) -> Vec<u8> {
-    keys.iter()
-        .flat_map(|&key| row(WORDS, key, version))
-        .collect()
-}
-
-fn versions(table: &Table, keys: &[u64]) -> Vec<Option<u32>> {
-    let answers = find(table, keys).into_iter().zip(keys);
-    answers
-        .map(|(answer, &key)| answer.unwrap().map(|row| version_of(&row, key)))
-        .collect()
+    common::rows(WORDS, keys, version)
 }
 
 #[test]

@@ -84,6 +84,26 @@ impl Table {
             .map_err(table_exception)
     }
 
+    /// Puts rows under keys, with the scores that may be given.
+    pub(super) fn put_rows<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        rows: &Bound<'py, PyAny>,
+        scores: Option<&Bound<'py, PyAny>>,
+        put: impl FnOnce(
+            &forerun::table::Table,
+            &[u64],
+            &[u8],
+            Option<&[u64]>,
+        ) -> forerun::table::Result<()>
+        + Send,
+    ) -> PyResult<()> {
+        let (table, keys) = (self.open()?, Numbers::new(keys)?);
+        let scores = scores.map(Numbers::new).transpose()?;
+        let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
+        self.with_rows(&keys, rows, |keys, rows| put(&table, keys, rows, scores))
+    }
+
     pub(super) fn update_rows<'py>(
         &self,
         py: Python<'py>,

@@ -178,13 +178,15 @@ impl Table {
         rows: &Bound<'py, PyAny>,
         scores: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let scores = scores.map(Numbers::new).transpose()?;
-        let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
-        self.with_rows(&keys, rows, |keys, rows| match scores {
-            None => table.insert(keys, rows),
-            Some(scores) => table.insert_with_scores(keys, rows, scores),
-        })
+        self.put_rows(
+            keys,
+            rows,
+            scores,
+            |table, keys, rows, scores| match scores {
+                None => table.insert(keys, rows),
+                Some(scores) => table.insert_with_scores(keys, rows, scores),
+            },
+        )
     }
 
     /// As `insert`, and leaves the rows in the store: loads a table without driving out what is in use.
@@ -195,13 +197,15 @@ impl Table {
         rows: &Bound<'py, PyAny>,
         scores: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let scores = scores.map(Numbers::new).transpose()?;
-        let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
-        self.with_rows(&keys, rows, |keys, rows| match scores {
-            None => table.import(keys, rows),
-            Some(scores) => table.import_with_scores(keys, rows, scores),
-        })
+        self.put_rows(
+            keys,
+            rows,
+            scores,
+            |table, keys, rows, scores| match scores {
+                None => table.import(keys, rows),
+                Some(scores) => table.import_with_scores(keys, rows, scores),
+            },
+        )
     }
 
     /// Replaces the rows of keys that are present; returns which are.

@@ -26,7 +26,7 @@ pub use row::GatherRow;
 pub use setting::{Cap, Order, Study};
 
 use crate::machine;
-use crate::on_gpu;
+use crate::on_gpu::{self, report_check};
 use crate::output::{on_stdout, write_facts};
 use crate::progress::Progress;
 use crate::report::{Report, Tile};
@@ -48,6 +48,9 @@ pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
+/// What stands for `--check` where there is no GPU.
+const TESTED: &str = "The tests check the processor's copy, and the kernels on the processor.";
+
 /// As [`run`], printing to `out`.
 ///
 /// # Errors
@@ -56,7 +59,12 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     args.output.check()?;
     let gpu = args.gpu.open(args.output.json, out)?;
     if args.gpu.check {
-        return check(gpu.as_ref(), progress, out);
+        return report_check(
+            gpu.as_ref(),
+            TESTED,
+            |gpu| selfcheck::run(gpu, progress),
+            out,
+        );
     }
     if args.gpu.once {
         return once(gpu.as_ref(), args, out);
@@ -68,21 +76,6 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         report: Report::new("Row gather", LEAD),
     }
     .run(out)
-}
-
-fn check(gpu: Option<&Gpu>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
-    let Some(gpu) = gpu else {
-        writeln!(
-            out,
-            "Nothing was checked: it takes a GPU. The tests check the processor's copy, and the kernels on the processor."
-        )?;
-        return Ok(());
-    };
-    writeln!(out, "{}", gpu.info())?;
-    for line in selfcheck::run(gpu, progress)? {
-        writeln!(out, "checked: {line}")?;
-    }
-    Ok(())
 }
 
 fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {

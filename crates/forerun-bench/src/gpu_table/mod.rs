@@ -29,7 +29,7 @@ pub use way::Op;
 use crate::gpu_roofline::Ceiling;
 use crate::harness::{Case, Outcome, Plan, Sample, measure};
 use crate::machine;
-use crate::on_gpu::{self, Took};
+use crate::on_gpu::{self, Took, report_check};
 use crate::output::{on_stdout, write_facts};
 use crate::progress::Progress;
 use crate::report::{Report, Tile};
@@ -55,6 +55,10 @@ pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
+/// What stands for `--check` where there is no GPU.
+const TESTED: &str =
+    "The tests run every kernel on the processor, and compare it with the table there.";
+
 /// As [`run`], printing to `out`.
 ///
 /// # Errors
@@ -63,7 +67,12 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     args.output.check()?;
     let gpu = args.gpu.open(args.output.json, out)?;
     if args.gpu.check {
-        return check(gpu.as_ref(), progress, out);
+        return report_check(
+            gpu.as_ref(),
+            TESTED,
+            |gpu| selfcheck::run(gpu, progress),
+            out,
+        );
     }
     if args.gpu.once {
         return once(gpu.as_ref(), args, out);
@@ -76,21 +85,6 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         report: Report::new("The hash table in a GPU's memory", LEAD),
     }
     .run(out)
-}
-
-fn check(gpu: Option<&Gpu>, progress: &Progress, out: &mut dyn Write) -> Result<()> {
-    let Some(gpu) = gpu else {
-        writeln!(
-            out,
-            "Nothing was checked: it takes a GPU. The tests run every kernel on the processor, and compare it with the table there."
-        )?;
-        return Ok(());
-    };
-    writeln!(out, "{}", gpu.info())?;
-    for line in selfcheck::run(gpu, progress)? {
-        writeln!(out, "checked: {line}")?;
-    }
-    Ok(())
 }
 
 /// Every way of the first setting, once.

@@ -175,31 +175,28 @@ fn read_trace(path: &Path) -> Result<Vec<u64>> {
 /// Appends the row of a key: the key, then words that key and place decide. No two are alike, as in rows of trained
 /// numbers, so that no store makes less of them than they are.
 pub fn push_row(key: u64, row: RowType, out: &mut Vec<u8>) {
-    let end = out.len() + row.bytes();
-    out.extend_from_slice(&key.to_le_bytes());
-    for place in 1.. {
-        let left = end.saturating_sub(out.len()).min(WORD_BYTES);
-        if left == 0 {
-            break;
-        }
-        out.extend_from_slice(&word(key, place)[..left]);
+    let start = out.len();
+    out.resize(start + row.bytes(), 0);
+    for (place, piece) in (0..).zip(out[start..].chunks_mut(WORD_BYTES)) {
+        piece.copy_from_slice(&word(key, place)[..piece.len()]);
     }
 }
 
 /// Whether these bytes begin and end as the row of a key does.
 pub fn is_row(key: u64, row: &[u8]) -> bool {
-    let last_place = row.len().saturating_sub(1) / WORD_BYTES;
-    let (head, tail) = row.split_at(WORD_BYTES.min(row.len()));
-    // The last word may be cut short, as `push_row` does.
-    let last = tail.chunks(WORD_BYTES).next_back().unwrap_or_default();
-    head == key.to_le_bytes() && last == &word(key, last_place as u64)[..last.len()]
+    let mut pieces = (0..).zip(row.chunks(WORD_BYTES));
+    let is_piece = |(place, piece): (u64, &[u8])| piece == &word(key, place)[..piece.len()];
+    pieces.next().is_some_and(is_piece) && pieces.last().is_none_or(is_piece)
 }
 
 const WORD_BYTES: usize = 8;
 
-/// The word of a row at a place behind the key, counted in words.
+/// The word of a row at a place, counted in words. A row's last one may be cut short.
 fn word(key: u64, place: u64) -> [u8; WORD_BYTES] {
-    mix(key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
+    match place {
+        0 => key.to_le_bytes(),
+        _ => mix(key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes(),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,12 @@ pub fn row(words: usize, key: u64, version: u32) -> Vec<u8> {
     word.repeat(words)
 }
 
+/// The rows of some keys, all of a version, one behind the other.
+pub fn rows(words: usize, keys: &[u64], version: u32) -> Vec<u8> {
+    let rows = keys.iter().flat_map(|&key| row(words, key, version));
+    rows.collect()
+}
+
 /// The version of a row of a key.
 ///
 /// # Panics
@@ -54,6 +60,17 @@ pub fn find(table: &Table, keys: &[u64]) -> Vec<Result<Option<Vec<u8>>, Error>> 
         Err(error) => panic!("{error}"),
     }
     all
+}
+
+/// The versions of the rows of these keys; `None` where the key is not there.
+///
+/// # Panics
+/// If a lookup fails, or a row is torn or another key's.
+pub fn versions(table: &Table, keys: &[u64]) -> Vec<Option<u32>> {
+    let answers = find(table, keys).into_iter().zip(keys);
+    answers
+        .map(|(answer, &key)| answer.unwrap().map(|row| version_of(&row, key)))
+        .collect()
 }
 
 /// Compares the table's rows of all these keys with the map's.
