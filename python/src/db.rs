@@ -129,6 +129,12 @@ impl Db {
         slf.py().detach(|| db.compact()).map_err(exception)
     }
 
+    /// Waits until no flush or compaction is due and the files that were of no use any more are off the disk.
+    fn settle(slf: &Bound<'_, Db>) -> PyResult<()> {
+        let db = open(slf)?;
+        slf.py().detach(|| db.settle()).map_err(exception)
+    }
+
     /// Copies the store as it is now into a new directory: files are linked where that is possible.
     fn checkpoint(slf: &Bound<'_, Db>, into: PathBuf) -> PyResult<()> {
         let db = open(slf)?;

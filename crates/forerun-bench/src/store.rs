@@ -10,10 +10,9 @@
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::size::{digits, short};
 use crate::workload::EntryBuffer;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use forerun_db::{Create, Db, Durability, Options, Strategy, Values, WriteBatch};
 use std::path::Path;
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// The store as an engine to measure.
@@ -69,16 +68,7 @@ impl Store for DbStore {
 
     fn settle(&self) -> Result<()> {
         self.db.flush()?;
-        loop {
-            let stats = self.db.stats();
-            if let Some(failure) = stats.background_failure {
-                bail!("in the background: {failure}");
-            }
-            if !stats.is_compaction_due {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        Ok(self.db.settle()?)
     }
 
     fn directory(&self) -> Option<&Path> {

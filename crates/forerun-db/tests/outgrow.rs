@@ -42,6 +42,34 @@ fn value(i: u64, version: u64) -> Vec<u8> {
 }
 
 #[test]
+fn a_settled_store_has_only_the_files_of_its_runs_and_the_end_of_its_log() {
+    for background in [Background::Threads, Background::Caller] {
+        let io = FaultIo::new();
+        let options = Options {
+            background,
+            ..busy_options()
+        };
+        let db = open(&io, &options).unwrap();
+        for i in 0..6_000 {
+            db.put(&key(i % 2_000), &value(i, 1)).unwrap();
+        }
+        db.flush().unwrap();
+        db.settle().unwrap();
+        let stats = db.stats();
+        assert!(!stats.is_compaction_due, "{background:?}");
+        assert!(stats.tree.compactions > 0, "{background:?}");
+        let runs: usize = stats.levels.iter().map(|level| level.runs).sum();
+        let files = io.files();
+        let of_kind = |end: &str| {
+            let names = files.iter().filter_map(|path| path.to_str());
+            names.filter(|name| name.ends_with(end)).count()
+        };
+        assert_eq!(of_kind(".run"), runs, "{background:?}: {files:?}");
+        assert_eq!(of_kind(".log"), 1, "{background:?}: {files:?}");
+    }
+}
+
+#[test]
 fn a_store_holds_many_times_its_memory_and_gives_all_of_it_back() {
     const KEYS: u64 = 12_000;
     let dir = tempfile::tempdir().unwrap();

@@ -180,6 +180,21 @@ impl Inner {
         urgency(&space.state.load().levels, &space.options.load().tree)
     }
 
+    /// Whether any keyspace's levels are over what they should have. What is being compacted is still in them.
+    pub(super) fn is_compaction_due(&self) -> bool {
+        let spaces = self.spaces.load();
+        spaces.iter().any(|space| self.urgency_of(space) >= 1.0)
+    }
+
+    /// Waits until there is nothing to flush or to compact, and what is of no use any more is off the disk.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.wait_until(|| self.frozen().is_empty() && !self.is_compaction_due())?;
+        // Who did the last of it holds what it replaced until it is through.
+        drop(self.flushing.lock());
+        drop(self.lock_compacting());
+        self.wait_until(|| self.trash.is_empty())
+    }
+
     /// Lets what is older than its keyspace's time to live expire, if there is one, and anything is.
     fn expire(&self) -> Result<()> {
         let mut edits = Vec::new();

@@ -369,6 +369,32 @@ impl Db {
         inner.compact_all(&spaces)
     }
 
+    /// Waits until the store is at rest: until no memtable is on its way to a run, no compaction is due, and the files that
+    /// were of no use any more are off the disk, but for those that a reader holds. What is in the memtable that takes
+    /// writes stays there: [`flush`](Self::flush) first, where that is not wanted. Where others go on writing, that may
+    /// take as long as they do.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// for n in 0..1000_u32 {
+    ///     db.put(&n.to_be_bytes(), b"value")?;
+    /// }
+    /// db.flush()?;
+    /// db.settle()?;
+    /// assert!(!db.stats().is_compaction_due);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of the first flush or compaction that fails meanwhile, as of [`compact`](Self::compact).
+    pub fn settle(&self) -> Result<()> {
+        self.open.inner.settle()
+    }
+
     /// Begins to take in many entries at once, in ascending order of their keys, past log and memtables: see
     /// [`Ingestion`]. Nothing of it is visible before [`Ingestion::commit`].
     pub fn ingest(&self) -> Ingestion {

@@ -262,8 +262,7 @@ impl Inner {
             keyspaces,
             cache: self.cache.stats(),
             tree: self.tree_work(),
-            // What is being compacted is still in the levels.
-            is_compaction_due: spaces.iter().any(|space| self.urgency_of(space) >= 1.0),
+            is_compaction_due: self.is_compaction_due(),
             back_pressure: self.counters.back_pressure(),
             background_failure: self.work.failure().map(|failure| failure.to_string()),
             last_sequence: self.visible.last(),

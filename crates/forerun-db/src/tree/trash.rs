@@ -24,11 +24,16 @@ pub(crate) struct Trash {
 enum Way {
     AtOnce,
     /// It is removed when somebody comes for it, who is called.
-    Collected(Vec<PathBuf>, Call),
+    Collected {
+        waiting: Vec<PathBuf>,
+        /// How many somebody has come for, and has not removed yet.
+        on_the_way: usize,
+        call: Call,
+    },
     Closed,
 }
 
-/// Calls who collects.
+/// Calls who collects, and who waits for that.
 type Call = Arc<dyn Fn() + Send + Sync>;
 
 impl Trash {
@@ -42,7 +47,11 @@ impl Trash {
 
     /// From now on somebody [`collect`](Self::collect)s, when called.
     pub(crate) fn gather(&self, call: Call) {
-        *self.lock() = Way::Collected(Vec::new(), call);
+        *self.lock() = Way::Collected {
+            waiting: Vec::new(),
+            on_the_way: 0,
+            call,
+        };
     }
 
     /// Takes a file that is of no use any more.
@@ -50,7 +59,7 @@ impl Trash {
         // Under the lock, so that nothing is removed after `close`.
         let call = match &mut *self.lock() {
             Way::AtOnce => return self.remove(path),
-            Way::Collected(waiting, call) => {
+            Way::Collected { waiting, call, .. } => {
                 waiting.push(path.to_owned());
                 Arc::clone(call)
             }
@@ -61,17 +70,49 @@ impl Trash {
 
     /// Removes what waits.
     pub(crate) fn collect(&self) {
-        let waiting = match &mut *self.lock() {
-            Way::Collected(waiting, _) => std::mem::take(waiting),
+        let taken = match &mut *self.lock() {
+            Way::Collected {
+                waiting,
+                on_the_way,
+                ..
+            } => {
+                *on_the_way += waiting.len();
+                std::mem::take(waiting)
+            }
             Way::AtOnce | Way::Closed => return,
         };
-        waiting.iter().for_each(|path| self.remove(path));
+        if taken.is_empty() {
+            return;
+        }
+        taken.iter().for_each(|path| self.remove(path));
+        let call = match &mut *self.lock() {
+            Way::Collected {
+                on_the_way, call, ..
+            } => {
+                *on_the_way -= taken.len();
+                Arc::clone(call)
+            }
+            Way::AtOnce | Way::Closed => return,
+        };
+        call();
+    }
+
+    /// Whether all that was thrown so far is off the disk.
+    pub(crate) fn is_empty(&self) -> bool {
+        match &*self.lock() {
+            Way::Collected {
+                waiting,
+                on_the_way,
+                ..
+            } => waiting.is_empty() && *on_the_way == 0,
+            Way::AtOnce | Way::Closed => true,
+        }
     }
 
     /// Removes what waits, and nothing from then on.
     pub(crate) fn close(&self) {
         let mut way = self.lock();
-        if let Way::Collected(waiting, _) = std::mem::replace(&mut *way, Way::Closed) {
+        if let Way::Collected { waiting, .. } = std::mem::replace(&mut *way, Way::Closed) {
             waiting.iter().for_each(|path| self.remove(path));
         }
     }
@@ -93,7 +134,7 @@ impl Trash {
 impl std::fmt::Debug for Trash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let waiting = match &*self.lock() {
-            Way::Collected(waiting, _) => waiting.len(),
+            Way::Collected { waiting, .. } => waiting.len(),
             Way::AtOnce | Way::Closed => 0,
         };
         f.debug_struct("Trash").field("waiting", &waiting).finish()
@@ -123,8 +164,12 @@ mod tests {
         }));
         trash.throw("/b".as_ref());
         assert_eq!((left(), calls.load(Ordering::Relaxed)), (2, 1));
+        assert!(!trash.is_empty());
         trash.collect();
-        assert_eq!(left(), 1);
+        assert_eq!((left(), calls.load(Ordering::Relaxed)), (1, 2));
+        assert!(trash.is_empty(), "and whoever waits for that was called");
+        trash.collect();
+        assert_eq!(calls.load(Ordering::Relaxed), 2, "there was nothing");
         trash.throw("/c".as_ref());
         trash.close();
         assert_eq!(left(), 0);
