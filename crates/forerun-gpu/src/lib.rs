@@ -26,8 +26,8 @@ mod random_reads;
 pub mod table;
 
 pub use driver::{
-    BatchTransfer, Command, DeviceBuffer, DeviceInfo, Event, Gpu, Graph, HostMemory, PcieLink,
-    Piece, PinnedBuffer, Registered, Scope, Stream, Transfer,
+    BatchTransfer, Command, DeviceBuffer, DeviceInfo, DeviceSlice, Event, Gpu, Graph, HostMemory,
+    PcieLink, Piece, PinnedBuffer, Registered, Scope, Stream, Transfer,
 };
 pub use error::{CudaVersion, GpuError};
 pub use product::MatrixProduct;

@@ -221,6 +221,15 @@ fn a_table_on_the_device_finds_what_was_put_in() -> Result<(), TableError> {
     );
     assert_eq!(found, rows);
     assert_eq!(table.contains(&[5, keys[7]])?, [false, true]);
+
+    // The same rows, on the device.
+    let buffer = DeviceBuffer::new(&gpu, 8 + rows.len())?;
+    let part = buffer.slice(8..buffer.len())?;
+    assert!(table.find_missed_on_device(&keys, &part)?.is_empty());
+    buffer.read(8, &mut found)?;
+    assert_eq!(found, rows);
+    let refused = table.find_missed_on_device(&keys[1..], &part).unwrap_err();
+    assert!(matches!(refused, TableError::Length { .. }), "{refused}");
     Ok(())
 }
 

@@ -18,14 +18,16 @@ use crate::gate::Gate;
 use crate::inner::Policies;
 use crate::moves::Origin;
 use crate::options::{DeviceChoice, Score};
+use crate::rings::Rings;
 use crate::stats::DeviceStats;
 use crate::stripes::Version;
 use crate::{Error, Result};
-use forerun_gpu::Gpu;
+use forerun_gpu::gather::Destination;
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Entries, GpuTable, Operation, Policy, Status, TableError,
     TableOptions, Width,
 };
+use forerun_gpu::{Gpu, GpuError};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, RwLock, RwLockReadGuard};
@@ -46,7 +48,9 @@ pub(crate) struct Device {
     capacity: usize,
     /// What it lies on.
     name: String,
-    is_gpu: bool,
+    gpu: Option<Gpu>,
+    /// By way of which rows of the tiers below come to the device.
+    pub(crate) rings: Rings,
     pub(crate) gate: Gate,
     rows: AtomicUsize,
     /// Rows taken in so far: the epochs of [`Score::Lfu`] follow from it.
@@ -98,6 +102,10 @@ fn options(capacity: usize, row_bytes: usize, score: Score) -> TableOptions {
     options
 }
 
+fn name_of(gpu: &Gpu) -> String {
+    format!("GPU {}, {}", gpu.info().ordinal, gpu.info().name)
+}
+
 impl Device {
     pub(crate) fn open(
         choice: DeviceChoice,
@@ -122,16 +130,18 @@ impl Device {
 
     pub(crate) fn new(table: GpuTable, policies: &Policies) -> Device {
         let capacity = table.capacity() as usize;
-        let name = match table.gpu() {
-            Some(gpu) => format!("GPU {}, {}", gpu.info().ordinal, gpu.info().name),
-            None => "the processor".to_owned(),
-        };
+        let row_bytes = table.options().row_bytes as usize;
+        let gpu = table.gpu().cloned();
         Device {
             score: policies.score,
-            row_bytes: table.options().row_bytes as usize,
+            row_bytes,
             capacity,
-            name,
-            is_gpu: table.gpu().is_some(),
+            name: match &gpu {
+                Some(gpu) => name_of(gpu),
+                None => "the processor".to_owned(),
+            },
+            rings: Rings::new(gpu.clone(), row_bytes),
+            gpu,
             gate: Gate::new(policies, capacity),
             rows: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
@@ -156,6 +166,46 @@ impl Device {
         }
     }
 
+    /// What a call gives that needs the tier.
+    pub(crate) fn lost(&self) -> Error {
+        Error::Device {
+            reason: self.failure().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// What the failure of a delivery means: the tier's, but for a want of memory, which may pass.
+    pub(crate) fn delivery_failed(&self, error: GpuError) -> Error {
+        let passes = matches!(error, GpuError::OutOfMemory { .. });
+        let error = TableError::from(error);
+        if !passes {
+            self.lose(&error);
+        }
+        error.into()
+    }
+
+    /// The GPU that it lies on, if it does on one.
+    pub(crate) fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
+    }
+
+    /// That rows can go there from here.
+    pub(crate) fn expect(&self, to: &Destination<'_>) -> Result<()> {
+        let fits = match (&self.gpu, to.gpu()) {
+            (Some(here), Some(there)) => here.is(there),
+            (here, there) => here.is_none() && there.is_none(),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(Error::Destination {
+            tier: self.name.clone(),
+            given: match to.gpu() {
+                Some(gpu) => format!("the memory of {}", name_of(gpu)),
+                None => "ordinary memory".to_owned(),
+            },
+        })
+    }
+
     /// Reads; `None` if the tier is lost, or is lost by this.
     fn read<T>(&self, read: impl FnOnce(&GpuTable) -> Result<T, TableError>) -> Option<T> {
         let table = self.table.read().ok()?;
@@ -176,8 +226,16 @@ impl Device {
 
     /// Copies the rows that are here to their positions, says in `found` which are, and gives their number. What is missed
     /// is compacted on the device, so that little comes back for what is found.
-    pub(crate) fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Option<usize> {
-        let missed = self.read(|table| table.find_missed(keys, rows))?;
+    pub(crate) fn find(
+        &self,
+        keys: &[u64],
+        rows: &mut Destination<'_>,
+        found: &mut [bool],
+    ) -> Option<usize> {
+        let missed = self.read(|table| match rows {
+            Destination::Memory(rows) => table.find_missed(keys, rows),
+            Destination::Device(rows) => table.find_missed_on_device(keys, rows),
+        })?;
         found.fill(true);
         for &place in &missed.places {
             found[place as usize] = false;
@@ -299,12 +357,9 @@ impl Device {
 
     /// The addresses of rows.
     pub(crate) fn find_ptr(&self, keys: &[u64]) -> Result<Pointers<'_>> {
-        let lost = || Error::Device {
-            reason: self.failure().unwrap_or_default().to_owned(),
-        };
-        let table = self.table.read().map_err(|_| lost())?;
+        let table = self.table.read().map_err(|_| self.lost())?;
         if self.failure.get().is_some() {
-            return Err(lost());
+            return Err(self.lost());
         }
         let addresses = table.find_ptr(keys).inspect_err(|error| self.lose(error))?;
         Ok(Pointers {
@@ -321,7 +376,7 @@ impl Device {
     pub(crate) fn stats(&self) -> DeviceStats {
         DeviceStats {
             name: self.name.clone(),
-            is_gpu: self.is_gpu,
+            is_gpu: self.gpu.is_some(),
             rows: self.len() as u64,
             capacity_rows: self.capacity as u64,
             failure: self.failure().map(str::to_owned),

@@ -60,7 +60,16 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
-    /// The device tier cannot be made, or has failed. Once it has, the table goes on without it.
+    /// Rows were to go to memory of another kind than the device tier's.
+    #[error("the device tier lies on {tier}, and the rows were to go to {given}")]
+    Destination {
+        /// What the tier lies on.
+        tier: String,
+        /// Where the rows were to go.
+        given: String,
+    },
+    /// The device tier cannot be made, or has failed, or has no memory to bring rows there. Once it has failed, the table
+    /// goes on without it.
     #[error("the device tier failed: {reason}")]
     Device {
         /// What it said.

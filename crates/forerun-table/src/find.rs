@@ -7,9 +7,11 @@
 //! ```
 //!
 //! Each tier answers what it has and marks it in `found`; the next is asked for the positions that are left ([`Rest`]).
-//! What is admitted is moved when all is answered.
+//! What is admitted is moved when all is answered. Rows go to the caller's memory, or to the device's (`find_to_device.rs`):
+//! what the lower tiers give goes to a [`Receiver`].
 
-use crate::host::Slots;
+use crate::device::Device;
+use crate::host::{Host, Slots};
 use crate::inner::Inner;
 use crate::moves::{Origin, Rising};
 use crate::options::Promotion;
@@ -19,6 +21,7 @@ use crate::stripes::Version;
 use crate::worker::Moving;
 use crate::{Error, Failures, Result};
 use forerun_db::Values;
+use forerun_gpu::gather::Destination;
 use std::cell::Cell;
 use std::time::Instant;
 
@@ -58,89 +61,197 @@ impl Scratch {
     }
 }
 
+/// What takes the rows that the tiers below the device find, by their positions in the batch.
+pub(crate) trait Receiver {
+    /// Lets the host tier give its rows of some keys, of which `place` tells the positions in the batch, and says which it
+    /// had. Gives their number.
+    fn take_from(
+        &mut self,
+        host: &Host,
+        keys: &[u64],
+        place: impl FnMut(usize) -> usize,
+        found: &mut [bool],
+        slots: &mut Slots,
+    ) -> usize;
+
+    /// Takes one row.
+    fn take(&mut self, place: usize, row: &[u8]);
+}
+
+/// The caller's memory.
+struct InMemory<'r> {
+    rows: &'r mut [u8],
+    row_bytes: usize,
+}
+
+impl Receiver for InMemory<'_> {
+    fn take_from(
+        &mut self,
+        host: &Host,
+        keys: &[u64],
+        place: impl FnMut(usize) -> usize,
+        found: &mut [bool],
+        slots: &mut Slots,
+    ) -> usize {
+        host.find(keys, self.rows, place, found, slots)
+    }
+
+    fn take(&mut self, place: usize, row: &[u8]) {
+        self.rows[place * self.row_bytes..][..row.len()].copy_from_slice(row);
+    }
+}
+
+/// A batch on its way through the tiers.
+pub(crate) struct Lookup<'l> {
+    inner: &'l Inner,
+    keys: &'l [u64],
+    /// The tier that was asked first.
+    device: Option<&'l Device>,
+    scratch: Box<Scratch>,
+    hits: Hits,
+    failures: Failures,
+    moving: Moving,
+    start: Instant,
+}
+
 impl Inner {
     pub(crate) fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
         self.check_open()?;
-        self.check_rows(keys, rows)?;
+        self.check_rows(keys, rows.len())?;
         self.check_found(keys, found)?;
-        let start = Instant::now();
-        let mut scratch = Scratch::take();
-        let mut moving = Moving::default();
-        let above = self.find_above(keys, rows, found, &mut scratch, &mut moving);
-        let (mut hits, mut failures) = (above, Failures::default());
-        if let Some(store) = &self.store
-            && above.all() < keys.len()
-        {
-            let mut below = Below {
-                inner: self,
-                store,
-                scratch: &mut scratch,
-                failures: &mut failures,
-                rising: self.promotes().then(|| Rising::of(Origin::Found)),
-            };
-            let found_below = below.find(keys, rows, found);
-            hits.host += found_below.host;
-            hits.store = found_below.store;
-            moving.rising = below.rising;
+        let mut lookup = Lookup::begin(self, keys);
+        if let Some(device) = self.device() {
+            let to = &mut Destination::Memory(&mut *rows);
+            if !lookup.ask_device(device, to, found) {
+                // It failed just now: what it had is below.
+                found.fill(false);
+            }
         }
-        scratch.keep();
-        self.clocks.find.count(start.elapsed());
-        self.count_found(keys.len(), hits, failures.len());
-        self.set_moving(moving);
-        failures.into_result(hits.all())
+        let row_bytes = self.row.bytes();
+        let mut rows = InMemory { rows, row_bytes };
+        lookup.ask_host(&mut rows, found);
+        lookup.ask_store(&mut rows, found);
+        lookup.end()
+    }
+}
+
+impl<'l> Lookup<'l> {
+    pub(crate) fn begin(inner: &'l Inner, keys: &'l [u64]) -> Lookup<'l> {
+        Lookup {
+            inner,
+            keys,
+            device: None,
+            start: Instant::now(),
+            scratch: Scratch::take(),
+            hits: Hits::default(),
+            failures: Failures::default(),
+            moving: Moving::default(),
+        }
     }
 
-    /// Looks in the tiers in memory.
-    fn find_above(
-        &self,
-        keys: &[u64],
-        rows: &mut [u8],
+    /// Looks in the device tier, the first of all; false if it is lost.
+    pub(crate) fn ask_device(
+        &mut self,
+        device: &'l Device,
+        rows: &mut Destination<'_>,
         found: &mut [bool],
-        scratch: &mut Scratch,
-        moving: &mut Moving,
-    ) -> Hits {
-        let mut hits = Hits::default();
-        let mut start = Instant::now();
-        let Some(device) = self.device() else {
-            let slots = &mut scratch.slots;
-            hits.host = self.host.find(keys, rows, |at| at, found, slots);
-            self.clocks.host.count(start.elapsed());
-            return hits;
+    ) -> bool {
+        let start = Instant::now();
+        self.device = Some(device);
+        let hits = device.find(self.keys, rows, found);
+        self.inner.clocks.device.count(start.elapsed());
+        self.hits.device = hits.unwrap_or(0);
+        if self.hits.device > 0 && device.wants_touches() {
+            let used = self.keys.iter().zip(&*found).filter(|(_, found)| **found);
+            self.moving.touched = used.map(|(&key, _)| key).collect();
+        }
+        hits.is_some()
+    }
+
+    /// Whether nothing is left to be looked for.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.hits.all() == self.keys.len()
+    }
+
+    /// Looks in the host tier for what the device has not answered.
+    pub(crate) fn ask_host(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
+        let start = Instant::now();
+        self.hits.host = match self.device {
+            Some(device) => self.ask_host_behind(device, rows, found),
+            None => {
+                let slots = &mut self.scratch.slots;
+                rows.take_from(&self.inner.host, self.keys, |at| at, found, slots)
+            }
         };
-        match device.find(keys, rows, found) {
-            Some(found) => hits.device = found,
-            // It failed just now: what it had is below.
-            None => found.fill(false),
-        }
-        self.clocks.device.count(start.elapsed());
-        if hits.device > 0 && device.wants_touches() {
-            let used = keys.iter().zip(&*found).filter(|(_, found)| **found);
-            moving.touched = used.map(|(&key, _)| key).collect();
-        }
-        start = Instant::now();
+        self.inner.clocks.host.count(start.elapsed());
+    }
+
+    fn ask_host_behind(
+        &mut self,
+        device: &Device,
+        rows: &mut impl Receiver,
+        found: &mut [bool],
+    ) -> usize {
+        let (scratch, host) = (&mut *self.scratch, &self.inner.host);
         let (rest, flags) = (&mut scratch.rest, &mut scratch.flags);
+        let promotes = self.inner.promotes();
+        let mut hits = 0;
         rest.begin();
-        while rest.fill(keys, found, HOST_BATCH) {
+        while rest.fill(self.keys, found, HOST_BATCH) {
             flags.clear();
             flags.resize(rest.keys.len(), false);
             let place = |nth: usize| rest.at[nth] as usize;
-            let slots = &mut scratch.slots;
-            hits.host += self.host.find(&rest.keys, rows, place, flags, slots);
-            let promotes = self.promotes();
+            hits += rows.take_from(host, &rest.keys, place, flags, &mut scratch.slots);
             if promotes {
                 device.gate.prefetch(&rest.keys);
             }
             for (nth, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
                 found[rest.at[nth] as usize] = true;
                 if promotes && device.gate.admits(rest.keys[nth]).0 {
-                    moving.climbing.push(rest.keys[nth]);
+                    self.moving.climbing.push(rest.keys[nth]);
                 }
             }
         }
-        self.clocks.host.count(start.elapsed());
         hits
     }
 
+    /// Looks in the store for what no tier in memory has answered.
+    pub(crate) fn ask_store(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
+        let Some(store) = self.inner.store.as_ref().filter(|_| !self.is_answered()) else {
+            return;
+        };
+        let mut below = Below {
+            inner: self.inner,
+            store,
+            scratch: &mut self.scratch,
+            failures: &mut self.failures,
+            rising: self.inner.promotes().then(|| Rising::of(Origin::Found)),
+        };
+        let found_below = below.find(self.keys, rows, found);
+        self.moving.rising = below.rising;
+        self.hits.host += found_below.host;
+        self.hits.store = found_below.store;
+    }
+
+    /// Gives the answer, and lets go up what was found.
+    pub(crate) fn end(self) -> Result<usize> {
+        self.scratch.keep();
+        self.inner.clocks.find.count(self.start.elapsed());
+        self.inner
+            .count_found(self.keys.len(), self.hits, self.failures.len());
+        self.inner.set_moving(self.moving);
+        self.failures.into_result(self.hits.all())
+    }
+
+    /// Ends a batch of which no answer counts.
+    pub(crate) fn fail(self) {
+        self.scratch.keep();
+        let keys = self.keys.len();
+        self.inner.count_found(keys, Hits::default(), keys);
+    }
+}
+
+impl Inner {
     fn count_found(&self, keys: usize, hits: Hits, failed: usize) {
         self.counters.find_batches.add(1);
         self.counters.find_keys.add(keys);
@@ -215,9 +326,8 @@ struct Below<'b> {
 impl Below<'_> {
     /// Finds the rows of the keys that were not found above. What came up meanwhile is taken from there: see
     /// [`each_stretch`](Below::each_stretch).
-    fn find(&mut self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Hits {
+    fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
         let start = Instant::now();
-        let row_bytes = self.inner.row.bytes();
         let mut hits = Hits::default();
         self.each_stretch(keys, found, |below, rest, found| {
             if below.rising.is_some() {
@@ -226,7 +336,7 @@ impl Below<'_> {
             let scratch = &mut *below.scratch;
             let place = |nth: usize| rest.at[nth] as usize;
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
-            hits.host += below.inner.host.find(&rest.keys, rows, place, flags, slots);
+            hits.host += rows.take_from(&below.inner.host, &rest.keys, place, flags, slots);
             for (nth, &at) in rest.at.iter().enumerate() {
                 let at = at as usize;
                 if below.scratch.flags[nth] {
@@ -236,7 +346,7 @@ impl Below<'_> {
                 let format = below.store.format();
                 match format.row(&below.scratch.values, nth, keys[at]) {
                     Ok(Some((row, score))) => {
-                        rows[at * row_bytes..][..row_bytes].copy_from_slice(row);
+                        rows.take(at, row);
                         found[at] = true;
                         hits.store += 1;
                         if let Some(rising) = &mut below.rising {

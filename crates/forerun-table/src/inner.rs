@@ -105,9 +105,9 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) fn check_rows(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
+    pub(crate) fn check_rows(&self, keys: &[u64], bytes: usize) -> Result<()> {
         let needed = keys.len().checked_mul(self.row.bytes());
-        check_length("bytes of rows", rows.len(), keys, needed)
+        check_length("bytes of rows", bytes, keys, needed)
     }
 
     pub(crate) fn check_found(&self, keys: &[u64], found: &[bool]) -> Result<()> {

@@ -11,6 +11,7 @@
 //!
 //!   table.rs, builder.rs  what is used                    device.rs  rows on a device, or on the processor in its stead
 //!   find.rs, rest.rs      lookups; what is still open     host/      rows in memory: shelf (unsafe lives here), hand
+//!   find_to_device.rs     lookups whose rows end there    rings.rs   pinned memory by way of which they go
 //!   write.rs, ingest.rs   insert, update, erase; import   store.rs   rows on disk
 //!   moves.rs, lift.rs     promotion, demotion             stripes.rs who writes a key, and whether it changed
 //!   worker.rs             ... in the background           gate.rs, ghosts.rs  what is let up; what was asked for
@@ -23,10 +24,13 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+#[cfg(test)]
+mod broken;
 mod builder;
 mod device;
 mod error;
 mod find;
+mod find_to_device;
 mod flush;
 mod gate;
 mod ghosts;
@@ -38,6 +42,7 @@ mod lift;
 mod moves;
 mod options;
 mod rest;
+mod rings;
 mod row;
 mod snapshot;
 mod stats;
@@ -50,6 +55,7 @@ mod write;
 pub use builder::Builder;
 pub use device::Pointers;
 pub use error::{Error, Failures, Result};
+pub use forerun_gpu::gather::Destination;
 pub use latency::Latency;
 pub use options::{
     Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Score, Sink, Update, Writes,

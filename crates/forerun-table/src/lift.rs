@@ -131,14 +131,12 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use crate::device::Device;
-    use crate::inner::Policies;
-    use crate::{Builder, Dtype, Error, Moves, Score, Table, Writes};
-    use forerun_gpu::table::{Backend, GpuTable, Lies, TableError, TableLaunch, TableOptions};
+    use crate::broken::broken;
+    use crate::{Builder, Dtype, Error, Moves, Table, Writes};
+    use forerun_gpu::table::TableError;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use std::collections::HashMap;
-    use std::sync::Arc;
 
     fn builder(directory: &tempfile::TempDir) -> Builder {
         Table::builder(Dtype::I64, 1)
@@ -148,52 +146,10 @@ mod tests {
             .moves(Moves::Caller)
     }
 
-    /// A device on which nothing runs.
-    struct Broken;
-
-    impl Backend for Broken {
-        fn allocate(&self, _: u64, _: Lies) -> Result<u64, TableError> {
-            Ok(4096)
-        }
-        fn free(&self, _: u64) {}
-        fn zero(&self, _: u64, _: u64) -> Result<(), TableError> {
-            Ok(())
-        }
-        fn write(&self, _: u64, _: &[u8]) -> Result<(), TableError> {
-            Ok(())
-        }
-        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), TableError> {
-            Ok(())
-        }
-        fn launch(
-            &self,
-            _: TableLaunch,
-            _: &forerun_gpu::table::params::TableOp,
-        ) -> Result<(), TableError> {
-            Err(forerun_gpu::GpuError::NoDevice.into())
-        }
-        fn blocks_max(&self) -> u32 {
-            1
-        }
-        fn gpu(&self) -> Option<&forerun_gpu::Gpu> {
-            None
-        }
-    }
-
     #[test]
     fn a_device_that_fails_is_left_out_and_fails_no_key() {
         let directory = tempfile::tempdir().unwrap();
-        let policies = Policies {
-            score: Score::Lru,
-            admission: Default::default(),
-            promotion: Default::default(),
-            writes: Default::default(),
-            moves: Moves::Caller,
-            overflow: Default::default(),
-        };
-        let table = GpuTable::on(Arc::new(Broken), TableOptions::new(100, 8)).unwrap();
-        let device = Device::new(table, &policies);
-        let table = builder(&directory).open_over(Some(device)).unwrap();
+        let table = builder(&directory).open_over(Some(broken(8))).unwrap();
         assert!(table.stats().device.unwrap().failure.is_none());
         table.insert(&[1, 2], &[7; 16]).unwrap();
         let (mut rows, mut found) = ([0; 24], [false; 3]);
@@ -215,6 +171,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Op {
         Find(Vec<u64>),
+        FindToDevice(Vec<u64>),
         Insert(Vec<u64>),
         Erase(Vec<u64>),
         Prefetch(Vec<u64>),
@@ -225,6 +182,7 @@ mod tests {
         let keys = || vec(0u64..40, 0..20);
         prop_oneof![
             3 => keys().prop_map(Op::Find),
+            2 => keys().prop_map(Op::FindToDevice),
             2 => keys().prop_map(Op::Insert),
             1 => keys().prop_map(Op::Erase),
             2 => keys().prop_map(Op::Prefetch),
@@ -255,6 +213,20 @@ mod tests {
                     Op::Find(keys) => {
                         let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![false; keys.len()]);
                         table.find(keys, &mut rows, &mut found).unwrap();
+                        for ((key, row), found) in keys.iter().zip(rows.as_chunks::<8>().0).zip(found) {
+                            let row = found.then(|| u64::from_le_bytes(*row));
+                            prop_assert_eq!(row, model.get(key).copied(), "key {}", key);
+                        }
+                    }
+                    // Rows that are to end on the device go with it, and the next plain lookup has them.
+                    Op::FindToDevice(keys) => {
+                        let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![true; keys.len()]);
+                        let answer = table.find_to_device(keys, &mut rows[..], &mut found);
+                        if step >= lost_at {
+                            prop_assert!(matches!(answer, Err(Error::Device { .. })), "{:?}", answer);
+                            prop_assert!(!found.contains(&true));
+                            continue;
+                        }
                         for ((key, row), found) in keys.iter().zip(rows.as_chunks::<8>().0).zip(found) {
                             let row = found.then(|| u64::from_le_bytes(*row));
                             prop_assert_eq!(row, model.get(key).copied(), "key {}", key);

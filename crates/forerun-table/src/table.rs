@@ -7,6 +7,8 @@ use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
 use crate::stats::Stats;
 use crate::{Dtype, Error, Result, RowType, worker};
+use forerun_gpu::Gpu;
+use forerun_gpu::gather::Destination;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -30,7 +32,8 @@ use std::thread::JoinHandle;
 /// - Written through ([`Writes::Through`](crate::Writes)), a row that was written survives the end of the process;
 ///   written back, one that [`flush`](Table::flush) covered does. After `flush` both survive the loss of power.
 /// - A tier that fails fails the keys concerned: the call gives [`Error::Keys`], which lists them, and all other keys are
-///   served. A device that fails fails none: the tiers below have all that it had, and go on without it.
+///   served. A device that fails fails none: the tiers below have all that it had, and go on without it. Only what needs
+///   it, [`find_ptr`](Table::find_ptr) and [`find_to_device`](Table::find_to_device), fails with it.
 ///
 /// # Examples
 /// ```
@@ -95,6 +98,50 @@ impl Table {
     /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
     pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
         self.inner().find(keys, rows, found)
+    }
+
+    /// [`find`](Table::find) with rows that end in the memory of the device tier: rows that are there are copied from device
+    /// to device, those of the tiers below travel by the [row gather](forerun_gpu::gather) out of pinned memory. `found`
+    /// lies in the host's memory. When it returns, all rows are in their places.
+    ///
+    /// `rows` is a [`DeviceBuffer`](forerun_gpu::DeviceBuffer) or a [`DeviceSlice`](forerun_gpu::DeviceSlice) on the tier's
+    /// [GPU](Table::gpu); where the tier lies on the processor, it is ordinary memory. Work of other streams on that memory
+    /// is not waited for: order that by events, or by a scope's end. Eight such calls go on at a time, and others wait, since
+    /// each takes [some](forerun_gpu::gather::StagingShape::of) pinned memory.
+    ///
+    /// ```
+    /// use forerun_gpu::DeviceBuffer;
+    /// use forerun_table::{Dtype, Table};
+    ///
+    /// let table = Table::builder(Dtype::U8, 4).device_capacity(100).open()?;
+    /// table.insert(&[7, 8], b"sevnegit")?;
+    /// let (mut rows, mut found) = ([0; 12], [false; 3]);
+    /// match table.gpu() {
+    ///     None => {
+    ///         table.find_to_device(&[8, 9, 7], &mut rows[..], &mut found)?;
+    ///     }
+    ///     Some(gpu) => {
+    ///         let buffer = DeviceBuffer::of(&gpu, &rows)?;
+    ///         table.find_to_device(&[8, 9, 7], &buffer, &mut found)?;
+    ///         buffer.read(0, &mut rows)?;
+    ///     }
+    /// }
+    /// assert_eq!((&rows, found), (b"egit\0\0\0\0sevn", [true, false, true]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Keys`]: the store failed for some keys, which count as not found; the others are answered.
+    /// [`Error::Device`]: the device failed, now or before, or there is no pinned memory; no key counts as found then, and
+    /// what lies in `rows` is not said. [`find`](Table::find) serves all the same.
+    /// [`Error::NoDeviceTier`], [`Error::Destination`], [`Error::Length`], [`Error::Closed`]: nothing was looked up.
+    pub fn find_to_device<'r>(
+        &self,
+        keys: &[u64],
+        rows: impl Into<Destination<'r>>,
+        found: &mut [bool],
+    ) -> Result<usize> {
+        self.inner().find_to_device(keys, rows.into(), found)
     }
 
     /// Says in `found` which keys have a row, and gives their number. Nothing is moved or counted as a use.
@@ -267,6 +314,12 @@ impl Table {
     /// The rows' type and size.
     pub fn row(&self) -> RowType {
         self.inner().row
+    }
+
+    /// The GPU that the device tier lies on; `None` where it lies on the processor, and without such a tier.
+    pub fn gpu(&self) -> Option<Gpu> {
+        let device = self.inner().device_for("gpu").ok()?;
+        device.gpu().cloned()
     }
 
     /// Rows in the device tier: copies of rows that lie below as well.

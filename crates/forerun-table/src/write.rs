@@ -40,7 +40,7 @@ impl Inner {
 
     fn check_batch(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
         self.check_open()?;
-        self.check_rows(keys, rows)?;
+        self.check_rows(keys, rows.len())?;
         match scores {
             Some(scores) => self.check_scores(keys, scores),
             None => Ok(()),
@@ -165,7 +165,7 @@ impl Inner {
         found: &mut [bool],
     ) -> Result<usize> {
         self.check_open()?;
-        self.check_rows(keys, rows)?;
+        self.check_rows(keys, rows.len())?;
         self.check_found(keys, found)?;
         let start = Instant::now();
         let (mut failures, mut order) = (Failures::default(), Vec::new());

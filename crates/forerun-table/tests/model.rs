@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{check_all, find};
+use common::{check_all, find, find_to_device, to_device};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Options};
 use forerun_table::{
@@ -19,6 +19,7 @@ const WORDS: u32 = 3;
 #[derive(Clone, Debug)]
 enum Op {
     Find(Vec<u64>),
+    FindToDevice(Vec<u64>),
     Insert(Vec<(u64, u64)>),
     Update(Update, Vec<(u64, u64)>),
     Erase(Vec<u64>),
@@ -84,7 +85,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let pairs = || vec((key(), any::<u64>()), 0..40);
     let how = prop_oneof![Just(Update::Assign), Just(Update::Add)];
     let op = prop_oneof![
-        4 => vec(key(), 0..50).prop_map(Op::Find),
+        3 => vec(key(), 0..50).prop_map(Op::Find),
+        3 => vec(key(), 0..50).prop_map(Op::FindToDevice),
         4 => pairs().prop_map(Op::Insert),
         3 => (how, pairs()).prop_map(|(how, pairs)| Op::Update(how, pairs)),
         2 => vec(key(), 0..10).prop_map(Op::Erase),
@@ -159,6 +161,16 @@ impl Beside {
                 for (key, answer) in keys.iter().zip(find(self.table(), &keys)) {
                     assert_eq!(answer.unwrap().as_ref(), self.model.get(key), "key {key}");
                 }
+            }
+            Op::FindToDevice(keys) if self.shape.device_rows > 0 => {
+                for (key, answer) in keys.iter().zip(find_to_device(self.table(), &keys)) {
+                    assert_eq!(answer.unwrap().as_ref(), self.model.get(key), "key {key}");
+                }
+            }
+            Op::FindToDevice(keys) => {
+                let (mut rows, mut found) = (vec![0; keys.len() * 24], vec![true; keys.len()]);
+                let answer = to_device(self.table(), &keys, &mut rows, &mut found);
+                assert!(matches!(answer, Err(Error::NoDeviceTier { .. })));
             }
             Op::Insert(pairs) => {
                 let rows = batch(&pairs);

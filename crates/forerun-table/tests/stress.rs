@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{row, version_of};
+use common::{row, to_device, version_of};
 use forerun_db::Options;
 use forerun_table::{Admission, Dtype, Moves, Overflow, Score, Table, Update, Writes};
 use rand::rngs::SmallRng;
@@ -59,6 +59,7 @@ fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
     let mut rng = SmallRng::seed_from_u64(1000 + reader);
     let (mut rows, mut found) = (vec![0; 256 * WORDS * 8], [false; 256]);
     let (mut seen, mut now_seen) = (vec![0u32; KEYS as usize], Vec::new());
+    let has_device = table.stats().device.is_some();
     let mut hits = 0;
     while !promise.ends.load(Ordering::Relaxed) {
         // Some keys more often than others, so that rows go up and down.
@@ -75,7 +76,11 @@ fn read(table: &Table, promise: &Promise, reader: u64, may_leave: bool) -> u64 {
         if rng.random_ratio(1, 8) {
             table.prefetch(&keys[..64]).unwrap();
         }
-        table.find(&keys, &mut rows, &mut found).unwrap();
+        if has_device && rng.random() {
+            to_device(table, &keys, &mut rows, &mut found).unwrap();
+        } else {
+            table.find(&keys, &mut rows, &mut found).unwrap();
+        }
         for (at, row) in rows.chunks_exact(WORDS * 8).enumerate() {
             let key = keys[at];
             if !found[at] {

@@ -166,9 +166,9 @@ pub mod gpu {
 /// ```
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, DeviceChoice, DeviceStats, Dtype, Error, Export, Failures,
-        HostCapacity, Latency, Moves, Overflow, Pointers, Promotion, Result, RowType, Rows, Score,
-        Sink, Snapshot, Stats, Table, UnknownDtype, Update, Writes,
+        Admission, Builder, Counts, Destination, DeviceChoice, DeviceStats, Dtype, Error, Export,
+        Failures, HostCapacity, Latency, Moves, Overflow, Pointers, Promotion, Result, RowType,
+        Rows, Score, Sink, Snapshot, Stats, Table, UnknownDtype, Update, Writes,
     };
 }
 

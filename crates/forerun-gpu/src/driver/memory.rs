@@ -4,6 +4,8 @@ use super::api::check;
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUresult};
 use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Bytes in a device's memory; freed when dropped.
 ///
@@ -131,6 +133,20 @@ impl DeviceBuffer {
         Ok(bytes)
     }
 
+    /// A part of it.
+    ///
+    /// # Errors
+    /// A range outside the buffer.
+    pub fn slice(&self, range: Range<usize>) -> Result<DeviceSlice<'_>, GpuError> {
+        let len = range.len();
+        Ok(DeviceSlice {
+            address: self.range(range.start as u64, len as u64)?,
+            gpu: self.gpu.clone(),
+            len,
+            _memory: PhantomData,
+        })
+    }
+
     /// That it has at least so many bytes.
     pub(crate) fn expect_bytes(&self, len: u64) -> Result<(), GpuError> {
         inside(0, len, self.len)
@@ -149,6 +165,76 @@ impl DeviceBuffer {
         check("cuStreamSynchronize", unsafe {
             sys::cuStreamSynchronize(std::ptr::null_mut())
         })
+    }
+}
+
+/// Bytes in a device's memory that somebody else keeps: a part of a [`DeviceBuffer`], or what another library allocated.
+///
+/// ```no_run
+/// use forerun_gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError};
+///
+/// let buffer = DeviceBuffer::new(&Gpu::open(0)?, 4096)?;
+/// let (all, part) = (DeviceSlice::from(&buffer), buffer.slice(256..512)?);
+/// assert_eq!((all.len(), part.address() - all.address()), (4096, 256));
+/// # Ok::<(), GpuError>(())
+/// ```
+#[derive(Clone)]
+pub struct DeviceSlice<'a> {
+    gpu: Gpu,
+    address: u64,
+    len: usize,
+    _memory: PhantomData<&'a ()>,
+}
+
+impl DeviceSlice<'_> {
+    /// `len` bytes at an address that is known from elsewhere.
+    ///
+    /// # Safety
+    /// They are memory of this device, and stay allocated for as long as the value lives.
+    pub unsafe fn from_raw(gpu: &Gpu, address: u64, len: usize) -> DeviceSlice<'static> {
+        DeviceSlice {
+            gpu: gpu.clone(),
+            address,
+            len,
+            _memory: PhantomData,
+        }
+    }
+
+    /// The device that they lie on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The address of the first byte on the device.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<'a> From<&'a DeviceBuffer> for DeviceSlice<'a> {
+    fn from(buffer: &'a DeviceBuffer) -> DeviceSlice<'a> {
+        DeviceSlice {
+            gpu: buffer.gpu.clone(),
+            address: buffer.address,
+            len: buffer.len,
+            _memory: PhantomData,
+        }
+    }
+}
+
+impl fmt::Debug for DeviceSlice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceSlice({:#x}, {} bytes)", self.address, self.len)
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) use command::sealed;
 pub use command::{Command, Scope};
 pub use gpu::{DeviceInfo, Gpu, PcieLink};
 pub use graph::Graph;
-pub use memory::DeviceBuffer;
+pub use memory::{DeviceBuffer, DeviceSlice};
 pub(crate) use module::{Kernel, Launch};
 pub use pinned::{HostMemory, PinnedBuffer, Registered};
 pub use stream::{Event, Stream};

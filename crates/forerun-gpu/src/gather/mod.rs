@@ -13,6 +13,7 @@
 //! | `check.rs`    | all that can be wrong with it, `layers.rs` that layers overlap; `refusal.rs` says it; `locate.rs` knows what lies where |
 //! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
 //! | `op.rs`       | the copy, prepared once and launched often |
+//! | `staging.rs`  | rows that others may write, copied to pinned memory piece by piece, from where they travel |
 //! | `cpu/`        | the same on the processor |
 //!
 //! # What holds
@@ -40,6 +41,7 @@ mod params;
 mod plan;
 mod refusal;
 mod request;
+mod staging;
 mod version;
 
 pub use check::{Runs, check_request};
@@ -51,4 +53,5 @@ pub use request::{
     Absent, CountAt, Direction, Integer, KernelChoice, Layers, Layout, MapAt, MapUpdate, PairsAt,
     Request, Spec,
 };
+pub use staging::{Delivery, Destination, StagingRing, StagingShape};
 pub use version::{ParseUnitError, ParseVersionError, Unit, Version, units_of};

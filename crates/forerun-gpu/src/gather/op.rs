@@ -261,7 +261,11 @@ impl RowCopy<'_> {
         RowCopy::new(gpu, request, gpu)
     }
 
-    fn new<'a>(gpu: &Gpu, request: &Request, memory: &dyn Locate) -> Result<RowCopy<'a>, GpuError> {
+    pub(super) fn new<'a>(
+        gpu: &Gpu,
+        request: &Request,
+        memory: &dyn Locate,
+    ) -> Result<RowCopy<'a>, GpuError> {
         let ordinal = gpu.info().ordinal;
         let checked = check(request, memory, Runs::OnDevice { ordinal })?;
         let work = checked.work(request);

@@ -339,7 +339,7 @@ impl Answers<'_> {
         let slots = self.slots.as_ref().map(|all| all.len());
         let pointers = self.pointers.as_ref().map(|all| all.len());
         let status = self.status.as_ref().map(|all| all.len());
-        expect("room for rows", "bytes", rows, keys * row_bytes, keys)?;
+        expect_room(rows, row_bytes, keys)?;
         expect("room for scores", "entries", scores, keys, keys)?;
         expect("room for slots", "entries", slots, keys, keys)?;
         expect("room for pointers", "entries", pointers, keys, keys)?;
@@ -351,6 +351,15 @@ impl Answers<'_> {
             keys,
         )
     }
+}
+
+/// That so many bytes are a row a key.
+pub(super) fn expect_room(
+    bytes: Option<usize>,
+    row_bytes: u64,
+    keys: u64,
+) -> Result<(), TableError> {
+    expect("room for rows", "bytes", bytes, keys * row_bytes, keys)
 }
 
 fn expect(

@@ -54,6 +54,9 @@ pub(crate) struct DeviceTable {
     staging: Mutex<Option<(Memory, u64)>>,
 }
 
+/// Says which kernel a part of the keys takes, and sets what remains of its op.
+type Prepare<'p> = dyn Fn(&Range<usize>, &mut TableOp) -> Result<TableLaunch, TableError> + 'p;
+
 /// Where the arrays of the first allocation begin, and its length.
 struct Arrays {
     at: [u64; 6],
@@ -174,19 +177,19 @@ impl DeviceTable {
         Ok(())
     }
 
-    /// Runs a kernel on keys: `launch` says which, and may set the op's remaining fields.
+    /// Runs a kernel on keys, a part of them at a time.
     fn keyed(
         &self,
         batch: &Batch<'_>,
         answers: &mut Answers<'_>,
         rest: Option<&mut Entries>,
-        launch: &dyn Fn(u64, &mut TableOp) -> Result<TableLaunch, TableError>,
+        prepare: &Prepare<'_>,
     ) -> Result<(), TableError> {
         let mut rest = rest;
         let step = self.keys_a_part();
         for first in (0..batch.keys.len()).step_by(step) {
             let part = first..(first + step).min(batch.keys.len());
-            self.keyed_part(batch, part, answers, rest.as_deref_mut(), launch)?;
+            self.keyed_part(batch, part, answers, rest.as_deref_mut(), prepare)?;
         }
         Ok(())
     }
@@ -197,7 +200,7 @@ impl DeviceTable {
         part: Range<usize>,
         answers: &mut Answers<'_>,
         rest: Option<&mut Entries>,
-        launch: &dyn Fn(u64, &mut TableOp) -> Result<TableLaunch, TableError>,
+        prepare: &Prepare<'_>,
     ) -> Result<(), TableError> {
         let row_bytes = self.row_bytes();
         let first = part.start;
@@ -254,7 +257,7 @@ impl DeviceTable {
             if op.out_count != 0 {
                 backend.zero(op.out_count, 8)?;
             }
-            let launch = launch(n, &mut op)?;
+            let launch = prepare(&part, &mut op)?;
             backend.launch(launch, &op)?;
 
             if let Some(rows) = &mut answers.rows {
@@ -283,20 +286,26 @@ impl DeviceTable {
         })
     }
 
+    /// Rows go to an address of the device, where one is given.
     pub(crate) fn find(
         &self,
         lookup: Lookup,
         keys: &[u64],
         answers: &mut Answers<'_>,
+        rows_at: Option<u64>,
         missed: Option<&mut Entries>,
     ) -> Result<(), TableError> {
         let width = self.state.width;
         let most = self.backend.blocks_max();
-        let with_rows = answers.rows.is_some() || answers.scores.is_some();
+        let with_rows = answers.rows.is_some() || answers.scores.is_some() || rows_at.is_some();
         let mut found = Entries::default();
         let wants_missed = missed.is_some();
         let rest = if wants_missed { Some(&mut found) } else { None };
-        self.keyed(&Batch::of(keys), answers, rest, &|n, op| {
+        self.keyed(&Batch::of(keys), answers, rest, &|part, op| {
+            let n = part.len() as u64;
+            if let Some(address) = rows_at {
+                op.rows_out = address + part.start as u64 * self.row_bytes();
+            }
             op.beside_writers = 1;
             // Keys and places alone are given away of what is missed.
             (op.out_rows, op.out_scores) = (0, 0);
@@ -325,10 +334,10 @@ impl DeviceTable {
         let width = self.state.width;
         let most = self.backend.blocks_max();
         let gives = operation.actions() & EVICTED_OUT != 0;
-        self.keyed(batch, answers, gives.then_some(rest), &|n, op| {
+        self.keyed(batch, answers, gives.then_some(rest), &|part, op| {
             op.actions = operation.actions();
             op.element = operation.element() as u32;
-            Ok(kernel::write(width, n, most))
+            Ok(kernel::write(width, part.len() as u64, most))
         })
     }
 

@@ -8,12 +8,20 @@ use super::error::TableError;
 use super::options::{Candidates, TableOptions};
 use super::params::{ABSENT_INSERT, SCAN_COUNT, SCAN_ERASE, SCAN_EXPORT, TableState};
 use super::traffic::Traffic;
-use crate::Gpu;
+use crate::{Gpu, GpuError};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Slots that a walk over all entries looks at together.
 const WALK_SLOTS: u64 = 1 << 14;
+
+/// Where the rows of a lookup go.
+pub(super) enum RowsTo<'a> {
+    /// To the host's memory.
+    Host(&'a mut [u8]),
+    /// To the device's, from an address on.
+    Device(u64),
+}
 
 enum Engine {
     Cpu(CpuTable),
@@ -167,25 +175,31 @@ impl GpuTable {
                 table.find(keys, &mut answers, None);
                 Ok(())
             }
-            Engine::Device(table) => table.find(lookup, keys, &mut answers, None),
+            Engine::Device(table) => table.find(lookup, keys, &mut answers, None, None),
         }
     }
 
-    /// As [`GpuTable::find`], and the keys that are not there, with their places, in no order.
-    ///
-    /// # Errors
-    /// As [`GpuTable::lookup`].
-    pub fn find_missed(&self, keys: &[u64], rows: &mut [u8]) -> Result<Entries, TableError> {
-        let mut missed = Entries::default();
-        let mut answers = Answers {
-            rows: Some(rows),
-            ..Answers::default()
+    /// Looks keys up, copies their rows, and gives the keys that are not there, with their places.
+    pub(super) fn find_missed_to(
+        &self,
+        keys: &[u64],
+        rows: RowsTo<'_>,
+    ) -> Result<Entries, TableError> {
+        let (mut missed, mut answers) = (Entries::default(), Answers::default());
+        let rows_at = match rows {
+            RowsTo::Host(rows) => {
+                answers.rows = Some(rows);
+                None
+            }
+            RowsTo::Device(address) => Some(address),
         };
         answers.check(keys.len(), self.options.row_bytes)?;
         match &self.engine {
+            Engine::Cpu(_) if rows_at.is_some() => return Err(GpuError::NoDevice.into()),
             Engine::Cpu(table) => table.find(keys, &mut answers, Some(&mut missed)),
             Engine::Device(table) => {
-                table.find(Lookup::ByLoad, keys, &mut answers, Some(&mut missed))?;
+                let (lookup, missed) = (Lookup::ByLoad, Some(&mut missed));
+                table.find(lookup, keys, &mut answers, rows_at, missed)?;
             }
         }
         Ok(missed)

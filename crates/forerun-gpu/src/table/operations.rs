@@ -1,8 +1,9 @@
 //! The operations by their names: each a batch, an [`Operation`] or a [`Lookup`], and what comes back.
 
-use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status};
+use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, expect_room};
 use super::error::TableError;
-use super::gpu_table::GpuTable;
+use super::gpu_table::{GpuTable, RowsTo};
+use crate::{DeviceSlice, GpuError};
 
 impl GpuTable {
     fn apply_status(
@@ -171,6 +172,55 @@ impl GpuTable {
         };
         self.lookup(Lookup::ByLoad, keys, answers)?;
         Ok(status.into_iter().map(Status::is_there).collect())
+    }
+
+    /// As [`GpuTable::find`], and gives the keys that are not there, with their places, in no order.
+    ///
+    /// # Errors
+    /// As [`GpuTable::lookup`].
+    pub fn find_missed(&self, keys: &[u64], rows: &mut [u8]) -> Result<Entries, TableError> {
+        self.find_missed_to(keys, RowsTo::Host(rows))
+    }
+
+    /// As [`GpuTable::find_missed`]; the rows go from the device's memory to the device's memory, and are there when this
+    /// returns. It does not wait for work of other streams on that memory: order that by events, or by a scope's end.
+    ///
+    /// # Errors
+    /// [`GpuError::NoDevice`] for a table that is not on a GPU; memory of another device; bytes that are not those of a row
+    /// a key; as [`GpuTable::lookup`].
+    pub fn find_missed_on_device(
+        &self,
+        keys: &[u64],
+        rows: &DeviceSlice<'_>,
+    ) -> Result<Entries, TableError> {
+        let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
+        if !rows.gpu().is(gpu) {
+            return Err(GpuError::OtherDevice {
+                what: "the room for rows",
+                found: rows.gpu().info().ordinal,
+                expected: gpu.info().ordinal,
+            }
+            .into());
+        }
+        expect_room(
+            Some(rows.len()),
+            self.options().row_bytes,
+            keys.len() as u64,
+        )?;
+        // SAFETY: the slice has a row's bytes a key, on this table's device, and is borrowed until the lookup is done.
+        unsafe { self.find_missed_at(keys, rows.address()) }
+    }
+
+    /// [`GpuTable::find_missed_on_device`] on whatever runs the kernels.
+    ///
+    /// # Safety
+    /// At this address the backend has room for a row a key.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub unsafe fn find_missed_at(&self, keys: &[u64], address: u64) -> Result<Entries, TableError> {
+        self.find_missed_to(keys, RowsTo::Device(address))
     }
 
     /// The addresses of the keys' rows as the device sees them; 0 for keys that are not there. Good until the entry is

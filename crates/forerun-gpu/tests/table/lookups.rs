@@ -1,8 +1,10 @@
 //! Every way of looking keys up, at every load, in many schedules.
 
-use crate::{Order, on_shim, row_of, rows_of, small};
+use crate::{Order, Shim, on_shim, row_of, rows_of, small};
+use forerun_gpu::GpuError;
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, GpuTable, Lookup, Operation, Status, TableError, Width,
+    Answers, Backend, Batch, Candidates, GpuTable, Lookup, Operation, Status, TableError,
+    TableOptions, Width,
 };
 
 /// Fills both to a part of their slots with the same keys in the same slots; the keys that are there.
@@ -190,4 +192,52 @@ fn the_pipeline_takes_buckets_of_128_alone() {
     let table = GpuTable::on_cpu(small(Width::W64, Candidates::One, 1)).unwrap();
     let refused = table.lookup(Lookup::Pipeline, &[1], Answers::default());
     assert!(matches!(refused, Err(TableError::Lookup { width: 64 })));
+}
+
+/// Rows that stay on the device: at any address, those of missed keys as they were, and with keys enough for several parts.
+#[test]
+fn rows_go_from_the_device_to_the_device() {
+    const LONG: u64 = 1 << 20;
+    for (row_bytes, n) in [(4, 40), (12, 40), (16, 40), (160, 40), (LONG, 25)] {
+        for offset in [0, 1, 4, 16] {
+            if row_bytes == LONG && offset != 16 {
+                continue;
+            }
+            let options = TableOptions {
+                width: Width::W16,
+                candidates: Candidates::One,
+                ..TableOptions::new(16, row_bytes)
+            };
+            let Some(shim) = Shim::start(Order::Seeded(row_bytes + offset)) else {
+                return;
+            };
+            let mut table = GpuTable::on(shim.clone(), options).unwrap();
+            let there = [3, 9, u64::MAX];
+            table
+                .insert_or_assign(&there, &rows_of(&there, 1, row_bytes), None)
+                .unwrap();
+            // Of the long rows some lie in the second part of the batch, whose keys staging does not hold with the first's.
+            let keys: Vec<u64> = (0..n).map(|i| if i % 8 == 7 { 9 } else { i }).collect();
+            let before = vec![0xa5; (offset + n * row_bytes) as usize];
+            let address = shim.array(&before);
+            // SAFETY: as many rows lie behind the offset as there are keys.
+            let mut missed = unsafe { table.find_missed_at(&keys, address + offset) }.unwrap();
+            let mut after = before.clone();
+            shim.read(address, &mut after).unwrap();
+            let mut expected = before;
+            let rows = &mut expected[offset as usize..];
+            let mut also_missed = table.find_missed(&keys, rows).unwrap();
+            assert!(after == expected, "rows of {row_bytes} at {offset}");
+            missed.places.sort_unstable();
+            also_missed.places.sort_unstable();
+            assert_eq!(missed.places, also_missed.places);
+            let hits = keys.iter().filter(|key| there.contains(key)).count();
+            assert_eq!(keys.len() - missed.len(), hits);
+            shim.free(address);
+        }
+    }
+    let table = GpuTable::on_cpu(TableOptions::new(16, 4)).unwrap();
+    // SAFETY: such a table has no device, and refuses.
+    let refused = unsafe { table.find_missed_at(&[1], 0) }.unwrap_err();
+    assert!(matches!(refused, TableError::Gpu(GpuError::NoDevice)));
 }

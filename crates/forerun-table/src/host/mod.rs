@@ -147,7 +147,7 @@ impl Host {
         &self,
         keys: &[u64],
         rows: &mut [u8],
-        place: impl Fn(usize) -> usize,
+        place: impl FnMut(usize) -> usize,
         found: &mut [bool],
         slots: &mut Slots,
     ) -> usize {

@@ -234,13 +234,13 @@ impl Shelf {
     }
 
     /// Copies the rows of the keys that have one to their places in `rows`, and says which have; the other rows stay as
-    /// they are. `place` tells the place of the nth key, and `touch` is called with the slot of each row. Gives the number
+    /// they are. `place` tells the place of the nth key, asked once for each that is found, in order, and `touch` is called with the slot of each row. Gives the number
     /// found.
     pub(crate) fn find(
         &self,
         keys: &[u64],
         rows: &mut [u8],
-        place: impl Fn(usize) -> usize,
+        mut place: impl FnMut(usize) -> usize,
         found: &mut [bool],
         slots: &mut Slots,
         touch: impl Fn(u32),
@@ -264,7 +264,7 @@ impl Shelf {
         slots: &[u64],
         found: &[bool],
         rows: &mut [u8],
-        place: impl Fn(usize) -> usize,
+        mut place: impl FnMut(usize) -> usize,
         touch: &impl Fn(u32),
         _pinned: &forerun_hash::Pinned<'_>,
     ) {

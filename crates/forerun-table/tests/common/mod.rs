@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+use forerun_gpu::DeviceBuffer;
 use forerun_table::{Error, Table};
 use std::collections::HashMap;
 
@@ -30,13 +31,47 @@ pub fn version_of(row: &[u8], key: u64) -> u32 {
     (word >> 32) as u32
 }
 
+/// What each key of a batch was answered with.
+pub type Answers = Vec<Result<Option<Vec<u8>>, Error>>;
+
 /// Looks keys up; `None` where the key is not there or `Err` where it failed.
-pub fn find(table: &Table, keys: &[u64]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+pub fn find(table: &Table, keys: &[u64]) -> Answers {
+    answers(table, keys, |rows, found| table.find(keys, rows, found))
+}
+
+/// As [`find`], of rows that end where the device tier lies.
+pub fn find_to_device(table: &Table, keys: &[u64]) -> Answers {
+    answers(table, keys, |rows, found| {
+        to_device(table, keys, rows, found)
+    })
+}
+
+/// [`Table::find_to_device`]; where the tier lies on a GPU, with a buffer there that comes from `rows` and goes back.
+pub fn to_device(
+    table: &Table,
+    keys: &[u64],
+    rows: &mut [u8],
+    found: &mut [bool],
+) -> Result<usize, Error> {
+    let Some(gpu) = table.gpu() else {
+        return table.find_to_device(keys, rows, found);
+    };
+    let buffer = DeviceBuffer::of(&gpu, rows).unwrap();
+    let answer = table.find_to_device(keys, &buffer, found);
+    buffer.read(0, rows).unwrap();
+    answer
+}
+
+fn answers(
+    table: &Table,
+    keys: &[u64],
+    find: impl FnOnce(&mut [u8], &mut [bool]) -> Result<usize, Error>,
+) -> Answers {
     let row_bytes = table.row().bytes();
     let mut rows = vec![0xa5; keys.len() * row_bytes];
     let mut found = vec![true; keys.len()];
-    let answer = table.find(keys, &mut rows, &mut found);
-    let mut all: Vec<Result<Option<Vec<u8>>, Error>> = rows
+    let answer = find(&mut rows, &mut found);
+    let mut all: Answers = rows
         .chunks_exact(row_bytes)
         .zip(&found)
         .map(|(row, &found)| {

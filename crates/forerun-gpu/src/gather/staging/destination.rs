@@ -1,0 +1,54 @@
+//! Where rows go.
+
+use crate::Gpu;
+use crate::driver::{DeviceBuffer, DeviceSlice};
+
+/// Where rows go: to a device, or where the processor takes a device's place.
+#[derive(Debug)]
+pub enum Destination<'a> {
+    /// To a device's memory.
+    Device(DeviceSlice<'a>),
+    /// To ordinary memory.
+    Memory(&'a mut [u8]),
+}
+
+impl Destination<'_> {
+    /// Bytes there.
+    pub fn len(&self) -> usize {
+        match self {
+            Destination::Device(slice) => slice.len(),
+            Destination::Memory(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The device that it lies on, if it does.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match self {
+            Destination::Device(slice) => Some(slice.gpu()),
+            Destination::Memory(_) => None,
+        }
+    }
+}
+
+impl<'a> From<DeviceSlice<'a>> for Destination<'a> {
+    fn from(slice: DeviceSlice<'a>) -> Destination<'a> {
+        Destination::Device(slice)
+    }
+}
+
+impl<'a> From<&'a DeviceBuffer> for Destination<'a> {
+    fn from(buffer: &'a DeviceBuffer) -> Destination<'a> {
+        Destination::Device(buffer.into())
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for Destination<'a> {
+    fn from(bytes: &'a mut [u8]) -> Destination<'a> {
+        Destination::Memory(bytes)
+    }
+}

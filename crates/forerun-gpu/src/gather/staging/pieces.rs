@@ -1,0 +1,271 @@
+//! The pieces of a ring, and how one travels.
+//!
+//! ```text
+//!   on a GPU     a piece is one pinned buffer     | rows | places, 8 bytes each |     event: its gather has run
+//!                one array on the device          | 0 1 2 3 ... |                     which of a piece's rows go: the first
+//!                one stream, on which the gathers follow one another
+//!   otherwise    a piece is two vectors; its rows are where they go when `send` returns
+//! ```
+
+use super::StagingShape;
+use crate::driver::{Command, DeviceBuffer, DeviceSlice, Event, HostMemory, PinnedBuffer, Stream};
+use crate::gather::cpu;
+use crate::gather::locate::{Known, Memory};
+use crate::gather::op::RowCopy;
+use crate::gather::request::{Direction, Integer, PairsAt, Request, Spec};
+use crate::{Gpu, GpuError};
+
+/// Pieces, and the destination that they lead to.
+pub(super) enum Route<'a> {
+    Gpu(&'a mut OnGpu, &'a DeviceSlice<'a>),
+    Processor(&'a mut OnProcessor, &'a mut [u8]),
+}
+
+impl Route<'_> {
+    /// The rows of a piece, which does not travel any more.
+    pub(super) fn rows(&mut self, piece: usize) -> Result<&mut [u8], GpuError> {
+        match self {
+            Route::Gpu(on, _) => {
+                let rows_bytes = on.layout.rows_bytes;
+                Ok(&mut on.arrived(piece)?[..rows_bytes])
+            }
+            Route::Processor(on, _) => Ok(&mut on.pieces[piece].rows),
+        }
+    }
+
+    /// Notes where rows of a piece, from one on, go.
+    pub(super) fn note(
+        &mut self,
+        piece: usize,
+        from: usize,
+        places: &[u64],
+    ) -> Result<(), GpuError> {
+        match self {
+            Route::Gpu(on, _) => {
+                let places_at = on.layout.places_at;
+                let noted = on.arrived(piece)?[places_at..].as_chunks_mut().0;
+                let noted = noted[from..].iter_mut();
+                noted
+                    .zip(places)
+                    .for_each(|(to, &at)| *to = at.to_ne_bytes());
+            }
+            Route::Processor(on, _) => {
+                let noted = on.pieces[piece].places[from..].iter_mut();
+                noted.zip(places).for_each(|(to, &at)| *to = at as i64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the first rows of a piece travel.
+    pub(super) fn send(&mut self, piece: usize, rows: usize) -> Result<(), GpuError> {
+        match self {
+            Route::Gpu(on, to) => on.send(piece, rows, to),
+            Route::Processor(on, to) => on.send(piece, rows, to),
+        }
+    }
+
+    /// Waits until nothing travels.
+    pub(super) fn settle(&mut self) -> Result<(), GpuError> {
+        match self {
+            Route::Gpu(on, _) => on.settle(),
+            Route::Processor(..) => Ok(()),
+        }
+    }
+}
+
+/// The parts of a piece, in bytes.
+#[derive(Clone, Copy)]
+struct Layout {
+    row_bytes: usize,
+    piece_rows: usize,
+    rows_bytes: usize,
+    /// Behind the rows, where a word may begin.
+    places_at: usize,
+    bytes: usize,
+}
+
+impl Layout {
+    fn of(shape: StagingShape) -> Layout {
+        let rows_bytes = shape.row_bytes.saturating_mul(shape.piece_rows);
+        let places_at = rows_bytes.checked_next_multiple_of(8).unwrap_or(usize::MAX);
+        Layout {
+            row_bytes: shape.row_bytes,
+            piece_rows: shape.piece_rows,
+            rows_bytes,
+            places_at,
+            bytes: places_at.saturating_add(shape.piece_rows.saturating_mul(8)),
+        }
+    }
+
+    /// Rows of a piece to those of a destination of so many bytes.
+    fn spec(&self, destination_bytes: usize) -> Spec {
+        let there = destination_bytes / self.row_bytes.max(1);
+        Spec::dense(self.row_bytes as u64, self.piece_rows as u64, there as u64)
+    }
+}
+
+/// Pieces in ordinary memory.
+pub(super) struct OnProcessor {
+    layout: Layout,
+    order: Vec<i64>,
+    pieces: Vec<Held>,
+}
+
+struct Held {
+    rows: Vec<u8>,
+    places: Vec<i64>,
+}
+
+impl OnProcessor {
+    pub(super) fn new(shape: StagingShape) -> Result<OnProcessor, GpuError> {
+        let layout = Layout::of(shape);
+        let piece = |_| {
+            let mut rows = Vec::new();
+            rows.try_reserve_exact(layout.rows_bytes)
+                .map_err(|_| GpuError::OutOfMemory {
+                    bytes: layout.rows_bytes,
+                    memory: "staging memory",
+                })?;
+            rows.resize(layout.rows_bytes, 0);
+            let places = vec![0; layout.piece_rows];
+            Ok(Held { rows, places })
+        };
+        Ok(OnProcessor {
+            layout,
+            pieces: (0..shape.pieces)
+                .map(piece)
+                .collect::<Result<_, GpuError>>()?,
+            order: (0..layout.piece_rows as i64).collect(),
+        })
+    }
+
+    fn send(&mut self, piece: usize, rows: usize, to: &mut [u8]) -> Result<(), GpuError> {
+        let Held { rows: from, places } = &self.pieces[piece];
+        let sources = cpu::Indices::I64(&self.order[..rows]);
+        let pairs = cpu::Pairs::split(sources, cpu::Indices::I64(&places[..rows]))?;
+        let spec = self.layout.spec(to.len());
+        cpu::gather(from, to, &spec, &pairs, cpu::Extras::default())?;
+        Ok(())
+    }
+}
+
+/// Pieces in pinned memory, and the stream on which they travel.
+pub(super) struct OnGpu {
+    gpu: Gpu,
+    layout: Layout,
+    stream: Stream,
+    /// 0, 1, 2, ...: the source rows of every piece.
+    order: DeviceBuffer,
+    pieces: Vec<Pinned>,
+}
+
+struct Pinned {
+    buffer: PinnedBuffer,
+    arrived: Event,
+    travels: bool,
+}
+
+impl OnGpu {
+    pub(super) fn new(gpu: &Gpu, shape: StagingShape) -> Result<OnGpu, GpuError> {
+        let layout = Layout::of(shape);
+        let piece = |_| {
+            Ok(Pinned {
+                buffer: PinnedBuffer::new(gpu, layout.bytes)?,
+                arrived: Event::new(gpu)?,
+                travels: false,
+            })
+        };
+        let pieces = (0..shape.pieces).map(piece);
+        let pieces = pieces.collect::<Result<_, GpuError>>()?;
+        let order = (0..layout.piece_rows as i64).flat_map(i64::to_ne_bytes);
+        Ok(OnGpu {
+            gpu: gpu.clone(),
+            layout,
+            // Few blocks for a short time: they should not wait behind all blocks of a long kernel.
+            stream: Stream::first(gpu)?,
+            order: DeviceBuffer::of(gpu, &order.collect::<Vec<u8>>())?,
+            pieces,
+        })
+    }
+
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// That this is the device that they lead to.
+    pub(super) fn expect(&self, gpu: &Gpu) -> Result<(), GpuError> {
+        self.stream.expect(gpu, "the destination")
+    }
+
+    /// A piece's bytes, when it does not travel any more.
+    fn arrived(&mut self, piece: usize) -> Result<&mut [u8], GpuError> {
+        let piece = &mut self.pieces[piece];
+        if piece.travels {
+            piece.arrived.synchronize()?;
+            piece.travels = false;
+        }
+        Ok(piece.buffer.as_mut_slice())
+    }
+
+    fn send(&mut self, piece: usize, rows: usize, to: &DeviceSlice<'_>) -> Result<(), GpuError> {
+        let piece = &mut self.pieces[piece];
+        let (from, order) = (&piece.buffer, &self.order);
+        let device = Memory::Device {
+            ordinal: self.gpu.info().ordinal,
+        };
+        let mut known = Known::default();
+        let mut add = |address: u64, len: usize, memory, seen| {
+            known.add(address, len as u64, memory, seen);
+            address
+        };
+        let host = add(
+            from.address(),
+            from.len(),
+            Memory::Pinned,
+            from.device_address(),
+        );
+        let sources = add(order.address(), order.len(), device, order.address());
+        let request = Request {
+            direction: Direction::Gather,
+            spec: self.layout.spec(to.len()),
+            host,
+            device: add(to.address(), to.len(), device, to.address()),
+            pairs: PairsAt {
+                source: sources,
+                destination: host + self.layout.places_at as u64,
+                step: 1,
+                integer: Integer::I64,
+                count: rows as u64,
+                layer_step: 0,
+            },
+            count: None,
+            map: None,
+            out_of_range: None,
+        };
+        let copy = RowCopy::new(&self.gpu, &request, &known)?;
+        // From here on, whatever fails, `arrived` and `settle` wait for it.
+        piece.travels = true;
+        // SAFETY: piece and order are this ring's, which the delivery borrows: `arrived` gives the piece out to be written
+        // again when the event behind the copy has passed, and no sooner are they freed. The destination is borrowed by the
+        // delivery as well; that settles before it goes, and cannot be leaked, since `deliver` alone owns it.
+        unsafe { copy.enqueue(&self.stream) }?;
+        if let Err(error) = self.stream.record(&piece.arrived) {
+            // The event stands for an earlier copy still, so this one is waited for here.
+            let _ = self.settle();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), GpuError> {
+        if self.pieces.iter().all(|piece| !piece.travels) {
+            return Ok(());
+        }
+        let settled = self.stream.synchronize();
+        // Where that failed the context is lost, and nothing travels either.
+        let pieces = self.pieces.iter_mut();
+        pieces.for_each(|piece| piece.travels = false);
+        settled
+    }
+}

@@ -1,0 +1,187 @@
+//! Rows by way of a staging ring, to the processor's memory, and to a device's where there is one.
+
+use forerun_gpu::gather::{Delivery, Destination, Refusal, StagingRing, StagingShape};
+use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
+use proptest::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The device, or nothing where there is none, having seen that this is told.
+fn gpu() -> Option<Gpu> {
+    Gpu::open(0)
+        .inspect_err(|error| assert!(error.is_absent(), "{error}"))
+        .ok()
+}
+
+fn row(shape: StagingShape, stamp: usize) -> Vec<u8> {
+    let byte = |at| (stamp * 31 + at * 7) as u8;
+    (0..shape.row_bytes).map(byte).collect()
+}
+
+/// Puts runs of rows on their way to the places of `order`, as many at a time as `runs` say by turns.
+fn put_all(
+    delivery: &mut Delivery<'_>,
+    order: &[u64],
+    runs: &[usize],
+    stamp: usize,
+) -> Result<(), GpuError> {
+    let shape = delivery.shape();
+    let (mut rest, mut runs) = (order, runs.iter().cycle());
+    while !rest.is_empty() {
+        let wanted = runs.next().map_or(1, |run| 1 + run % shape.piece_rows);
+        let wanted = wanted.min(rest.len());
+        let room = delivery.room(wanted)?;
+        assert!(room.len() >= wanted * shape.row_bytes && room.len() % shape.row_bytes == 0);
+        let (places, others) = rest.split_at(wanted);
+        for (place, to) in places.iter().zip(room.chunks_exact_mut(shape.row_bytes)) {
+            to.copy_from_slice(&row(shape, stamp + *place as usize));
+        }
+        delivery.put(places)?;
+        rest = others;
+    }
+    Ok(())
+}
+
+/// The places that `order` names have their rows, and no other has changed.
+fn check(shape: StagingShape, order: &[u64], stamp: usize, rows: &[u8]) {
+    for (place, row_there) in rows.chunks_exact(shape.row_bytes).enumerate() {
+        if order.contains(&(place as u64)) {
+            assert_eq!(row_there, row(shape, stamp + place), "place {place}");
+        } else {
+            assert!(row_there.iter().all(|&byte| byte == 0xa5), "place {place}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_row_comes_to_its_place_however_the_pieces_are_cut(
+        row_bytes in prop::sample::select(vec![1usize, 4, 7, 16, 100, 656]),
+        piece_rows in 0usize..9,
+        pieces in 0usize..5,
+        order in Just((0..60u64).collect::<Vec<_>>()).prop_shuffle(),
+        len in 0usize..=60,
+        runs in prop::collection::vec(0usize..20, 1..6),
+        offset in 0usize..3,
+    ) {
+        let shape = StagingShape { row_bytes, piece_rows, pieces };
+        let order = &order[..len];
+        let mut ring = StagingRing::on_cpu(shape).unwrap();
+        let gpu = gpu();
+        let mut on_gpu = gpu.as_ref().map(|gpu| StagingRing::on_gpu(gpu, shape).unwrap());
+        // More than one delivery: what is left of one must not show in the next.
+        for stamp in [0, 1000] {
+            let mut rows = vec![0xa5; 60 * row_bytes];
+            let to = &mut Destination::from(&mut rows[..]);
+            ring.deliver(to, |delivery| put_all(delivery, order, &runs, stamp)).unwrap();
+            check(ring.shape(), order, stamp, &rows);
+            if let (Some(gpu), Some(ring)) = (&gpu, &mut on_gpu) {
+                let buffer = DeviceBuffer::of(gpu, &vec![0xa5; offset + rows.len()]).unwrap();
+                let part = buffer.slice(offset..buffer.len()).unwrap();
+                let to = &mut Destination::from(part);
+                ring.deliver(to, |delivery| put_all(delivery, order, &runs, stamp)).unwrap();
+                buffer.read(offset as u64, &mut rows).unwrap();
+                check(ring.shape(), order, stamp, &rows);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_delivery_that_fails_or_panics_leaves_the_ring_as_good_as_new() {
+    let shape = StagingShape {
+        row_bytes: 8,
+        piece_rows: 2,
+        pieces: 2,
+    };
+    let mut ring = StagingRing::on_cpu(shape).unwrap();
+    let mut rows = [0xa5; 48];
+    let mut to = Destination::from(&mut rows[..]);
+    let failed = ring.deliver(&mut to, |delivery| {
+        put_all(delivery, &[0, 1, 2], &[0], 0)?;
+        Err::<(), _>(GpuError::NoDevice)
+    });
+    assert_eq!(failed, Err(GpuError::NoDevice));
+    let panics = catch_unwind(AssertUnwindSafe(|| {
+        ring.deliver(&mut to, |delivery| -> Result<(), GpuError> {
+            put_all(delivery, &[3], &[0], 0)?;
+            panic!("in the middle of it")
+        })
+    }));
+    assert!(panics.is_err());
+    ring.deliver(&mut to, |delivery| put_all(delivery, &[5, 0], &[0], 9))
+        .unwrap();
+    let order = [0, 5];
+    for place in order {
+        assert_eq!(rows[place * 8..][..8], row(shape, 9 + place));
+    }
+    // Rows that had not gone when their delivery ended never do.
+    assert!(rows[3 * 8..5 * 8].iter().all(|&byte| byte == 0xa5));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_does_not_travel() {
+    let shape = StagingShape {
+        row_bytes: 4,
+        piece_rows: 3,
+        pieces: 2,
+    };
+    let mut ring = StagingRing::on_cpu(shape).unwrap();
+    let mut rows = [0xa5; 22];
+    let mut to = Destination::from(&mut rows[..]);
+    ring.deliver(&mut to, |delivery| {
+        let error = delivery.room(4).unwrap_err().to_string();
+        assert!(error.contains("buffer of 12 bytes"), "{error}");
+        let error = delivery.put(&[0, 1, 2, 3]).unwrap_err().to_string();
+        assert!(error.contains("buffer of 12 bytes"), "{error}");
+        // 22 bytes are five rows, and two bytes that belong to none.
+        for place in [5, u64::MAX] {
+            let error = delivery.put(&[0, place]).unwrap_err();
+            assert!(matches!(
+                error,
+                GpuError::OutOfBounds { buffer_len: 20, .. }
+            ));
+        }
+        Ok::<_, GpuError>(())
+    })
+    .unwrap();
+    assert_eq!(rows, [0xa5; 22]);
+    let mut ring = StagingRing::on_cpu(StagingShape {
+        row_bytes: 0,
+        ..shape
+    })
+    .unwrap();
+    let mut to = Destination::from(&mut rows[..]);
+    let error = ring.deliver(&mut to, |delivery| delivery.put(&[0]));
+    assert_eq!(error, Err(GpuError::Refused(Refusal::NoBytes)));
+    let huge = StagingShape {
+        row_bytes: usize::MAX / 4,
+        piece_rows: 3,
+        pieces: 1,
+    };
+    let error = StagingRing::on_cpu(huge).unwrap_err();
+    assert!(matches!(error, GpuError::OutOfMemory { .. }), "{error}");
+}
+
+#[test]
+fn a_ring_leads_to_one_kind_of_memory() {
+    let Some(gpu) = gpu() else { return };
+    let shape = StagingShape::of(16);
+    let buffer = DeviceBuffer::of(&gpu, &[1; 16]).unwrap();
+    let mut rows = [1; 16];
+    let put = |delivery: &mut Delivery<'_>| put_all(delivery, &[0], &[0], 0);
+    let mut ring = StagingRing::on_cpu(shape).unwrap();
+    let refused = ring.deliver(&mut Destination::from(&buffer), put);
+    assert!(matches!(
+        refused,
+        Err(GpuError::Refused(Refusal::WrongMemory { .. }))
+    ));
+    let mut ring = StagingRing::on_gpu(&gpu, shape).unwrap();
+    let refused = ring.deliver(&mut Destination::from(&mut rows[..]), put);
+    assert!(matches!(
+        refused,
+        Err(GpuError::Refused(Refusal::WrongMemory { .. }))
+    ));
+    assert_eq!((rows, buffer.to_vec().unwrap()), ([1; 16], vec![1; 16]));
+}

@@ -1,0 +1,51 @@
+//! A device on which nothing runs, for tests.
+
+use crate::device::Device;
+use crate::inner::Policies;
+use crate::options::{Moves, Score};
+use forerun_gpu::table::params::TableOp;
+use forerun_gpu::table::{Backend, GpuTable, Lies, TableError, TableLaunch, TableOptions};
+use forerun_gpu::{Gpu, GpuError};
+use std::sync::Arc;
+
+struct Broken;
+
+impl Backend for Broken {
+    fn allocate(&self, _: u64, _: Lies) -> Result<u64, TableError> {
+        Ok(4096)
+    }
+    fn free(&self, _: u64) {}
+    fn zero(&self, _: u64, _: u64) -> Result<(), TableError> {
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), TableError> {
+        Ok(())
+    }
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), TableError> {
+        Ok(())
+    }
+    fn launch(&self, _: TableLaunch, _: &TableOp) -> Result<(), TableError> {
+        Err(GpuError::NoDevice.into())
+    }
+    fn blocks_max(&self) -> u32 {
+        1
+    }
+    fn gpu(&self) -> Option<&Gpu> {
+        None
+    }
+}
+
+/// A tier that fails at the first operation.
+pub(crate) fn broken(row_bytes: u64) -> Device {
+    let policies = Policies {
+        score: Score::Lru,
+        admission: Default::default(),
+        promotion: Default::default(),
+        writes: Default::default(),
+        moves: Moves::Caller,
+        overflow: Default::default(),
+    };
+    let options = TableOptions::new(100, row_bytes);
+    let table = GpuTable::on(Arc::new(Broken), options).expect("nothing is launched yet");
+    Device::new(table, &policies)
+}

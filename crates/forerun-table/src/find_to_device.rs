@@ -1,0 +1,163 @@
+//! Lookups whose rows end in the device's memory.
+//!
+//! ```text
+//!   keys ──> device: found rows copied there to their positions ──> hits
+//!              └─ rest ──> host  ──rows──┐
+//!                            └─> store ──┴──> pieces of pinned memory ──row gather──> their positions on the device
+//! ```
+//!
+//! The tiers are asked as for any lookup (`find.rs`), with all that holds there: a row counts as it was when it was copied
+//! into a piece, and nobody writes it there. While one piece travels the processor fills the next.
+
+use crate::Result;
+use crate::find::{Lookup, Receiver};
+use crate::host::{Host, Slots};
+use crate::inner::Inner;
+use forerun_gpu::GpuError;
+use forerun_gpu::gather::{Delivery, Destination};
+
+impl Inner {
+    pub(crate) fn find_to_device(
+        &self,
+        keys: &[u64],
+        mut rows: Destination<'_>,
+        found: &mut [bool],
+    ) -> Result<usize> {
+        self.check_open()?;
+        let device = self.device_for("find_to_device")?;
+        device.expect(&rows)?;
+        self.check_rows(keys, rows.len())?;
+        self.check_found(keys, found)?;
+        let mut lookup = Lookup::begin(self, keys);
+        let asked = match lookup.ask_device(device, &mut rows, found) {
+            false => Err(device.lost()),
+            true if lookup.is_answered() => Ok(()),
+            true => {
+                let brought = device.rings.with(|ring| {
+                    ring.deliver(&mut rows, |delivery| {
+                        let mut staged = Staged::of(delivery);
+                        lookup.ask_host(&mut staged, found);
+                        lookup.ask_store(&mut staged, found);
+                        staged.failure.map_or(Ok(()), Err)
+                    })
+                });
+                brought.map_err(|error: GpuError| device.delivery_failed(error))
+            }
+        };
+        match asked {
+            Ok(()) => lookup.end(),
+            Err(error) => {
+                found.fill(false);
+                lookup.fail();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Rows that travel as they are found.
+struct Staged<'s, 'd> {
+    delivery: &'s mut Delivery<'d>,
+    /// Where the rows at hand go.
+    places: Vec<u64>,
+    /// What ends the delivery: from here on nothing is taken.
+    failure: Option<GpuError>,
+}
+
+impl<'s, 'd> Staged<'s, 'd> {
+    fn of(delivery: &'s mut Delivery<'d>) -> Self {
+        Staged {
+            delivery,
+            places: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// Takes the host tier's rows of as many keys as the present piece surely has room for. Gives the number of keys, and
+    /// of rows.
+    fn take_some_from(
+        &mut self,
+        host: &Host,
+        keys: &[u64],
+        mut place: impl FnMut(usize) -> usize,
+        found: &mut [bool],
+        slots: &mut Slots,
+    ) -> Result<(usize, usize), GpuError> {
+        let shape = self.delivery.shape();
+        // A piece that is nearly full travels: a few keys at a time would not overlap their misses.
+        let least = (shape.piece_rows / 4).max(1).min(keys.len());
+        let room = self.delivery.room(least)?;
+        let asked = keys.len().min(room.len() / shape.row_bytes);
+        let places = &mut self.places;
+        places.clear();
+        let next = |nth| {
+            places.push(place(nth) as u64);
+            places.len() - 1
+        };
+        let hits = host.find(&keys[..asked], room, next, &mut found[..asked], slots);
+        self.delivery.put(places)?;
+        Ok((asked, hits))
+    }
+
+    fn take_one(&mut self, place: usize, row: &[u8]) -> Result<(), GpuError> {
+        self.delivery.room(1)?[..row.len()].copy_from_slice(row);
+        self.delivery.put(&[place as u64])
+    }
+}
+
+impl Receiver for Staged<'_, '_> {
+    fn take_from(
+        &mut self,
+        host: &Host,
+        keys: &[u64],
+        mut place: impl FnMut(usize) -> usize,
+        found: &mut [bool],
+        slots: &mut Slots,
+    ) -> usize {
+        let (mut next, mut hits) = (0, 0);
+        while next < keys.len() && self.failure.is_none() {
+            let place = |nth| place(next + nth);
+            match self.take_some_from(host, &keys[next..], place, &mut found[next..], slots) {
+                Ok((asked, here)) => {
+                    next += asked;
+                    hits += here;
+                }
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        hits
+    }
+
+    fn take(&mut self, place: usize, row: &[u8]) {
+        if self.failure.is_none() {
+            self.failure = self.take_one(place, row).err();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::broken::broken;
+    use crate::{Dtype, Error, Table};
+
+    #[test]
+    fn a_device_that_fails_meanwhile_takes_its_rows_along_and_no_other_lookups() {
+        let table = Table::builder(Dtype::I64, 1);
+        let table = table.open_over(Some(broken(8))).unwrap();
+        table.insert(&[1, 2], &[7; 16]).unwrap();
+        let (mut rows, mut found) = ([0; 24], [true; 3]);
+        for _ in 0..2 {
+            let error = table.find_to_device(&[1, 9, 2], &mut rows[..], &mut found);
+            let error = error.unwrap_err();
+            let failure = table.stats().device.unwrap().failure;
+            assert!(
+                matches!(&error, Error::Device { reason } if failure.as_ref() == Some(reason)),
+                "{error}, {failure:?}"
+            );
+            assert_eq!(found, [false; 3]);
+        }
+        let counts = table.stats().counts;
+        assert_eq!((counts.failed_keys, counts.misses), (6, 0));
+        assert_eq!(table.find(&[1, 9, 2], &mut rows, &mut found).unwrap(), 2);
+    }
+}
