@@ -5,6 +5,7 @@
 //!   tensor       tensor.__dlpack__(stream=...)  ->  capsule "dltensor"  ->  address, shape, type
 //!                the producer makes what it has under way on it come before what is put on the stream
 //!   rows         checked, the driver asked what lies where, one kernel put on the stream and waited for
+//!   lookup       what is on the stream waited for; when the call returns, all rows are in the tensor
 //! ```
 //!
 //! What is wrong with a request is told before a device is opened. The capsules are kept until the copy is done, and
@@ -16,13 +17,14 @@ use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
 
 use forerun::gpu::gather::{Direction, Integer, PairsAt, Request, RowCopy, Spec};
-use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
+use forerun::gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError, Stream};
+use forerun::table::{Dtype, Table};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 
 use zerocopy::IntoBytes;
 
-use crate::errors::{device_exception, invalid, refusal};
+use crate::errors::{device_exception, invalid, refusal, table_exception};
 
 /// `DLTensor` of DLPack's header.
 #[repr(C)]
@@ -45,8 +47,11 @@ const DLTENSOR: &CStr = c"dltensor";
 /// The most dimensions that are believed.
 const DIMENSIONS_MAX: i32 = 64;
 
-/// DLPack's codes of integers.
+/// DLPack's codes of types.
 const SIGNED: u8 = 0;
+const UNSIGNED: u8 = 1;
+const FLOAT: u8 = 2;
+const BFLOAT: u8 = 4;
 
 /// A tensor's memory on a device, contiguous, for as long as this is kept.
 pub(crate) struct Tensor<'py> {
@@ -126,11 +131,40 @@ impl<'py> Tensor<'py> {
                 "`{what}` has no dimension, and so no rows"
             )));
         };
-        let bytes = rest.iter().try_fold(self.element_bytes, |bytes, &extent| {
+        let bytes = self.bytes_of(rest, what)?;
+        Ok((rows, bytes))
+    }
+
+    /// That its elements are a table's.
+    pub(crate) fn expect_elements(&self, dtype: Dtype, what: &str) -> PyResult<()> {
+        let code = match dtype {
+            Dtype::I8 | Dtype::I32 | Dtype::I64 => SIGNED,
+            Dtype::U8 => UNSIGNED,
+            Dtype::Bf16 => BFLOAT,
+            _ => FLOAT,
+        };
+        // Libraries without bfloat16 have its bits, as NumPy does.
+        let fits = self.code == code || dtype == Dtype::Bf16 && self.code == UNSIGNED;
+        if fits && self.element_bytes == dtype.bytes() as u64 {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "`{what}` has elements of {} bytes of DLPack's type {}, and the table's are {dtype}",
+            self.element_bytes, self.code
+        )))
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self, what: &str) -> PyResult<usize> {
+        Ok(self.bytes_of(&self.shape, what)? as usize)
+    }
+
+    fn bytes_of(&self, extents: &[u64], what: &str) -> PyResult<u64> {
+        let mut extents = extents.iter();
+        let bytes = extents.try_fold(self.element_bytes, |bytes, &extent| {
             bytes.checked_mul(extent)
         });
-        let bytes = bytes.ok_or_else(|| invalid(format!("`{what}` is larger than memory")))?;
-        Ok((rows, bytes))
+        bytes.ok_or_else(|| invalid(format!("`{what}` is larger than memory")))
     }
 
     /// The type of its integers, if they can be indices.
@@ -162,6 +196,11 @@ fn is_contiguous(shape: &[u64], strides: &[i64]) -> bool {
 pub(crate) struct CallersStream(i64);
 
 impl CallersStream {
+    /// What it is known by to DLPack.
+    pub(crate) fn number(self) -> i64 {
+        self.0
+    }
+
     /// What the driver knows it by.
     fn handle(self) -> *mut c_void {
         match self.0 {
@@ -351,4 +390,41 @@ pub(crate) fn copy_rows(
         gpu.scope(|scope| scope.put(&stream, &copy))
     };
     py.detach(copy).map_err(device_exception)
+}
+
+/// Looks keys up in a table whose device tier is on the tensor's device: rows go there, behind what is on the caller's
+/// stream. Other Python threads run meanwhile.
+pub(crate) fn find_rows(
+    py: Python<'_>,
+    table: &Table,
+    keys: &[u64],
+    out: &Tensor<'_>,
+    found: &mut [bool],
+    stream: CallersStream,
+) -> PyResult<usize> {
+    let bytes = out.bytes("out")?;
+    let (number, address) = (out.device, out.address);
+    let Some(gpu) = table.gpu() else {
+        return Err(invalid(format!(
+            "`out` is on CUDA device {number}, and the table has no device tier on a GPU: rows go to the processor's memory"
+        )));
+    };
+    let tier = gpu.info().ordinal;
+    if tier != number {
+        return Err(invalid(format!(
+            "`out` is on CUDA device {number}, and the table's device tier on CUDA device {tier}"
+        )));
+    }
+    let stream = stream.handle() as usize;
+    let find = || {
+        // SAFETY: as in `copy_rows`: a stream of the device's primary context that outlives the call, by the caller's word.
+        let stream = unsafe { Stream::borrowed(&gpu, stream as *mut c_void) };
+        stream.synchronize().map_err(device_exception)?;
+        // SAFETY: the tensor's memory, of which its capsule says so many bytes, is kept by that capsule, which outlives the
+        // call; the table is done with it when the lookup returns. No reference of Rust's is to it.
+        let rows = unsafe { DeviceSlice::from_raw(&gpu, address, bytes) };
+        let found = table.find_to_device(keys, rows, found);
+        found.map_err(table_exception)
+    };
+    py.detach(find)
 }

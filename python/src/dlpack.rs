@@ -13,7 +13,7 @@ use crate::errors::invalid;
 
 /// A kind of device, by its number in DLPack (`DLDeviceType`), and the number of the device among those of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Device {
+struct Device {
     kind: i32,
     number: i32,
 }
@@ -26,7 +26,7 @@ const CUDA_MANAGED: i32 = 13;
 
 impl Device {
     /// Where an object's memory is.
-    pub(crate) fn of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Device> {
+    fn of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Device> {
         let told = object.call_method0("__dlpack_device__")?;
         let (kind, number) = told
             .call_method0("__iter__")
@@ -49,9 +49,16 @@ impl Device {
     }
 
     /// Whether it is a GPU that CUDA drives, and the memory its own.
-    pub(crate) fn is_cuda(self) -> bool {
+    fn is_cuda(self) -> bool {
         self.kind == CUDA
     }
+}
+
+/// Whether an object is a tensor in a CUDA device's memory.
+pub(crate) fn is_on_cuda(object: &Bound<'_, PyAny>, what: &str) -> PyResult<bool> {
+    Ok(!object.is_instance_of::<PyUntypedArray>()
+        && object.hasattr("__dlpack_device__")?
+        && Device::of(object, what)?.is_cuda())
 }
 
 impl std::fmt::Display for Device {

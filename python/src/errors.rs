@@ -72,6 +72,7 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         | E::RowSize { .. }
         | E::HostCapacity { .. }
         | E::NoDeviceTier { .. }
+        | E::Destination { .. }
         | E::Conflict(_)
         | E::NoStore { .. } => InvalidArgumentError::new_err(words),
         E::NoDevice { .. } | E::Device { .. } => DeviceError::new_err(words),

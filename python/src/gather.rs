@@ -5,12 +5,12 @@ use std::num::NonZeroUsize;
 use forerun::gpu::gather::cpu::{self, Extras, How};
 use forerun::gpu::gather::{Absent, Spec};
 use forerun::gpu::{DeviceInfo, Gpu};
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::cuda::{CallersStream, Host, Indices, Tensor, copy_rows, stream_of};
-use crate::dlpack::Device;
+use crate::dlpack::is_on_cuda;
 use crate::errors::{invalid, refusal, unknown};
 use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
@@ -80,12 +80,8 @@ struct Copy<'a, 'py> {
 impl<'py> Copy<'_, 'py> {
     /// Makes it where the device's rows are.
     fn run(self, py: Python<'py>) -> PyResult<Option<Copied>> {
-        let is_array = self.device.is_instance_of::<PyUntypedArray>();
-        if !is_array && self.device.hasattr("__dlpack_device__")? {
-            let device = Device::of(self.device, "device")?;
-            if device.is_cuda() {
-                return self.run_on_device(py).map(|()| None);
-            }
+        if is_on_cuda(self.device, "device")? {
+            return self.run_on_device(py).map(|()| None);
         }
         if self.stream.is_some() {
             return Err(invalid(
@@ -179,11 +175,7 @@ impl<'py> Copy<'_, 'py> {
         };
         let mut tensors = Vec::new();
         for object in &given {
-            let is_array = object.is_instance_of::<PyUntypedArray>();
-            if !is_array
-                && object.hasattr("__dlpack_device__")?
-                && Device::of(object, "pairs")?.is_cuda()
-            {
+            if is_on_cuda(object, "pairs")? {
                 tensors.push(Tensor::new(object, "pairs", stream)?);
             }
         }

@@ -3,16 +3,18 @@
 Without a GPU a tensor that says that it is on one stands in: all that is looked at is its description.
 """
 
+import asyncio
 import ctypes
 import gc
 import sys
+import threading
 import types
 
 import forerun
 import numpy as np
 import pytest
 
-CUDA, CODES = 2, {"int": 0, "uint": 1, "float": 2}
+CUDA, CODES = 2, {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
 
 
 class DlTensor(ctypes.Structure):
@@ -100,6 +102,61 @@ def test_a_lookup_says_where_a_tensor_is_that_it_cannot_use():
         table.insert([1, 2], CudaTensor([2, 4]))
 
 
+@pytest.mark.parametrize("device_capacity", [0, 10])
+def test_rows_are_found_into_a_tensor_where_the_device_tier_is_on_its_gpu_or_there_is_none(device_capacity):
+    table, out, found = forerun.Table(4, device_capacity=device_capacity), CudaTensor([2, 4]), np.ones(2, bool)
+    if table.device not in (None, "the processor"):
+        pytest.skip("there is a GPU, and the tensor is none of its memory")
+    with pytest.raises(refused, match="`out` is on CUDA device 0.* no device tier on a GPU"):
+        table.find([1, 2], out, found)
+    gc.collect()
+    assert out.streams == [1] and out.released == 1 and found.all()
+
+
+def test_lookups_tell_producers_the_stream_of_the_thread_that_calls(monkeypatch):
+    library, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
+    main, streams = threading.get_ident(), {True: 0x1234, False: 0x5678}
+    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=streams[threading.get_ident() == main])
+    monkeypatch.setitem(sys.modules, "cupy", library)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    monkeypatch.setattr(CudaTensor, "__module__", "cupy._core")
+    table, out = forerun.Table(4), CudaTensor([2, 4])
+
+    async def look_up(**named):
+        with pytest.raises((refused, forerun.errors.DeviceError)):
+            await table.find_async([1, 2], out, **named)
+
+    asyncio.run(look_up())
+    asyncio.run(look_up(stream=0x77))
+    with pytest.raises((refused, forerun.errors.DeviceError)):
+        table.find([1, 2], out)
+    assert out.streams == [0x1234, 0x77, 0x1234]
+
+
+@pytest.mark.parametrize(
+    "out, words",
+    [
+        (CudaTensor([2, 5]), "32 bytes.* 40"),
+        (CudaTensor([2, 4], "float64"), "8 bytes.*float32"),
+        (CudaTensor([2, 4], "int32"), "type 0.*float32"),
+        (CudaTensor([2, 4], strides=[8, 1]), "not contiguous"),
+        (CudaTensor([1 << 62, 1 << 62]), "larger than memory"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_a_lookup_is_refused(out, words):
+    with pytest.raises(refused, match=words):
+        forerun.Table(4).find([1, 2], out)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
+def test_elements_are_told_by_their_names_in_dlpack(dtype):
+    table = forerun.Table(4, dtype)
+    if table.device is None:
+        for given in {dtype, "uint16" if dtype == "bfloat16" else dtype}:
+            with pytest.raises(refused, match="no device tier"):
+                table.find([1], CudaTensor([1, 4], given))
+
+
 @pytest.mark.parametrize("direction", ["gather", "scatter"])
 def test_rows_on_a_gpu_are_copied_by_it_or_there_is_none(direction):
     device = CudaTensor([8, 4])
@@ -175,6 +232,9 @@ def test_a_stream_is_for_a_gpu():
         forerun.gather(HOST, HOST.copy(), PAIRS, stream=1)
     with pytest.raises(refused, match="stream"):
         forerun.gather(HOST, CudaTensor([8, 4]), PAIRS, stream="current")
+    for out in None, np.zeros((2, 4), np.float32):
+        with pytest.raises(refused, match="stream"):
+            forerun.Table(4).find([1, 2], out, stream=1)
 
 
 def test_other_devices_are_named():

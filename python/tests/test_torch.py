@@ -134,3 +134,23 @@ def test_what_a_tensor_cannot_give_is_said(table):
         table.find([1], out=torch.zeros(1, 8, dtype=torch.bfloat16))
     with pytest.raises(forerun.errors.InvalidArgumentError, match="meta"):
         Embedding(table)(torch.zeros(3, dtype=torch.int64, device="meta"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_rows_of_a_lookup_end_in_a_tensor_on_the_gpu_behind_what_is_on_the_current_stream():
+    table = forerun.Table(8, device_capacity=16)
+    table.insert(torch.arange(100), ROWS)
+    table.prefetch(np.arange(10))
+    table.settle()
+    keys = torch.cat([torch.arange(99, -1, -7), torch.tensor([5000, 3, 3])])
+    with torch.cuda.stream(torch.cuda.Stream()):
+        # Under way still when the lookup begins, and written over by it.
+        out = torch.full((len(keys), 8), 9.0, device="cuda")
+        given, found = table.find(keys, out)
+        there = given.cpu()
+    assert given is out and found.sum() == len(keys) - 1
+    expected = torch.full((len(keys), 8), 9.0)
+    expected[torch.from_numpy(found)] = ROWS[keys[torch.from_numpy(found)]]
+    assert torch.equal(there, expected)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="no device tier on a GPU"):
+        forerun.Table(8).find(keys, out)

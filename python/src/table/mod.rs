@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   mod.rs      the class                    options.rs   how it is opened
-//!   access.rs   what its calls share         stats.rs     its figures
+//!   access.rs   what its calls share         stats.rs     its figures       on_device.rs  lookups into a tensor on a GPU
 //! ```
 
 mod access;
+mod on_device;
 mod options;
 mod stats;
 
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays::zeros;
+use crate::cuda::stream_of;
+use crate::dlpack::is_on_cuda;
 use crate::errors::{invalid, table_exception};
 use crate::export::{Export, TableItems};
 use crate::items::Shown;
@@ -111,22 +114,36 @@ impl Table {
     }
 
     /// Looks keys up. Returns rows, in the shape of the keys with one more dimension, and which were found; rows that
-    /// were not are zero, or, in `out`, stay as they were.
-    #[pyo3(signature = (keys, out=None, found=None))]
+    /// were not are zero, or, in `out`, stay as they were. Where `out` is a tensor on the GPU of the device tier, rows go
+    /// there, behind what is on `stream`, or else on the current one; they are there when this returns.
+    #[pyo3(signature = (keys, out=None, found=None, *, stream=None))]
     fn find<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         out: Option<Bound<'py, PyAny>>,
         found: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<RowsAndFound<'py>> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
+        let on_device = match &out {
+            Some(out) => is_on_cuda(out, "out")?,
+            None => false,
+        };
+        if stream.is_some() && !on_device {
+            return Err(invalid(
+                "`stream` is for rows that go to a GPU, and `out` is in the processor's memory",
+            ));
+        }
         let rows = match out {
             Some(out) => out,
             None => zeros(py, self.dtype, &keys.shape_of_rows(self.dim))?,
         };
         let found = keys.flags_or(py, found)?;
-        {
+        if on_device {
+            let mut flags = found.write()?;
+            self.find_to_device(&table, &keys, &rows, flags.as_slice_mut()?, stream)?;
+        } else {
             let mut written = self.written(&rows, "out")?;
             let mut flags = found.write()?;
             let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);
@@ -138,19 +155,30 @@ impl Table {
         Ok((rows, found.0))
     }
 
-    /// `find` in a thread of the event loop's: an awaitable.
-    #[pyo3(signature = (keys, out=None))]
+    /// `find` in a thread of the event loop's: an awaitable. The current stream is that of the thread that calls.
+    #[pyo3(signature = (keys, out=None, *, stream=None))]
     fn find_async<'py>(
         slf: &Bound<'py, Table>,
         keys: &Bound<'py, PyAny>,
         out: Option<Bound<'py, PyAny>>,
+        stream: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let event_loop = slf
-            .py()
-            .import("asyncio")?
-            .call_method0("get_running_loop")?;
-        let find = slf.getattr("find")?;
-        event_loop.call_method1("run_in_executor", (slf.py().None(), find, keys, out))
+        let py = slf.py();
+        let stream = match &out {
+            Some(out) if is_on_cuda(out, "out")? => {
+                let stream = stream_of(stream.as_ref(), out)?.number();
+                Some(stream.into_pyobject(py)?.into_any())
+            }
+            _ => stream,
+        };
+        let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
+        let named = PyDict::new(py);
+        named.set_item("stream", stream)?;
+        let find = (slf.getattr("find")?, keys, out);
+        let find = py
+            .import("functools")?
+            .call_method("partial", find, Some(&named))?;
+        event_loop.call_method1("run_in_executor", (py.None(), find))
     }
 
     /// Which keys have a row.

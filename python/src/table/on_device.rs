@@ -1,0 +1,27 @@
+//! Lookups whose rows end in a tensor on a GPU.
+
+use pyo3::prelude::*;
+
+use super::Table;
+use crate::cuda::{Tensor, find_rows, stream_of};
+use crate::numbers::Numbers;
+
+impl Table {
+    /// Looks keys up; the rows go to `out`, behind what is on the stream that is given, or on the current one of the tensor's
+    /// library.
+    pub(super) fn find_to_device<'py>(
+        &self,
+        table: &forerun::table::Table,
+        keys: &Numbers<'py>,
+        out: &Bound<'py, PyAny>,
+        flags: &mut [bool],
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let stream = stream_of(stream, out)?;
+        let tensor = Tensor::new(out, "out", stream)?;
+        tensor.expect_elements(self.dtype, "out")?;
+        self.expect_rows(keys, tensor.bytes("out")?, "out")?;
+        let keys = keys.as_slice()?;
+        find_rows(out.py(), table, keys, &tensor, flags, stream).map(drop)
+    }
+}
