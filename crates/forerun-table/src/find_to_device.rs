@@ -138,7 +138,8 @@ impl Receiver for Staged<'_, '_> {
 #[cfg(test)]
 mod tests {
     use crate::broken::broken;
-    use crate::{Dtype, Error, Table};
+    use crate::{DeviceChoice, Dtype, Error, Table};
+    use forerun_gpu::GpuError;
 
     #[test]
     fn a_device_that_fails_meanwhile_takes_its_rows_along_and_no_other_lookups() {
@@ -159,5 +160,25 @@ mod tests {
         let counts = table.stats().counts;
         assert_eq!((counts.failed_keys, counts.misses), (6, 0));
         assert_eq!(table.find(&[1, 9, 2], &mut rows, &mut found).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_want_of_pinned_memory_passes_and_any_other_failure_on_the_way_is_the_devices_end() {
+        let table = Table::builder(Dtype::I64, 1)
+            .device_capacity(1)
+            .device(DeviceChoice::Processor)
+            .open()
+            .unwrap();
+        table.insert(&[1], &[7; 8]).unwrap();
+        let device = table.inner().device().unwrap();
+        let (bytes, memory) = (1 << 20, "pinned host memory");
+        let error = device.delivery_failed(GpuError::OutOfMemory { bytes, memory });
+        assert!(error.to_string().contains(memory), "{error}");
+        let (mut row, mut found) = ([0; 8], [false]);
+        let mut find = || table.find_to_device(&[1], &mut row[..], &mut found);
+        assert_eq!(find().unwrap(), 1);
+        device.delivery_failed(GpuError::NoDevice);
+        assert!(matches!(find(), Err(Error::Device { .. })));
+        assert_eq!((row, found), ([7; 8], [false]));
     }
 }

@@ -132,7 +132,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use crate::broken::broken;
-    use crate::{Builder, Dtype, Error, Moves, Table, Writes};
+    use crate::{Builder, DeviceChoice, Dtype, Error, Moves, Table, Writes};
     use forerun_gpu::table::TableError;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -141,6 +141,8 @@ mod tests {
     fn builder(directory: &tempfile::TempDir) -> Builder {
         Table::builder(Dtype::I64, 1)
             .device_capacity(1)
+            // Rows that are to end there go to ordinary memory.
+            .device(DeviceChoice::Processor)
             .host_capacity(5)
             .path(directory.path().join("rows"))
             .moves(Moves::Caller)

@@ -2,9 +2,9 @@
 
 use crate::Gpu;
 use crate::driver::{DeviceBuffer, DeviceSlice};
+use std::fmt;
 
 /// Where rows go: to a device, or where the processor takes a device's place.
-#[derive(Debug)]
 pub enum Destination<'a> {
     /// To a device's memory.
     Device(DeviceSlice<'a>),
@@ -31,6 +31,15 @@ impl Destination<'_> {
         match self {
             Destination::Device(slice) => Some(slice.gpu()),
             Destination::Memory(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for Destination<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Destination::Device(slice) => slice.fmt(f),
+            Destination::Memory(bytes) => write!(f, "Memory({} bytes)", bytes.len()),
         }
     }
 }
