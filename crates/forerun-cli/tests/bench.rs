@@ -35,7 +35,8 @@ fn benches_print_one_object_a_line() {
             "bench", "server", "--quick", "--json", "--alone", "--keys", "1,10",
         ],
         &[
-            "bench", "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64",
+            "bench", "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64", "--score",
+            "lru,lfu",
         ],
         &[
             "bench", "table", "--quick", "--json", "--replay", "--budget", "0.1", "--batch", "64",

@@ -5,7 +5,7 @@
 use super::access::{Keys, push_row};
 use super::args::{admission_name, score_name};
 use anyhow::{Context, Result};
-use forerun_db::Options;
+use forerun_db::{Db, Options};
 use forerun_table::{Admission, Moves, RowType, Score, Table};
 use std::path::{Path, PathBuf};
 
@@ -104,10 +104,10 @@ pub struct Ours {
 }
 
 impl Ours {
-    fn open(&self, need: &Need<'_>, rows: u64) -> Result<Table> {
+    fn table(&self, store: PathBuf, need: &Need<'_>, rows: u64) -> Result<Table> {
         let builder = Table::builder(need.row.dtype, need.row.dim)
             .host_capacity(rows.max(1) as usize)
-            .path(store_path(need.dir))
+            .path(store)
             .score(self.score)
             .admission(self.admission)
             .moves(self.moves);
@@ -136,11 +136,12 @@ impl Contender for Ours {
     }
 
     fn load(&self, need: &Need<'_>, told: &dyn Fn(u64)) -> Result<()> {
-        if store_path(need.dir).exists() {
+        let store = loaded_store(need.dir);
+        if store.exists() {
             // Another policy's: the rows are the same.
             return Ok(());
         }
-        let table = self.open(need, 1)?;
+        let table = self.table(store.clone(), need, 1)?;
         let mut rows = Vec::new();
         for from in (0..need.keys.len()).step_by(LOAD_BATCH as usize) {
             let keys = need.keys.part(from, from + LOAD_BATCH);
@@ -152,18 +153,25 @@ impl Contender for Ours {
         }
         table.close().context("closing the loaded table")?;
         // At rest: what is measured is not to wait for what is left of the load.
-        let db = forerun_db::Db::open(store_path(need.dir), Options::default())?;
+        let db = Db::open(store, Options::default())?;
         db.compact()?;
         Ok(db.close()?)
     }
 
     fn open(&self, need: &Need<'_>, budget_rows: u64) -> Result<Box<dyn Tiers>> {
-        Ok(Box::new(Ours::open(self, need, budget_rows)?))
+        // One of its own, of the same files: all policies' are open at once.
+        let store = need.dir.join(self.policy().replace(", ", "-"));
+        if !store.exists() {
+            let loaded = Db::open(loaded_store(need.dir), Options::default())?;
+            loaded.checkpoint(&store)?;
+            loaded.close()?;
+        }
+        Ok(Box::new(self.table(store, need, budget_rows)?))
     }
 }
 
-fn store_path(dir: &Path) -> PathBuf {
-    dir.join("rows")
+fn loaded_store(dir: &Path) -> PathBuf {
+    dir.join("loaded")
 }
 
 impl Tiers for Table {
