@@ -234,8 +234,8 @@ impl Shelf {
     }
 
     /// Copies the rows of the keys that have one to their places in `rows`, and says which have; the other rows stay as
-    /// they are. `place` tells the place of the nth key, asked once for each that is found, in order, and `touch` is called with the slot of each row. Gives the number
-    /// found.
+    /// they are. `place` tells the place of the nth key, asked once for each that is found, in order, and `touch` is called
+    /// with the slot of each row. Gives the number found.
     pub(crate) fn find(
         &self,
         keys: &[u64],
