@@ -11,6 +11,13 @@
 //! `madvise`; whether the kernel then grants them is seen in [`Region::huge_bytes`]. Where mapping
 //! is refused, or the target has no `mmap`, the bytes come from the allocator.
 
+#[cfg(unix)]
+#[path = "region/mmap.rs"]
+mod map;
+#[cfg(not(unix))]
+#[path = "region/none.rs"]
+mod map;
+
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -252,174 +259,6 @@ fn mapping_bounds(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split_whitespace().next()?.split_once('-')?;
     let bound = |text| usize::from_str_radix(text, 16).ok();
     Some((bound(from)?, bound(to)?))
-}
-
-#[cfg(unix)]
-mod map {
-    //! Regions by `mmap`.
-
-    use super::{Backing, HUGE_PAGE_BYTES, Pages, Region};
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-    use std::ptr::{self, NonNull};
-
-    /// Maps `len_bytes` (not zero), or gives `None` if the kernel refuses.
-    pub(super) fn region(len_bytes: usize, pages: Pages) -> Option<Region> {
-        // Below one huge page there is nothing to advise.
-        if pages == Pages::Huge && len_bytes >= HUGE_PAGE_BYTES {
-            aligned(len_bytes)
-        } else {
-            let base = map(page_multiple(len_bytes))?;
-            // Transparent huge pages may be on for all memory; a region of small pages is asked for
-            // to compare, so refuse them. A kernel without them refuses the refusal, which is as
-            // good.
-            #[cfg(target_os = "linux")]
-            let _ = advise(base, page_multiple(len_bytes), Advice::LinuxNoHugepage);
-            Some(Region {
-                base,
-                len_bytes,
-                backing: Backing::SmallPages,
-            })
-        }
-    }
-
-    /// Maps more than is needed, gives back what lies before the first multiple of a huge page and
-    /// behind the end, and advises the rest.
-    fn aligned(len_bytes: usize) -> Option<Region> {
-        let needed_bytes = page_multiple(len_bytes);
-        let mapped_bytes = needed_bytes + HUGE_PAGE_BYTES;
-        let mapping = map(mapped_bytes)?;
-        let before_bytes = mapping.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: before_bytes is below HUGE_PAGE_BYTES, so the sum lies inside the mapping.
-        let base = unsafe { mapping.add(before_bytes) };
-        let after_bytes = mapped_bytes - before_bytes - needed_bytes;
-        // SAFETY: the two ranges are the mapping's first and last bytes; base + needed_bytes is at
-        // most its end. Nobody has seen the mapping yet.
-        unsafe {
-            unmap(mapping, before_bytes);
-            unmap(base.add(needed_bytes), after_bytes);
-        }
-        #[cfg(target_os = "linux")]
-        let backing = match advise(base, needed_bytes, Advice::LinuxHugepage) {
-            Ok(()) => Backing::AdvisedHuge,
-            Err(_) => Backing::SmallPages,
-        };
-        #[cfg(not(target_os = "linux"))]
-        let backing = Backing::SmallPages;
-        Some(Region {
-            base,
-            len_bytes,
-            backing,
-        })
-    }
-
-    #[cfg(target_os = "linux")]
-    use rustix::mm::Advice;
-
-    #[cfg(target_os = "linux")]
-    fn advise(base: NonNull<u8>, len_bytes: usize, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: the range is a mapping of ours, and advice on page sizes leaves its bytes as they
-        // are.
-        unsafe { rustix::mm::madvise(base.as_ptr().cast(), len_bytes, advice) }
-    }
-
-    fn map(len_bytes: usize) -> Option<NonNull<u8>> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let flags = MapFlags::PRIVATE;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: with a null hint and without MAP_FIXED the kernel picks addresses that nothing
-        // uses.
-        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, prot, flags) };
-        NonNull::new(mapped.ok()?.cast())
-    }
-
-    /// Gives back `len_bytes`, rounded up to a page, from `base` on.
-    ///
-    /// # Safety
-    /// The range was mapped by this module, `base` is a multiple of the page, and nothing uses the
-    /// bytes any more.
-    pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
-        if len_bytes == 0 {
-            return;
-        }
-        // SAFETY: the caller vouches for the range. A failure (the kernel's table of mappings is
-        // full) leaks it, which is sound.
-        let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
-    }
-
-    /// Gives back the memory of the whole pages in a range, which stays mapped and reads as zeros from then on.
-    ///
-    /// # Safety
-    /// The range was mapped by this module, and nothing refers to its bytes.
-    pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) {
-        #[cfg(target_os = "linux")]
-        // SAFETY: the range is as the caller says; nothing refers to the bytes that are gone.
-        unsafe {
-            advise_whole_pages(start, len_bytes, Advice::LinuxDontNeed);
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = (start, len_bytes);
-    }
-
-    /// Puts memory behind the whole pages in a range.
-    ///
-    /// # Safety
-    /// The range was mapped by this module.
-    pub(super) unsafe fn populate(start: *mut u8, len_bytes: usize) {
-        #[cfg(target_os = "linux")]
-        // SAFETY: the range is as the caller says; the call faults pages in and changes no byte.
-        unsafe {
-            advise_whole_pages(start, len_bytes, Advice::LinuxPopulateWrite);
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = (start, len_bytes);
-    }
-
-    /// Tells the system something of the whole pages in a range. A refusal leaves them as they are.
-    ///
-    /// # Safety
-    /// The range was mapped by this module, and its bytes may become what the advice makes of them.
-    #[cfg(target_os = "linux")]
-    unsafe fn advise_whole_pages(start: *mut u8, len_bytes: usize, advice: Advice) {
-        let page_bytes = rustix::param::page_size();
-        let before_bytes = start.align_offset(page_bytes);
-        let inner_bytes = len_bytes.saturating_sub(before_bytes);
-        let inner_bytes = inner_bytes - inner_bytes % page_bytes;
-        if inner_bytes > 0 {
-            // SAFETY: what is advised are whole pages inside the range, which the caller vouches for.
-            let _ =
-                unsafe { rustix::mm::madvise(start.add(before_bytes).cast(), inner_bytes, advice) };
-        }
-    }
-
-    fn page_multiple(len_bytes: usize) -> usize {
-        len_bytes.next_multiple_of(rustix::param::page_size())
-    }
-}
-
-#[cfg(not(unix))]
-mod map {
-    //! A target without `mmap`: every region comes from the allocator.
-
-    use super::{Pages, Region};
-    use std::ptr::NonNull;
-
-    pub(super) fn region(_len_bytes: usize, _pages: Pages) -> Option<Region> {
-        None
-    }
-
-    /// # Safety
-    /// None is needed: there is no mapping to give back.
-    pub(super) unsafe fn unmap(_base: NonNull<u8>, _len_bytes: usize) {}
-
-    /// # Safety
-    /// None is needed: there is no mapping whose memory could be given back.
-    pub(super) unsafe fn release(_start: *mut u8, _len_bytes: usize) {}
-
-    /// # Safety
-    /// None is needed: there is no mapping to put memory behind.
-    pub(super) unsafe fn populate(_start: *mut u8, _len_bytes: usize) {}
 }
 
 #[cfg(test)]
