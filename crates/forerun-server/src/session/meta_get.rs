@@ -8,7 +8,7 @@ use crate::protocol::numbers::{Expiration, push_u64};
 use crate::protocol::tokens::split;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
-use super::reads::push_value;
+use super::answers::push_value;
 use super::turn::Turn;
 
 /// Appends the answer to a hit of a meta get that changes nothing but a claim.

@@ -12,11 +12,12 @@
 //!   dump.rs:  ──► Dump     in a list of all keys, a part after the other
 //! ```
 //!
-//! `commands.rs` has what else there is in classic commands, `admin.rs` the operator's, `meta.rs` the meta commands that
-//! change something, `stats.rs` the statistics. A session never keeps the bytes it was given: what is
-//! incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
+//! `answers.rs` answers the reads, `commands.rs` has what else there is in classic commands, `admin.rs` the operator's,
+//! `meta.rs` the meta commands that change something, `stats.rs` the statistics. A session never keeps the bytes it was
+//! given: what is incomplete stays in the input, which [`LINE_BYTES_MAX`] bounds.
 
 mod admin;
+mod answers;
 mod commands;
 mod dump;
 mod fuzz;
@@ -139,7 +140,7 @@ impl Session {
     pub fn new() -> Self {
         Self {
             state: State::Command,
-            chunk: reads::CHUNK_KEYS_MAX,
+            chunk: answers::CHUNK_KEYS_MAX,
         }
     }
 

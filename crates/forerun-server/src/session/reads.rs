@@ -7,40 +7,19 @@
 //! ```
 //!
 //! Keys are slices of the input, so nothing is copied; the vectors come from the thread's [`Scratch`] and go back there,
-//! so nothing is allocated. Answers are composed in the order of the spans, while each chunk of keys is looked up just
-//! before its first answer. Where the output fills up, the rest of the input stays and is read again later, from the
-//! first key without an answer.
+//! so nothing is allocated. `answers.rs` looks the keys up and answers the spans in order.
 
-use forerun_cache::{Cache, Expiry, Guard, Item};
-use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_cache::Item;
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta::{Letters, OPAQUE_BYTES_MAX, TOKENS_MAX};
-use crate::protocol::numbers::{Expiration, parse_expiration, push_u64};
+use crate::protocol::numbers::{Expiration, parse_expiration};
 use crate::protocol::replies;
 use crate::protocol::scan::Scan;
 
-use super::turn::Turn;
-use super::{Session, State, Step, meta_get};
-
-/// Most keys that are looked up together.
-pub(super) const CHUNK_KEYS_MAX: usize = 128;
-
-/// Fewest keys that are looked up together, where large values fill the output quickly.
-const CHUNK_KEYS_MIN: usize = 8;
-
 /// No further command is read into a batch of so many keys.
 const BATCH_KEYS: usize = 512;
-
-/// Smaller values are copied without asking whether they could be shared.
-const SHARED_BYTES_MIN: usize = 16 << 10;
-
-/// How many answers ahead a value is fetched.
-const FETCH_AHEAD: usize = 8;
-
-/// Of a longer value, the rest is left to the processor, which fetches ahead where it sees a run of lines.
-const FETCH_BYTES_MAX: usize = 512;
 
 /// Flags of `mg` that neither change the item nor need to be read before the lookup.
 const PLAIN: Letters = Letters::of(b"cfkqstvOPL");
@@ -49,9 +28,9 @@ const PLAIN: Letters = Letters::of(b"cfkqstvOPL");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyLine {
     /// `gets`, `gats`: answers have the version.
-    with_cas: bool,
+    pub(super) with_cas: bool,
     /// `gat`, `gats`: the time to live that items get.
-    touch: Option<Expiration>,
+    pub(super) touch: Option<Expiration>,
 }
 
 impl KeyLine {
@@ -67,7 +46,7 @@ impl KeyLine {
 
 /// A part of a batch's answer.
 #[derive(Clone, Copy, Debug)]
-enum Span<'a> {
+pub(super) enum Span<'a> {
     /// So many of the next keys, classically.
     Keys { count: usize, line: KeyLine },
     /// The next key, as `mg` with these flags.
@@ -83,13 +62,13 @@ enum Span<'a> {
 /// Vectors that batches use again.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    keys: Vec<&'static [u8]>,
-    spans: Vec<Span<'static>>,
-    items: Vec<Option<Item<'static>>>,
+    pub(super) keys: Vec<&'static [u8]>,
+    pub(super) spans: Vec<Span<'static>>,
+    pub(super) items: Vec<Option<Item<'static>>>,
 }
 
 /// An empty vector of another type in the memory of `vector`.
-fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
+pub(super) fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
     const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     vector.clear();
     // Collecting in place keeps the memory; there is nothing to map.
@@ -107,13 +86,13 @@ pub(super) struct Read {
     /// A command of another kind stands there, whole or not.
     pub is_other: bool,
     /// More bytes are needed.
-    is_incomplete: bool,
+    pub(super) is_incomplete: bool,
     /// What the session is within at `end`.
-    within: Within,
+    pub(super) within: Within,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Within {
+pub(super) enum Within {
     Command,
     Keys(KeyLine),
     RefusedLine,
@@ -147,9 +126,9 @@ impl Read {
 /// Keys to look up and what to answer.
 pub(super) struct Batch<'a> {
     /// What it is read from.
-    bytes: &'a [u8],
-    keys: Vec<&'a [u8]>,
-    spans: Vec<Span<'a>>,
+    pub(super) bytes: &'a [u8],
+    pub(super) keys: Vec<&'a [u8]>,
+    pub(super) spans: Vec<Span<'a>>,
 }
 
 impl<'a> Batch<'a> {
@@ -377,242 +356,4 @@ fn read_expiration(
             return Some((parse_expiration(token)?, at));
         }
     }
-}
-
-/// Where a batch's answers stopped because the output was full.
-struct Stop {
-    place: usize,
-    state: State,
-}
-
-impl Session {
-    /// Answers a batch and goes to where its reading ended, or to where the output was full.
-    pub(super) fn answer(
-        &mut self,
-        batch: Batch<'_>,
-        read: Read,
-        at: &mut usize,
-        turn: &mut Turn<'_>,
-        scratch: &mut Scratch,
-    ) -> Step {
-        let stop = if batch.spans.is_empty() {
-            None
-        } else {
-            self.answer_spans(&batch, turn, scratch)
-        };
-        scratch.keys = recycle(batch.keys);
-        scratch.spans = recycle(batch.spans);
-        if let Some(stop) = stop {
-            *at = stop.place;
-            self.state = stop.state;
-            return Step::Full;
-        }
-        *at = read.end;
-        self.state = match read.within {
-            Within::Command => State::Command,
-            Within::Keys(line) => State::Keys(line),
-            Within::RefusedLine => State::SkipLine,
-        };
-        if read.is_incomplete {
-            Step::More
-        } else {
-            Step::On
-        }
-    }
-
-    fn answer_spans(
-        &mut self,
-        batch: &Batch<'_>,
-        turn: &mut Turn<'_>,
-        scratch: &mut Scratch,
-    ) -> Option<Stop> {
-        let guard = turn.cache.pin();
-        let mut lookups = Lookups {
-            cache: turn.cache,
-            guard: &guard,
-            keys: &batch.keys,
-            items: recycle(std::mem::take(&mut scratch.items)),
-            first: 0,
-            next: 0,
-            chunk: self.chunk,
-        };
-        let mut hits = 0;
-        let mut stop = None;
-        'spans: for span in &batch.spans {
-            match *span {
-                Span::Keys { count, line } => {
-                    let touch = line.touch.map(|touch| turn.shared.expiry(touch));
-                    for _ in 0..count {
-                        if turn.out.is_full() {
-                            stop = Some(Stop {
-                                place: lookups.place(batch.bytes),
-                                state: State::Keys(line),
-                            });
-                            break 'spans;
-                        }
-                        let (key, item) = lookups.next(touch);
-                        if let Some(item) = item {
-                            hits += 1;
-                            push_item(turn, key, &item, line.with_cas);
-                        }
-                    }
-                }
-                Span::Meta {
-                    start,
-                    letters,
-                    flags,
-                } => {
-                    if turn.out.is_full() {
-                        stop = Some(Stop {
-                            place: start,
-                            state: State::Command,
-                        });
-                        break;
-                    }
-                    turn.counters.cmd_meta.add(1);
-                    let (key, item) = lookups.next(None);
-                    match item {
-                        Some(item) => {
-                            hits += 1;
-                            meta_get::push_plain_hit(turn, key, &item, letters, flags);
-                        }
-                        None => meta_get::push_miss(turn, key, false, letters, flags),
-                    }
-                }
-                Span::Text(text) => turn.say(text),
-            }
-        }
-        let (asked, wasted) = (
-            lookups.next as u64,
-            lookups.first + lookups.items.len() - lookups.next,
-        );
-        self.chunk = if wasted > 0 {
-            (lookups.items.len() - wasted).max(CHUNK_KEYS_MIN)
-        } else {
-            (self.chunk * 2).min(CHUNK_KEYS_MAX)
-        };
-        scratch.items = recycle(lookups.items);
-        count(turn, &batch.spans, asked, hits);
-        stop
-    }
-}
-
-/// Counts what a batch did. A batch touches all its keys or none.
-fn count(turn: &Turn<'_>, spans: &[Span<'_>], asked: u64, hits: u64) {
-    let counters = turn.counters;
-    counters.batches.add(1);
-    counters.cmd_get.add(asked);
-    counters.get_hits.add(hits);
-    counters.get_misses.add(asked - hits);
-    if let Some(Span::Keys { line, .. }) = spans.first()
-        && line.touch.is_some()
-    {
-        counters.cmd_touch.add(asked);
-        counters.touch_hits.add(hits);
-        counters.touch_misses.add(asked - hits);
-    }
-}
-
-/// The items of a batch's keys one by one, looked up chunk by chunk.
-struct Lookups<'b, 'g> {
-    cache: &'g Cache,
-    guard: &'g Guard<'g>,
-    keys: &'b [&'b [u8]],
-    /// Of the keys from `first` on.
-    items: Vec<Option<Item<'g>>>,
-    first: usize,
-    next: usize,
-    chunk: usize,
-}
-
-impl<'b, 'g> Lookups<'b, 'g> {
-    /// The next key and its item, which lives on until `touch` if that is given.
-    #[inline]
-    fn next(&mut self, touch: Option<Expiry>) -> (&'b [u8], Option<Item<'g>>) {
-        let key = self.keys[self.next];
-        if let Some(expiry) = touch {
-            self.next += 1;
-            self.first = self.next;
-            // The item is answered even if its new time has come already.
-            let item = self.guard.get(key);
-            if item.is_some() {
-                self.cache.touch(key, expiry);
-            }
-            return (key, item);
-        }
-        if self.next == self.first + self.items.len() {
-            self.load();
-        }
-        let place = self.next - self.first;
-        self.fetch(place + FETCH_AHEAD);
-        let item = self.items[place];
-        self.next += 1;
-        (key, item)
-    }
-
-    /// Asks for the value at `place` of the chunk: the lookup has read the key only.
-    #[inline]
-    fn fetch(&self, place: usize) {
-        let Some(Some(item)) = self.items.get(place) else {
-            return;
-        };
-        let value = item.value();
-        for line in value[..value.len().min(FETCH_BYTES_MAX)].chunks(CACHE_LINE_BYTES) {
-            prefetch_read(line.as_ptr());
-        }
-        if let Some(last) = value.last() {
-            prefetch_read(last);
-        }
-    }
-
-    #[inline(never)]
-    fn load(&mut self) {
-        let count = self.chunk.min(self.keys.len() - self.next);
-        self.first = self.next;
-        self.items.clear();
-        self.items.resize(count, None);
-        self.guard
-            .multi_get(&self.keys[self.next..self.next + count], &mut self.items);
-        for place in 0..FETCH_AHEAD {
-            self.fetch(place);
-        }
-    }
-
-    /// Where the next key stands in `bytes`, of which all keys are slices.
-    fn place(&self, bytes: &[u8]) -> usize {
-        self.keys[self.next].as_ptr().addr() - bytes.as_ptr().addr()
-    }
-}
-
-/// Appends an item as classic commands answer it.
-#[inline]
-fn push_item(turn: &mut Turn<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
-    let value = item.value();
-    let out = turn.out.bytes_mut();
-    out.extend_from_slice(b"VALUE ");
-    out.extend_from_slice(key);
-    out.push(b' ');
-    push_u64(out, item.flags().into());
-    out.push(b' ');
-    push_u64(out, value.len() as u64);
-    if with_cas {
-        out.push(b' ');
-        push_u64(out, item.cas());
-    }
-    out.extend_from_slice(b"\r\n");
-    push_value(turn, item);
-}
-
-/// Appends a value and the end of its line: a copy, or the value itself if it is a large one.
-#[inline]
-pub(super) fn push_value(turn: &mut Turn<'_>, item: &Item<'_>) {
-    let value = item.value();
-    if value.len() >= SHARED_BYTES_MIN
-        && let Some(shared) = item.to_shared()
-    {
-        turn.out.push_large(shared);
-    } else {
-        turn.out.bytes_mut().extend_from_slice(value);
-    }
-    turn.say(b"\r\n");
 }
