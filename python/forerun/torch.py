@@ -14,7 +14,8 @@ larger than memory. Gradients are collected row by row as they flow back, and `a
 [0.75, 0.75, 0.75, 0.75]
 
 What they do is a registered operator, so `torch.compile` takes it whole. Keys may be on a GPU, and then so are the rows:
-both go over the link by the current stream. That has not yet been run on a GPU.
+both go over the link by the current stream, but for rows that the table's device tier has on that GPU, which stay there.
+That has not yet been run on a GPU.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ _numbers = itertools.count()
 
 
 def _bits(tensor: Tensor) -> Any:
-    """The tensor's memory as an array. What NumPy has no type for is seen as integers."""
+    """The tensor's memory as an array, unless it is on a GPU. What NumPy has no type for is seen as integers."""
     tensor = tensor.detach()
+    if tensor.is_cuda:
+        return tensor
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
@@ -99,9 +102,7 @@ class _Rows(nn.Module):
         _modules[self._number] = self
 
     def _find(self, wanted: Tensor) -> Tensor:
-        # Pinned memory goes over the link while the processor goes on.
-        keys, is_on_gpu = wanted.cpu(), wanted.is_cuda
-        rows = torch.zeros((*keys.shape, self.embedding_dim), dtype=self._gate.dtype, pin_memory=is_on_gpu)
+        keys, rows = wanted.cpu(), self._room(wanted)
         _, found = self.table.find(_bits(keys), out=_bits(rows))
         if self.training and self._initialize is not None and not found.all():
             is_missing = ~torch.from_numpy(found)
@@ -112,6 +113,14 @@ class _Rows(nn.Module):
             self.table.insert(_bits(missing), _bits(made))
             self.table.find(_bits(keys), out=_bits(rows))
         return rows.to(wanted.device, non_blocking=True)
+
+    def _room(self, wanted: Tensor) -> Tensor:
+        """Zeros for the rows of keys: where the table can put rows that are to be where the keys are."""
+        shape, dtype = (*wanted.shape, self.embedding_dim), self._gate.dtype
+        if wanted.is_cuda and wanted.device.index == self.table.gpu:
+            return torch.zeros(shape, dtype=dtype, device=wanted.device)
+        # Pinned memory goes over the link while the processor goes on.
+        return torch.zeros(shape, dtype=dtype, pin_memory=wanted.is_cuda)
 
     def _lookup(self, keys: Tensor) -> Tensor:
         if keys.dtype != torch.int64 or keys.device.type not in ("cpu", "cuda"):

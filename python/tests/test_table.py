@@ -203,6 +203,7 @@ def test_rows_are_loaded_below_and_brought_up(tmp_path):
 def test_a_device_tier_answers_what_was_brought_up_and_says_what_it_is():
     table = forerun.Table(4, device_capacity=100, device="processor", host_capacity=1000)
     assert table.device == "the processor" and forerun.Table(4).device is None
+    assert table.gpu is None and forerun.Table(4).gpu is None
     keys = np.arange(500)
     table.insert(keys, rows_of(keys))
     table.prefetch(keys[:50])

@@ -154,3 +154,18 @@ def test_rows_of_a_lookup_end_in_a_tensor_on_the_gpu_behind_what_is_on_the_curre
     assert torch.equal(there, expected)
     with pytest.raises(forerun.errors.InvalidArgumentError, match="no device tier on a GPU"):
         forerun.Table(8).find(keys, out)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+@pytest.mark.parametrize("device_capacity", [0, 16])
+def test_an_embedding_gives_rows_where_its_keys_are(device_capacity):
+    table = forerun.Table(8, device_capacity=device_capacity)
+    table.insert(torch.arange(100), ROWS)
+    table.prefetch(np.arange(10))
+    table.settle()
+    assert table.gpu == (0 if device_capacity else None)
+    keys = torch.tensor([[3, 70, 5000], [3, 99, 0]], device="cuda")
+    rows = Embedding(table)(keys)
+    assert rows.is_cuda
+    expected = torch.where((keys.cpu() < 100).unsqueeze(-1), ROWS[keys.cpu().clamp(max=99)], 0.0)
+    assert torch.equal(rows.detach().cpu(), expected)

@@ -107,6 +107,18 @@ impl Table {
         }))
     }
 
+    /// The number of the GPU that the device tier lies on; `None` where it lies on none, or has failed.
+    #[getter]
+    fn gpu(&self) -> PyResult<Option<usize>> {
+        let table = self.open()?;
+        let has_failed = table
+            .stats()
+            .device
+            .is_some_and(|device| device.failure.is_some());
+        let gpu = table.gpu().filter(|_| !has_failed);
+        Ok(gpu.map(|gpu| gpu.info().ordinal))
+    }
+
     /// The elements' type, by name.
     #[getter]
     fn dtype(&self) -> &'static str {
