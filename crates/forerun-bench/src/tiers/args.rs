@@ -118,8 +118,18 @@ impl Args {
             budgets,
             batches,
             threads,
-            stream_len: if quick { 1 << 13 } else { 1 << 22 },
+            stream_len: stream_len(quick, rows),
         })
+    }
+}
+
+/// Keys that a thread asks for before it begins anew: some times as many as there are rows, or memory would in the end have
+/// all that is asked for, whatever its budget. Up to half a GiB of them.
+fn stream_len(quick: bool, rows: u64) -> usize {
+    const TIMES: u64 = 4;
+    match quick {
+        true => 1 << 13,
+        false => rows.saturating_mul(TIMES).clamp(1 << 22, 1 << 26) as usize,
     }
 }
 
