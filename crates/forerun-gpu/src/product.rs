@@ -54,13 +54,7 @@ impl<'a> MatrixProduct<'a> {
         }
         for buffer in [a, b, c] {
             buffer.expect_bytes(MatrixProduct::matrix_bytes(n) as u64)?;
-            if !buffer.gpu().is(gpu) {
-                return Err(GpuError::OtherDevice {
-                    what: "a matrix",
-                    found: buffer.gpu().info().ordinal,
-                    expected: gpu.info().ordinal,
-                });
-            }
+            gpu.expect(buffer.gpu(), "a matrix")?;
         }
         Ok(MatrixProduct {
             gpu: gpu.clone(),

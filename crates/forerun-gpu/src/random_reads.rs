@@ -104,13 +104,7 @@ impl<'a> RandomReads<'a> {
     ) -> Result<RandomReads<'a>, GpuError> {
         buffer.expect_bytes(request.bytes())?;
         sum.expect_bytes(8)?;
-        if !sum.gpu().is(buffer.gpu()) {
-            return Err(GpuError::OtherDevice {
-                what: "the sum",
-                found: sum.gpu().info().ordinal,
-                expected: buffer.gpu().info().ordinal,
-            });
-        }
+        buffer.gpu().expect(sum.gpu(), "the sum")?;
         let params = RandomReadParams {
             buffer: buffer.address(),
             pieces: buffer.len() as u64 / request.bytes(),

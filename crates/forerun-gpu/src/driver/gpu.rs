@@ -120,6 +120,18 @@ impl Gpu {
         self.0.device == other.0.device
     }
 
+    /// That something that has to be on this device, and is on the other, is.
+    pub(crate) fn expect(&self, other: &Gpu, what: &'static str) -> Result<(), GpuError> {
+        if self.is(other) {
+            return Ok(());
+        }
+        Err(GpuError::OtherDevice {
+            what,
+            found: other.info().ordinal,
+            expected: self.info().ordinal,
+        })
+    }
+
     /// Runs `work`, in which commands may be put on streams, and returns when the device has done
     /// them all, be it that `work` fails or panics.
     ///

@@ -122,14 +122,7 @@ impl Stream {
 
     /// That `gpu` is the stream's device.
     pub(crate) fn expect(&self, gpu: &Gpu, what: &'static str) -> Result<(), GpuError> {
-        if self.gpu.is(gpu) {
-            return Ok(());
-        }
-        Err(GpuError::OtherDevice {
-            what,
-            found: gpu.info().ordinal,
-            expected: self.gpu.info().ordinal,
-        })
+        self.gpu.expect(gpu, what)
     }
 }
 

@@ -245,14 +245,7 @@ impl GpuTable {
         let at = |what, buffer: Option<&DeviceBuffer>, bytes: u64| -> Result<u64, TableError> {
             let Some(buffer) = buffer else { return Ok(0) };
             buffer.expect_bytes(bytes)?;
-            if !buffer.gpu().is(gpu) {
-                return Err(GpuError::OtherDevice {
-                    what,
-                    found: buffer.gpu().info().ordinal,
-                    expected: gpu.info().ordinal,
-                }
-                .into());
-            }
+            gpu.expect(buffer.gpu(), what)?;
             Ok(buffer.address())
         };
         let given = batch.given.as_ref();

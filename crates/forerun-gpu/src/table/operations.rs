@@ -194,14 +194,7 @@ impl GpuTable {
         rows: &DeviceSlice<'_>,
     ) -> Result<Entries, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
-        if !rows.gpu().is(gpu) {
-            return Err(GpuError::OtherDevice {
-                what: "the room for rows",
-                found: rows.gpu().info().ordinal,
-                expected: gpu.info().ordinal,
-            }
-            .into());
-        }
+        gpu.expect(rows.gpu(), "the room for rows")?;
         expect_room(
             Some(rows.len()),
             self.options().row_bytes,
