@@ -24,17 +24,41 @@ pub(crate) struct Trash {
 enum Way {
     AtOnce,
     /// It is removed when somebody comes for it, who is called.
-    Collected {
-        waiting: Vec<PathBuf>,
-        /// How many somebody has come for, and has not removed yet.
-        on_the_way: usize,
-        call: Call,
-    },
+    Collected(Collected),
     Closed,
+}
+
+struct Collected {
+    waiting: Vec<PathBuf>,
+    /// How many somebody has come for, and has not removed yet.
+    on_the_way: usize,
+    call: Call,
 }
 
 /// Calls who collects, and who waits for that.
 type Call = Arc<dyn Fn() + Send + Sync>;
+
+impl Way {
+    fn collected(&mut self) -> Option<&mut Collected> {
+        match self {
+            Way::Collected(collected) => Some(collected),
+            Way::AtOnce | Way::Closed => None,
+        }
+    }
+}
+
+impl Collected {
+    fn take(&mut self) -> Vec<PathBuf> {
+        self.on_the_way += self.waiting.len();
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Notes that so many are removed; whom to call.
+    fn removed(&mut self, files: usize) -> Call {
+        self.on_the_way -= files;
+        Arc::clone(&self.call)
+    }
+}
 
 impl Trash {
     /// One that removes at once.
@@ -47,11 +71,11 @@ impl Trash {
 
     /// From now on somebody [`collect`](Self::collect)s, when called.
     pub(crate) fn gather(&self, call: Call) {
-        *self.lock() = Way::Collected {
+        *self.lock() = Way::Collected(Collected {
             waiting: Vec::new(),
             on_the_way: 0,
             call,
-        };
+        });
     }
 
     /// Takes a file that is of no use any more.
@@ -59,9 +83,9 @@ impl Trash {
         // Under the lock, so that nothing is removed after `close`.
         let call = match &mut *self.lock() {
             Way::AtOnce => return self.remove(path),
-            Way::Collected { waiting, call, .. } => {
-                waiting.push(path.to_owned());
-                Arc::clone(call)
+            Way::Collected(to) => {
+                to.waiting.push(path.to_owned());
+                Arc::clone(&to.call)
             }
             Way::Closed => return,
         };
@@ -70,50 +94,29 @@ impl Trash {
 
     /// Removes what waits.
     pub(crate) fn collect(&self) {
-        let taken = match &mut *self.lock() {
-            Way::Collected {
-                waiting,
-                on_the_way,
-                ..
-            } => {
-                *on_the_way += waiting.len();
-                std::mem::take(waiting)
-            }
-            Way::AtOnce | Way::Closed => return,
-        };
-        if taken.is_empty() {
+        let taken = self.lock().collected().map(Collected::take);
+        let Some(taken) = taken.filter(|taken| !taken.is_empty()) else {
             return;
-        }
-        taken.iter().for_each(|path| self.remove(path));
-        let call = match &mut *self.lock() {
-            Way::Collected {
-                on_the_way, call, ..
-            } => {
-                *on_the_way -= taken.len();
-                Arc::clone(call)
-            }
-            Way::AtOnce | Way::Closed => return,
         };
-        call();
+        taken.iter().for_each(|path| self.remove(path));
+        let call = self.lock().collected().map(|of| of.removed(taken.len()));
+        if let Some(call) = call {
+            call();
+        }
     }
 
     /// Whether all that was thrown so far is off the disk.
     pub(crate) fn is_empty(&self) -> bool {
-        match &*self.lock() {
-            Way::Collected {
-                waiting,
-                on_the_way,
-                ..
-            } => waiting.is_empty() && *on_the_way == 0,
-            Way::AtOnce | Way::Closed => true,
-        }
+        let mut way = self.lock();
+        way.collected()
+            .is_none_or(|of| of.waiting.is_empty() && of.on_the_way == 0)
     }
 
     /// Removes what waits, and nothing from then on.
     pub(crate) fn close(&self) {
         let mut way = self.lock();
-        if let Way::Collected { waiting, .. } = std::mem::replace(&mut *way, Way::Closed) {
-            waiting.iter().for_each(|path| self.remove(path));
+        if let Way::Collected(left) = std::mem::replace(&mut *way, Way::Closed) {
+            left.waiting.iter().for_each(|path| self.remove(path));
         }
     }
 
@@ -133,10 +136,7 @@ impl Trash {
 
 impl std::fmt::Debug for Trash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let waiting = match &*self.lock() {
-            Way::Collected { waiting, .. } => waiting.len(),
-            Way::AtOnce | Way::Closed => 0,
-        };
+        let waiting = self.lock().collected().map_or(0, |of| of.waiting.len());
         f.debug_struct("Trash").field("waiting", &waiting).finish()
     }
 }
