@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::gate::Gate;
 use crate::host::Host;
 use crate::options::{Admission, Moves, Overflow, Promotion, Score, Writes};
-use crate::stats::{Clocks, Counters, Stats};
+use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::store::Store;
 use crate::stripes::Stripes;
 use crate::worker::Queue;
@@ -123,6 +123,11 @@ impl Inner {
         check_length("scores", scores.len(), keys, Some(keys.len()))
     }
 
+    /// What became of the device tier too, if it has failed.
+    pub(crate) fn device_stats(&self) -> Option<DeviceStats> {
+        self.device.as_ref().map(Device::stats)
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let device_gate = self.device.as_ref().map(|device| &device.gate);
         let gates = [Some(&self.gate), device_gate].into_iter().flatten();
@@ -134,7 +139,7 @@ impl Inner {
             host_capacity_rows: self.host.capacity() as u64,
             host_dirty_rows: self.host.dirty() as u64,
             host_bytes: (self.host.memory_bytes() + gates_bytes) as u64,
-            device: self.device.as_ref().map(Device::stats),
+            device: self.device_stats(),
             find: self.clocks.find.latency(),
             find_device: self.clocks.device.latency(),
             find_host: self.clocks.host.latency(),

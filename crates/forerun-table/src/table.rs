@@ -5,7 +5,7 @@ use crate::device::{Device, Pointers};
 use crate::inner::Inner;
 use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
-use crate::stats::Stats;
+use crate::stats::{DeviceStats, Stats};
 use crate::{Dtype, Error, Result, RowType, worker};
 use forerun_gpu::Gpu;
 use forerun_gpu::gather::Destination;
@@ -347,6 +347,11 @@ impl Table {
     /// What the table holds, and did since it was opened.
     pub fn stats(&self) -> Stats {
         self.inner().stats()
+    }
+
+    /// What [`Stats::device`] has, without the work for the rest.
+    pub fn device_stats(&self) -> Option<DeviceStats> {
+        self.inner().device_stats()
     }
 
     /// Flushes and closes the table, for all handles. Calls that come later are [`Error::Closed`]. Dropping the last handle

@@ -13,7 +13,7 @@ mod stats;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
-use forerun::table::{Dtype, Update};
+use forerun::table::{DeviceStats, Dtype, Update};
 use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -100,7 +100,7 @@ impl Table {
     /// What the device tier lies on: a GPU, by name, or "the processor"; `None` without such a tier.
     #[getter]
     fn device(&self) -> PyResult<Option<String>> {
-        let device = self.open()?.stats().device;
+        let device = self.open()?.device_stats();
         Ok(device.map(|device| match device.failure {
             None => device.name,
             Some(failure) => format!("{}, left out since it failed: {failure}", device.name),
@@ -111,11 +111,10 @@ impl Table {
     #[getter]
     fn gpu(&self) -> PyResult<Option<usize>> {
         let table = self.open()?;
-        let has_failed = table
-            .stats()
-            .device
-            .is_some_and(|device| device.failure.is_some());
-        let gpu = table.gpu().filter(|_| !has_failed);
+        let works = |device: DeviceStats| device.failure.is_none();
+        let gpu = table
+            .gpu()
+            .filter(|_| table.device_stats().is_some_and(works));
         Ok(gpu.map(|gpu| gpu.info().ordinal))
     }
 
