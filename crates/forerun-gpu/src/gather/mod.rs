@@ -13,7 +13,7 @@
 //! | `check.rs`    | all that can be wrong with it, `layers.rs` that layers overlap; `refusal.rs` says it; `locate.rs` knows what lies where |
 //! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
 //! | `op.rs`       | the copy, prepared once and launched often |
-//! | `staging.rs`  | rows that others may write, copied to pinned memory piece by piece, from where they travel |
+//! | `staging/`    | rows that others may write, copied to pinned memory piece by piece, from where they travel |
 //! | `cpu/`        | the same on the processor |
 //!
 //! # What holds

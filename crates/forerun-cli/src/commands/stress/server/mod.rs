@@ -28,7 +28,8 @@ use wire::Wire;
 
 /// How far above its limit a server's memory may lie: its code, its connections.
 const MEMORY_EXCESS: f64 = 0.05;
-/// What these take however small the limit is, in a build that is not optimized 22 MiB: below 640 MiB, this is allowed instead.
+/// What these take however small the limit is, in a build that is not optimized 22 MiB: below 640 MiB, this is allowed
+/// instead.
 const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 
 /// Faults after which it is pointless to go on, and how many are told in words.
