@@ -62,6 +62,11 @@ pub enum Error {
         /// The configured limit.
         limit_bytes: usize,
     },
+    /// An iterator over the operations of a batch gave other operations than its clone. Nothing was applied.
+    #[error(
+        "the operations of the batch changed while they were copied: the iterator and its clone differ"
+    )]
+    BatchChanged,
     /// The system refused memory for the memtable.
     #[error("the system gave no {needed_bytes} bytes of memory: {reason}")]
     OutOfMemory {

@@ -395,6 +395,84 @@ fn bytes_that_one_thread_gives_back_serve_another() {
     }
 }
 
+/// An iterator that gives other operations from its `changes_at`th clone on.
+struct Fickle<'a> {
+    clones: &'a AtomicUsize,
+    changes_at: usize,
+    ops: std::slice::Iter<'a, Op<'a>>,
+    others: &'a [Op<'a>],
+}
+
+impl Clone for Fickle<'_> {
+    fn clone(&self) -> Self {
+        let clone = self.clones.fetch_add(1, Ordering::Relaxed) + 1;
+        let has_changed = clone >= self.changes_at;
+        Fickle {
+            ops: if has_changed {
+                self.others.iter()
+            } else {
+                self.ops.clone()
+            },
+            ..*self
+        }
+    }
+}
+
+impl<'a> Iterator for Fickle<'a> {
+    type Item = Op<'a>;
+
+    fn next(&mut self) -> Option<Op<'a>> {
+        self.ops.next().copied()
+    }
+}
+
+#[test]
+fn a_batch_that_changes_while_it_is_copied_is_refused_and_harms_nothing() {
+    let table = limited(1 << 20, Checks::Paranoid, Arc::new(Bytewise));
+    table.prepare(put(b"a", b"1")).unwrap().publish(1);
+    let before = table.stats();
+    let (big, huge, long_key) = (vec![7; 4096], vec![7; 8 << 20], vec![7; 80_000]);
+    let key = b"key".as_slice();
+    let one = [Op::Put { key, value: b"v" }];
+    let with = |value| [Op::Put { key, value }];
+    let other_batches: [&[Op<'_>]; 5] = [
+        &[],
+        &with(&big),
+        &with(&huge),
+        &[one[0], one[0]],
+        &[Op::Delete { key: &long_key }],
+    ];
+    let mut refused = 0;
+    for (ops, others) in other_batches
+        .iter()
+        .flat_map(|others| [(&one[..], *others), (*others, &one[..])])
+    {
+        for changes_at in 1..5 {
+            let clones = AtomicUsize::new(0);
+            let batch = Fickle {
+                clones: &clones,
+                changes_at,
+                ops: ops.iter(),
+                others,
+            };
+            match table.prepare(batch) {
+                Err(Error::BatchChanged) => refused += 1,
+                Err(Error::MemoryLimit { .. } | Error::KeyTooLong { .. }) => {}
+                Err(error) => panic!("{error}"),
+                Ok(prepared) => {
+                    assert!(prepared.len() == ops.len() || prepared.len() == others.len());
+                }
+            }
+            assert_eq!(table.stats(), before);
+        }
+    }
+    assert!(refused > 5, "{refused} batches were seen to change");
+    table.prepare(put(b"b", b"2")).unwrap().publish(2);
+    for (key, value) in [(b"a", b"1"), (b"b", b"2")] {
+        assert_eq!(table.get(key, ALL).unwrap(), Lookup::Value(value));
+    }
+}
+
 #[test]
 fn keys_over_their_limit_are_refused() {
     let table = table(Checks::Off, Arc::new(Bytewise));

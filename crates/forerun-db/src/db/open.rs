@@ -41,7 +41,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
     let mut dir = StoreDir::open(&*io, path, options.create, options.comparator.name())?;
     let cache = PageCache::new(CacheOptions {
         capacity_bytes: options.cache_bytes,
-        page_bytes: options.run.page_bytes,
+        page_bytes: options.run.page_limit_bytes(),
         pages: options.pages,
     })?;
     let mut catalog = Catalog::open(&io, path, &options, &cache)?;

@@ -144,11 +144,10 @@ impl SkipList {
         }
     }
 
-    /// Puts a node into the list under its sequence number.
+    /// Puts a node into the list under its sequence number. Of two nodes of one key and number, searches find either.
     ///
     /// # Safety
-    /// The node must have been drafted in this list's arena, be in no list, and be held by no other thread;
-    /// no node of the same key and sequence number may be in the list.
+    /// The node must have been drafted in this list's arena, be in no list, and be held by no other thread.
     pub(super) async unsafe fn insert(&self, node: Node<'_>, sequence: u64) {
         debug_assert!((1..=MAX_SEQUENCE).contains(&sequence));
         // SAFETY: the caller is alone with the node.

@@ -49,6 +49,7 @@ use self::batch::Batch;
 use self::check::{Checked, Corrupt, Paranoid, Trusting};
 use self::list::{NewListError, SkipList};
 use self::node::{Node, Seal};
+use self::prepared::Refused;
 use crate::comparator::KeyOrder;
 use crate::versions::{Version, Versions, Visible};
 use crate::{Error, Op, Result, Values};
@@ -162,13 +163,17 @@ impl MemTable {
 
     /// Copies a batch of writes into the table's memory, without making it visible: [`Prepared::publish`] does.
     ///
+    /// The iterator is cloned and gone through several times, and must give the same operations each time.
+    ///
     /// # Errors
-    /// [`Error::MemoryLimit`] if the batch does not fit; [`Error::KeyTooLong`] and [`Error::ValueTooLong`].
-    /// Nothing is taken then.
+    /// [`Error::MemoryLimit`] if the batch does not fit; [`Error::KeyTooLong`] and [`Error::ValueTooLong`];
+    /// [`Error::BatchChanged`] if the iterator and its clones differ. Nothing is taken then.
     pub fn prepare<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
-        Prepared::new(&self.list, ops)
-            .map_err(|full| memory_limit(full, self.list.arena().region().len()))
+        Prepared::new(&self.list, ops).map_err(|refused| match refused {
+            Refused::Full(full) => memory_limit(full, self.list.arena().region().len()),
+            Refused::Changed => Error::BatchChanged,
+        })
     }
 
     /// The newest version of `key` with a sequence number of at most `snapshot`.

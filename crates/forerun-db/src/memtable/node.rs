@@ -183,7 +183,7 @@ impl Draft<'_> {
     ///
     /// # Safety
     /// `place` must be aligned to `ALIGN_BYTES`, the start of `self.size_bytes()` writable bytes of `arena`
-    /// that nobody else reads or writes.
+    /// that nobody else reads or writes. The lengths of key and value must fit into 32 bits.
     pub(super) unsafe fn write<'a>(&self, _arena: &'a Arena, place: NonNull<u8>) -> Node<'a> {
         debug_assert!((1..=MAX_HEIGHT).contains(&self.height));
         // SAFETY: the tower, the header and the entry lie one behind the other within `size_bytes`; all parts

@@ -8,6 +8,9 @@
 //!   block   | node 0 | node 1 | node 2 |
 //!               └──link 0─► └──link 0─► └─► end
 //! ```
+//!
+//! The batch is an iterator that is gone through twice, once to size the block and once to fill it. Nothing forces the
+//! two to give the same operations, so each node is checked against what is left of the block before it is written.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -18,14 +21,22 @@ use forerun_core::{alone, interleave};
 use super::arena::Full;
 use super::list::SkipList;
 use super::node::{Draft, MAX_HEIGHT, Node, Seen};
-use crate::Op;
 use crate::versions::Kind;
+use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op};
 
 /// Insertions in flight together. Their states hold a search path each and are larger than a lookup's.
 const IN_FLIGHT: usize = 12;
 
 /// From this many entries on a batch's searches are interleaved.
 const INTERLEAVE_FROM: usize = 4;
+
+/// Why a batch was not taken.
+#[derive(Debug)]
+pub(super) enum Refused {
+    Full(Full),
+    /// The second time through the iterator gave other operations than the first.
+    Changed,
+}
 
 /// A batch of writes that has its place in memory, and is not yet visible.
 ///
@@ -46,14 +57,20 @@ impl<'a> Prepared<'a> {
     pub(super) fn new<'op>(
         list: &'a SkipList,
         ops: impl Iterator<Item = Op<'op>> + Clone,
-    ) -> Result<Self, Full> {
+    ) -> Result<Self, Refused> {
         // The heights are drawn twice from one seed: once to know the size, once to write.
         let seed = Heights::draw();
         let end_of = |start| {
-            drafts(list, ops.clone(), seed)
-                .fold(start, |at, draft| draft.start(at) + draft.size_bytes())
+            let mut drafts = drafts(list, ops.clone(), seed);
+            let end = drafts.try_fold(start, |at, draft| {
+                let end = draft.start(at).checked_add(draft.size_bytes())?;
+                // Far beyond any arena, and far enough from the last address that the next node cannot overflow.
+                (end <= isize::MAX as usize / 2).then_some(end)
+            });
+            end.unwrap_or(isize::MAX as usize / 2)
         };
-        let (block, block_bytes) = list.arena().allocate_with(end_of)?;
+        let allocated = list.arena().allocate_with(end_of);
+        let (block, block_bytes) = allocated.map_err(Refused::Full)?;
         let mut prepared = Prepared {
             list,
             first: None,
@@ -62,12 +79,19 @@ impl<'a> Prepared<'a> {
             block_bytes,
         };
         let block_start = list.arena().offset(block);
+        let block_end = block_start + block_bytes;
         let mut at = block_start;
         let mut last: Option<Node<'a>> = None;
-        for draft in drafts(list, ops.clone(), seed) {
+        for draft in drafts(list, ops, seed) {
             let start = draft.start(at);
-            // SAFETY: the block was sized by the same drafts, so each finds its bytes in it, aligned because every
-            // start and size is a multiple of the alignment; the block is ours alone.
+            // The lengths again too: a node keeps them in 32 bits each.
+            let is_long = draft.key.len() > MAX_KEY_BYTES || draft.value.len() > MAX_VALUE_BYTES;
+            let room = block_end.saturating_sub(start);
+            if is_long || draft.size_bytes() > room {
+                return Err(Refused::Changed);
+            }
+            // SAFETY: the node ends within the block, as was just checked, which is ours alone; it is aligned because
+            // every start and size is a multiple of the alignment; its lengths fit.
             let node = unsafe { draft.write(list.arena(), block.add(start - block_start)) };
             at = start + draft.size_bytes();
             match last.replace(node) {
@@ -80,7 +104,10 @@ impl<'a> Prepared<'a> {
             }
             prepared.entries += 1;
         }
-        Ok(prepared)
+        match at == block_end {
+            true => Ok(prepared),
+            false => Err(Refused::Changed),
+        }
     }
 
     /// The number of entries.
@@ -120,7 +147,7 @@ impl<'a> Prepared<'a> {
         });
         let insertions = nodes.zip(sequences).map(|(node, sequence)| {
             // SAFETY: the node was drafted in this list's arena by `new` and is handed on by the chain once,
-            // and `self` is consumed; the caller numbers entries uniquely.
+            // and `self` is consumed.
             unsafe { list.insert(node, sequence) }
         });
         if prepared.entries < INTERLEAVE_FROM {

@@ -20,6 +20,9 @@ use crate::comparator::KeyOrder;
 /// Words of a block.
 const WORDS: usize = 8;
 
+/// More bits a key than this tell nothing more: eight of them are looked at.
+const MOST_BITS_PER_KEY: u32 = 64;
+
 /// Bytes of a block on disk.
 const BLOCK_BYTES: usize = WORDS * 4;
 
@@ -72,7 +75,7 @@ impl Filter {
         if bits_per_key == 0 || hashes.is_empty() {
             return Filter::default();
         }
-        let bits = hashes.len() as u64 * u64::from(bits_per_key);
+        let bits = hashes.len() as u64 * u64::from(bits_per_key.min(MOST_BITS_PER_KEY));
         // Fewer than 2^32 blocks: a run of so many keys is beyond what its page numbers reach.
         let blocks = bits
             .div_ceil(BLOCK_BYTES as u64 * 8)
@@ -172,6 +175,14 @@ mod tests {
                 "{passed} of 50,000 pass at {bits} bits"
             );
         }
+    }
+
+    #[test]
+    fn bits_beyond_any_use_take_no_memory() {
+        let present = hashes(0..1000);
+        let filter = Filter::build(&present, u32::MAX);
+        assert!(filter.bytes() <= 1000 * 8 + BLOCK_BYTES);
+        assert!(present.iter().all(|hash| filter.may_contain(*hash)));
     }
 
     #[test]

@@ -284,8 +284,11 @@ impl Footer {
         if version != VERSION {
             return Err("the run is of a later format");
         }
+        // Memory is taken for each page before one is read, so there must be bytes for all of them.
+        let pages_bytes = footer.filter_offset.saturating_sub(HEADER_BYTES as u64);
         let sound = footer.root.is_sound()
             && footer.pages > 0
+            && u64::from(footer.pages) <= pages_bytes / PageLocation::LEAST_STORED_BYTES
             && footer.root.offset >= HEADER_BYTES as u64
             && footer.root.end() == footer.filter_offset
             && footer.filter_offset <= footer.meta_offset
@@ -360,6 +363,34 @@ mod tests {
         let mut bytes = meta().encode();
         bytes[80..84].fill(0xff);
         assert!(RunMeta::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_footer_that_claims_more_than_the_file_holds_is_refused() {
+        let root = PageLocation {
+            offset: 32,
+            stored_len: 800,
+            raw_len: 900,
+        };
+        let footer = |pages, root| Footer {
+            pages,
+            root,
+            filter_offset: root.end(),
+            meta_offset: root.end(),
+            salt: 7,
+        };
+        let decodes = |footer: Footer| Footer::decode(&footer.encode(1 << 40).0, 1 << 40).is_ok();
+        assert!(decodes(footer(80, root)));
+        // A word would be kept for each page: 32 GiB.
+        assert!(!decodes(footer(u32::MAX, root)));
+        assert!(!decodes(footer(801, root)));
+        let huge = |raw_len| PageLocation {
+            stored_len: 64 << 20,
+            raw_len,
+            ..root
+        };
+        assert!(decodes(footer(1, huge(1 << 30))));
+        assert!(!decodes(footer(1, huge(u32::MAX))));
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct RunOptions {
     pub page_bytes: usize,
     /// How pages are compressed. Default: [`Compression::Lz4`].
     pub compression: Compression,
-    /// Bits a key of the filter; 0 for none. At the default of 10, one missing key in 100 is looked for in vain.
+    /// Bits a key of the filter, at most 64; 0 for none. At the default of 10, one missing key in 100 is looked for in vain.
     pub filter_bits_per_key: u32,
 }
 

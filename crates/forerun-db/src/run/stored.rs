@@ -12,6 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::Compression;
 use super::page::Page;
+use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// Bytes behind what is stored: the codec and the checksum.
 pub(crate) const TRAILER_BYTES: usize = 9;
@@ -34,6 +35,13 @@ pub(crate) struct PageLocation {
 }
 
 impl PageLocation {
+    /// The fewest bytes that a page has in the file: the trailer, and what the shortest page is compressed to.
+    pub(crate) const LEAST_STORED_BYTES: u64 =
+        TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MOST);
+
+    /// The most bytes of a page: one row of the longest key and value, and what the page has around them.
+    const MOST_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
+
     /// Offset of the first byte behind it.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.stored_len))
@@ -43,7 +51,7 @@ impl PageLocation {
     /// that must be in proportion to what is stored.
     pub(crate) fn is_sound(&self) -> bool {
         let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
-        self.raw_len as usize >= Page::MIN_BYTES
+        (Page::MIN_BYTES..=Self::MOST_RAW_BYTES).contains(&(self.raw_len as usize))
             && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MOST)
             && self.offset.checked_add(self.stored_len.into()).is_some()
     }

@@ -223,7 +223,7 @@ impl Place {
             dir: StoreDir::open(&**io, path, Create::Never, comparator.name())?,
             cache: PageCache::new(CacheOptions {
                 capacity_bytes: CACHE_BYTES,
-                page_bytes: options.run.page_bytes,
+                page_bytes: options.run.page_limit_bytes(),
                 pages: forerun_core::Pages::Small,
             })?,
         })
