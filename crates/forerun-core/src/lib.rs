@@ -3,17 +3,21 @@
 //! - [`touch`] and [`interleave`]: a miss is an await, and several lookups wait together;
 //! - [`arch`]: prefetch, the cache line, and the instruction set chosen at run time;
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
+//! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to; [`epoch`]: reclamation that survives a fork;
 //! - [`region`]: zeroed memory by `mmap`, with huge pages where the kernel gives them;
 //! - [`roofline`]: the machine's random-access rate, the bound that lookups are measured against.
 
 pub mod arch;
+pub mod epoch;
 pub mod hashing;
 mod interleave;
+mod process;
 pub mod region;
 pub mod roofline;
 mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use interleave::{Driver, MemoryOnly, Wait, alone, alone_with, interleave, interleave_with};
+pub use process::{Forked, Owner, PerProcess, ProcessBound};
 pub use region::{Backing, Pages, Region, RegionError};
 pub use touch::{Touch, suspend, touch};

@@ -29,25 +29,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned};
+use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 
 /// What keeps a reader's pages in place: none that it may have seen is overwritten before the pin is dropped.
 ///
-/// It is of the process-wide epoch, which a [`Guard`] need not be.
+/// It is of the process's own epoch, which a [`Guard`] need not be.
 pub(crate) struct Pin(Guard);
 
 /// Pins the current thread. Pins nest, and are to be held for a batch, not for long.
 #[inline]
 pub(crate) fn pin() -> Pin {
-    Pin(epoch::pin())
+    Pin(forerun_core::epoch::pin())
 }
 
 /// Lets time pass for what waits for readers to go, as far as they have gone. Not to be called while pinned.
 pub(crate) fn reclaim() {
     // An epoch each, and what was deferred in one is run two epochs later.
     for _ in 0..3 {
-        epoch::pin().flush();
+        forerun_core::epoch::pin().flush();
     }
 }
 
@@ -308,11 +308,7 @@ impl Frames {
         if no.is_large() {
             // SAFETY: by the contract nobody else reads or writes this entry now.
             let page = unsafe {
-                self.large[no.index()].swap(
-                    epoch::Shared::null(),
-                    Ordering::AcqRel,
-                    epoch::unprotected(),
-                )
+                self.large[no.index()].swap(Shared::null(), Ordering::AcqRel, unprotected())
             };
             // SAFETY: as above; the page was made by `Owned::new` and is taken out of its only place.
             drop(unsafe { page.try_into_owned() });

@@ -71,6 +71,12 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// Two equal numbers mean that everything written in between was kept: the process may have
     /// died, the machine has not.
     fn boot_id(&self) -> Option<u128>;
+
+    /// The other processes that have a file open, as far as the system tells.
+    fn opened_by(&self, path: &Path) -> Vec<u32> {
+        let _ = path;
+        Vec::new()
+    }
 }
 
 /// An open file. All methods may be called from many threads at once.
@@ -96,7 +102,8 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     /// Makes the bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Locks the file against every other opening of it, until this one is dropped. `false`:
+    /// Locks the file against every other opening of it, until the process that locked it drops this one, whatever
+    /// children it has. `false`:
     /// another one holds the lock.
     fn try_lock(&self) -> io::Result<bool>;
 

@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use forerun_core::Owner;
 
 use super::{Io, IoFile, OpenMode};
 
@@ -23,7 +26,7 @@ impl Io for OsIo {
             OpenMode::Create => options.write(true).create(true).truncate(false),
             OpenMode::CreateEmpty => options.write(true).create(true).truncate(true),
         };
-        Ok(Box::new(OsFile(Arc::new(options.open(path)?))))
+        Ok(Box::new(OsFile::new(options.open(path)?)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
@@ -59,44 +62,97 @@ impl Io for OsIo {
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
         u128::from_str_radix(&digits, 16).ok().filter(|id| *id != 0)
     }
+
+    fn opened_by(&self, path: &Path) -> Vec<u32> {
+        let Ok(wanted) = std::fs::metadata(path) else {
+            return Vec::new();
+        };
+        let is_it = |descriptor: &Path| {
+            let found = std::fs::metadata(descriptor);
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
+        };
+        // Linux has it. Of other users' processes it does not tell.
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut found = Vec::new();
+        for entry in processes {
+            let name = entry.file_name();
+            let Some(process) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let descriptors = std::fs::read_dir(entry.path().join("fd"));
+            let mut descriptors = descriptors.into_iter().flatten().flatten();
+            if process != std::process::id() && descriptors.any(|entry| is_it(&entry.path())) {
+                found.push(process);
+            }
+        }
+        found
+    }
 }
 
 #[derive(Debug)]
-struct OsFile(Arc<File>);
+struct OsFile {
+    file: Arc<File>,
+    /// Who has locked it, if anybody has.
+    locked_by: OnceLock<Owner>,
+}
+
+impl OsFile {
+    fn new(file: File) -> OsFile {
+        OsFile {
+            file: Arc::new(file),
+            locked_by: OnceLock::new(),
+        }
+    }
+}
+
+impl Drop for OsFile {
+    /// Gives the lock up. To close the file is not enough: a child of this process has the open file, too, and would go
+    /// on holding the lock. The child itself only closes its descriptor.
+    fn drop(&mut self) {
+        if self.locked_by.get().is_some_and(Owner::is_this_process) {
+            // If it fails, the lock is given up with the last descriptor, as all are.
+            let _ = self.file.unlock();
+        }
+    }
+}
 
 impl IoFile for OsFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        FileExt::read_at(&*self.0, buffer, offset)
+        FileExt::read_at(&*self.file, buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        FileExt::write_at(&*self.0, bytes, offset)
+        FileExt::write_at(&*self.file, bytes, offset)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn sync(&self) -> io::Result<()> {
         // The length is among what `fdatasync` makes durable, because reading the bytes back needs
         // it.
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match self.0.try_lock() {
-            Ok(()) => Ok(true),
+        match self.file.try_lock() {
+            Ok(()) => {
+                // It may be locked twice; the owner is the same.
+                let _ = self.locked_by.set(Owner::this_process());
+                Ok(true)
+            }
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
 
     fn shared(&self) -> Option<&Arc<File>> {
-        Some(&self.0)
+        Some(&self.file)
     }
 }
 

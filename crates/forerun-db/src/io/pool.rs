@@ -6,7 +6,7 @@
 //!   batch B ─┘            └─ …       ┘        └─> mailbox of B
 //! ```
 //!
-//! The pool is one for the process. Its threads are started when reads wait and none is idle, up to a bound, and end
+//! The pool is one for the process; a child of it, where none of the threads is left, begins another. The threads are started when reads wait and none is idle, up to a bound, and end
 //! when there was nothing to do for a while. A thread waits for the disk most of the time, so their number is that
 //! of the reads to have under way, not that of the processors.
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use forerun_core::Wait;
+use forerun_core::{PerProcess, Wait};
 
 use super::reads::{Done, Engine, Progress};
 
@@ -28,21 +28,20 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The stack of a thread: it calls `pread` and little else.
 const STACK_BYTES: usize = 128 << 10;
 
-static POOL: Pool = Pool {
-    state: Mutex::new(State {
-        jobs: VecDeque::new(),
-        idle: 0,
-        threads: 0,
-    }),
-    work: Condvar::new(),
-};
+/// The pool of this process.
+fn pool() -> &'static Pool {
+    static POOL: PerProcess<Pool> = PerProcess::new();
+    POOL.get_or_init(Pool::default)
+}
 
+#[derive(Default)]
 struct Pool {
     state: Mutex<State>,
     /// Signalled when jobs come.
     work: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
     /// Threads that wait for work.
@@ -144,7 +143,7 @@ impl Engine for PoolReads {
     fn turn(&mut self, reads: &mut Vec<Progress>, wait: Wait, done: &mut Vec<Done>) {
         if !reads.is_empty() {
             self.in_flight += reads.len();
-            POOL.begin(reads.drain(..).map(|read| Job {
+            pool().begin(reads.drain(..).map(|read| Job {
                 read,
                 back: Arc::clone(&self.mailbox),
             }));

@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forerun_core::Wait;
+use forerun_core::{Owner, Wait};
 use io_uring::{IoUring, opcode, types};
 
 use super::reads::{Done, Engine, Progress};
@@ -52,6 +52,9 @@ pub(super) struct Ring {
 }
 
 struct Inner {
+    /// The ring is shared with every child of this process. To submit to it, or to take completions from it, there would
+    /// take the parent's, whose buffers they are for.
+    owner: Owner,
     ring: IoUring,
     /// By slot: the reads whose entries are with the kernel, or about to be.
     flying: Vec<Option<Progress>>,
@@ -68,7 +71,8 @@ impl Ring {
     pub(super) fn take() -> Option<Ring> {
         // A thread on its end may have no thread-local value any more.
         let kept = KEPT.try_with(|kept| kept.borrow_mut().take()).ok()?;
-        let inner = match kept {
+        // One that was kept by the parent's thread is unmapped and closed in this process, which does nothing to it there.
+        let inner = match kept.filter(|inner| inner.owner.is_this_process()) {
             Some(inner) => inner,
             // Relaxed: nothing but the flag itself is told.
             None if REFUSED.load(Ordering::Relaxed) => return None,
@@ -96,6 +100,10 @@ impl Drop for Ring {
         let Some(mut inner) = self.inner.take() else {
             return;
         };
+        if !inner.owner.is_this_process() {
+            // The process was forked while this batch was under way. What flies belongs to the parent.
+            return std::mem::forget(inner);
+        }
         inner.settle();
         if !inner.broken {
             let _ = KEPT.try_with(|kept| *kept.borrow_mut() = Some(inner));
@@ -128,6 +136,7 @@ impl Inner {
             .build(ENTRIES)
             .or_else(|_| IoUring::new(ENTRIES))?;
         Ok(Inner {
+            owner: Owner::this_process(),
             ring,
             flying: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES).rev().collect(),

@@ -41,7 +41,7 @@ impl Lock {
         if !is_ours {
             return Err(Error::Locked {
                 path: dir.to_owned(),
-                holder: process,
+                holder: holder(process, &io.opened_by(&path)),
             });
         }
         let lock = Lock {
@@ -82,6 +82,21 @@ impl Lock {
     }
 }
 
+/// Which process holds a lock. The text names the one that took it; if that has ended, a child of it may still hold the
+/// lock, because it inherited the open file.
+fn holder(noted: Option<u32>, opened_by: &[u32]) -> Option<u32> {
+    let is_noted = |process: &&u32| noted.is_none_or(|noted| noted == **process);
+    match noted == Some(std::process::id()) {
+        true => noted,
+        false => opened_by
+            .iter()
+            .find(is_noted)
+            .or(opened_by.first())
+            .copied()
+            .or(noted),
+    }
+}
+
 /// The process and the boot that a text names. A boot of zeros is none.
 fn parse(text: &[u8]) -> Option<(Option<u32>, Option<u128>)> {
     let text = std::str::from_utf8(text).ok()?;
@@ -116,6 +131,20 @@ mod tests {
             !Lock::take(&io, "/".as_ref(), "LOCK").unwrap().power_lost(),
             "same boot"
         );
+    }
+
+    #[test]
+    fn the_holder_is_the_process_that_is_noted_unless_others_alone_have_the_file_open() {
+        assert_eq!(holder(Some(7), &[5, 7]), Some(7));
+        assert_eq!(holder(Some(7), &[5, 6]), Some(5));
+        assert_eq!(
+            holder(Some(7), &[]),
+            Some(7),
+            "it may be on another machine"
+        );
+        assert_eq!(holder(None, &[5]), Some(5));
+        let here = Some(std::process::id());
+        assert_eq!(holder(here, &[5]), here);
     }
 
     #[test]

@@ -12,10 +12,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forerun_core::Owner;
+
 use crate::io::Io;
 
 /// Removes files of runs.
 pub(crate) struct Trash {
+    /// Files are the business of this process alone: a child that lets go of a run leaves its file.
+    owner: Owner,
     io: Arc<dyn Io>,
     way: Mutex<Way>,
 }
@@ -64,6 +68,7 @@ impl Trash {
     /// One that removes at once.
     pub(crate) fn new(io: Arc<dyn Io>) -> Trash {
         Trash {
+            owner: Owner::this_process(),
             io,
             way: Mutex::new(Way::AtOnce),
         }
@@ -80,6 +85,9 @@ impl Trash {
 
     /// Takes a file that is of no use any more.
     pub(crate) fn throw(&self, path: &Path) {
+        if !self.owner.is_this_process() {
+            return;
+        }
         // Under the lock, so that nothing is removed after `close`.
         let call = match &mut *self.lock() {
             Way::AtOnce => return self.remove(path),

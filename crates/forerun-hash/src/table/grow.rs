@@ -14,8 +14,8 @@ use super::directory::Directory;
 use super::place::selector;
 use super::segment::{Locked, Segment};
 use super::{Error, HashTable};
-use crossbeam_epoch::{self as epoch, Guard, Owned};
-use forerun_core::Pages;
+use crossbeam_epoch::{Guard, Owned};
+use forerun_core::{Pages, epoch};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 

@@ -9,7 +9,7 @@
 
 use super::HashTable;
 use super::place::{selector, selector_hash};
-use crossbeam_epoch as epoch;
+use forerun_core::epoch;
 use std::fmt;
 
 /// The entries of a table: see [`HashTable::iter`].

@@ -32,11 +32,11 @@ mod version;
 
 pub use iter::Iter;
 
-use crossbeam_epoch::{self as epoch, Atomic, Guard};
+use crossbeam_epoch::{Atomic, Guard, unprotected};
 use directory::Directory;
 use forerun_core::arch::{self, dispatch};
 use forerun_core::hashing::Permutation;
-use forerun_core::{Pages, RegionError};
+use forerun_core::{Pages, RegionError, epoch};
 use lookup::Batch;
 use segment::Locked;
 use std::fmt;
@@ -387,7 +387,7 @@ impl Drop for HashTable {
         // SAFETY: nobody else has the table any more, so nobody loads the pointer now or later, and
         // it is not null: the directory is this call's to free.
         unsafe {
-            let directory = self.directory.load(Ordering::Relaxed, epoch::unprotected());
+            let directory = self.directory.load(Ordering::Relaxed, unprotected());
             drop(directory.into_owned());
         }
     }

@@ -26,9 +26,8 @@
 //!   does not find it in the index any more. Growth of the index changes nothing: a reader in an older directory was
 //!   pinned before it was replaced.
 
-use crossbeam_epoch as epoch;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
-use forerun_core::{Pages, Region};
+use forerun_core::{Pages, Region, epoch};
 use forerun_hash::HashTable;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,0 +1,96 @@
+//! Forks the test's process and says what became of the child. Shared by the tests of several crates.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A child that takes longer than this hangs.
+const CHILD_SECONDS: u32 = 60;
+
+/// How a child ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// At once: nothing is dropped.
+    AtOnce,
+    /// By `exit`, which runs the destructors of the thread's locals and what was registered by `atexit`.
+    Exit,
+}
+
+/// A child that runs.
+pub struct Child {
+    process: i32,
+    told: ManuallyDrop<File>,
+}
+
+/// Runs `work` in a child process. It panics if that panics, is killed by a signal, or hangs.
+pub fn in_child(ending: Ending, work: impl FnOnce()) {
+    begin(ending, work).wait();
+}
+
+/// Begins to run `work` in a child process.
+pub fn begin(ending: Ending, work: impl FnOnce()) -> Child {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors that the call writes.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: the child runs on in a copy of this thread, with no other. It uses what a handle's owner may use in a
+    // child: allocation, which the C library keeps usable across a fork, and the calls under test.
+    let process = unsafe { libc::fork() };
+    assert!(process >= 0, "{}", std::io::Error::last_os_error());
+    if process > 0 {
+        // SAFETY: the descriptor is this process's, and nothing else uses it.
+        unsafe { libc::close(ends[1]) };
+        // SAFETY: as above.
+        let told = ManuallyDrop::new(unsafe { File::from_raw_fd(ends[0]) });
+        return Child { process, told };
+    }
+    // SAFETY: it sets this process's alarm, which ends it by a signal.
+    unsafe { libc::alarm(CHILD_SECONDS) };
+    let result = catch_unwind(AssertUnwindSafe(work));
+    if let Err(panic) = &result {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied());
+        // SAFETY: the descriptor is this process's, and nothing else uses it.
+        let mut tell = ManuallyDrop::new(unsafe { File::from_raw_fd(ends[1]) });
+        let _ = tell.write_all(text.unwrap_or("a panic without words").as_bytes());
+    }
+    let code = i32::from(result.is_err());
+    match ending {
+        // SAFETY: the child ends here, and nothing is run.
+        Ending::AtOnce => unsafe { libc::_exit(code) },
+        // SAFETY: the child ends here. It has one thread, so nothing races with what runs at its exit.
+        Ending::Exit => unsafe { libc::exit(code) },
+    }
+}
+
+impl Child {
+    /// Its number.
+    #[allow(dead_code, reason = "not every test binary asks")]
+    pub fn process(&self) -> u32 {
+        self.process as u32
+    }
+
+    /// Waits for it to end.
+    pub fn wait(mut self) {
+        let mut said = String::new();
+        let _ = self.told.read_to_string(&mut said);
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` has room for what the call writes; the child is ours and was not waited for.
+            let waited = unsafe { libc::waitpid(self.process, &raw mut status, 0) };
+            if waited == self.process {
+                break;
+            }
+            let error = std::io::Error::last_os_error();
+            assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{error}");
+        }
+        // SAFETY: the file is not used any more.
+        unsafe { ManuallyDrop::drop(&mut self.told) };
+        assert!(
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            "the child ended with status {status:#x} (signal {}): {said}",
+            libc::WTERMSIG(status)
+        );
+    }
+}

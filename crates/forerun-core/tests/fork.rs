@@ -1,0 +1,106 @@
+//! What a child process sees of what its parent made.
+
+#[path = "common/fork.rs"]
+mod fork;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forerun_core::{Forked, Owner, ProcessBound, epoch};
+use fork::Ending::{AtOnce, Exit};
+
+#[test]
+fn a_child_is_another_process_than_its_parent_and_its_own_child_another_again() {
+    let parent = Owner::this_process();
+    fork::in_child(AtOnce, || {
+        let opened_by = parent.process();
+        assert_eq!(parent.check(), Err(Forked { opened_by }));
+        let child = Owner::this_process();
+        assert!(child.is_this_process() && !parent.is_this_process());
+        fork::in_child(AtOnce, || {
+            assert!(!child.is_this_process() && !parent.is_this_process());
+            assert!(Owner::this_process().is_this_process());
+        });
+        assert!(child.is_this_process());
+    });
+    assert!(parent.is_this_process());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_bare_clone_is_another_process_too() {
+    let parent = Owner::this_process();
+    // SAFETY: as fork, but the C library is not told; the child makes two system calls at most, and ends.
+    let process = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    assert!(process >= 0);
+    if process == 0 {
+        let code = i32::from(parent.is_this_process());
+        // SAFETY: the child ends here.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` has room for what the call writes.
+    let waited = unsafe { libc::waitpid(process as i32, &raw mut status, 0) };
+    assert_eq!(i64::from(waited), process);
+    assert_eq!(status, 0, "the child took itself for its parent");
+}
+
+#[test]
+fn a_child_leaks_what_belongs_to_its_parent() {
+    struct Dropped;
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            panic!("dropped in a child");
+        }
+    }
+    let bound = ProcessBound::new(Dropped);
+    fork::in_child(AtOnce, || {
+        // SAFETY: in the child this is the only use of the copy; the parent's own is forgotten below.
+        drop(unsafe { std::ptr::read(&raw const bound) });
+        let own = ProcessBound::new(Arc::new(()));
+        let counted = Arc::clone(own.get().unwrap());
+        drop(own);
+        assert_eq!(
+            Arc::strong_count(&counted),
+            1,
+            "what a child makes is its own"
+        );
+    });
+    std::mem::forget(bound);
+}
+
+#[test]
+fn a_child_frees_what_it_retires_though_a_thread_of_its_parent_was_pinned() {
+    static IS_PINNED: AtomicBool = AtomicBool::new(false);
+    static LET_GO: AtomicBool = AtomicBool::new(false);
+    drop(epoch::pin());
+    let pinned = std::thread::spawn(|| {
+        let _guard = epoch::pin();
+        IS_PINNED.store(true, Ordering::Relaxed);
+        while !LET_GO.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    });
+    while !IS_PINNED.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    let of_parent = Arc::new(());
+    let also = Arc::clone(&of_parent);
+    epoch::pin().defer(move || drop(also));
+    fork::in_child(Exit, || {
+        let counted = Arc::new(());
+        let also = Arc::clone(&counted);
+        epoch::pin().defer(move || drop(also));
+        // An alarm ends a child in which this never comes.
+        while Arc::strong_count(&counted) > 1 {
+            epoch::pin().flush();
+        }
+        assert_eq!(
+            Arc::strong_count(&of_parent),
+            2,
+            "what the parent deferred is the parent's"
+        );
+    });
+    LET_GO.store(true, Ordering::Relaxed);
+    pinned.join().unwrap();
+}
