@@ -3,6 +3,7 @@
 mod server {
     mod connections;
     mod ending;
+    mod papers;
     mod place;
     mod secrets;
     mod slow;

@@ -5,8 +5,12 @@
 //!   TLS     socket ⇄ records ⇄ rustls ⇄ caller        what rustls holds is bounded both ways
 //! ```
 //!
-//! A write to a TLS connection may be taken by rustls and not yet by the socket; [`Transport::pending`] tells, and
-//! [`Transport::flush`] goes on with it.
+//! Rustls may hold bytes of a write that the socket has not taken yet: [`Transport::pending`] reports them, and
+//! [`Transport::flush`] sends them.
+//!
+//! The poll is edge-triggered: it reports a socket as writable only after a write to that socket has failed with
+//! `WouldBlock`. So a `WouldBlock` from this module always comes from the socket, in the same call; rustls's own limits
+//! never cause one.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -19,7 +23,8 @@ use super::listener::Socket;
 /// Bytes that rustls may hold back for a socket that takes no more.
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 
-/// A connection's bytes. Its reads and writes never wait: `WouldBlock` says that the socket has no more.
+/// A connection's bytes. Its reads and writes never wait: `WouldBlock` means that the socket has no more bytes, or no more
+/// room.
 pub(crate) struct Transport {
     socket: Socket,
     tls: Option<Box<ServerConnection>>,
@@ -63,16 +68,20 @@ impl Transport {
         loop {
             match tls.reader().read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // A peer that goes without TLS's goodbye has gone all the same.
+                // A peer that leaves without close_notify has left all the same.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
             retry(|| tls.read_tls(&mut self.socket))?;
             let processed = tls.process_new_packets();
-            // The handshake's next words, or the alert that tells what was wrong; a full socket takes them later.
-            let told = send(tls, &mut self.socket);
+            // The handshake's next messages, or the alert that reports an error. What a full socket does not take stays
+            // pending.
+            let sent = send(tls, &mut self.socket);
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
-            told?;
+            match sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                sent => sent?,
+            }
         }
     }
 
@@ -81,7 +90,8 @@ impl Transport {
         self.tls.is_none()
     }
 
-    /// Writes a part of `parts`, and tells how much.
+    /// Writes a part of `parts`, and tells how much: to the socket, or to rustls, which encrypts up to
+    /// [`TLS_BUFFER_BYTES`] ahead of the socket.
     pub(crate) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             return match parts {
@@ -89,20 +99,23 @@ impl Transport {
                 _ => retry(|| self.socket.write_vectored(parts)),
             };
         };
-        let taken = tls.writer().write_vectored(parts)?;
+        // Rustls takes more only once the socket has taken everything before it. A full buffer of rustls's is no reason
+        // to report `WouldBlock`: emptying it may leave the socket writable, and then no event ever comes.
         send(tls, &mut self.socket)?;
-        match taken {
-            0 if parts.iter().any(|part| !part.is_empty()) => Err(ErrorKind::WouldBlock.into()),
-            taken => Ok(taken),
+        let taken = tls.writer().write_vectored(parts)?;
+        match send(tls, &mut self.socket) {
+            // These bytes are rustls's now; the next call reports that the socket is full.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(taken),
+            sent => sent.map(|()| taken),
         }
     }
 
-    /// Whether bytes that were taken have not been sent yet.
+    /// Whether rustls holds bytes that the socket has not taken yet.
     pub(crate) fn pending(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Sends what was taken, as far as the socket goes.
+    /// Sends what rustls holds; `WouldBlock` where the socket takes no more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => send(tls, &mut self.socket),
@@ -110,25 +123,20 @@ impl Transport {
         }
     }
 
-    /// Says goodbye, where the protocol has one; the socket is closed by dropping it.
-    pub(crate) fn goodbye(&mut self) {
+    /// Queues TLS's close_notify behind everything else, once; [`Transport::flush`] sends it. The socket is closed by
+    /// dropping it.
+    pub(crate) fn close_notify(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // It is a courtesy: a peer that is gone misses nothing.
-            let _ = send(tls, &mut self.socket);
         }
     }
 }
 
-/// Sends what rustls holds until the socket takes no more, which is no error.
+/// Sends what rustls holds; `WouldBlock` where the socket takes no more.
 fn send(tls: &mut ServerConnection, socket: &mut Socket) -> io::Result<()> {
     while tls.wants_write() {
-        match tls.write_tls(socket) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        if retry(|| tls.write_tls(socket))? == 0 {
+            return Err(ErrorKind::WriteZero.into());
         }
     }
     Ok(())

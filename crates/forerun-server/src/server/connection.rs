@@ -55,7 +55,7 @@ pub(crate) enum Turn {
     Again,
     /// It is over.
     Close,
-    /// It is over, and so is the server: the client said `shutdown`.
+    /// The client said `shutdown`: the server is to end. The connection itself has more to do.
     Shutdown,
 }
 
@@ -133,7 +133,7 @@ impl Connection {
         }
         self.closing = true;
         match turn {
-            Turn::Wait | Turn::Again if self.is_sent() && !self.unfinished => Turn::Close,
+            Turn::Wait | Turn::Again => self.turn(turns),
             turn => turn,
         }
     }
@@ -176,10 +176,7 @@ impl Connection {
                 match arrived {
                     Arrived::Bytes => {}
                     Arrived::Nothing => return Ok(Turn::Wait),
-                    Arrived::End => {
-                        self.transport.goodbye();
-                        return Ok(Turn::Close);
-                    }
+                    Arrived::End => return self.close_notify(turns),
                 }
             }
             let next = self.answer(turns);
@@ -190,7 +187,6 @@ impl Connection {
                 Next::Close => self.closing = true,
                 Next::Shutdown { .. } => {
                     self.closing = true;
-                    self.send(turns)?;
                     return Ok(Turn::Shutdown);
                 }
             }
@@ -198,6 +194,28 @@ impl Connection {
         self.send(turns)?;
         self.ticket.connections().yielded();
         Ok(Turn::Again)
+    }
+
+    /// The connection is closed now, for whatever reason. If nothing is missing behind what was sent, the peer is told that
+    /// this is the end, as far as the socket takes that.
+    pub(crate) fn leave(&mut self) {
+        if self.is_sent() && !self.unfinished {
+            self.transport.close_notify();
+            // A courtesy: a peer that is gone misses nothing.
+            let _ = self.transport.flush();
+        }
+    }
+
+    /// Ends a connection whose answers are all sent: waits until close_notify is as well, so that a TLS client can tell the
+    /// end from a connection that was cut.
+    fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
+        self.closing = true;
+        self.transport.close_notify();
+        self.send(turns)?;
+        Ok(match self.is_sent() {
+            true => Turn::Close,
+            false => Turn::Wait,
+        })
     }
 
     /// Reads once.
@@ -286,11 +304,14 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        if self.writable && self.transport.pending() {
-            self.transport.flush()?;
-            // What rustls still holds, the socket did not take: the system tells when it does.
-            self.writable = !self.transport.pending();
+        if self.writable {
+            match self.transport.flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                flushed => flushed?,
+            }
         }
+        // Whoever waits with bytes to send waits for an event, which comes only after the socket has refused a write.
+        debug_assert!(self.is_sent() || !self.writable);
         Ok(())
     }
 }

@@ -181,7 +181,7 @@ impl Worker {
             Turn::Again => self.again.push(key),
             Turn::Close => self.close(key),
             Turn::Shutdown => {
-                self.close(key);
+                self.again.push(key);
                 self.setup.control.drain();
             }
         }
@@ -189,6 +189,7 @@ impl Worker {
 
     fn close(&mut self, key: usize) {
         if let Some(mut connection) = self.connections.try_remove(key) {
+            connection.leave();
             // It fails for a socket that is broken already; dropping it takes it off the poll as well.
             let _ = connection.transport().deregister(self.poll.registry());
         }
