@@ -102,5 +102,6 @@ pub mod store;
 pub mod table;
 pub mod threads;
 pub mod tiers;
+pub mod typical;
 pub mod workload;
 pub mod ycsb;

@@ -11,6 +11,7 @@
 //! ```
 
 use super::escape;
+use super::palette::{MARKERS, Palette, Style};
 use crate::size::short;
 use std::fmt::Write;
 
@@ -101,7 +102,7 @@ impl Chart {
         self.series.push(Series { name, values });
     }
 
-    pub(super) fn write_html(&self, out: &mut String) -> std::fmt::Result {
+    pub(super) fn write_html(&self, palette: &Palette, out: &mut String) -> std::fmt::Result {
         let (title, note) = (escape(&self.title), escape(&self.note));
         write!(out, "<figure><figcaption><b>{title}</b>")?;
         if !note.is_empty() {
@@ -109,8 +110,8 @@ impl Chart {
         }
         out.push_str("</figcaption>\n");
         match self.shape {
-            Shape::Lines => self.write_lines(out)?,
-            Shape::Bars => self.write_bars(out)?,
+            Shape::Lines => self.write_lines(palette, out)?,
+            Shape::Bars => self.write_bars(palette, out)?,
         }
         out.push_str("</figure>\n");
         Ok(())
@@ -206,7 +207,7 @@ impl Chart {
         escape(&text)
     }
 
-    fn write_lines(&self, out: &mut String) -> std::fmt::Result {
+    fn write_lines(&self, palette: &Palette, out: &mut String) -> std::fmt::Result {
         const WIDTH: f64 = 880.0;
         const HEIGHT: f64 = 360.0;
         const LEFT: f64 = 62.0;
@@ -277,7 +278,8 @@ impl Chart {
         }
         let mut ends = Vec::new();
         for (number, series) in self.series.iter().enumerate() {
-            writeln!(out, "<g class=\"s{}\">", number % 8)?;
+            let style = palette.style(&series.name);
+            writeln!(out, "<g class=\"s{}\">", style.colour())?;
             let points = series.values.iter().enumerate();
             let points: Vec<_> = points.filter_map(|(at, v)| Some((at, (*v)?))).collect();
             out.push_str("<polyline class=\"curve\" points=\"");
@@ -295,7 +297,7 @@ impl Chart {
                     self.tooltip(series, *at, *value),
                     y_of(value.1),
                     y_of(value.2),
-                    mark(number, x, y)
+                    mark(style, x, y)
                 )?;
             }
             out.push_str("</g>\n");
@@ -303,7 +305,7 @@ impl Chart {
                 ends.push((y_of(*y), x_of(*at), number));
             }
         }
-        self.write_ends(out, ends, TOP, RIGHT)?;
+        self.write_ends(palette, out, ends, TOP, RIGHT)?;
         out.push_str("</svg>\n");
         Ok(())
     }
@@ -313,6 +315,7 @@ impl Chart {
     /// again.
     fn write_ends(
         &self,
+        palette: &Palette,
         out: &mut String,
         mut ends: Vec<(f64, f64, usize)>,
         top: f64,
@@ -333,6 +336,7 @@ impl Chart {
         }
         for ((y, x, number), label) in ends.iter().zip(&labels) {
             let series = &self.series[*number];
+            let style = palette.style(&series.name);
             writeln!(
                 out,
                 "<line class=\"lead-line\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{label:.1}\"/>\
@@ -340,8 +344,8 @@ impl Chart {
                  <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 x + 8.0,
                 right + 6.0,
-                number % 8,
-                mark(*number, right + 14.0, *label),
+                style.colour(),
+                mark(style, right + 14.0, *label),
                 right + 24.0,
                 label + 4.0,
                 escape(&series.name)
@@ -350,7 +354,7 @@ impl Chart {
         Ok(())
     }
 
-    fn write_bars(&self, out: &mut String) -> std::fmt::Result {
+    fn write_bars(&self, palette: &Palette, out: &mut String) -> std::fmt::Result {
         const WIDTH: f64 = 880.0;
         const LEFT: f64 = 200.0;
         const RIGHT: f64 = 780.0;
@@ -399,7 +403,7 @@ impl Chart {
                 )?;
                 y += HEAD;
             }
-            for (number, series) in self.series.iter().enumerate() {
+            for series in &self.series {
                 let middle = y + ROW / 2.0;
                 writeln!(
                     out,
@@ -415,7 +419,7 @@ impl Chart {
                          <rect class=\"bar\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\"/>\
                          <line class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/></g>\
                          <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                        number % 8,
+                        palette.style(&series.name).colour(),
                         self.tooltip(series, at, value),
                         y + 4.0,
                         x_of(value.0) - LEFT,
@@ -436,9 +440,10 @@ impl Chart {
 }
 
 /// The outline of a series' marker around a point: circle, square, diamond, triangle up, triangle
-/// down, in turn.
-fn mark(number: usize, x: f64, y: f64) -> String {
-    match number % 5 {
+/// down.
+fn mark(style: Style, x: f64, y: f64) -> String {
+    const _: () = assert!(MARKERS == 5, "one outline each");
+    match style.marker() {
         0 => format!(
             "M{:.1} {y:.1}a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
             x - 4.5
@@ -476,7 +481,7 @@ mod tests {
         chart.push("s", [point(30e6), point(0.0), point(410e6)]);
         assert_eq!(chart.ticks(), [20e6, 50e6, 100e6, 200e6, 500e6]);
         let mut html = String::new();
-        chart.write_html(&mut html).unwrap();
+        chart.write_html(&Palette::default(), &mut html).unwrap();
         assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
         // One value still has a height to lie in, and none at all falls back to the even scale.
         chart.series.clear();

@@ -8,15 +8,18 @@
 //!  facts     processor  ...             the machine and the data
 //! ```
 //!
-//! It refers to no script, font, image or style sheet outside itself, follows the reader's light or
-//! dark setting, and tells series apart by marker and label, not by colour alone.
+//! The page refers to no script, font, image or style sheet outside itself and follows the reader's light or dark
+//! setting. Series differ in marker and label, not in colour alone, and a strategy keeps its colour across the charts of
+//! a page and across pages.
 
 mod chart;
+mod palette;
 mod style;
 
 pub use chart::{Chart, Scale, Series, Shape};
 
 use crate::table::Table;
+use palette::Palette;
 use std::fmt::Write;
 
 /// A page in the making.
@@ -101,6 +104,16 @@ impl Report {
         html
     }
 
+    /// The styles of all series on the page: a name looks the same in each of its charts.
+    fn palette(&self) -> Palette {
+        let charts = self.sections.iter().filter_map(|section| match section {
+            Section::Chart(chart) => Some(chart),
+            _ => None,
+        });
+        let series = charts.flat_map(|chart| &chart.series);
+        Palette::new(series.map(|series| series.name.as_str()))
+    }
+
     fn write_html(&self, out: &mut String) -> std::fmt::Result {
         let (title, lead) = (escape(&self.title), escape(&self.lead));
         write!(
@@ -122,11 +135,12 @@ impl Report {
             }
             out.push_str("</div>\n");
         }
+        let palette = self.palette();
         for section in &self.sections {
             match section {
                 Section::Heading(text) => writeln!(out, "<h2>{}</h2>", escape(text))?,
                 Section::Text(text) => writeln!(out, "<p>{}</p>", escape(text))?,
-                Section::Chart(chart) => chart.write_html(out)?,
+                Section::Chart(chart) => chart.write_html(&palette, out)?,
                 Section::Table { caption, table } => write_table(out, caption, table)?,
             }
         }
@@ -238,6 +252,33 @@ pub fn check_html(html: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_series_has_one_colour_in_all_charts_of_a_page() {
+        let mut report = Report::new("t", "t");
+        for names in [
+            &["single", "batch", "probe"][..],
+            &["probe"],
+            &["batch", "probe"],
+        ] {
+            let mut chart = Chart::new("c", Shape::Bars);
+            chart.x = vec!["1".into()];
+            for name in names {
+                chart.push(*name, [Some((1.0, 1.0, 1.0))]);
+            }
+            report.sections.push(Section::Chart(chart));
+        }
+        let html = report.to_html();
+        let colours: Vec<&str> = html
+            .match_indices("><title>probe,")
+            .map(|(at, _)| &html[html[..at].rfind("class=").unwrap()..at])
+            .collect();
+        assert_eq!(colours.len(), 3);
+        assert!(
+            colours.iter().all(|colour| *colour == colours[0]),
+            "{colours:?}"
+        );
+    }
 
     #[test]
     fn a_page_of_everything_is_well_formed_and_escapes_what_it_is_given() {

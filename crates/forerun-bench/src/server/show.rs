@@ -5,6 +5,7 @@ use crate::page::{or_dash, percent, times};
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::size::{count, digits, short, spread};
 use crate::table::Table;
+use crate::typical::typical;
 
 pub(super) const LEAD: &str = "Requests over the loopback interface, server and client on cores of their own. Every reply \
 is told by its length, and a sample of them is compared byte by byte.";
@@ -142,7 +143,7 @@ fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
     chart
 }
 
-/// The figure to remember: the most keys a request, in each form.
+/// The figure to remember: the median over the requests of the length nearest to a batch of 64, in each form.
 fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
     let mut tiles: Vec<Tile> = Vec::new();
     for form in ["get", "mg", "set"] {
@@ -150,7 +151,13 @@ fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
         let compared = of_form.filter_map(|row| Some((row, row.common.speedup_vs_peer?)));
         // The peer's own row is the ratio's measure.
         let ours = compared.filter(|(row, _)| row.common.engine != "memcached");
-        if let Some((row, ratio)) = ours.max_by_key(|(row, _)| row.common.batch) {
+        let ours: Vec<_> = ours.collect();
+        let found = typical(
+            &ours,
+            |(row, _)| row.common.batch,
+            |(_, ratio)| Some(*ratio),
+        );
+        if let Some(((row, _), ratio)) = found {
             let common = &row.common;
             tiles.push(Tile::new(
                 format!(

@@ -7,6 +7,7 @@ use crate::page::{distinct, or_dash, times};
 use crate::report::{Chart, Report, Section, Shape, Tile};
 use crate::size::{count, digits, short, spread};
 use crate::table::Table;
+use crate::typical::typical;
 use anyhow::Result;
 use std::io::Write;
 
@@ -209,28 +210,30 @@ pub fn fill(report: &mut Report, rows: &[YcsbRow]) {
     }
 }
 
-/// The figures to remember: what a batch is worth, and what the peer.
+/// The figures to remember: how a typical workload compares with operations one by one, and with the peer.
 fn tiles(rows: &[YcsbRow]) -> Vec<Tile> {
     let ours = || rows.iter().filter(|row| row.common.engine == "forerun");
-    let best = |ratio: fn(&YcsbRow) -> Option<f64>| {
-        let measured = ours().filter_map(move |row| Some((ratio(row)?, row)));
-        measured.max_by(|a, b| a.0.total_cmp(&b.0))
-    };
+    let found = |ratio: fn(&YcsbRow) -> Option<f64>| typical(ours(), |row| row.common.batch, ratio);
     let mut tiles = Vec::new();
-    let mut push = |what: &str, found: Option<(f64, &YcsbRow)>| {
-        if let Some((ratio, row)) = found {
+    let mut push = |what: &str, found: Option<(&YcsbRow, f64)>| {
+        if let Some((row, ratio)) = found {
             let (case, batch) = (row.common.case.to_uppercase(), row.common.batch);
             tiles.push(Tile::new(
-                format!("{what}, workload {case} in batches of {batch}"),
+                format!("{what}: workload {case} in batches of {batch}, a typical one"),
                 times(ratio),
             ));
         }
     };
     push(
         "operations one by one",
-        best(|row| row.common.speedup_vs_single),
+        // Only a batch is compared with operations one by one.
+        found(|row| {
+            (row.common.batch > 1)
+                .then_some(row.common.speedup_vs_single)
+                .flatten()
+        }),
     );
-    push("the peer", best(|row| row.common.speedup_vs_peer));
+    push("the peer", found(|row| row.common.speedup_vs_peer));
     tiles
 }
 
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_plot_a_workload_and_the_best_ratios() {
+    fn the_page_has_a_plot_a_workload_and_a_headline() {
         let rows = [
             row("load", "forerun", 100, 1e5),
             row("a", "forerun", 1, 1e5),

@@ -4,6 +4,7 @@ use forerun_bench::machine;
 use forerun_bench::report::{Chart, Report, Section, Shape, Tile};
 use forerun_bench::row::Row;
 use forerun_bench::size::short;
+use forerun_bench::typical::typical;
 
 use super::cities::CREDIT;
 use crate::measure::comparison;
@@ -18,18 +19,15 @@ pub fn page(sets: &[Vec<Row>]) -> Report {
     );
     for rows in sets.iter().filter(|rows| !rows.is_empty()) {
         let name = name(&rows[0]);
-        if let Some(best) = best(rows) {
+        if let Some((row, ratio)) = headline(rows) {
             let label = format!(
                 "faster than one key at a time: {name}, batches of {}",
-                best.batch
+                row.batch
             );
-            report.tiles.push(Tile::new(
-                label,
-                format!("{:.1}x", best.speedup_vs_single.unwrap_or(0.0)),
-            ));
+            report.tiles.push(Tile::new(label, format!("{ratio:.1}x")));
             report.tiles.push(Tile::new(
                 "keys a second there, one thread",
-                short(best.keys_per_second),
+                short(row.keys_per_second),
             ));
         }
         report.sections.push(Section::Heading(name));
@@ -61,12 +59,10 @@ fn name(row: &Row) -> String {
     )
 }
 
-fn best(rows: &[Row]) -> Option<&Row> {
-    rows.iter().max_by(|a, b| {
-        a.speedup_vs_single
-            .unwrap_or(0.0)
-            .total_cmp(&b.speedup_vs_single.unwrap_or(0.0))
-    })
+/// The default strategy's batch that the headline is about.
+fn headline(rows: &[Row]) -> Option<(&Row, f64)> {
+    let batches = rows.iter().filter(|row| row.strategy == "auto");
+    typical(batches, |row| row.batch, |row| row.speedup_vs_single)
 }
 
 /// Strategies in their order, each with its rows in the order of the batch sizes.
