@@ -97,7 +97,7 @@ impl Reader {
         let values = self.look_up(py, &Batch::new(keys, "key")?)?;
         let list = PyList::empty(py);
         for value in values.iter() {
-            let value = value.map_err(|error| exception(error.clone()))?;
+            let value = value.map_err(exception)?;
             list.append(value.map(|value| PyBytes::new(py, value)))?;
         }
         Ok(list)
@@ -116,11 +116,7 @@ impl Reader {
         let keys = Batch::new(keys, "key")?;
         let rows = Rows::new(keys.len(), out, found)?;
         let values = self.look_up(py, &keys)?;
-        rows.fill(
-            values
-                .iter()
-                .map(|value| value.map_err(|error| exception(error.clone()))),
-        )
+        rows.fill(values.iter().map(|value| value.map_err(exception)))
     }
 
     /// Entries as pairs, in the order of keys: from `start` on, up to but without `end`, or those that begin with

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Instant;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use forerun::{Db, Strategy, Values};
 use forerun_bench::harness::{self, Case, Plan, Sample, Turn};
 use forerun_bench::progress::Progress;
@@ -173,7 +173,7 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
                         .multi_get_with(keys, strategy, &mut values)
                         .context("cannot look up a batch")?;
                     for (at, (key, expected)) in keys.iter().zip(expected).enumerate() {
-                        let found = values.get(at).map_err(|error| anyhow!(error.clone()))?;
+                        let found = values.get(at)?;
                         if found != expected.as_deref() {
                             let key = Named(key.as_ref());
                             let what = if found.is_some() {

@@ -67,6 +67,31 @@ fn tsv_and_ndjson_load_from_compressed_files_and_pipes() {
 }
 
 #[test]
+fn a_semicolon_or_a_tab_may_delimit_the_fields_of_csv() {
+    let place = Place::new();
+    place.file("a.csv", "id;name\n1;\"a;b\"\n");
+    place.file("b.csv", "id\tname\n2\t\"c\td\"\n");
+    let complaint = place.fails(3, &["load", "db", "a.csv", "--key", "id"]);
+    assert!(complaint.contains("--delimiter ';'"), "{complaint}");
+    place.succeeds(&["load", "db", "a.csv", "--key", "id", "--delimiter", ";"]);
+    place.succeeds(&["load", "db", "b.csv", "--key", "id", "--delimiter", "tab"]);
+    assert_eq!(
+        place.succeeds(&["get", "db", "1"]),
+        "{\"id\":\"1\",\"name\":\"a;b\"}\n"
+    );
+    assert_eq!(
+        place.succeeds(&["get", "db", "2"]),
+        "{\"id\":\"2\",\"name\":\"c\\td\"}\n"
+    );
+    place.file("c.ndjson", "{\"id\":\"1\"}\n");
+    let complaint = place.fails(
+        2,
+        &["load", "db", "c.ndjson", "--key", "id", "--delimiter", ";"],
+    );
+    assert!(complaint.contains("--format csv"), "{complaint}");
+}
+
+#[test]
 fn rows_of_one_key_are_counted_as_replaced() {
     let place = Place::new();
     place.file("a.csv", "id,v\n1,a\n2,b\n1,c\n1,d\n");

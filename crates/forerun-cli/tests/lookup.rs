@@ -181,6 +181,64 @@ fn stats_count_the_entries() {
     );
 }
 
+#[test]
+fn stats_in_json_have_every_figure_of_the_text() {
+    let place = towns();
+    let text = place.succeeds(&["stats", "db"]);
+    let json = place.succeeds(&["stats", "db", "--json"]);
+    let stats: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    // A line of the text, and where its figures stand.
+    for (line, pointers) in [
+        ("keys", &["/keys", "/key_bytes", "/value_bytes"][..]),
+        (
+            "memtable",
+            &[
+                "/memtable/entries",
+                "/memtable/used_bytes",
+                "/memtable/limit_bytes",
+            ],
+        ),
+        ("sequence", &["/last_sequence"]),
+        (
+            "writes",
+            &[
+                "/write_batches",
+                "/log_written_bytes",
+                "/log_groups",
+                "/log_syncs",
+            ],
+        ),
+        ("lookups", &["/lookup_keys", "/lookup_batches"]),
+        (
+            "opened",
+            &[
+                "/recovery/operations",
+                "/recovery/batches",
+                "/recovery/log_bytes",
+            ],
+        ),
+    ] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{text}");
+        for pointer in pointers {
+            let figure = stats.pointer(pointer).and_then(serde_json::Value::as_u64);
+            assert!(figure.is_some(), "{pointer}: {json}");
+        }
+    }
+    // Those that the text shows only where there is something to say.
+    for pointer in [
+        "/levels",
+        "/keyspaces",
+        "/cache/hits",
+        "/tree/flushes",
+        "/back_pressure/stalls",
+        "/background_failure",
+        "/poisoned",
+        "/recovery/dropped_tail",
+    ] {
+        assert!(stats.pointer(pointer).is_some(), "{pointer}: {json}");
+    }
+}
+
 /// `forerun scan db | head -1` must end quietly, however much is left to print.
 #[cfg(unix)]
 #[test]

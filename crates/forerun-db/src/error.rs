@@ -284,13 +284,6 @@ impl Error {
     }
 }
 
-/// So that `values.get(0)?` works: the results of a batch lend the errors they hold.
-impl From<&Error> for Error {
-    fn from(error: &Error) -> Error {
-        error.clone()
-    }
-}
-
 /// Shows a key as text, with its unprintable bytes escaped and its end cut.
 struct Key<'a>(&'a [u8]);
 

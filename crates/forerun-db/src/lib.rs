@@ -79,3 +79,12 @@ pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
 /// Longest batch, encoded: 2 GiB less a byte.
 pub const MAX_BATCH_BYTES: usize = (1 << 31) - 1;
+
+/// Serializes a value as the text that people read.
+#[cfg(feature = "serde")]
+fn as_text<S: serde::Serializer>(
+    value: &impl std::fmt::Display,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::Error;
+use crate::{Error, Result};
 
 /// The answers of one batch: for each key, in the order of the keys, a value, nothing, or an error.
 ///
@@ -67,17 +67,18 @@ impl Values {
     /// The value of the key at `position`; `None` if the key is not in the store or there is no such position.
     ///
     /// # Errors
-    /// What kept this key, and not the batch, from being answered.
-    pub fn get(&self, position: usize) -> Result<Option<&[u8]>, &Error> {
+    /// The error that kept this one key from being answered; other keys of the batch may have values. It is returned by
+    /// value, so that `?` converts it to any error type that can be made from [`Error`].
+    pub fn get(&self, position: usize) -> Result<Option<&[u8]>> {
         match self.slots.get(position) {
             None | Some(Slot::Missing) => Ok(None),
             Some(Slot::Found(range)) => Ok(Some(&self.bytes[range.clone()])),
-            Some(Slot::Failed(error)) => Err(error),
+            Some(Slot::Failed(error)) => Err(Error::clone(error)),
         }
     }
 
     /// The answers, in the order of the keys.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Result<Option<&[u8]>, &Error>> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Result<Option<&[u8]>>> {
         (0..self.slots.len()).map(|position| self.get(position))
     }
 
@@ -147,6 +148,20 @@ mod tests {
         assert!(matches!(values.get(3), Err(Error::Closed)));
         assert_eq!(values.get(4).unwrap(), None);
         assert_eq!(values.iter().filter(Result::is_err).count(), 1);
+    }
+
+    #[test]
+    fn an_answer_that_failed_converts_to_any_error_type() {
+        fn first(
+            values: &Values,
+        ) -> Result<Option<Vec<u8>>, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(values.get(0)?.map(<[u8]>::to_vec))
+        }
+        let mut values = Values::new();
+        values.reset(1);
+        values.set_failed(0, Error::Closed);
+        let error = first(&values).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Error::Closed)));
     }
 
     #[test]

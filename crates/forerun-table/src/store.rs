@@ -195,7 +195,7 @@ impl Format {
         match values.get(position) {
             Ok(None) => Ok(None),
             Ok(Some(value)) => self.split(key, value).map(Some),
-            Err(error) => Err(error.clone().into()),
+            Err(error) => Err(error.into()),
         }
     }
 

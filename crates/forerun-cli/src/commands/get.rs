@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     for (at, key) in keys.iter().enumerate() {
         let value = values
             .get(at)
-            .map_err(|error| anyhow!(error.clone()).context(format!("key {}", Named(key))))?;
+            .map_err(|error| anyhow!(error).context(format!("key {}", Named(key))))?;
         match value {
             Some(value) if alone => style.print_value(&mut out, value)?,
             Some(value) => style.print(&mut out, key, Some(value))?,

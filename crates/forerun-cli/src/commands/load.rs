@@ -15,7 +15,7 @@ use forerun::{Bytewise, Comparator, Db, Durability, Ingestion, Keyspace, Op, Val
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::input::Source;
-use crate::input::rows::{BadRow, Format, KeySpec, Row, Rows, Step};
+use crate::input::rows::{BadRow, Format, KeySpec, Row, Rows, Step, parse_delimiter};
 use crate::output::{self, Out};
 use crate::progress::Progress;
 use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
@@ -48,6 +48,7 @@ Examples:
   forerun load cities.db cities.csv.gz --key id
   forerun load cities.db cities.tsv --key country --key name --separator /
   forerun load cities.db countries.csv --key code --keyspace countries
+  forerun load cities.db export.csv --delimiter ';' --key id
   zcat events.ndjson.gz | forerun load events.db - --format ndjson --key id --skip-bad")]
 pub struct Args {
     #[command(flatten)]
@@ -59,6 +60,9 @@ pub struct Args {
     /// The file's format [default: told by its name: .csv, .tsv, .ndjson, .jsonl]
     #[arg(long, value_enum)]
     format: Option<Format>,
+    /// The character between a CSV file's fields: one ASCII character, or tab [default: ,]
+    #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
+    delimiter: Option<u8>,
     /// The column that holds the key; given several times, they are joined
     #[arg(long, value_name = "COLUMN", required = true)]
     key: Vec<String>,
@@ -92,12 +96,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 "the name of {name} does not tell its format: give --format"
             ))
         })?;
+    let layout = format
+        .layout(args.delimiter)
+        .map_err(|problem| UsageError(problem.to_owned()))?;
     // The input first: a wrong name must not leave an empty store behind.
     let key = KeySpec {
         columns: args.key.clone(),
         separator: args.separator.clone(),
     };
-    let mut rows = Rows::new(Source::open(&args.file)?, format, key)?;
+    let mut rows = Rows::new(Source::open(&args.file)?, layout, key)?;
     let db = args.store.open_or_create()?;
     let keyspace = args.keyspace.open_or_create(&db)?;
 

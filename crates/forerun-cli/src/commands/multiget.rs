@@ -133,7 +133,7 @@ fn print_batch(
             Err(error) => {
                 summary.failed += 1;
                 summary.first_error.get_or_insert_with(|| {
-                    anyhow!(error.clone()).context(format!("cannot look up key {}", Named(key)))
+                    anyhow!(error).context(format!("cannot look up key {}", Named(key)))
                 });
             }
         }

@@ -1,8 +1,7 @@
 //! `forerun stats`: what a store holds and takes.
 
 use anyhow::Context;
-use forerun::Db;
-use serde_json::json;
+use forerun::{Db, RecoveryReport, Stats};
 
 use crate::exit::Outcome;
 use crate::output::{self, Out};
@@ -24,8 +23,19 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--json` prints: all that the text says, and more.
+#[derive(serde::Serialize)]
+struct Figures<'a> {
+    #[serde(flatten)]
+    held: &'a Held,
+    #[serde(flatten)]
+    stats: &'a Stats,
+    recovery: &'a RecoveryReport,
+    lost_bytes: u64,
+}
+
 /// The keys that are there, without removed ones and older versions.
-#[derive(Default)]
+#[derive(Default, serde::Serialize)]
 struct Held {
     keys: u64,
     key_bytes: u64,
@@ -39,28 +49,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (stats, recovery) = (db.stats(), db.recovery());
     let mut out = Out::new();
     if args.json {
-        let object = json!({
-            "keys": held.keys,
-            "key_bytes": held.key_bytes,
-            "value_bytes": held.value_bytes,
-            "entries": stats.memtable.entries,
-            "used_bytes": stats.memtable.used_bytes,
-            "limit_bytes": stats.memtable.limit_bytes,
-            "height": stats.memtable.height,
-            "last_sequence": stats.last_sequence,
-            "log_segments": recovery.segments,
-            "log_bytes": recovery.log_bytes,
-            "clean_close": recovery.clean_close,
-            "lost_bytes": recovery.lost_bytes(),
-            "keyspaces": stats.keyspaces.iter().skip(1).map(|keyspace| json!({
-                "name": keyspace.name,
-                "memtable_entries": keyspace.memtable_entries,
-                "memtable_bytes": keyspace.memtable_bytes,
-                "runs": keyspace.levels.iter().map(|level| level.runs).sum::<usize>(),
-                "run_entries": keyspace.levels.iter().map(|level| level.entries).sum::<u64>(),
-                "run_bytes": keyspace.levels.iter().map(|level| level.bytes).sum::<u64>(),
-            })).collect::<Vec<_>>(),
-        });
+        let figures = Figures {
+            held: &held,
+            stats: &stats,
+            recovery,
+            lost_bytes: recovery.lost_bytes(),
+        };
+        let object = serde_json::to_string(&figures).context("cannot write the figures")?;
         out.line(format_args!("{object}"))?;
     } else {
         let mean = |bytes: u64| bytes.checked_div(held.keys).unwrap_or(0);

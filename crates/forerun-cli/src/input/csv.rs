@@ -6,8 +6,8 @@
 //! 42,"Biel, BE"    value  {"id":"42","name":"Biel, BE"}
 //! ```
 //!
-//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span lines. TSV has no
-//! quoting. Members stand in the heading's order. Numbers stay the strings they are: what they mean is for the reader
+//! CSV as RFC 4180 has it: fields may be quoted, a quote inside is doubled, a quoted field may span lines. The delimiter
+//! may be another one than the comma. TSV has no quoting. Members stand in the heading's order. Numbers stay the strings they are: what they mean is for the reader
 //! to say.
 
 use std::cell::{Cell, RefCell};
@@ -20,6 +20,36 @@ use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use super::rows::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
 use super::{InputError, Place, Source};
 use crate::output::{self, Named};
+
+/// How fields are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    delimiter: u8,
+    quotes: Quotes,
+}
+
+/// What a quote at the beginning of a field means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quotes {
+    /// The field ends at the closing quote, as RFC 4180 has it.
+    Enclose,
+    /// Nothing: it is an ordinary character.
+    Ordinary,
+}
+
+impl Dialect {
+    /// Fields between tabs, without quoting.
+    pub const TSV: Dialect = Dialect {
+        delimiter: b'\t',
+        quotes: Quotes::Ordinary,
+    };
+
+    /// Fields that may be quoted, between delimiters.
+    pub fn csv(delimiter: u8) -> Dialect {
+        let quotes = Quotes::Enclose;
+        Dialect { delimiter, quotes }
+    }
+}
 
 /// The rows of a CSV or TSV table.
 pub struct CsvRows {
@@ -36,11 +66,11 @@ pub struct CsvRows {
 }
 
 impl CsvRows {
-    /// Reads the heading of a table whose fields `delimiter` parts.
+    /// Reads the heading of a table.
     ///
     /// # Errors
     /// [`InputError::Heading`] where it is missing, not UTF-8, names a column twice or lacks a key column.
-    pub fn new(source: Source, delimiter: u8, key: &KeySpec) -> Result<CsvRows, InputError> {
+    pub fn new(source: Source, dialect: Dialect, key: &KeySpec) -> Result<CsvRows, InputError> {
         let (place, reader) = source.into_parts();
         let budget_bytes = Rc::new(Cell::new(ROW_BYTES_MAX));
         let line_starts = Rc::new(RefCell::new(LineStarts::default()));
@@ -50,8 +80,8 @@ impl CsvRows {
             line_starts: Rc::clone(&line_starts),
         };
         let mut reader = ReaderBuilder::new()
-            .delimiter(delimiter)
-            .quoting(delimiter != b'\t')
+            .delimiter(dialect.delimiter)
+            .quoting(dialect.quotes == Quotes::Enclose)
             // The heading is read by hand below, and short rows are reported by hand: their text is plainer.
             .has_headers(false)
             .flexible(true)
@@ -93,8 +123,9 @@ impl CsvRows {
                 names.iter().position(|name| name == wanted).ok_or_else(|| {
                     let wanted = Named(wanted.as_bytes());
                     heading_error(format!(
-                        "no column is named {wanted}; the heading has {}",
-                        names.join(", ")
+                        "no column is named {wanted}; the heading has {}{}",
+                        names.join(", "),
+                        other_delimiter(&names)
                     ))
                 })
             })
@@ -176,6 +207,19 @@ impl CsvRows {
         }
         Ok(())
     }
+}
+
+/// A hint for a heading that seems to be delimited by something else.
+fn other_delimiter(names: &[&str]) -> String {
+    let [heading] = names else {
+        return String::new();
+    };
+    let found = [(';', ";"), ('\t', "tab"), ('|', "|"), (',', ",")]
+        .into_iter()
+        .find(|(delimiter, _)| heading.contains(*delimiter));
+    found.map_or_else(String::new, |(_, name)| {
+        format!(": if that is several columns, give --format csv --delimiter '{name}'")
+    })
 }
 
 fn read_error(place: &Place, error: csv::Error) -> InputError {
@@ -273,8 +317,8 @@ mod tests {
     }
 
     /// Each row as `line: key = value`, or the bad row's message.
-    fn rows(text: &[u8], delimiter: u8, columns: &[&str]) -> Result<Vec<String>, InputError> {
-        let mut rows = CsvRows::new(source(text), delimiter, &key(columns))?;
+    fn rows(text: &[u8], dialect: Dialect, columns: &[&str]) -> Result<Vec<String>, InputError> {
+        let mut rows = CsvRows::new(source(text), dialect, &key(columns))?;
         let mut row = Row::default();
         let mut all = Vec::new();
         loop {
@@ -300,7 +344,7 @@ mod tests {
         let text =
             "\u{feff}id,name,country\r\n42,\"Biel, \"\"BE\"\"\",CH\r\n\n7,\"two\nlines\",FR\n";
         assert_eq!(
-            rows(text.as_bytes(), b',', &["country", "id"]).unwrap(),
+            rows(text.as_bytes(), Dialect::csv(b','), &["country", "id"]).unwrap(),
             [
                 r#"2: CH/42 = {"id":"42","name":"Biel, \"BE\"","country":"CH"}"#,
                 r#"4: FR/7 = {"id":"7","name":"two\nlines","country":"FR"}"#,
@@ -310,7 +354,12 @@ mod tests {
 
     #[test]
     fn tabs_part_and_quotes_are_plain_in_tsv() {
-        let found = rows(b"id\tname\n1\t\"half a quote\n2\tb\n", b'\t', &["id"]).unwrap();
+        let found = rows(
+            b"id\tname\n1\t\"half a quote\n2\tb\n",
+            Dialect::TSV,
+            &["id"],
+        )
+        .unwrap();
         assert_eq!(
             found,
             [
@@ -321,8 +370,27 @@ mod tests {
     }
 
     #[test]
+    fn another_delimiter_parts_fields_and_is_suggested_where_it_is_missing() {
+        let text = b"id;name\n1;\"a;b\"\n2;c,d\n";
+        assert_eq!(
+            rows(text, Dialect::csv(b';'), &["id"]).unwrap(),
+            [
+                r#"2: 1 = {"id":"1","name":"a;b"}"#,
+                r#"3: 2 = {"id":"2","name":"c,d"}"#
+            ]
+        );
+        let error = rows(text, Dialect::csv(b','), &["id"]).unwrap_err();
+        assert!(error.to_string().ends_with("--delimiter ';'"), "{error}");
+    }
+
+    #[test]
     fn bad_rows_are_named_and_the_next_is_still_read() {
-        let found = rows(b"id,name\n1,a\n2\n3,c,d\n4,\xff\n5,e\n", b',', &["id"]).unwrap();
+        let found = rows(
+            b"id,name\n1,a\n2\n3,c,d\n4,\xff\n5,e\n",
+            Dialect::csv(b','),
+            &["id"],
+        )
+        .unwrap();
         assert_eq!(
             found,
             [
@@ -337,7 +405,11 @@ mod tests {
 
     #[test]
     fn a_heading_that_is_no_good_is_an_error() {
-        let error = |text: &[u8]| rows(text, b',', &["id"]).unwrap_err().to_string();
+        let error = |text: &[u8]| {
+            rows(text, Dialect::csv(b','), &["id"])
+                .unwrap_err()
+                .to_string()
+        };
         assert_eq!(
             error(b""),
             "test: it is empty: a heading is needed to name the columns"
@@ -357,7 +429,7 @@ mod tests {
     fn an_endless_field_is_an_error_not_memory() {
         let mut text = b"id,name\n1,\"".to_vec();
         text.resize(ROW_BYTES_MAX + (1 << 20), b'x');
-        let error = rows(&text, b',', &["id"]).unwrap_err();
+        let error = rows(&text, Dialect::csv(b','), &["id"]).unwrap_err();
         let InputError::Read { source, .. } = error else {
             panic!("{error}")
         };

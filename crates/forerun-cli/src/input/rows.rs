@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::csv::CsvRows;
+use super::csv::{CsvRows, Dialect};
 use super::ndjson::NdjsonRows;
 use super::{InputError, Place, Source};
 
@@ -37,6 +37,50 @@ impl Format {
             "ndjson" | "jsonl" => Some(Format::Ndjson),
             _ => None,
         }
+    }
+}
+
+/// How a table's rows are told apart, and their fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// A heading, then fields between delimiters.
+    Delimited(Dialect),
+    /// One JSON object a line.
+    Ndjson,
+}
+
+impl Format {
+    /// The format's layout, with this delimiter in the place of CSV's comma.
+    ///
+    /// # Errors
+    /// A message, where the format has no delimiter to choose.
+    pub fn layout(self, delimiter: Option<u8>) -> Result<Layout, &'static str> {
+        match (self, delimiter) {
+            (Format::Csv, delimiter) => {
+                Ok(Layout::Delimited(Dialect::csv(delimiter.unwrap_or(b','))))
+            }
+            (Format::Tsv, None) => Ok(Layout::Delimited(Dialect::TSV)),
+            (Format::Ndjson, None) => Ok(Layout::Ndjson),
+            (Format::Tsv, Some(_)) => {
+                Err("TSV is delimited by tabs: --delimiter is for --format csv")
+            }
+            (Format::Ndjson, Some(_)) => {
+                Err("NDJSON has no delimiter: --delimiter is for --format csv")
+            }
+        }
+    }
+}
+
+/// A delimiter as the command line has it: one ASCII character, or `tab`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [b'"' | b'\r' | b'\n'] => Err("a quote or a line end cannot delimit fields".to_owned()),
+        [byte] if byte.is_ascii() => Ok(*byte),
+        _ => Err("a delimiter is one ASCII character, or tab".to_owned()),
     }
 }
 
@@ -101,11 +145,10 @@ impl Rows {
     /// # Errors
     /// [`InputError::Heading`] where a key column is not in the heading, or the heading is no good; and what reading
     /// may meet.
-    pub fn new(source: Source, format: Format, key: KeySpec) -> Result<Rows, InputError> {
-        Ok(match format {
-            Format::Csv => Rows::Csv(CsvRows::new(source, b',', &key)?),
-            Format::Tsv => Rows::Csv(CsvRows::new(source, b'\t', &key)?),
-            Format::Ndjson => Rows::Ndjson(NdjsonRows::new(source, key)),
+    pub fn new(source: Source, layout: Layout, key: KeySpec) -> Result<Rows, InputError> {
+        Ok(match layout {
+            Layout::Delimited(dialect) => Rows::Csv(CsvRows::new(source, dialect, &key)?),
+            Layout::Ndjson => Rows::Ndjson(NdjsonRows::new(source, key)),
         })
     }
 
@@ -141,5 +184,31 @@ mod tests {
         assert_eq!(of("x.jsonl.xz"), Some(Format::Ndjson));
         assert_eq!(of("x.ndjson"), Some(Format::Ndjson));
         assert_eq!([of("x.json"), of("x.gz"), of("csv"), of("-")], [None; 4]);
+    }
+
+    #[test]
+    fn a_delimiter_is_one_ascii_character_and_only_csv_has_a_choice() {
+        assert_eq!(parse_delimiter(";"), Ok(b';'));
+        assert_eq!(
+            [parse_delimiter("tab"), parse_delimiter("\t")],
+            [Ok(b'\t'), Ok(b'\t')]
+        );
+        for bad in ["", ";;", "\"", "\n", "€"] {
+            assert!(parse_delimiter(bad).is_err(), "{bad:?}");
+        }
+        let piped = Layout::Delimited(Dialect::csv(b'|'));
+        assert_eq!(Format::Csv.layout(Some(b'|')), Ok(piped));
+        assert_eq!(
+            Format::Tsv.layout(None),
+            Ok(Layout::Delimited(Dialect::TSV))
+        );
+        for format in [Format::Tsv, Format::Ndjson] {
+            assert!(
+                format
+                    .layout(Some(b';'))
+                    .unwrap_err()
+                    .contains("--format csv")
+            );
+        }
     }
 }

@@ -71,6 +71,7 @@ pub(crate) struct CacheOptions {
 
 /// What the cache did and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Pages that were wanted and there.

@@ -100,6 +100,7 @@ impl Counters {
 
 /// What flushes, ingestions and compactions did since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TreeWork {
     /// Memtables that became runs.
@@ -132,6 +133,7 @@ impl TreeWork {
 
 /// A level of the tree of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LevelStats {
     /// Its runs.
@@ -144,6 +146,7 @@ pub struct LevelStats {
 
 /// What a keyspace holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct KeyspaceStats {
     /// Its name; that of the store's own is empty.
@@ -173,6 +176,7 @@ impl KeyspaceStats {
 
 /// How long writes were held up because flushes and compactions did not keep up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BackPressure {
     /// Writes that had to wait.
@@ -185,6 +189,7 @@ pub struct BackPressure {
 
 /// What a store holds and did since it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Entries in the memtable of the store's own keyspace that takes writes, deletions and older versions included, and

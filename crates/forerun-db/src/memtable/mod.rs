@@ -103,6 +103,7 @@ pub struct MemTable {
 
 /// What a memtable holds and takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemTableStats {
     /// Entries, deletions and older versions included.
     pub entries: usize,
@@ -113,6 +114,7 @@ pub struct MemTableStats {
     /// Levels of the list.
     pub height: usize,
     /// What kind of memory the system gave.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::as_text"))]
     pub backing: Backing,
 }
 

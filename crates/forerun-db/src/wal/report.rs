@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// What [`Db::open`](crate::Db::open) found in the log. Its `Display` is a line or more for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RecoveryReport {
     /// Segments that were read.
@@ -27,6 +28,7 @@ pub struct RecoveryReport {
 
 /// A range of bytes of the log that was not good.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BadRange {
     /// The segment.

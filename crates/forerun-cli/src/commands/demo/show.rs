@@ -95,7 +95,7 @@ pub fn samples(db: &Db, out: &mut Out) -> anyhow::Result<()> {
         output::time(took)
     ))?;
     for (at, key) in some.iter().enumerate() {
-        match values.get(at).map_err(Clone::clone)? {
+        match values.get(at)? {
             Some(value) => {
                 out.line(format_args!("  {}\n    {}", Readable(key), Readable(value)))?
             }

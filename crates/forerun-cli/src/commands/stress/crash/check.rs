@@ -79,7 +79,7 @@ fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
     let mut values = Values::new();
     db.multi_get(&keys, &mut values)?;
     for (at, key) in keys.iter().enumerate() {
-        if values.get(at).map_err(Clone::clone)? != model.get(key).map(Vec::as_slice) {
+        if values.get(at)? != model.get(key).map(Vec::as_slice) {
             return Err(CheckFailed(format!(
                 "a batch of lookups and a scan disagree about key {}",
                 Named(key)

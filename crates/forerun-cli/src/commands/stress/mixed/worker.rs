@@ -189,12 +189,7 @@ impl<'a> Worker<'a> {
             .multi_get_with(&keys, strategy, &mut self.values)
             .context("a batch of lookups failed")?;
         for (at, key) in keys.iter().enumerate() {
-            check_own(
-                model,
-                key,
-                self.values.get(at).map_err(Clone::clone)?,
-                "a batch at a snapshot",
-            )?;
+            check_own(model, key, self.values.get(at)?, "a batch at a snapshot")?;
         }
         self.tally.looked_up += keys.len() as u64;
         compare(

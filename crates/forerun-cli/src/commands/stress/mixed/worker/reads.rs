@@ -16,9 +16,9 @@ impl Worker<'_> {
         snapshot
             .multi_get(&keys, &mut self.values)
             .context("a batch of lookups failed")?;
-        let first = self.values.get(0).map_err(Clone::clone)?;
+        let first = self.values.get(0)?;
         for at in 1..keys.len() {
-            if self.values.get(at).map_err(Clone::clone)? != first {
+            if self.values.get(at)? != first {
                 return failed("a snapshot shows half of a batch of writes".to_owned());
             }
         }
@@ -68,7 +68,6 @@ impl Worker<'_> {
             let found = self
                 .values
                 .get(at)
-                .map_err(Clone::clone)
                 .with_context(|| format!("{what} failed"))?;
             self.check(key, found, &what)?;
             if let Some(snapshot) = &again {
