@@ -85,7 +85,7 @@ impl Inner {
     pub(super) fn write_table(&self, space: &Space, table: &Table) -> Result<Edit> {
         let state = space.state.load_full();
         // What has just been written has not expired.
-        let (snapshots, _) = self.snapshots.list(space.id(), 0);
+        let (snapshots, _) = self.list_readers(space, 0);
         let mut retain = Retain::new(space.order().clone(), snapshots);
         let ranges = table.ranges();
         if let Some(ranges) = &ranges {
@@ -228,7 +228,7 @@ impl Inner {
             if state.ranges.is_empty() && state.expired_sequence == 0 {
                 continue;
             }
-            let (snapshots, expired) = self.snapshots.list(space.id(), state.expired_sequence);
+            let (snapshots, expired) = self.list_readers(space, state.expired_sequence);
             let removed = state.levels.covered(&state.ranges, expired, &snapshots);
             if !removed.is_empty() {
                 let edit = Edit {
@@ -242,6 +242,13 @@ impl Inner {
             true => Ok(false),
             false => self.install(&edits, Memtables::Same).map(|()| true),
         }
+    }
+
+    /// The sequence numbers that readers of a keyspace go by, and up to which everything in it has expired for all of them:
+    /// at most `expired`. The runs were picked before: whatever they hold is visible.
+    fn list_readers(&self, space: &Space, expired: u64) -> (Vec<u64>, u64) {
+        let visible = || self.visible.last();
+        self.snapshots.list(space.id(), expired, visible)
     }
 
     /// Flushes, and compacts everything there is in some keyspaces down to the last level.
@@ -266,7 +273,7 @@ impl Inner {
     fn run_compaction(&self, space: &Space, compaction: &Compaction) -> Result<()> {
         let run_bytes = space.options.load().tree.run_bytes;
         let state = space.state.load_full();
-        let (snapshots, expired) = self.snapshots.list(space.id(), state.expired_sequence);
+        let (snapshots, expired) = self.list_readers(space, state.expired_sequence);
         let retain = Retain::new(space.order().clone(), snapshots)
             .with_ranges(Arc::clone(&state.ranges))
             .with_expired(expired);
@@ -339,7 +346,12 @@ impl Inner {
                 Memtables::Flushed(flushed) => {
                     space.show_flushed(runs, flushed.generation.table(*id));
                 }
-                Memtables::Ingested { table, .. } => space.show_ingested(runs, table),
+                // Visible first, for readers without a lock: one that sees the runs goes by a number that sees what is in
+                // them, and one that does not see them has the state before, in which nothing has the number.
+                Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
+                    self.visible.publish(*sequence, *sequence);
+                    space.show_ingested(runs, table);
+                }),
             }
         }
         if let Memtables::Flushed(flushed) = &memtables {

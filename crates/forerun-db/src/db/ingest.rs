@@ -4,13 +4,16 @@
 //!   add       ─> run files without a description, each up to the tree's target size     nobody sees them, nobody waits
 //!   commit    ─> flush ─┬ no more writes                                               ┬─> writes go on
 //!                       └ flush the rest ─> number @S, in the log ─> descriptions @S   │
-//!                                           ─> manifest ─> state ─> visible up to S ───┘
+//!                                           ─> manifest ─> visible up to S ─> state ───┘
 //! ```
 //!
 //! All entries have one sequence number, which is taken last: they are newer than what was written before the commit,
 //! and older than what is after. The memtables are flushed first, so that everything up to S is in runs, as it is after
 //! a flush: recovery, checkpoints and repairs meet nothing new. While writes wait, a description of a few hundred bytes
 //! is written and synced for each run, and the manifest; the pages are on stable storage before.
+//!
+//! S becomes visible before the runs are shown, and no snapshot is taken in between. So whoever sees the runs sees S, and a
+//! compaction never meets a version that is newer than what readers go by.
 //!
 //! Cut short anywhere before the manifest, there are files that it does not name, which the next opening removes, and at
 //! most a record in the log of a number that nothing has.
@@ -244,8 +247,10 @@ impl Inner {
             files.clear();
             self.install_ingestion(space, runs, sequence, &mut active)
         });
-        // Come what may: what is written next has to wait for no one. If nothing was installed, nothing has this number.
-        self.visible.publish(sequence, sequence);
+        if self.visible.last() < sequence {
+            // Nothing was installed, so nothing has this number, and what is written next must not wait for it.
+            self.visible.publish(sequence, sequence);
+        }
         installed.map(|()| sequence)
     }
 
@@ -275,3 +280,7 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "ingest_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! Which snapshots are alive: compaction keeps what they see.
+//! Which snapshots are alive: compaction keeps what they see, and what a snapshot taken now would see.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,11 +101,25 @@ impl Snapshots {
         }
     }
 
-    /// The sequence numbers, ascending, and up to which everything in a keyspace has expired for all of them: at most
-    /// `expired`.
-    pub(super) fn list(&self, keyspace: u32, expired: u64) -> (Vec<u64>, u64) {
+    /// Runs `change`, which makes a sequence number visible and shows runs that hold it: no snapshot is taken, and none
+    /// is listed, between the two.
+    pub(super) fn hold_off<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _live = self.lock();
+        change()
+    }
+
+    /// The sequence numbers that readers go by, ascending: those of the snapshots, and the newest visible one, which
+    /// `visible` gives. Later readers go by a greater one. And up to which everything in a keyspace has expired for all
+    /// snapshots: at most `expired`.
+    pub(super) fn list(
+        &self,
+        keyspace: u32,
+        expired: u64,
+        visible: impl FnOnce() -> u64,
+    ) -> (Vec<u64>, u64) {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
+        sequences.push(visible());
         sequences.dedup();
         let expired_for = live.values().map(|(of, _)| of.in_keyspace(keyspace));
         (sequences, expired_for.fold(expired, u64::min))
@@ -139,7 +153,7 @@ mod tests {
             expired: Arc::clone(expired),
         };
         let snapshots = Snapshots::default();
-        assert_eq!(snapshots.list(0, 9), (vec![], 9));
+        assert_eq!(snapshots.list(0, 9, || 8), (vec![8], 9));
         assert_eq!(
             snapshots
                 .add(|| seen(7, &some))
@@ -147,19 +161,19 @@ mod tests {
                 .expired_sequence,
             5
         );
-        assert_eq!(snapshots.list(0, 9), (vec![7], 2));
+        assert_eq!(snapshots.list(0, 9, || 8), (vec![7, 8], 2));
         snapshots.add(|| seen(7, &more));
         snapshots.add(|| seen(3, &none));
         snapshots.add_again(&seen(7, &more));
-        assert_eq!(snapshots.list(0, 9), (vec![3, 7], 0));
+        assert_eq!(snapshots.list(0, 9, || 8), (vec![3, 7, 8], 0));
         snapshots.remove(&seen(3, &none));
         snapshots.remove(&seen(7, &more));
-        assert_eq!(snapshots.list(0, 9), (vec![7], 2));
-        assert_eq!(snapshots.list(3, 9), (vec![7], 5));
-        assert_eq!(snapshots.list(3, 1), (vec![7], 1));
+        assert_eq!(snapshots.list(0, 9, || 8), (vec![7, 8], 2));
+        assert_eq!(snapshots.list(3, 9, || 8), (vec![7, 8], 5));
+        assert_eq!(snapshots.list(3, 1, || 8), (vec![7, 8], 1));
         snapshots.remove(&seen(7, &some));
-        assert_eq!(snapshots.list(0, 9), (vec![7], 4));
+        assert_eq!(snapshots.list(0, 9, || 8), (vec![7, 8], 4));
         snapshots.remove(&seen(7, &more));
-        assert_eq!(snapshots.list(0, 9), (vec![], 9));
+        assert_eq!(snapshots.list(0, 9, || 8), (vec![8], 9));
     }
 }
