@@ -81,6 +81,27 @@ fn each_signal_ends_it_with_its_snapshot_and_the_next_begins_there() {
 }
 
 #[test]
+fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
+    let place = Place::new();
+    let args = ["--snapshot", "cache.snapshot"];
+    let server = Server::start(&place, &args);
+    server.ask(
+        "set gone 0 0 3\r\nold\r\nset new 0 0 3\r\nold\r\n",
+        "STORED\r\nSTORED\r\n",
+    );
+    server.end("-TERM");
+    let server = Server::start(&place, &args);
+    server.ask(
+        "delete gone\r\nset new 0 0 3\r\nnew\r\n",
+        "DELETED\r\nSTORED\r\n",
+    );
+    // It is killed.
+    drop(server);
+    let server = Server::start(&place, &args);
+    server.ask("get gone new\r\n", "END\r\n");
+}
+
+#[test]
 fn what_keeps_it_from_starting_is_said_in_a_line() {
     let place = Place::new();
     place.file(

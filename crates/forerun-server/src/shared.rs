@@ -93,6 +93,9 @@ pub(crate) struct Counts {
 impl Shared {
     /// What sessions share.
     pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn Host>) -> Self {
+        // A cache may have stood unused since its clock was last set. Both clocks are read at the same moment, or times of
+        // day are off by what lies between, for as long as there are sessions.
+        cache.tick();
         // A system whose clock stands before 1970 has other worries.
         let unix_s = SystemTime::now()
             .duration_since(UNIX_EPOCH)

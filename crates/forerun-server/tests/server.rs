@@ -6,5 +6,5 @@ mod server {
     mod papers;
     mod place;
     mod secrets;
-    mod slow;
+    mod snapshots;
 }

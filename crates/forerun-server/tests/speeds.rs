@@ -1,4 +1,4 @@
-//! Clients of every speed, in a process of their own: the tests of slow readers measure theirs.
+//! Clients of every speed, in a process of their own: they keep both cores busy.
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]

@@ -1,4 +1,4 @@
-//! What a server does beside answering. A process of its own: the tests of slow readers measure theirs.
+//! What a server does beside answering. A process of its own: it measures memory.
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]

@@ -89,6 +89,17 @@ impl Front {
         ended.and(kept)
     }
 
+    /// Ends the workers of a server that does not start.
+    pub(crate) fn abandon(self) {
+        for worker in &self.workers {
+            worker.send(Message::Drain(Instant::now()));
+        }
+        for thread in self.threads {
+            // No worker has done anything that could have failed.
+            let _ = thread.join();
+        }
+    }
+
     fn serve(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
         let mut next_tick = Instant::now() + TICK;

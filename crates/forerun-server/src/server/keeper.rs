@@ -1,6 +1,16 @@
 //! Keeps the cache's content in its snapshot file, one writer at a time.
+//!
+//! ```text
+//!   start   FILE ──> cache, then FILE is removed: from the first command on it would be out of date
+//!   asked   cache ──> FILE.live, a copy of one moment, which no start reads
+//!   end     cache ──> FILE
+//! ```
+//!
+//! So FILE exists only while no server runs on it, and a server that is killed leaves none: the next one starts empty and
+//! never serves what was deleted or replaced.
 
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -8,7 +18,7 @@ use std::time::Instant;
 use forerun_cache::Cache;
 
 use crate::error::Error;
-use crate::snapshot::{SnapshotError, beside, read_snapshot, write_snapshot};
+use crate::snapshot::{SnapshotError, beside, probe, read_snapshot, remove, write_snapshot};
 
 use super::options::SnapshotOptions;
 
@@ -28,9 +38,10 @@ impl Keeper {
         }
     }
 
-    /// Fills the cache from the file, if there is one.
+    /// Fills the cache from the file, if there is one. Fails where the file could not be written at the end.
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
+        probe(path)?;
         let start = Instant::now();
         match read_snapshot(cache, path) {
             Ok(None) => tracing::info!(path = %path.display(), "no snapshot: the cache is empty"),
@@ -46,7 +57,7 @@ impl Keeper {
             Err(error) if self.options.ignore_bad => {
                 cache.flush_all(cache.now());
                 let bad = beside(path, ".bad");
-                // Where it cannot be kept it is overwritten by the next one, which is what was asked for.
+                // Where it cannot be kept it is removed, as one that was read would be.
                 let kept = fs::rename(path, &bad).is_ok();
                 tracing::error!(%error, kept, "the snapshot cannot be used: the cache is empty");
             }
@@ -55,19 +66,24 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the file.
-    pub(crate) fn keep(&self, cache: &Cache) -> Result<(), SnapshotError> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write(cache)
+    /// Removes the file that was read: what it holds is out of date once a client is let in.
+    pub(crate) fn invalidate(&self) -> Result<(), SnapshotError> {
+        remove(&self.options.path)
     }
 
-    /// Writes the file in a thread of its own, unless it is being written already.
+    /// Writes the file at the server's end.
+    pub(crate) fn keep(&self, cache: &Cache) -> Result<(), SnapshotError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(cache, &self.options.path)
+    }
+
+    /// Writes the copy beside the file in a thread of its own, unless it is being written already.
     pub(crate) fn keep_beside(&self, cache: &Arc<Cache>) {
         let (keeper, cache) = (self.clone(), cache.clone());
         let write = move || match keeper.writing.try_lock() {
             Ok(_writing) => {
                 // The error is told where it happened; the server goes on.
-                let _ = keeper.write(&cache);
+                let _ = keeper.write(&cache, &beside(&keeper.options.path, ".live"));
             }
             Err(_) => tracing::warn!("a snapshot is being written already"),
         };
@@ -79,8 +95,7 @@ impl Keeper {
         }
     }
 
-    fn write(&self, cache: &Cache) -> Result<(), SnapshotError> {
-        let path = &self.options.path;
+    fn write(&self, cache: &Cache, path: &Path) -> Result<(), SnapshotError> {
         let start = Instant::now();
         match write_snapshot(cache, path) {
             Ok(written) => {

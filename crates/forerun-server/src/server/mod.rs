@@ -20,7 +20,9 @@ mod worker;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use forerun_cache::Cache;
 use mio::{Poll, Token, Waker};
@@ -39,7 +41,7 @@ use control::Control;
 use front::{Front, Waiting};
 use keeper::Keeper;
 pub use options::{ServerOptions, SnapshotOptions};
-use worker::{Setup, Worker};
+use worker::{Message, Setup, Worker};
 
 /// A server that runs, in threads of its own.
 ///
@@ -86,7 +88,7 @@ impl Server {
     /// Reads what is to be read, binds the listeners, and serves.
     ///
     /// # Errors
-    /// Any [`Error`]; then nothing is bound and no thread is left.
+    /// Any [`Error`]; then nothing is bound, no thread is left, and the snapshot is as it was.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
         options.check()?;
         // The cache may be older than its server: its clock is right from here on.
@@ -137,8 +139,15 @@ impl Server {
             users: users.map(Arc::new),
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
-        for number in 0..options.threads {
-            let (worker, handle) = Worker::new(setup.clone()).map_err(start("a poll"))?;
+        let metrics = match options.metrics {
+            Some(address) => Some(Endpoint::start(address, Metrics::new(shared.clone()))?),
+            None => None,
+        };
+        let workers = (0..options.threads).map(|_| Worker::new(setup.clone()));
+        let workers = workers
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(start("a poll"))?;
+        for (number, (worker, handle)) in workers.into_iter().enumerate() {
             let control = control.clone();
             let run = move || {
                 // However a worker ends, the server does not go on without it.
@@ -146,19 +155,43 @@ impl Server {
                 worker.run()
             };
             let thread = thread::Builder::new().name(format!("worker-{number}"));
-            front
-                .threads
-                .push(thread.spawn(run).map_err(start("a thread"))?);
+            match thread.spawn(run) {
+                Ok(thread) => front.threads.push(thread),
+                Err(source) => {
+                    front.abandon();
+                    return Err(start("a thread")(source));
+                }
+            }
             front.workers.push(handle);
         }
-        let metrics = match options.metrics {
-            Some(address) => Some(Endpoint::start(address, Metrics::new(shared.clone()))?),
-            None => None,
+        let handles = front.workers.clone();
+        let keeper = front.keeper.clone();
+        let (let_in, may_let_in) = channel();
+        let serve = move || match may_let_in.recv() {
+            Ok(()) => front.run(),
+            Err(_) => {
+                front.abandon();
+                Ok(())
+            }
         };
         let thread = thread::Builder::new().name("front".to_owned());
-        let front = thread
-            .spawn(move || front.run())
-            .map_err(start("a thread"))?;
+        let front = thread.spawn(serve).map_err(|source| {
+            // The front went with its closure; its workers hear of it here.
+            for worker in &handles {
+                worker.send(Message::Drain(Instant::now()));
+            }
+            start("a thread")(source)
+        })?;
+        // Nothing but this can fail any more, and nobody is let in before it: a start that fails leaves the snapshot, and
+        // no command is answered while there is one.
+        if let Some(Err(error)) = keeper.as_ref().map(Keeper::invalidate) {
+            drop(let_in);
+            // It has a worker's panic to tell at most, and no worker has done anything.
+            let _ = front.join();
+            return Err(error.into());
+        }
+        // It fails only if the front is gone, which its handle tells.
+        let _ = let_in.send(());
         for address in &addresses {
             tracing::info!(%address, "listening");
         }
@@ -191,7 +224,9 @@ impl Server {
         self.control.drain();
     }
 
-    /// Asks for a snapshot now, beside its work. It returns at once; without a snapshot file it does nothing.
+    /// Asks for a copy of the cache's content now, beside its work, in a file named like the snapshot's with `.live` behind
+    /// it. No server starts with that file unless it is told to: what it holds may have been deleted since. Returns at once;
+    /// without a snapshot file it does nothing.
     pub fn snapshot(&self) {
         self.control.snapshot();
     }

@@ -38,7 +38,10 @@ pub struct ServerOptions {
 /// The file that a server starts with and leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// The file; where there is none, the cache starts empty.
+    /// The file; where there is none, the cache starts empty. It is removed when the server serves and written again when
+    /// it ends, so that a server that was killed never brings back what was deleted. Where it could not be written, the
+    /// server does not start. [`Server::snapshot`](crate::Server::snapshot) writes another file, whose name ends in
+    /// `.live`.
     pub path: PathBuf,
     /// Start empty where the file cannot be used, instead of not at all. The file is kept under a name that ends in
     /// `.bad`.

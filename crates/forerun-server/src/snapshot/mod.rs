@@ -11,8 +11,9 @@
 mod frames;
 mod record;
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -86,49 +87,95 @@ pub struct SnapshotStats {
     pub refused: u64,
 }
 
-/// Writes the cache's content to `path`: whole, or the file that was there stays.
+/// The permission bits of a snapshot: it holds what clients stored, and is its owner's alone.
+const MODE: u32 = 0o600;
+
+/// Writes the cache's content to `path`: whole, or the file that was there stays. Only its owner may read it.
 ///
 /// # Errors
 /// [`SnapshotError::Io`].
 pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, SnapshotError> {
     let new = beside(path, ".new");
-    let failed = |doing, path: &Path| {
-        let path = path.to_owned();
-        move |source| SnapshotError::Io {
-            doing,
-            path,
-            source,
-        }
-    };
-    let file = File::create(&new).map_err(failed("create", &new))?;
+    let file = create(&new)?;
+    // The clock of a server that has stopped serving stands still; what is left of an item's life counts from now.
+    cache.tick();
     let stats = write_to(cache, &file, unix_s()).map_err(failed("write", &new))?;
     file.sync_all().map_err(failed("sync", &new))?;
     fs::rename(&new, path).map_err(failed("replace", path))?;
-    let dir = match path.parent() {
+    sync_directory(path)?;
+    Ok(stats)
+}
+
+/// Fails where a snapshot could not be written to `path`, so that this is known before there is something to write.
+pub(crate) fn probe(path: &Path) -> Result<(), SnapshotError> {
+    if fs::symlink_metadata(path).is_ok_and(|there| there.is_dir()) {
+        let source = io::ErrorKind::IsADirectory.into();
+        return Err(failed("replace", path)(source));
+    }
+    let new = beside(path, ".new");
+    create(&new)?;
+    fs::remove_file(&new).map_err(failed("remove", &new))
+}
+
+/// Removes the snapshot at `path`, if there is one, for good: no crash of the system brings it back.
+pub(crate) fn remove(path: &Path) -> Result<(), SnapshotError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => {
+            removed.map_err(failed("remove", path))?;
+            sync_directory(path)
+        }
+    }
+}
+
+/// Creates a file of [`MODE`] in the place of any other; what an earlier write left has its own mode.
+fn create(path: &Path) -> Result<File, SnapshotError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("replace", path)(error));
+        }
+        _ => {}
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(MODE)
+        .open(path)
+        .map_err(failed("create", path))
+}
+
+fn sync_directory(of: &Path) -> Result<(), SnapshotError> {
+    let dir = match of.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
-    synced.map_err(failed("sync the directory of", path))?;
-    Ok(stats)
+    synced.map_err(failed("sync the directory of", of))
 }
 
-/// Puts the content of the snapshot at `path` into `cache`; `None` where there is no such file.
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SnapshotError + use<> {
+    let path = path.to_owned();
+    move |source| SnapshotError::Io {
+        doing,
+        path,
+        source,
+    }
+}
+
+/// Puts the content of the snapshot at `path` into `cache`; `None` where there is no such file. The file stays.
 ///
 /// After an error the cache may hold a part of it, checked but not all.
 ///
 /// # Errors
 /// Any [`SnapshotError`].
 pub fn read_snapshot(cache: &Cache, path: &Path) -> Result<Option<SnapshotStats>, SnapshotError> {
-    let failed = |source| SnapshotError::Io {
-        doing: "read",
-        path: path.to_owned(),
-        source,
-    };
+    let failed = failed("read", path);
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(failed)?,
+        Err(error) => return Err(failed(error)),
+        Ok(file) => file,
     };
+    cache.tick();
     match read_from(cache, BufReader::with_capacity(1 << 20, file), unix_s()) {
         Ok(stats) => Ok(Some(stats)),
         Err(Fault::Io(source)) => Err(failed(source)),
@@ -179,6 +226,8 @@ fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {
 }
 
 fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<SnapshotStats> {
+    // One moment on both clocks: however long the writing takes, an item expires when it would have.
+    let now_s = cache.now();
     to.write_all(&header(now_unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
@@ -188,7 +237,7 @@ fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<Sn
         // A guard a part, so that the cache can use what it gives up meanwhile.
         at = cache.pin().scan(cursor, |item| {
             if failed.is_ok() && !item.is_stale() && !item.is_claimed() {
-                failed = write_record(&mut frames, &item, cache.now(), now_unix_s);
+                failed = write_record(&mut frames, &item, now_s, now_unix_s);
                 items += u64::from(failed.is_ok());
             }
         });
@@ -204,6 +253,8 @@ fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<Sn
 }
 
 fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
+    // One moment on both clocks: however long the reading takes, an item expires when it would have.
+    let now_s = cache.now();
     let mut header = [0; HEADER_BYTES];
     match from.read_exact(&mut header) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -229,7 +280,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
     let mut value = Vec::new();
     let mut last_cas = 0;
     loop {
-        match read_record(&mut frames, cache, &mut value, now_unix_s)? {
+        match read_record(&mut frames, cache, &mut value, now_s, now_unix_s)? {
             Next::Stored { cas } => {
                 stats.items += 1;
                 last_cas = last_cas.max(cas);

@@ -68,11 +68,13 @@ pub(super) enum Read {
     },
 }
 
-/// Reads a record and stores its item. `value` is memory to use again.
+/// Reads a record and stores its item. `value` is memory to use again; `now_s` is a moment on the cache's clock,
+/// `now_unix_s` the same moment for everybody else.
 pub(super) fn read_record<R: io::Read>(
     from: &mut FrameReader<R>,
     cache: &Cache,
     value: &mut Vec<u8>,
+    now_s: u32,
     now_unix_s: u64,
 ) -> Result<Read, Fault> {
     let mut key_len = [0];
@@ -105,11 +107,7 @@ pub(super) fn read_record<R: io::Read>(
     let expiry = match expires_at {
         0 => Expiry::Never,
         // The clock ends in 136 years, and so do items that would stay longer.
-        _ => Expiry::At(
-            cache
-                .now()
-                .saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX)),
-        ),
+        _ => Expiry::At(now_s.saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX))),
     };
     let value: Value<'_> = if value_len <= FRAME_BYTES {
         value.resize(value_len, 0);

@@ -89,6 +89,61 @@ proptest! {
     }
 }
 
+/// Bytes that take their time: the cache's clock goes on by a second with every read or write.
+struct Slow<'a, T>(&'a Cache, T);
+
+impl<T> Slow<'_, T> {
+    fn tick(&self) {
+        self.0.advance(self.0.now() + 1);
+    }
+}
+
+impl<T: Write> Write for Slow<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tick();
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.1.flush()
+    }
+}
+
+impl<T: Read> Read for Slow<'_, T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.tick();
+        self.1.read(into)
+    }
+}
+
+#[test]
+fn the_time_that_writing_and_reading_take_shifts_no_expiry() {
+    let before = cache();
+    before.advance(50);
+    let value = vec![b'x'; 100_000];
+    for number in 0..20_u32 {
+        let expiry = Expiry::At(1_000 + number);
+        before.store(Store {
+            expiry,
+            ..Store::set(&number.to_le_bytes(), value.as_slice())
+        });
+    }
+    let mut bytes = Vec::new();
+    write_to(&before, Slow(&before, &mut bytes), NOW_UNIX_S).expect("memory can be written");
+    assert!(before.now() > 55, "the clock has gone on");
+
+    let after = cache();
+    after.advance(7);
+    let slow = Slow(&after, bytes.as_slice());
+    read_from(&after, slow, NOW_UNIX_S).expect("it is whole");
+    assert!(after.now() > 12, "the clock has gone on");
+    for number in 0..20_u32 {
+        let guard = after.pin();
+        let item = guard.peek(&number.to_le_bytes()).expect("it is there");
+        assert_eq!(item.expiry(), Expiry::At(7 + 950 + number));
+    }
+}
+
 #[test]
 fn every_cut_is_found() {
     let before = cache();

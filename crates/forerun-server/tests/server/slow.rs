@@ -5,9 +5,15 @@ use std::time::{Duration, Instant};
 
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::Server;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::place::{PATIENCE, ask, connect, options, rest, start};
+
+/// These tests measure the memory of their process, so they run one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Memory of this process that lies in RAM, in bytes.
 fn resident_bytes() -> u64 {
@@ -23,6 +29,7 @@ fn resident_bytes() -> u64 {
 
 #[test]
 fn one_that_asks_and_never_reads_is_not_read_from_and_costs_little() {
+    let _alone = alone();
     let server = start(options());
     let mut other = connect(&server);
     let value = "x".repeat(10_000);
@@ -62,6 +69,7 @@ fn one_that_asks_and_never_reads_is_not_read_from_and_costs_little() {
 
 #[test]
 fn one_request_for_100_000_keys_streams_out() {
+    let _alone = alone();
     let server = start(options());
     let mut stream = connect(&server);
     let value = "x".repeat(1000);
@@ -95,6 +103,7 @@ fn one_request_for_100_000_keys_streams_out() {
 
 #[test]
 fn a_large_value_goes_to_many_slow_readers_without_copies() {
+    let _alone = alone();
     let cache = Cache::new(CacheOptions {
         memory_limit_bytes: 64 << 20,
         max_item_bytes: 16 << 20,

@@ -21,7 +21,7 @@ use crate::exit::UsageError;
 /// unless told otherwise, prints the addresses on standard output, and logs to standard error.
 ///
 /// SIGTERM and SIGINT end it gracefully: what was received is answered, the snapshot is written. SIGUSR1 does the same,
-/// as in memcached. SIGUSR2 writes the snapshot and goes on.
+/// as in memcached. SIGUSR2 writes a copy of the cache beside the snapshot, as FILE.live, and goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -89,7 +89,7 @@ pub struct Args {
     /// Obey `debugtime`, as memcached's debug builds do: for suites of tests
     #[arg(long, hide = true)]
     debug_commands: bool,
-    /// Keep the cache's content in this file while the server is not running
+    /// Keep the cache's content in this file while the server is not running; the file is removed once it is loaded
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
     /// Start with an empty cache where the snapshot cannot be used; it is kept as FILE.bad

@@ -1,0 +1,238 @@
+//! Starting again with what was there, and only with that.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forerun_cache::Store;
+use forerun_server::{
+    Error, Listen, Server, ServerOptions, SnapshotError, SnapshotOptions, write_snapshot,
+};
+
+use super::place::{ask, cache, connect, expect, options, start, stat, until};
+
+fn with_snapshot(path: &Path, ignore_bad: bool) -> ServerOptions {
+    ServerOptions {
+        snapshot: Some(SnapshotOptions {
+            path: path.to_owned(),
+            ignore_bad,
+        }),
+        ..options()
+    }
+}
+
+#[test]
+fn a_server_starts_with_what_the_one_before_it_held() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let server = start(with_snapshot(&path, false));
+    let mut stream = connect(&server);
+    for number in 0..500 {
+        let set = format!("set key{number} {number} 0 3\r\nabc\r\n");
+        ask(&mut stream, &set, "STORED\r\n");
+    }
+    ask(&mut stream, "set soon 0 1 1\r\nx\r\n", "STORED\r\n");
+    ask(&mut stream, "set later 0 1000 1\r\nx\r\n", "STORED\r\n");
+    stream.write_all(b"gets key7\r\n").expect("it is sent");
+    expect(&mut stream, "VALUE key7 7 3 ");
+    let mut cas = [0; 1];
+    std::io::Read::read_exact(&mut stream, &mut cas).expect("a number");
+    server.drain();
+    server.wait().expect("it ends well");
+
+    std::thread::sleep(Duration::from_millis(1100));
+    let server = start(with_snapshot(&path, false));
+    let mut stream = connect(&server);
+    for number in 0..500 {
+        let answer = format!("VALUE key{number} {number} 3\r\nabc\r\nEND\r\n");
+        ask(&mut stream, &format!("get key{number}\r\n"), &answer);
+    }
+    ask(&mut stream, "get soon\r\n", "END\r\n");
+    ask(
+        &mut stream,
+        "get later\r\n",
+        "VALUE later 0 1\r\nx\r\nEND\r\n",
+    );
+    // One that was held before may not be taken for a new value's.
+    ask(&mut stream, "set new 0 0 1\r\nx\r\n", "STORED\r\n");
+    ask(&mut stream, "cas new 0 0 1 1\r\ny\r\n", "EXISTS\r\n");
+}
+
+#[test]
+fn a_snapshot_is_written_while_the_server_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let server = start(with_snapshot(&path, false));
+    let mut stream = connect(&server);
+    ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    server.snapshot();
+    let live = dir.path().join("cache.snapshot.live");
+    until("it is written", || live.exists());
+    ask(&mut stream, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+    let copy = cache();
+    let read = forerun_server::read_snapshot(&copy, &live).expect("it is whole");
+    assert_eq!(read.expect("it is there").items, 1);
+}
+
+#[test]
+fn a_bad_snapshot_keeps_a_server_from_starting_unless_asked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    fs::write(&path, "something else").expect("a file");
+    let error = Server::start(with_snapshot(&path, false), cache()).expect_err("it is bad");
+    assert!(
+        matches!(error, Error::Snapshot(SnapshotError::NotASnapshot { .. })),
+        "{error}"
+    );
+    assert_eq!(fs::read(&path).expect("it is left"), b"something else");
+    let server = start(with_snapshot(&path, true));
+    ask(&mut connect(&server), "get k\r\n", "END\r\n");
+    let bad = dir.path().join("cache.snapshot.bad");
+    assert_eq!(fs::read(bad).expect("it is kept"), b"something else");
+}
+
+/// Writes a snapshot that holds `k`, as a server before left it.
+fn left_behind(path: &Path) {
+    let cache = cache();
+    cache.store(Store::set(b"k", b"old"));
+    write_snapshot(&cache, path).expect("it is written");
+}
+
+#[test]
+fn no_snapshot_is_left_while_a_server_runs_on_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    left_behind(&path);
+    let server = start(with_snapshot(&path, false));
+    // A server that is killed from here on leaves what there is now.
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("it is there").collect();
+    assert!(left.is_empty(), "{left:?}");
+    let mut stream = connect(&server);
+    ask(&mut stream, "get k\r\n", "VALUE k 0 3\r\nold\r\nEND\r\n");
+    ask(&mut stream, "delete k\r\n", "DELETED\r\n");
+    server.snapshot();
+    let live = dir.path().join("cache.snapshot.live");
+    until("it is written", || live.exists());
+    assert!(
+        !path.exists(),
+        "a copy is not what the next server starts with"
+    );
+    server.drain();
+    server.wait().expect("it ends well");
+    assert!(path.exists());
+    ask(
+        &mut connect(&start(with_snapshot(&path, false))),
+        "get k\r\n",
+        "END\r\n",
+    );
+}
+
+#[test]
+fn a_server_that_does_not_start_leaves_the_snapshot() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    left_behind(&path);
+    let before = fs::read(&path).expect("it is there");
+    let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = holder.local_addr().expect("an address");
+    for options in [
+        ServerOptions {
+            listen: Listen::parse(&taken.to_string(), 0).expect("it is an address"),
+            ..with_snapshot(&path, false)
+        },
+        ServerOptions {
+            metrics: Some(taken),
+            ..with_snapshot(&path, false)
+        },
+    ] {
+        Server::start(options, cache()).expect_err("the address is taken");
+        assert_eq!(fs::read(&path).expect("it is left"), before);
+    }
+}
+
+#[test]
+fn a_snapshot_is_its_owners_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let mode = |path: &Path| {
+        let there = fs::metadata(path).expect("it is there");
+        there.permissions().mode() & 0o777
+    };
+    // What a write that was killed left, in the way of the next.
+    fs::write(dir.path().join("cache.snapshot.new"), "half").expect("a file");
+    write_snapshot(&cache(), &path).expect("it is written");
+    assert_eq!(mode(&path), 0o600);
+    let server = start(with_snapshot(&path, false));
+    server.snapshot();
+    let live = dir.path().join("cache.snapshot.live");
+    until("it is written", || live.exists());
+    assert_eq!(mode(&live), 0o600);
+    server.drain();
+    server.wait().expect("it ends well");
+    assert_eq!(mode(&path), 0o600);
+}
+
+#[test]
+fn a_place_where_no_snapshot_can_be_written_is_refused_at_the_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("file");
+    fs::write(&file, "x").expect("a file");
+    for path in [
+        dir.path().join("none/cache.snapshot"),
+        file.join("cache.snapshot"),
+        dir.path().to_owned(),
+    ] {
+        let error = Server::start(with_snapshot(&path, true), cache()).expect_err("it is refused");
+        assert!(
+            matches!(error, Error::Snapshot(SnapshotError::Io { .. })),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains(&path.display().to_string()),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn the_time_that_a_load_takes_shifts_no_expiry() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let whole = dir.path().join("whole");
+    left_behind(&whole);
+    let bytes = fs::read(&whole).expect("it is there");
+    // A pipe in the place of the file gives its second half 2.5 s after the first.
+    let path = dir.path().join("cache.snapshot");
+    let made = Command::new("mkfifo").arg(&path).status();
+    assert!(made.expect("there is mkfifo").success());
+    let from = path.clone();
+    let writer = std::thread::spawn(move || {
+        let mut pipe = File::options().write(true).open(from).expect("a reader");
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        pipe.write_all(first).expect("it is read");
+        std::thread::sleep(Duration::from_millis(2500));
+        pipe.write_all(second).expect("it is read");
+    });
+    let server = start(with_snapshot(&path, false));
+    writer.join().expect("it was read");
+    let unix_s = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.expect("it is after 1970").as_secs()
+    };
+    let mut stream = connect(&server);
+    let mut time_s = || -> u64 { stat(&mut stream, "time").parse().expect("a number") };
+    // The clock has been set since the load.
+    let first_s = time_s();
+    until("the clock goes on", || time_s() > first_s);
+    let before_s = unix_s();
+    let told_s = time_s();
+    let after_s = unix_s();
+    // Both clocks go in whole seconds, so that they are one apart at most.
+    assert!(
+        (before_s - 1..=after_s + 1).contains(&told_s),
+        "{told_s}, and it is {before_s}"
+    );
+}

@@ -1,0 +1,7 @@
+//! Slow readers, in a process of their own: these tests measure its memory.
+
+mod server {
+    #[allow(dead_code, reason = "each test uses its part")]
+    mod place;
+    mod slow;
+}
