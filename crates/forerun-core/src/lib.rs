@@ -19,5 +19,5 @@ mod touch;
 pub use arch::CACHE_LINE_BYTES;
 pub use interleave::{Driver, MemoryOnly, Wait, alone, alone_with, interleave, interleave_with};
 pub use process::{Forked, Owner, PerProcess, ProcessBound};
-pub use region::{Backing, Pages, Region, RegionError};
+pub use region::{Atomics, Backing, Pages, Region, RegionError, physical_memory_bytes};
 pub use touch::{Touch, suspend, touch};

@@ -18,6 +18,10 @@ mod map;
 #[path = "region/none.rs"]
 mod map;
 
+mod atomics;
+
+pub use atomics::{Atomic, Atomics};
+
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
@@ -208,6 +212,16 @@ impl Region {
             unsafe { map::populate(self.base.as_ptr().add(offset), len_bytes) };
         }
     }
+}
+
+/// Bytes of memory that the machine has, where the system tells: Linux does.
+pub fn physical_memory_bytes() -> Option<usize> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: usize = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 impl Drop for Region {

@@ -47,5 +47,5 @@ pub(crate) fn broken(row_bytes: u64) -> Device {
     };
     let options = TableOptions::new(100, row_bytes);
     let table = GpuTable::on(Arc::new(Broken), options).expect("nothing is launched yet");
-    Device::new(table, &policies)
+    Device::new(table, &policies).expect("a gate is small")
 }

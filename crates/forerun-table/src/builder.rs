@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::host::Host;
 use crate::inner::{Inner, Policies};
+use crate::interrupt::Interrupt;
 use crate::options::{
     Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Score, Writes,
 };
@@ -23,12 +24,17 @@ pub struct Builder {
     row: RowType,
     device_capacity: usize,
     device: DeviceChoice,
-    host: HostCapacity,
+    host: Option<HostCapacity>,
     pages: Pages,
     below: Below,
     store_options: Options,
     policies: Policies,
+    overflow: Option<Overflow>,
+    interrupt: Interrupt,
 }
+
+/// Rows in the host tier of a table with a store, unless something else is asked for.
+const HOST_ROWS: usize = 1 << 16;
 
 /// What is below the host tier.
 #[derive(Clone, Debug)]
@@ -44,7 +50,7 @@ impl Builder {
             row,
             device_capacity: 0,
             device: DeviceChoice::default(),
-            host: HostCapacity::Rows(1 << 16),
+            host: None,
             pages: Pages::Huge,
             below: Below::Nothing,
             store_options: Options {
@@ -63,6 +69,8 @@ impl Builder {
                 moves: Moves::default(),
                 overflow: Overflow::default(),
             },
+            overflow: None,
+            interrupt: Interrupt::default(),
         }
     }
 
@@ -90,20 +98,25 @@ impl Builder {
         self
     }
 
-    /// Rows that the host tier holds. Default: 65,536. Memory is taken as it is used.
+    /// Rows that the host tier holds. Memory is taken as it is used.
+    ///
+    /// Default: 65,536 with a store, which has all rows. Without a store the table grows with its rows, up to the memory of
+    /// the machine, and drops none. A table with a capacity and without a store refuses rows beyond it, unless
+    /// [`overflow`](Builder::overflow) asks for eviction.
     pub fn host_capacity(mut self, rows: usize) -> Builder {
-        self.host = HostCapacity::Rows(rows);
+        self.host = Some(HostCapacity::Rows(rows));
         self
     }
 
-    /// Bytes that the host tier takes: rows, index, and what is noted of each row.
+    /// Bytes that the host tier takes: rows, index, and what is noted of each row. The memory of a store
+    /// ([`store_options`](Builder::store_options)) comes on top: [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the
+    /// sum.
     pub fn host_bytes(mut self, bytes: usize) -> Builder {
-        self.host = HostCapacity::Bytes(bytes);
+        self.host = Some(HostCapacity::Bytes(bytes));
         self
     }
 
-    /// The directory of the store that has all rows which the host tier does not. Default: none; what becomes of rows for
-    /// which there is no room says [`overflow`](Builder::overflow).
+    /// The directory of the store that has all rows which the host tier does not. Default: none, all rows are in memory.
     pub fn path(mut self, path: impl Into<PathBuf>) -> Builder {
         self.below = Below::Path(path.into());
         self
@@ -157,9 +170,19 @@ impl Builder {
         self
     }
 
-    /// What becomes of rows that leave a table without a store. Default: they are dropped.
+    /// What a table without a store does when its host tier is full. Default: it refuses new rows.
     pub fn overflow(mut self, overflow: Overflow) -> Builder {
-        self.policies.overflow = overflow;
+        self.overflow = Some(overflow);
+        self
+    }
+
+    /// A function that long calls ask, on the thread that made them, a few times a second at least: `true` ends the call
+    /// with [`Error::Interrupted`]. So a program can cancel a call, or answer a signal. Default: none.
+    ///
+    /// Lookups, writes, [`flush`](Table::flush), [`snapshot`](Table::snapshot) and [`count`](Table::count) ask;
+    /// [`close`](Table::close) does not.
+    pub fn interrupt(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Builder {
+        self.interrupt = Interrupt::new(ask);
         self
     }
 
@@ -190,16 +213,23 @@ impl Builder {
 
     /// Opens the other tiers.
     pub(crate) fn open_over(self, device: Option<Device>) -> Result<Table> {
-        let host = Host::new(self.row.bytes(), self.host, self.policies.score, self.pages)?;
+        let by_default = match self.below {
+            Below::Nothing => HostCapacity::Memory,
+            Below::Path(_) | Below::Db(_) => HostCapacity::Rows(HOST_ROWS),
+        };
+        let capacity = self.host.unwrap_or(by_default);
+        let mut policies = self.policies;
+        policies.overflow = self.overflow.unwrap_or_default();
+        let host = Host::new(self.row.bytes(), capacity, policies.score, self.pages)?;
         let (db, is_ours) = match self.below {
             Below::Nothing => (None, false),
             Below::Path(path) => (Some(Db::open(path, self.store_options)?), true),
             Below::Db(db) => (Some(db), false),
         };
         let store = db
-            .map(|db| Store::open(db, self.row, self.policies.score))
+            .map(|db| Store::open(db, self.row, policies.score))
             .transpose()?;
-        let inner = Inner::new(self.row, self.policies, device, host, store);
+        let inner = Inner::new(self.row, policies, self.interrupt, device, host, store)?;
         Table::start(inner, is_ours)
     }
 
@@ -213,7 +243,7 @@ impl Builder {
             });
         }
         let has_store = !matches!(self.below, Below::Nothing);
-        if has_store && !matches!(self.policies.overflow, Overflow::Drop) {
+        if has_store && self.overflow.is_some() {
             return Err(Error::Conflict(
                 "rows that leave go to the store: a table with a store takes no overflow policy",
             ));

@@ -125,14 +125,14 @@ impl Device {
                 }
             },
         };
-        Ok(Device::new(table?, policies))
+        Device::new(table?, policies)
     }
 
-    pub(crate) fn new(table: GpuTable, policies: &Policies) -> Device {
+    pub(crate) fn new(table: GpuTable, policies: &Policies) -> Result<Device> {
         let capacity = table.capacity() as usize;
         let row_bytes = table.options().row_bytes as usize;
         let gpu = table.gpu().cloned();
-        Device {
+        Ok(Device {
             score: policies.score,
             row_bytes,
             capacity,
@@ -142,13 +142,13 @@ impl Device {
             },
             rings: Rings::new(gpu.clone(), row_bytes),
             gpu,
-            gate: Gate::new(policies, capacity),
+            gate: Gate::new(policies, capacity)?,
             rows: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
             failure: OnceLock::new(),
             table: RwLock::new(table),
-        }
+        })
     }
 
     /// Why the tier is left out, if it is.

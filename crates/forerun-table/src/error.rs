@@ -94,8 +94,10 @@ pub enum Error {
         /// What it holds.
         reason: String,
     },
-    /// The host tier is full, and the builder was told to refuse rows then.
-    #[error("the host tier is full: all of its {capacity} rows are taken")]
+    /// The host tier is full, the table has no store, and was not told to evict rows.
+    #[error(
+        "the host tier is full: all of its {capacity} rows are taken; give the table more capacity, a path to keep further rows at, or an overflow policy that evicts"
+    )]
     Full {
         /// Rows it holds.
         capacity: usize,
@@ -117,9 +119,13 @@ pub enum Error {
         "no row came free within {waited:?}: a reader of this process holds on to those that were replaced"
     )]
     Stalled {
-        /// How long it was waited for.
+        /// How long nothing came free, the time of evictions not counted.
         waited: Duration,
     },
+    /// The builder's [`interrupt`](crate::Builder::interrupt) function ended the call. Some keys of the batch may be
+    /// written or found, others are not.
+    #[error("the call was interrupted")]
+    Interrupted,
     /// The table was closed.
     #[error("the table is closed")]
     Closed,

@@ -13,12 +13,13 @@
 use crate::device::Device;
 use crate::host::{Host, Slots};
 use crate::inner::Inner;
+use crate::interrupt::Interrupt;
 use crate::moves::{Origin, Rising};
 use crate::options::Promotion;
 use crate::rest::Rest;
 use crate::store::{Store, StoreKey};
 use crate::stripes::Version;
-use crate::worker::Moving;
+use crate::worker::{Moving, PIECE_KEYS};
 use crate::{Error, Failures, Result};
 use forerun_db::Values;
 use forerun_gpu::gather::Destination;
@@ -28,7 +29,8 @@ use std::time::Instant;
 /// Keys that the host tier is asked for together behind a device tier.
 const HOST_BATCH: usize = 1024;
 
-/// Keys that go to the store together: more than its reads have under way at once, and a bound on the memory of a batch.
+/// Keys that go to the store together, of long rows fewer: more than its reads have under way at once, and a bound on the
+/// memory of a batch.
 const STORE_BATCH: usize = 4096;
 
 /// Memory that lookups use again. A thread keeps one.
@@ -112,6 +114,7 @@ pub(crate) struct Lookup<'l> {
     failures: Failures,
     moving: Moving,
     start: Instant,
+    is_interrupted: bool,
 }
 
 impl Inner {
@@ -146,6 +149,7 @@ impl<'l> Lookup<'l> {
             hits: Hits::default(),
             failures: Failures::default(),
             moving: Moving::default(),
+            is_interrupted: false,
         }
     }
 
@@ -163,7 +167,8 @@ impl<'l> Lookup<'l> {
         self.hits.device = hits.unwrap_or(0);
         if self.hits.device > 0 && device.wants_touches() {
             let used = self.keys.iter().zip(&*found).filter(|(_, found)| **found);
-            self.moving.touched = used.map(|(&key, _)| key).collect();
+            let used = used.map(|(&key, _)| key).take(PIECE_KEYS);
+            self.moving.touched = used.collect();
         }
         hits.is_some()
     }
@@ -178,12 +183,29 @@ impl<'l> Lookup<'l> {
         let start = Instant::now();
         self.hits.host = match self.device {
             Some(device) => self.ask_host_behind(device, rows, found),
-            None => {
-                let slots = &mut self.scratch.slots;
-                rows.take_from(&self.inner.host, self.keys, |at| at, found, slots)
-            }
+            None => self.ask_host_first(rows, found),
         };
         self.inner.clocks.host.count(start.elapsed());
+    }
+
+    fn ask_host_first(&mut self, rows: &mut impl Receiver, found: &mut [bool]) -> usize {
+        let (host, slots) = (&self.inner.host, &mut self.scratch.slots);
+        let stretch = Interrupt::stretch(self.inner.row.bytes());
+        if self.keys.len() <= stretch {
+            return rows.take_from(host, self.keys, |at| at, found, slots);
+        }
+        let mut hits = 0;
+        for (nth, keys) in self.keys.chunks(stretch).enumerate() {
+            let first = nth * stretch;
+            if self.inner.interrupt.check().is_err() {
+                self.is_interrupted = true;
+                found[first..].fill(false);
+                break;
+            }
+            let found = &mut found[first..first + keys.len()];
+            hits += rows.take_from(host, keys, |at| first + at, found, slots);
+        }
+        hits
     }
 
     fn ask_host_behind(
@@ -198,16 +220,21 @@ impl<'l> Lookup<'l> {
         let mut hits = 0;
         rest.begin();
         while rest.fill(self.keys, found, HOST_BATCH) {
+            if self.inner.interrupt.check().is_err() {
+                self.is_interrupted = true;
+                break;
+            }
             flags.clear();
             flags.resize(rest.keys.len(), false);
-            let place = |nth: usize| rest.at[nth] as usize;
+            let place = |nth: usize| rest.at[nth];
             hits += rows.take_from(host, &rest.keys, place, flags, &mut scratch.slots);
             if promotes {
                 device.gate.prefetch(&rest.keys);
             }
             for (nth, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
-                found[rest.at[nth] as usize] = true;
-                if promotes && device.gate.admits(rest.keys[nth]).0 {
+                found[rest.at[nth]] = true;
+                let fits = self.moving.climbing.len() < PIECE_KEYS;
+                if promotes && device.gate.admits(rest.keys[nth]).0 && fits {
                     self.moving.climbing.push(rest.keys[nth]);
                 }
             }
@@ -217,7 +244,8 @@ impl<'l> Lookup<'l> {
 
     /// Looks in the store for what no tier in memory has answered.
     pub(crate) fn ask_store(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
-        let Some(store) = self.inner.store.as_ref().filter(|_| !self.is_answered()) else {
+        let is_done = self.is_interrupted || self.is_answered();
+        let Some(store) = self.inner.store.as_ref().filter(|_| !is_done) else {
             return;
         };
         let mut below = Below {
@@ -226,9 +254,11 @@ impl<'l> Lookup<'l> {
             scratch: &mut self.scratch,
             failures: &mut self.failures,
             rising: self.inner.promotes().then(|| Rising::of(Origin::Found)),
+            is_interrupted: false,
         };
         let found_below = below.find(self.keys, rows, found);
         self.moving.rising = below.rising;
+        self.is_interrupted = below.is_interrupted;
         self.hits.host += found_below.host;
         self.hits.store = found_below.store;
     }
@@ -240,6 +270,9 @@ impl<'l> Lookup<'l> {
         self.inner
             .count_found(self.keys.len(), self.hits, self.failures.len());
         self.inner.set_moving(self.moving);
+        if self.is_interrupted {
+            return Err(Error::Interrupted);
+        }
         self.failures.into_result(self.hits.all())
     }
 
@@ -259,7 +292,8 @@ impl Inner {
         self.counters.host_hits.add(hits.host);
         self.counters.store_hits.add(hits.store);
         self.counters.failed_keys.add(failed);
-        self.counters.misses.add(keys - hits.all() - failed);
+        let answered = hits.all() + failed;
+        self.counters.misses.add(keys.saturating_sub(answered));
     }
 
     /// Whether lookups bring rows up.
@@ -271,18 +305,22 @@ impl Inner {
         self.check_open()?;
         self.check_found(keys, found)?;
         let mut scratch = Scratch::take();
-        self.host.contains(keys, &mut scratch.slots, found);
+        let stretch = Interrupt::stretch(1);
+        for (keys, found) in keys.chunks(stretch).zip(found.chunks_mut(stretch)) {
+            self.interrupt.check()?;
+            self.host.contains(keys, &mut scratch.slots, found);
+        }
         let mut failures = Failures::default();
         if let Some(store) = &self.store {
             // Without a store the host tier has all that the device has.
             if let Some(device) = self.device() {
                 let rest = &mut scratch.rest;
                 rest.begin();
-                if rest.fill(keys, found, usize::MAX)
+                while rest.fill(keys, found, STORE_BATCH)
                     && let Some(flags) = device.contains(&rest.keys)
                 {
                     for (&at, flag) in rest.at.iter().zip(flags) {
-                        found[at as usize] = flag;
+                        found[at] = flag;
                     }
                 }
             }
@@ -292,8 +330,12 @@ impl Inner {
                 scratch: &mut scratch,
                 failures: &mut failures,
                 rising: None,
+                is_interrupted: false,
             };
             below.contains(keys, found);
+            if below.is_interrupted {
+                return Err(Error::Interrupted);
+            }
         }
         scratch.keep();
         failures.into_result(found.iter().filter(|&&found| found).count())
@@ -321,6 +363,7 @@ struct Below<'b> {
     scratch: &'b mut Scratch,
     failures: &'b mut Failures,
     rising: Option<Rising>,
+    is_interrupted: bool,
 }
 
 impl Below<'_> {
@@ -334,11 +377,10 @@ impl Below<'_> {
                 below.inner.gate.prefetch(&rest.keys);
             }
             let scratch = &mut *below.scratch;
-            let place = |nth: usize| rest.at[nth] as usize;
+            let place = |nth: usize| rest.at[nth];
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
             hits.host += rows.take_from(&below.inner.host, &rest.keys, place, flags, slots);
             for (nth, &at) in rest.at.iter().enumerate() {
-                let at = at as usize;
                 if below.scratch.flags[nth] {
                     found[at] = true;
                     continue;
@@ -361,6 +403,9 @@ impl Below<'_> {
                     Err(error) => below.failures.push(at, keys[at], error),
                 }
             }
+            if let Some(rising) = &mut below.rising {
+                below.inner.set_rising(rising);
+            }
         });
         self.inner.clocks.store.count(start.elapsed());
         hits
@@ -372,7 +417,6 @@ impl Below<'_> {
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
             below.inner.host.contains(&rest.keys, slots, flags);
             for (nth, &at) in rest.at.iter().enumerate() {
-                let at = at as usize;
                 if scratch.flags[nth] {
                     found[at] = true;
                     continue;
@@ -404,7 +448,12 @@ impl Below<'_> {
     ) {
         let mut rest = std::mem::take(&mut self.scratch.rest);
         rest.begin();
-        while rest.fill(keys, found, STORE_BATCH) {
+        let most = STORE_BATCH.min(self.inner.host.at_once());
+        while rest.fill(keys, found, most) {
+            if self.inner.interrupt.check().is_err() {
+                self.is_interrupted = true;
+                break;
+            }
             let scratch = &mut *self.scratch;
             scratch.versions.clear();
             if self.rising.is_some() {
@@ -428,7 +477,7 @@ impl Below<'_> {
 
     fn fail(&mut self, rest: &Rest, error: &Error) {
         for (&at, &key) in rest.at.iter().zip(&rest.keys) {
-            self.failures.push(at as usize, key, error.clone());
+            self.failures.push(at, key, error.clone());
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use crate::host::Victim;
 use crate::inner::Inner;
+use crate::interrupt::Interrupt;
 use crate::store::Store;
 use crate::stripes::Held;
 use crate::{Error, Result};
@@ -27,15 +28,20 @@ impl Inner {
     /// Writes all rows to the store that it does not have, and makes them durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_open()?;
-        self.flush_open()
-    }
-
-    pub(crate) fn flush_open(&self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        let held = self.clean()?;
-        drop(held);
+        drop(self.clean(&self.interrupt)?);
+        Ok(store.db().flush_wal()?)
+    }
+
+    /// [`flush`](Inner::flush) of a table that takes no calls any more: every write that has returned, or will return,
+    /// without an error is in the store when this returns.
+    pub(crate) fn flush_closed(&self) -> Result<()> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        drop(self.clean(&Interrupt::default())?);
         Ok(store.db().flush_wal()?)
     }
 
@@ -46,7 +52,7 @@ impl Inner {
             .store
             .as_ref()
             .ok_or(Error::NoStore { op: "snapshot" })?;
-        let held = self.clean()?;
+        let held = self.clean(&self.interrupt)?;
         let snapshot = store.db().snapshot();
         drop(held);
         Ok((store, snapshot))
@@ -56,17 +62,18 @@ impl Inner {
         self.check_open()?;
         let no_store = Error::NoStore { op: "checkpoint" };
         let store = self.store.as_ref().ok_or(no_store)?;
-        drop(self.clean()?);
+        drop(self.clean(&self.interrupt)?);
         Ok(store.db().checkpoint(into)?)
     }
 
     /// Writes all dirty rows to the store. Nobody writes until what is returned is dropped.
-    fn clean(&self) -> Result<Held<'_>> {
+    fn clean(&self, interrupt: &Interrupt) -> Result<Held<'_>> {
         // Guards nothing that could be left half done.
         let flushing = self.flushing.lock();
         let _flushing = flushing.unwrap_or_else(PoisonError::into_inner);
         for _ in 0..OPEN_PASSES {
             self.pass(|group| {
+                interrupt.check()?;
                 let held = self.stripes.lock(group.iter().map(|victim| victim.key));
                 let mut dirty = group.to_vec();
                 dirty.retain(|v| {
@@ -78,15 +85,19 @@ impl Inner {
             })?;
         }
         let held = self.stripes.lock_all();
-        self.pass(|group| self.write_back(group))?;
+        self.pass(|group| {
+            interrupt.check()?;
+            self.write_back(group)
+        })?;
         Ok(held)
     }
 
     fn pass(&self, mut write: impl FnMut(&[Victim]) -> Result<()>) -> Result<()> {
-        let mut group = Vec::with_capacity(GROUP);
+        let most = GROUP.min(self.host.at_once());
+        let mut group = Vec::with_capacity(most);
         for dirty in self.host.dirty_slots() {
             group.push(dirty);
-            if group.len() == GROUP {
+            if group.len() == most {
                 write(&group)?;
                 group.clear();
             }

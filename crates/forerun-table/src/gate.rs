@@ -1,5 +1,6 @@
 //! Which rows of the tiers below come up into a tier when they are looked up.
 
+use crate::Result;
 use crate::ghosts::Ghosts;
 use crate::inner::Policies;
 use crate::options::{Admission, Promotion, Score};
@@ -14,7 +15,10 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Before a tier of so many rows; 0 where there is nothing below that could come up.
-    pub(crate) fn new(policies: &Policies, capacity: usize) -> Gate {
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory).
+    pub(crate) fn new(policies: &Policies, capacity: usize) -> Result<Gate> {
         let counts = match policies.admission {
             Admission::Always => false,
             Admission::SecondTouch => true,
@@ -22,11 +26,12 @@ impl Gate {
         };
         // As many keys as rows are remembered, at twice the places, since keys that meet at one forget each other.
         let ghosts = (counts && policies.promotion == Promotion::OnFind && capacity > 0)
-            .then(|| Ghosts::new(capacity.saturating_mul(2)));
-        Gate {
+            .then(|| Ghosts::new(capacity.saturating_mul(2)))
+            .transpose()?;
+        Ok(Gate {
             admission: policies.admission,
             ghosts,
-        }
+        })
     }
 
     /// Asks for what is remembered of these keys.

@@ -8,8 +8,10 @@
 //! keys as there are places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of ghosts; a table of tags costs two
 //! bytes a key and one line a lookup.)
 
+use crate::Result;
 use forerun_core::arch::prefetch_read;
 use forerun_core::hashing::{Permutation, scale};
+use forerun_core::{Atomics, Pages};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The highest count.
@@ -20,17 +22,19 @@ const COUNT_BITS: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     permutation: Permutation,
-    places: Box<[AtomicU16]>,
+    places: Atomics<AtomicU16>,
 }
 
 impl Ghosts {
     /// Remembers some `keys`.
-    pub(crate) fn new(keys: usize) -> Ghosts {
-        let places = keys.max(64);
-        Ghosts {
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory).
+    pub(crate) fn new(keys: usize) -> Result<Ghosts> {
+        Ok(Ghosts {
             permutation: Permutation::random(),
-            places: (0..places).map(|_| AtomicU16::new(0)).collect(),
-        }
+            places: Atomics::new(keys.max(64), Pages::Huge)?,
+        })
     }
 
     /// Asks for the line of a key's place.
@@ -73,7 +77,7 @@ mod tests {
 
     #[test]
     fn touches_are_counted_up_to_the_highest_count() {
-        let ghosts = Ghosts::new(1000);
+        let ghosts = Ghosts::new(1000).unwrap();
         let before: Vec<u16> = (0..20).map(|_| ghosts.touch(7)).collect();
         assert_eq!(before[..4], [0, 1, 2, 3]);
         assert_eq!(before[16..], [15; 4]);
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_key_is_forgotten_when_others_have_come_since() {
-        let ghosts = Ghosts::new(1000);
+        let ghosts = Ghosts::new(1000).unwrap();
         let remembered = |among: u64| {
             for key in (0..200).chain(1000..1000 + among) {
                 ghosts.touch(key);

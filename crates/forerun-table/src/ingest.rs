@@ -31,6 +31,7 @@ impl Inner {
         match self.ingest_all(store, keys, rows, scores) {
             Ok(()) => {}
             Err(Error::Store(forerun_db::Error::OutOfOrder { .. })) => return None,
+            Err(error @ (Error::Closed | Error::Interrupted)) => return Some(Err(error)),
             Err(error) => {
                 for (at, &key) in keys.iter().enumerate() {
                     failures.push(at, key, error.clone());
@@ -56,10 +57,13 @@ impl Inner {
             .zip(rows.chunks_exact(self.row.bytes()))
             .enumerate()
         {
+            if at % UNLINK_BATCH == 0 {
+                self.interrupt.check()?;
+            }
             ingestion.add(key, row, scores.map_or(0, |scores| scores[at]))?;
         }
         // Everybody's: a lookup must not see the new row, then one that was written above meanwhile, then the new one.
-        let _held = self.stripes.lock_all();
+        let _held = self.lock_all_to_write()?;
         let mut room = self.host.way_out()?;
         keys.chunks(UNLINK_BATCH).for_each(|keys| {
             self.recall(keys);

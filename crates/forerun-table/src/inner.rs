@@ -3,10 +3,11 @@
 use crate::device::Device;
 use crate::gate::Gate;
 use crate::host::Host;
+use crate::interrupt::Interrupt;
 use crate::options::{Admission, Moves, Overflow, Promotion, Score, Writes};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::store::Store;
-use crate::stripes::Stripes;
+use crate::stripes::{Held, Stripes};
 use crate::worker::Queue;
 use crate::{Error, Result, RowType};
 use std::sync::Mutex;
@@ -28,6 +29,7 @@ pub(crate) struct Policies {
 pub(crate) struct Inner {
     pub(crate) row: RowType,
     pub(crate) policies: Policies,
+    pub(crate) interrupt: Interrupt,
     device: Option<Device>,
     pub(crate) host: Host,
     pub(crate) store: Option<Store>,
@@ -39,21 +41,24 @@ pub(crate) struct Inner {
     pub(crate) queue: Queue,
     /// Held by whoever flushes.
     pub(crate) flushing: Mutex<()>,
-    pub(crate) is_closed: AtomicBool,
+    /// Set before the last rows are flushed: see [`lock_to_write`](Inner::lock_to_write).
+    is_closed: AtomicBool,
 }
 
 impl Inner {
     pub(crate) fn new(
         row: RowType,
         policies: Policies,
+        interrupt: Interrupt,
         device: Option<Device>,
         host: Host,
         store: Option<Store>,
-    ) -> Inner {
-        Inner {
+    ) -> Result<Inner> {
+        Ok(Inner {
             row,
-            gate: Gate::new(&policies, if store.is_some() { host.capacity() } else { 0 }),
+            gate: Gate::new(&policies, if store.is_some() { host.capacity() } else { 0 })?,
             policies,
+            interrupt,
             device,
             host,
             store,
@@ -63,7 +68,7 @@ impl Inner {
             queue: Default::default(),
             flushing: Default::default(),
             is_closed: Default::default(),
-        }
+        })
     }
 
     /// The device tier, unless there is none or it has failed.
@@ -98,11 +103,41 @@ impl Inner {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        // Relaxed: a call that races with close may be in time or late; the store itself refuses what is too late.
+        // Relaxed: a call that races with close may be in time or late. A write asks again under its locks.
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         Ok(())
+    }
+
+    /// Refuses calls from now on. Writers that hold locks may still finish: whoever closes takes all locks once.
+    pub(crate) fn refuse_calls(&self) {
+        // Relaxed: the locks order it, see `lock_to_write`.
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until nobody else writes these keys, for a caller that is going to write them.
+    ///
+    /// Close refuses calls first and then flushes under all locks. So a writer that gets its locks before has its rows
+    /// flushed, and one that gets them later sees the flag.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]: nothing may be written any more.
+    pub(crate) fn lock_to_write(&self, keys: impl IntoIterator<Item = u64>) -> Result<Held<'_>> {
+        self.unless_closed(self.stripes.lock(keys))
+    }
+
+    /// [`lock_to_write`](Inner::lock_to_write) of all keys.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn lock_all_to_write(&self) -> Result<Held<'_>> {
+        self.unless_closed(self.stripes.lock_all())
+    }
+
+    fn unless_closed<'h>(&self, held: Held<'h>) -> Result<Held<'h>> {
+        self.check_open()?;
+        Ok(held)
     }
 
     pub(crate) fn check_rows(&self, keys: &[u64], bytes: usize) -> Result<()> {
@@ -139,6 +174,7 @@ impl Inner {
             host_capacity_rows: self.host.capacity() as u64,
             host_dirty_rows: self.host.dirty() as u64,
             host_bytes: (self.host.memory_bytes() + gates_bytes) as u64,
+            host_used_bytes: (self.host.used_bytes() + gates_bytes) as u64,
             device: self.device_stats(),
             find: self.clocks.find.latency(),
             find_device: self.clocks.device.latency(),

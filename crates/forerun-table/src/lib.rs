@@ -15,6 +15,7 @@
 //!   write.rs, ingest.rs   insert, update, erase; import   store.rs   rows on disk
 //!   moves.rs, lift.rs     promotion, demotion             stripes.rs who writes a key, and whether it changed
 //!   worker.rs             ... in the background           gate.rs, ghosts.rs  what is let up; what was asked for
+//!   close.rs, interrupt.rs how it is closed; how long calls are ended
 //!   flush.rs, snapshot.rs durability, views, export       row.rs, options.rs, error.rs, stats.rs, latency.rs
 //! ```
 //!
@@ -27,6 +28,7 @@
 #[cfg(test)]
 mod broken;
 mod builder;
+mod close;
 mod device;
 mod error;
 mod find;
@@ -37,6 +39,7 @@ mod ghosts;
 mod host;
 mod ingest;
 mod inner;
+mod interrupt;
 mod latency;
 mod lift;
 mod moves;
@@ -53,6 +56,7 @@ mod worker;
 mod write;
 
 pub use builder::Builder;
+pub use close::WeakTable;
 pub use device::Pointers;
 pub use error::{Error, Failures, Result};
 pub use forerun_gpu::gather::Destination;

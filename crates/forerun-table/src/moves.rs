@@ -74,8 +74,41 @@ impl Rising {
         self.notes.len()
     }
 
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.notes.is_empty()
+    }
+}
+
+/// How long nothing came free.
+#[derive(Default)]
+struct Waiting {
+    /// Since when, and how many rows had been linked then.
+    since: Option<(Instant, u64)>,
+    before: Duration,
+}
+
+impl Waiting {
+    /// Does not count the time since the last question.
+    fn pause(&mut self) {
+        if let Some((since, _)) = &mut self.since {
+            *since = Instant::now();
+        }
+    }
+
+    /// Counts the time since the last question, or begins anew if rows were linked meanwhile: slots came free, and others
+    /// took them.
+    fn waited(&mut self, links: u64) -> Duration {
+        let now = Instant::now();
+        self.before = match self.since {
+            Some((since, before)) if before == links => self.before + (now - since),
+            _ => Duration::ZERO,
+        };
+        self.since = Some((now, links));
+        self.before
     }
 }
 
@@ -113,7 +146,9 @@ impl Inner {
         mut room: Room,
         rows: impl Iterator<Item = (Note, &'r [u8])> + Clone,
     ) -> usize {
-        let held = self.stripes.lock(rows.clone().map(|(note, _)| note.key));
+        let Ok(held) = self.lock_to_write(rows.clone().map(|(note, _)| note.key)) else {
+            return 0;
+        };
         let mut risen = 0;
         for (note, row) in rows {
             // Under the lock: an equal version says that the store still has this row, and it must not replace one that
@@ -153,7 +188,7 @@ impl Inner {
                 .count();
             victims.truncate(won);
             order.truncate(free + won);
-            for victims in victims.chunks(EVICT_BATCH) {
+            for victims in victims.chunks(self.evict_batch()) {
                 if let Err(error) = self.evict_these(victims) {
                     self.move_failed(&error);
                 }
@@ -168,14 +203,20 @@ impl Inner {
     /// # Errors
     /// Those of moving rows down; [`Error::Stalled`].
     pub(crate) fn room(&self, rows: usize) -> Result<Room> {
-        let mut start = None;
+        self.room_within(rows, STALL)
+    }
+
+    /// [`room`](Inner::room), with an error when for so long nothing has come free.
+    fn room_within(&self, rows: usize, stall: Duration) -> Result<Room> {
+        let mut waiting = Waiting::default();
         for turn in 0u32.. {
             if let Some(room) = self.host.room(rows) {
                 return Ok(room);
             }
-            let start = *start.get_or_insert_with(Instant::now);
             if self.host.linked() > self.host.capacity() {
+                // It may take as long as a slow disk does, and is no waiting: rows leave by it.
                 self.evict(rows)?;
+                waiting.pause();
             }
             self.host.reclaim();
             // Slots that readers may still have come back when these have read on: within microseconds, if they run.
@@ -184,11 +225,12 @@ impl Inner {
             } else {
                 std::thread::sleep(Duration::from_micros(50));
             }
-            if start.elapsed() > STALL {
-                break;
+            let waited = waiting.waited(self.host.links());
+            if waited > stall {
+                return Err(Error::Stalled { waited });
             }
         }
-        Err(Error::Stalled { waited: STALL })
+        unreachable!("a loop without end")
     }
 
     /// Evicts what is beyond the capacity.
@@ -198,7 +240,7 @@ impl Inner {
             if beyond == 0 {
                 return;
             }
-            match self.evict(beyond.min(EVICT_BATCH)) {
+            match self.evict(beyond) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) => return self.move_failed(&error),
@@ -208,8 +250,12 @@ impl Inner {
 
     /// Moves some rows down and gives their number: fewer if others have moved them.
     fn evict(&self, wanted: usize) -> Result<usize> {
-        let victims = self.host.choose(wanted.min(EVICT_BATCH));
+        let victims = self.host.choose(wanted.min(self.evict_batch()));
         self.evict_these(&victims)
+    }
+
+    fn evict_batch(&self) -> usize {
+        EVICT_BATCH.min(self.host.at_once())
     }
 
     fn evict_these(&self, victims: &[Victim]) -> Result<usize> {
@@ -282,7 +328,7 @@ impl Inner {
     /// Brings rows up as far as there are tiers: those that are not in the host tier from the store, and all of them to the
     /// device.
     pub(crate) fn prefetch_now(&self, keys: &[u64]) {
-        for keys in keys.chunks(EVICT_BATCH) {
+        for keys in keys.chunks(self.evict_batch()) {
             if let Some(store) = &self.store {
                 self.rise_asked(store, keys);
             }
@@ -321,5 +367,88 @@ impl Inner {
         }
         scratch.keep();
         self.rise(rising);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dtype, Moves, Table};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_long_eviction_is_no_stall() {
+        const STALL: Duration = Duration::from_millis(50);
+        let slow = Overflow::Hand(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
+        let table = Table::builder(Dtype::U8, 4)
+            .host_capacity(1)
+            .moves(Moves::Caller)
+            .overflow(slow)
+            .open()
+            .unwrap();
+        let inner = table.inner();
+        // All slots but those of one row are on their way in: the next one waits for the row that has to leave.
+        let keys: Vec<u64> = (0..257).collect();
+        let mut room = inner.host.room(257).unwrap();
+        for &key in &keys[..200] {
+            let terms = Terms::default();
+            inner.host.link(key, b"row.", terms, &mut room).unwrap();
+        }
+        assert!(inner.host.room(1).is_none());
+        assert!(inner.room_within(1, STALL).is_ok());
+        drop(room);
+    }
+
+    #[test]
+    fn nothing_that_comes_free_is_a_stall() {
+        let table = Table::builder(Dtype::U8, 4)
+            .host_capacity(1)
+            .open()
+            .unwrap();
+        let _all = table.inner().host.room(257).unwrap();
+        let stall = Duration::from_millis(20);
+        let stalled = table.inner().room_within(1, stall);
+        assert!(matches!(stalled, Err(Error::Stalled { waited }) if waited >= stall));
+    }
+
+    #[test]
+    fn a_wait_in_which_others_get_on_begins_anew() {
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.waited(1), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(waiting.waited(1) >= Duration::from_millis(2));
+        assert_eq!(waiting.waited(2), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(20));
+        waiting.pause();
+        assert!(waiting.waited(2) < Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_lookup_hands_on_what_is_to_rise_piece_by_piece() {
+        let directory = tempfile::tempdir().unwrap();
+        let table = Table::builder(Dtype::U8, 1 << 16)
+            .host_capacity(1000)
+            .path(directory.path().join("rows"))
+            .admission(Admission::Always)
+            .moves(Moves::Caller)
+            .open()
+            .unwrap();
+        let keys: Vec<u64> = (0..100).collect();
+        let (mut rows, mut found) = (vec![7; keys.len() << 16], vec![false; keys.len()]);
+        table.import(&keys, &rows).unwrap();
+        let mut rising = Rising::of(Origin::Found);
+        for &key in &keys {
+            rising.push(
+                key,
+                table.inner().stripes.version(key),
+                &rows[..1 << 16],
+                0,
+                0,
+            );
+            table.inner().set_rising(&mut rising);
+            assert!(rising.len() <= 16, "{} rows gathered", rising.len());
+        }
+        assert_eq!(table.find(&keys, &mut rows, &mut found).unwrap(), 100);
+        assert_eq!(table.host_len(), 100);
     }
 }

@@ -11,6 +11,8 @@ pub enum HostCapacity {
     Rows(usize),
     /// As many rows as fit into these bytes, with their index and all else that is kept a row.
     Bytes(usize),
+    /// As many rows as the machine has memory for. The table grows as rows come, as a hash map does.
+    Memory,
 }
 
 /// What the device tier lies on, if there is one.
@@ -89,24 +91,24 @@ pub enum Moves {
 /// It is called before the rows leave, with writers of these keys waiting: it must not use the table.
 pub type Sink = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
-/// What becomes of a row that has to leave when there is no tier below.
+/// What a table without a store does when its host tier is full.
 #[derive(Clone, Default)]
 pub enum Overflow {
-    /// It is dropped.
+    /// It keeps all rows and refuses new ones with [`Error::Full`](crate::Error::Full).
     #[default]
-    Drop,
-    /// The caller is handed it.
-    Hand(Sink),
-    /// None leaves; rows that find no room are refused with [`Error::Full`](crate::Error::Full).
     Refuse,
+    /// It evicts rows, as a cache does: those of the lowest [`Score`].
+    Evict,
+    /// It evicts rows and hands them to the caller.
+    Hand(Sink),
 }
 
 impl fmt::Debug for Overflow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Overflow::Drop => "Drop",
-            Overflow::Hand(_) => "Hand",
             Overflow::Refuse => "Refuse",
+            Overflow::Evict => "Evict",
+            Overflow::Hand(_) => "Hand",
         })
     }
 }

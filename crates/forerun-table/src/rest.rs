@@ -10,7 +10,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     pub(crate) keys: Vec<u64>,
-    pub(crate) at: Vec<u32>,
+    pub(crate) at: Vec<usize>,
     /// Positions before this one have been in a stretch.
     next: usize,
 }
@@ -28,7 +28,7 @@ impl Rest {
         while self.next < keys.len() && self.at.len() < most {
             if !found[self.next] {
                 self.keys.push(keys[self.next]);
-                self.at.push(self.next as u32);
+                self.at.push(self.next);
             }
             self.next += 1;
         }
@@ -49,10 +49,10 @@ mod tests {
             rest.begin();
             while rest.fill(&keys, &found, most) {
                 prop_assert!(rest.at.len() <= most && rest.at.len() == rest.keys.len());
-                prop_assert!(rest.at.iter().zip(&rest.keys).all(|(&at, &key)| keys[at as usize] == key));
+                prop_assert!(rest.at.iter().zip(&rest.keys).all(|(&at, &key)| keys[at] == key));
                 seen.extend_from_slice(&rest.at);
             }
-            let open: Vec<u32> = (0..found.len() as u32).filter(|&at| !found[at as usize]).collect();
+            let open: Vec<usize> = (0..found.len()).filter(|&at| !found[at]).collect();
             prop_assert_eq!(seen, open);
         }
     }

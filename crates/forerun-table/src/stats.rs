@@ -116,8 +116,10 @@ pub struct Stats {
     pub host_capacity_rows: u64,
     /// Of these, rows that the store does not have yet.
     pub host_dirty_rows: u64,
-    /// Bytes of memory for rows, their index and notes. Of a tier that is not full, the rows' part is not all in use.
+    /// Bytes of memory for rows, their index and notes when the tier is full.
     pub host_bytes: u64,
+    /// Of these, bytes that are in use now.
+    pub host_used_bytes: u64,
     /// The device tier, if the table was built with one.
     pub device: Option<DeviceStats>,
     /// A batch of lookups, from call to answer.
@@ -135,6 +137,15 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Bytes of memory in use now in the host tier and in the store below it: rows, their index and notes, the store's
+    /// memtables, and the pages that it caches.
+    pub fn memory_bytes(&self) -> u64 {
+        let store = self.store.as_ref().map_or(0, |store| {
+            store.cache.used_bytes as u64 + store.memtables_used_bytes as u64
+        });
+        self.host_used_bytes + store
+    }
+
     /// The share of the keys that the device tier answered, of those looked up.
     pub fn device_hit_rate(&self) -> f64 {
         self.share(self.counts.device_hits)

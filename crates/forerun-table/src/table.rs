@@ -1,6 +1,7 @@
 //! The table, as it is used.
 
 use crate::builder::Builder;
+use crate::close::{Open, WeakTable};
 use crate::device::{Device, Pointers};
 use crate::inner::Inner;
 use crate::options::{Moves, Update};
@@ -11,9 +12,8 @@ use forerun_gpu::Gpu;
 use forerun_gpu::gather::Destination;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on disk, every call a batch.
 ///
@@ -58,14 +58,6 @@ pub struct Table {
     open: Arc<Open>,
 }
 
-/// An open table: closed when the last handle goes.
-struct Open {
-    inner: Arc<Inner>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// Whether the store is to be closed with the table.
-    closes_store: bool,
-}
-
 impl Table {
     /// A table to be, with rows of `dim` elements of a type.
     pub fn builder(dtype: Dtype, dim: u32) -> Builder {
@@ -82,11 +74,7 @@ impl Table {
             }
         };
         Ok(Table {
-            open: Arc::new(Open {
-                inner,
-                thread: Mutex::new(thread),
-                closes_store,
-            }),
+            open: Arc::new(Open::new(inner, thread, closes_store)),
         })
     }
 
@@ -213,12 +201,11 @@ impl Table {
     /// that wait are passed over.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`], [`Error::Interrupted`].
     pub fn prefetch(&self, keys: &[u64]) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
-        inner.set_prefetch(keys);
-        Ok(())
+        inner.set_prefetch(keys)
     }
 
     /// Where the rows of keys lie in the device's memory, by position: 0 for those that are not there, which may be
@@ -246,8 +233,14 @@ impl Table {
 
     /// Waits until no row is on its way in the background.
     pub fn settle(&self) {
-        if self.inner().policies.moves == Moves::Background {
-            self.inner().queue.settle();
+        while !self.settle_for(Duration::from_secs(3600)) {}
+    }
+
+    /// [`settle`](Table::settle), for so long at most; whether no row is on its way.
+    pub fn settle_for(&self, timeout: Duration) -> bool {
+        match self.inner().policies.moves {
+            Moves::Background => self.inner().queue.settle(timeout),
+            Moves::Caller => true,
         }
     }
 
@@ -339,6 +332,7 @@ impl Table {
     pub fn count(&self) -> Result<u64> {
         let mut count = 0;
         for rows in self.export(4096)? {
+            self.inner().interrupt.check()?;
             count += rows?.keys.len() as u64;
         }
         Ok(count)
@@ -354,8 +348,11 @@ impl Table {
         self.inner().device_stats()
     }
 
-    /// Flushes and closes the table, for all handles. Calls that come later are [`Error::Closed`]. Dropping the last handle
-    /// does the same and tells nobody of a failure.
+    /// Flushes and closes the table, for all handles. A write that runs beside it is flushed or refused; calls that come
+    /// later are [`Error::Closed`]. If another thread is closing the table, this waits until it is closed and gives the same
+    /// result. Dropping the last handle closes it as well; a failure is only logged then.
+    ///
+    /// The memory goes with the last handle and the last [`Export`].
     ///
     /// # Errors
     /// As [`flush`](Table::flush). The table is closed all the same.
@@ -363,40 +360,17 @@ impl Table {
         self.open.close()
     }
 
+    /// A handle that does not keep the table open.
+    pub fn downgrade(&self) -> WeakTable {
+        WeakTable::of(&self.open)
+    }
+
+    pub(crate) fn of(open: Arc<Open>) -> Table {
+        Table { open }
+    }
+
     pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.open.inner
-    }
-}
-
-impl Open {
-    fn close(&self) -> Result<()> {
-        let inner = &self.inner;
-        // Relaxed: calls that race with this one are refused by the store, or are done.
-        if inner.is_closed.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        inner.queue.stop();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        // A thread that panicked has told so; it holds nothing that is needed here.
-        let _ = thread.map(JoinHandle::join);
-        let flushed = inner.flush_open();
-        let closed = match &inner.store {
-            Some(store) if self.closes_store => store.db().clone().close(),
-            _ => Ok(()),
-        };
-        flushed.and(closed.map_err(Error::from))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if let Err(error) = self.close() {
-            tracing::warn!(%error, "the table was dropped and could not be closed cleanly");
-        }
+        self.open.inner()
     }
 }
 

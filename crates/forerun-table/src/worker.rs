@@ -10,18 +10,26 @@
 //!
 //! What does not fit is not moved: a row that is in demand is found below once more, and asked for again.
 
+use crate::Result;
 use crate::inner::Inner;
 use crate::moves::{Origin, Rising};
 use crate::options::Moves;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Bytes of rows that wait, at most.
 const WAITING_BYTES: usize = 16 << 20;
 
 /// Keys of other jobs that wait, at most.
 const WAITING_KEYS: usize = 1 << 20;
+
+/// Bytes of rows that a lookup gathers before it hands them on.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Keys that a lookup or a prefetch hands on at once.
+pub(crate) const PIECE_KEYS: usize = 1 << 16;
 
 /// What a lookup leaves to be moved.
 #[derive(Debug, Default)]
@@ -82,7 +90,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the job back if there is no room for it. One of a kind may always wait, however large.
+    /// Gives the job back if there is no room for it. One of a kind may always wait: no job is larger than a piece.
     fn push(&self, job: Job, rows_max: usize) -> Result<(), Job> {
         let mut state = self.lock();
         let (rows, keys) = job.weight();
@@ -106,15 +114,12 @@ impl Queue {
         }
     }
 
-    /// Waits until all that waits now is moved.
-    pub(crate) fn settle(&self) {
-        let mut state = self.lock();
-        while !state.is_idle() {
-            state = self
-                .idle
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Waits until nothing waits, for so long at most; whether nothing does.
+    pub(crate) fn settle(&self, timeout: Duration) -> bool {
+        let waits = |state: &mut State| !state.is_idle();
+        let waited = self.idle.wait_timeout_while(self.lock(), timeout, waits);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_idle()
     }
 
     /// Forgets what waits; the thread ends.
@@ -168,9 +173,25 @@ impl Inner {
         }
     }
 
+    /// Lets go up what a lookup has found so far, if that is a piece, and gives an empty list to go on with. So a lookup of
+    /// whatever size keeps no more than a piece.
+    pub(crate) fn set_rising(&self, rising: &mut Rising) {
+        if rising.len() * self.row.bytes() >= PIECE_BYTES {
+            let rest = Rising::of(rising.origin());
+            self.set(Job::Rise(std::mem::replace(rising, rest)));
+        }
+    }
+
     /// Lets keys be prefetched, in the background or at once.
-    pub(crate) fn set_prefetch(&self, keys: &[u64]) {
-        self.set(Job::Prefetch(keys.to_vec()));
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`](crate::Error::Interrupted).
+    pub(crate) fn set_prefetch(&self, keys: &[u64]) -> Result<()> {
+        for keys in keys.chunks(PIECE_KEYS) {
+            self.interrupt.check()?;
+            self.set(Job::Prefetch(keys.to_vec()));
+        }
+        Ok(())
     }
 
     fn set(&self, job: Job) {

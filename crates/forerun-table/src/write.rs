@@ -59,6 +59,7 @@ impl Inner {
         let start = Instant::now();
         let (chunk, mut failures) = (self.host.chunk(), Failures::default());
         for from in (0..keys.len()).step_by(chunk) {
+            self.interrupt.check()?;
             let to = keys.len().min(from + chunk);
             let part = Part {
                 from,
@@ -67,13 +68,17 @@ impl Inner {
                 scores: scores.map(|scores| &scores[from..to]),
             };
             match self.room(part.keys.len()) {
-                Ok(mut room) => {
-                    let held = self.stripes.lock(part.keys.iter().copied());
-                    let recalled = self.recall(part.keys);
-                    write(part, &mut room, &mut failures);
-                    drop((held, room));
-                    self.restore(recalled);
-                }
+                Ok(mut room) => match self.lock_to_write(part.keys.iter().copied()) {
+                    Ok(held) => {
+                        let recalled = self.recall(part.keys);
+                        write(part, &mut room, &mut failures);
+                        drop((held, room));
+                        self.restore(recalled);
+                    }
+                    // Parts before this one are written, and flushed by whoever closes.
+                    Err(error) if from > 0 => part.fail(&error, &mut failures),
+                    Err(error) => return Err(error),
+                },
                 Err(error) => part.fail(&error, &mut failures),
             }
             self.after_write();
@@ -172,6 +177,7 @@ impl Inner {
         let chunk = self.host.chunk();
         for from in (0..keys.len()).step_by(chunk) {
             let to = keys.len().min(from + chunk);
+            self.interrupt.check()?;
             // Equal keys together, in the order of the batch.
             order.clear();
             order.extend(from..to);
@@ -198,24 +204,8 @@ impl Inner {
         let start = Instant::now();
         let mut failures = Failures::default();
         for (nth, part) in keys.chunks(self.host.chunk()).enumerate() {
-            let held = self.stripes.lock(part.iter().copied());
-            self.recall(part);
-            // Below first: a lookup that finds the key no more above must not find an older row below.
-            let removed = self
-                .store
-                .as_ref()
-                .map_or(Ok(()), |store| store.remove(part));
-            let unlinked = removed.and_then(|()| {
-                let mut room = self.host.way_out()?;
-                self.host.warm(part);
-                for &key in part {
-                    self.host.unlink(key, &mut room);
-                }
-                self.changed(part);
-                Ok(())
-            });
-            drop(held);
-            if let Err(error) = unlinked {
+            self.interrupt.check()?;
+            if let Err(error) = self.erase_part(part) {
                 for (at, &key) in part.iter().enumerate() {
                     failures.push(nth * self.host.chunk() + at, key, error.clone());
                 }
@@ -226,6 +216,24 @@ impl Inner {
         self.clocks.write.count(start.elapsed());
         let served = keys.len() - failures.len();
         failures.into_result(served).map(drop)
+    }
+}
+
+impl Inner {
+    fn erase_part(&self, keys: &[u64]) -> Result<()> {
+        let _held = self.lock_to_write(keys.iter().copied())?;
+        self.recall(keys);
+        // Below first: a lookup that finds the key no more above must not find an older row below.
+        if let Some(store) = &self.store {
+            store.remove(keys)?;
+        }
+        let mut room = self.host.way_out()?;
+        self.host.warm(keys);
+        for &key in keys {
+            self.host.unlink(key, &mut room);
+        }
+        self.changed(keys);
+        Ok(())
     }
 }
 
@@ -281,7 +289,14 @@ impl Updating<'_> {
             .iter()
             .map(|group| self.keys[group[0]])
             .collect();
-        let held = inner.stripes.lock(keys.iter().copied());
+        let held = match inner.lock_to_write(keys.iter().copied()) {
+            Ok(held) => held,
+            Err(error) => {
+                return self.groups.iter().for_each(|group| {
+                    self.fail(group, &error, found, failures);
+                });
+            }
+        };
         let row_bytes = inner.row.bytes();
         let mut old = vec![0; keys.len() * row_bytes];
         let mut scores = vec![0; keys.len()];

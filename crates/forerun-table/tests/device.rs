@@ -3,7 +3,7 @@
 mod common;
 
 use common::{find, versions};
-use forerun_table::{Admission, Builder, Dtype, Moves, Score, Table, Update, Writes};
+use forerun_table::{Admission, Builder, Dtype, Moves, Overflow, Score, Table, Update, Writes};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;
@@ -149,6 +149,7 @@ fn an_update_of_a_row_that_is_on_the_device_alone_of_those_in_memory_reads_no_di
 fn without_a_store_the_device_has_copies_and_nothing_outlives_the_host_tier() {
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
+        .overflow(Overflow::Evict)
         .host_capacity(100)
         .moves(Moves::Caller)
         .open()

@@ -257,7 +257,7 @@ fn without_a_store_rows_leave_and_none_is_torn() {
         let table = Table::builder(Dtype::I64, WORDS as u32)
             .device_capacity(device_rows)
             .host_capacity(300)
-            .overflow(Overflow::Drop)
+            .overflow(Overflow::Evict)
             .open()
             .unwrap();
         stress(&table, true);

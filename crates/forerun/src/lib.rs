@@ -168,7 +168,7 @@ pub mod table {
     pub use forerun_table::{
         Admission, Builder, Counts, Destination, DeviceChoice, DeviceStats, Dtype, Error, Export,
         Failures, HostCapacity, Latency, Moves, Overflow, Pointers, Promotion, Result, RowType,
-        Rows, Score, Sink, Snapshot, Stats, Table, UnknownDtype, Update, Writes,
+        Rows, Score, Sink, Snapshot, Stats, Table, UnknownDtype, Update, WeakTable, Writes,
     };
 }
 

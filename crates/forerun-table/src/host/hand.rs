@@ -43,7 +43,7 @@ impl Host {
     /// The rows that should leave next, at most `wanted`, the lowest first. Others may have taken them when this returns.
     pub(crate) fn choose(&self, wanted: usize) -> Vec<Victim> {
         let now = self.generation();
-        let slots = self.shelf.slots() as usize;
+        let slots = self.shelf.used_slots();
         let mut seen = Vec::with_capacity(wanted * WINDOW);
         // A hand that stopped where another thread panicked is as good as any.
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,8 +51,8 @@ impl Host {
             if seen.len() == wanted * WINDOW {
                 break;
             }
-            let slot = *hand;
-            *hand = (slot + 1) % slots;
+            let slot = *hand % slots;
+            *hand = slot + 1;
             if self.state[slot].load(Ordering::Relaxed) & LINKED != 0 {
                 seen.push(Victim {
                     slot: slot as u32,

@@ -21,7 +21,7 @@ pub(crate) use shelf::{Slots, stride_bytes};
 
 use crate::options::{HostCapacity, Score};
 use crate::{Error, Result};
-use forerun_core::Pages;
+use forerun_core::{Atomics, Pages, physical_memory_bytes};
 use shelf::{Retired, Shelf, Vacancies};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -33,6 +33,10 @@ const DIRTY: u8 = 2;
 
 /// The most rows, so that slots can be numbered in 32 bits.
 const ROWS_MAX: usize = u32::MAX as usize - SPARE_MAX;
+/// What [`HostCapacity::Memory`] stands for where the system does not tell how much memory there is.
+const MEMORY_BYTES: usize = 64 << 30;
+/// Entries that the index of an ample tier begins with.
+const INDEX_ROWS_MIN: usize = 1 << 16;
 const SPARE_MIN: usize = 256;
 const SPARE_MAX: usize = 1 << 16;
 
@@ -43,11 +47,11 @@ pub(crate) struct Host {
     score: Score,
     capacity: usize,
     spare: usize,
-    keys: Box<[AtomicU64]>,
-    state: Box<[AtomicU8]>,
-    marks: Box<[AtomicU8]>,
+    keys: Atomics<AtomicU64>,
+    state: Atomics<AtomicU8>,
+    marks: Atomics<AtomicU8>,
     /// Empty unless the caller gives scores.
-    scores: Box<[AtomicU64]>,
+    scores: Atomics<AtomicU64>,
     linked: AtomicUsize,
     dirty: AtomicUsize,
     /// Rows linked so far: the clock of [`Score::Lru`].
@@ -71,16 +75,28 @@ pub(crate) struct Terms {
     pub(crate) uses: u16,
 }
 
+/// Bytes of the index a row: it is made for its entries and fills a little less than all of its 16 bytes each.
+const INDEX_BYTES: usize = 18;
+
+/// Bytes of rows that a call moves together, beyond one row: chunks are shorter where rows are long.
+pub(crate) const CHUNK_BYTES: usize = 16 << 20;
+
 /// Bytes kept a row besides the row: index, key, state, mark, score.
 fn notes_bytes(score: Score) -> usize {
-    // The index is made for its entries and fills a little less than all of its 16 bytes each.
-    let index_bytes = 18;
+    let index_bytes = INDEX_BYTES;
     let score_bytes = if score == Score::Custom { 8 } else { 0 };
     index_bytes + 8 + 1 + 1 + score_bytes
 }
 
 fn spare(rows: usize) -> usize {
     (rows / 16).clamp(SPARE_MIN, SPARE_MAX)
+}
+
+/// Whether an index of so many entries is made at once, and does not grow. Entries lie all over it, so a few rows take
+/// most of its memory: it is to be a small part of what there is.
+fn fits_index(slots: usize) -> bool {
+    let memory_bytes = physical_memory_bytes().unwrap_or(MEMORY_BYTES);
+    slots.saturating_mul(INDEX_BYTES) <= memory_bytes / 8
 }
 
 /// Rows of a capacity.
@@ -104,6 +120,11 @@ fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize>
             }
             (bytes, "bytes", kept)
         }
+        HostCapacity::Memory => {
+            let each = stride_bytes(row_bytes) + notes_bytes(score);
+            let rows = physical_memory_bytes().unwrap_or(MEMORY_BYTES) / each;
+            return Ok(rows.clamp(1, ROWS_MAX));
+        }
     };
     match rows {
         0 => Err(refuse(asked, unit, "it takes at least one row".to_owned())),
@@ -121,20 +142,25 @@ impl Host {
         score: Score,
         pages: Pages,
     ) -> Result<Host> {
+        let is_ample = capacity == HostCapacity::Memory;
         let capacity = rows(capacity, row_bytes, score)?;
         let spare = spare(capacity);
         let slots = capacity + spare;
-        let words = |len: usize| (0..len).map(|_| AtomicU64::new(0)).collect();
-        let bytes = || (0..slots).map(|_| AtomicU8::new(0)).collect();
+        let index_rows = if is_ample || !fits_index(slots) {
+            slots.min(INDEX_ROWS_MIN)
+        } else {
+            slots
+        };
+        let scores = if score == Score::Custom { slots } else { 0 };
         Ok(Host {
-            shelf: Shelf::new(row_bytes, slots as u32, pages)?,
+            shelf: Shelf::new(row_bytes, slots as u32, index_rows, pages)?,
             score,
             capacity,
             spare,
-            keys: words(slots),
-            state: bytes(),
-            marks: bytes(),
-            scores: words(if score == Score::Custom { slots } else { 0 }),
+            keys: Atomics::new(slots, pages)?,
+            state: Atomics::new(slots, pages)?,
+            marks: Atomics::new(slots, pages)?,
+            scores: Atomics::new(scores, pages)?,
             linked: AtomicUsize::new(0),
             dirty: AtomicUsize::new(0),
             links: AtomicU64::new(0),
@@ -281,7 +307,8 @@ impl Host {
     /// be told of all.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Victim> {
         let none = self.dirty() == 0;
-        let states = self.state[..if none { 0 } else { self.state.len() }].iter();
+        let used = if none { 0 } else { self.shelf.used_slots() };
+        let states = self.state[..used].iter();
         states
             .enumerate()
             .filter(|(_, state)| state.load(Ordering::Relaxed) & DIRTY != 0)
@@ -346,15 +373,33 @@ impl Host {
 
     /// Rows that may be on their way in at once, in one call of several.
     pub(crate) fn chunk(&self) -> usize {
-        (self.spare / 4).min(1024)
+        let rows = (self.spare / 4).min(1024);
+        rows.min(self.at_once())
     }
 
-    /// Bytes of memory: rows, index, notes.
+    /// Rows of which a call has copies at once, at most: of long rows fewer, so that their bytes are bounded.
+    pub(crate) fn at_once(&self) -> usize {
+        (CHUNK_BYTES / self.shelf.row_bytes()).max(1)
+    }
+
+    /// Bytes of memory when all slots are used: rows, index, notes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let notes = size_of_val(&*self.keys)
             + size_of_val(&*self.state)
             + size_of_val(&*self.marks)
             + size_of_val(&*self.scores);
         self.shelf.memory_bytes() + notes
+    }
+
+    /// Of these, bytes that are in use, but for the ends of pages.
+    pub(crate) fn used_bytes(&self) -> usize {
+        let used = self.shelf.used_slots();
+        let notes = used * (notes_bytes(self.score) - INDEX_BYTES);
+        self.shelf.used_bytes() + notes
+    }
+
+    /// Rows linked since the tier was made.
+    pub(crate) fn links(&self) -> u64 {
+        self.links.load(Ordering::Relaxed)
     }
 }

@@ -100,14 +100,21 @@ pub(crate) fn stride_bytes(row_bytes: usize) -> usize {
 
 impl Shelf {
     /// A shelf of `slots` rows. Their memory is taken as it is used.
-    pub(crate) fn new(row_bytes: usize, slots: u32, pages: Pages) -> Result<Shelf> {
+    ///
+    /// The index has room for `index_rows` rows and grows as more come.
+    pub(crate) fn new(
+        row_bytes: usize,
+        slots: u32,
+        index_rows: usize,
+        pages: Pages,
+    ) -> Result<Shelf> {
         let stride_bytes = stride_bytes(row_bytes);
         let too_large = forerun_core::RegionError::TooLarge {
             len_bytes: usize::MAX,
         };
         let len_bytes = stride_bytes.checked_mul(slots as usize).ok_or(too_large)?;
         let options = forerun_hash::Options {
-            capacity: slots as usize,
+            capacity: index_rows,
             pages,
             seed: None,
         };
@@ -216,8 +223,11 @@ impl Shelf {
 
     /// Whether each key has a row here.
     pub(crate) fn contains(&self, keys: &[u64], slots: &mut Slots, found: &mut [bool]) {
-        slots.0.resize(keys.len(), 0);
-        self.index.find_batch(keys, &mut slots.0, found);
+        slots.0.resize(keys.len().min(BLOCK), 0);
+        for (keys, found) in keys.chunks(BLOCK).zip(found.chunks_mut(BLOCK)) {
+            let slots = &mut slots.0[..keys.len()];
+            self.index.find_batch(keys, slots, found);
+        }
     }
 
     /// Calls `read` with slot and row of a key that has one.
@@ -297,14 +307,26 @@ impl Shelf {
         self.index.iter().map(|(key, slot)| (key, slot as u32))
     }
 
-    /// Slots there are.
-    pub(crate) fn slots(&self) -> u32 {
-        self.arena.slots
+    /// Slots that were ever taken: those from here on have not been written.
+    pub(crate) fn used_slots(&self) -> usize {
+        // Relaxed: a number from the time of the call. Whoever has a slot's number got it by way of a lock or the index,
+        // behind the store of this.
+        self.arena.fresh.load(Ordering::Relaxed) as usize
     }
 
-    /// Bytes of memory for the rows and the index.
+    /// Bytes a row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.arena.row_bytes
+    }
+
+    /// Bytes of memory for the rows and the index, when all slots are used.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.arena.region.len() + self.index.memory_bytes()
+    }
+
+    /// Of these, bytes of the slots that were ever used, and of the index.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.used_slots() * self.arena.stride_bytes + self.index.memory_bytes()
     }
 
     fn check(&self, arena: &Arc<Arena>) {
@@ -357,11 +379,27 @@ impl Drop for Retired {
         if self.slots.is_empty() {
             return;
         }
-        let arena = Arc::clone(&self.arena);
+        // Weak: what is deferred runs when some thread pins an epoch later, which may be never, and must not keep the
+        // memory of a shelf that is gone. A shelf that is gone has no pool for the slots to go back to.
+        let arena = Arc::downgrade(&self.arena);
         let mut slots = std::mem::take(&mut self.slots);
         let guard = epoch::pin();
-        guard.defer(move || arena.give_back(&mut slots));
+        guard.defer(move || {
+            if let Some(arena) = arena.upgrade() {
+                arena.give_back(&mut slots);
+            }
+        });
         guard.flush();
+    }
+}
+
+impl Drop for Shelf {
+    fn drop(&mut self) {
+        // Directories that the index has outgrown are freed when the epoch advances, for which somebody has to ask: three
+        // times, since garbage is freed two epochs after its own.
+        for _ in 0..3 {
+            self.reclaim();
+        }
     }
 }
 
@@ -372,7 +410,7 @@ mod tests {
     const ROW: usize = 24;
 
     fn shelf(slots: u32) -> Shelf {
-        Shelf::new(ROW, slots, Pages::Small).unwrap()
+        Shelf::new(ROW, slots, slots as usize, Pages::Small).unwrap()
     }
 
     fn put(shelf: &Shelf, key: u64, byte: u8) -> Linked {

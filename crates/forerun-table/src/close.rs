@@ -1,0 +1,213 @@
+//! How a table is closed.
+//!
+//! ```text
+//!   close   refuse calls ──> end the thread ──> flush under all locks ──> close the store
+//!   writer  lock its keys ──> refused? ──> write                          (Inner::lock_to_write)
+//! ```
+//!
+//! A writer that gets its locks before the last flush has them is flushed; one that gets them later is refused.
+
+use crate::inner::Inner;
+use crate::table::Table;
+use crate::{Error, Result};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// An open table: closed when the last handle goes.
+pub(crate) struct Open {
+    inner: Arc<Inner>,
+    closing: Mutex<Closing>,
+    /// Whether the store is to be closed with the table.
+    closes_store: bool,
+}
+
+/// Held by whoever closes the table, until it is closed.
+struct Closing {
+    thread: Option<JoinHandle<()>>,
+    /// How it ended.
+    ended: Option<Result<()>>,
+}
+
+impl Open {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        thread: Option<JoinHandle<()>>,
+        closes_store: bool,
+    ) -> Open {
+        Open {
+            inner,
+            closing: Mutex::new(Closing {
+                thread,
+                ended: None,
+            }),
+            closes_store,
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        // A closing that panicked has not ended, and begins again.
+        let closing = self.closing.lock();
+        let mut closing = closing.unwrap_or_else(PoisonError::into_inner);
+        if let Some(ended) = &closing.ended {
+            return ended.clone();
+        }
+        let ended = self.close_now(closing.thread.take());
+        closing.ended = Some(ended.clone());
+        ended
+    }
+
+    fn close_now(&self, thread: Option<JoinHandle<()>>) -> Result<()> {
+        let inner = &self.inner;
+        inner.refuse_calls();
+        inner.queue.stop();
+        // A thread that panicked has told so; it holds nothing that is needed here.
+        let _ = thread.map(JoinHandle::join);
+        let flushed = inner.flush_closed();
+        let closed = match &inner.store {
+            Some(store) if self.closes_store => store.db().clone().close(),
+            _ => Ok(()),
+        };
+        flushed.and(closed.map_err(Error::from))
+    }
+
+    fn is_closed(&self) -> bool {
+        let closing = self.closing.lock();
+        let closing = closing.unwrap_or_else(PoisonError::into_inner);
+        closing.ended.is_some()
+    }
+}
+
+/// A handle that does not keep a table open: see [`Table::downgrade`].
+#[derive(Clone)]
+pub struct WeakTable {
+    open: Weak<Open>,
+}
+
+impl WeakTable {
+    pub(crate) fn of(open: &Arc<Open>) -> WeakTable {
+        WeakTable {
+            open: Arc::downgrade(open),
+        }
+    }
+
+    /// The table, if a handle on it is still there.
+    pub fn upgrade(&self) -> Option<Table> {
+        self.open.upgrade().map(Table::of)
+    }
+}
+
+impl fmt::Debug for WeakTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakTable").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.is_closed() {
+            return;
+        }
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the table was dropped and could not be closed cleanly");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dtype, Update, Writes};
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    #[test]
+    fn a_second_closer_waits_until_the_first_has_flushed() {
+        let directory = tempfile::tempdir().unwrap();
+        let table = Table::builder(Dtype::U8, 4)
+            .path(directory.path().join("rows"))
+            .writes(Writes::Back)
+            .open()
+            .unwrap();
+        table.insert(&[7], b"row.").unwrap();
+        // The last flush waits for this.
+        let held = table.inner().stripes.lock([7]);
+        let (closed, is_closed) = channel();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (table, closed) = (table.clone(), closed.clone());
+                scope.spawn(move || closed.send(table.close()).unwrap());
+            }
+            while table.inner().check_open().is_ok() {
+                std::thread::yield_now();
+            }
+            let early = is_closed.recv_timeout(Duration::from_millis(100));
+            assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
+            drop(held);
+            for _ in 0..2 {
+                is_closed.recv().unwrap().unwrap();
+            }
+        });
+        assert_eq!(table.stats().host_dirty_rows, 0);
+    }
+
+    #[test]
+    fn every_closer_is_told_that_rows_could_not_be_flushed() {
+        use forerun_db::io::fault::FaultIo;
+        let io = FaultIo::new();
+        let db = forerun_db::Db::open_with_io(Arc::new(io.clone()), "store", Default::default());
+        let table = Table::builder(Dtype::U8, 4)
+            .db(db.unwrap())
+            .writes(Writes::Back)
+            .open()
+            .unwrap();
+        table.insert(&[7], b"row.").unwrap();
+        io.set_capacity_bytes(Some(0));
+        for table in [table.clone(), table] {
+            assert!(matches!(table.close(), Err(Error::Store(_))));
+        }
+    }
+
+    #[test]
+    fn a_long_call_is_ended_when_its_interrupt_says_so() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let directory = tempfile::tempdir().unwrap();
+        for path in [None, Some(directory.path().join("rows"))] {
+            let ends = Arc::new(AtomicBool::new(false));
+            let asked = Arc::clone(&ends);
+            let mut builder = Table::builder(Dtype::U8, 4);
+            if let Some(path) = path {
+                builder = builder.path(path);
+            }
+            let builder = builder.interrupt(move || asked.load(Ordering::Relaxed));
+            let table = builder.open().unwrap();
+            let keys: Vec<u64> = (0..100_000).collect();
+            let (mut rows, mut found) = (vec![7; 400_000], vec![false; 100_000]);
+            table.insert(&keys[..70_000], &rows[..280_000]).unwrap();
+            assert_eq!(table.find(&keys, &mut rows, &mut found).unwrap(), 70_000);
+            ends.store(true, Ordering::Relaxed);
+            let answers = [
+                table.find(&keys, &mut rows, &mut found).map(drop),
+                table.contains(&keys, &mut found).map(drop),
+                table.insert(&keys, &rows),
+                table.import(&keys, &rows),
+                table.erase(&keys),
+                table.prefetch(&keys),
+                table.count().map(drop),
+                table
+                    .update(&keys, &rows, Update::Assign, &mut found)
+                    .map(drop),
+            ];
+            for answer in answers {
+                assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
+            }
+            ends.store(false, Ordering::Relaxed);
+            assert_eq!(table.count().unwrap(), 70_000);
+            table.close().unwrap();
+        }
+    }
+}
