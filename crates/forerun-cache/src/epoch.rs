@@ -14,6 +14,13 @@
 //! A reader could read the epoch, fall asleep, and write it into its pin after the writer has looked at the pins. So it reads
 //! the epoch again behind the write: all four accesses have one order (sequential consistency), and if the writer's look came
 //! before the reader's write, then the epoch had gone on before the reader's second read, which sees it, and tries again.
+//!
+//! ```text
+//!   a pin's word   63..16  15..0
+//!                | epoch | thread |      0: free; the epoch is never 0
+//! ```
+//!
+//! The thread is there so that a writer can tell whether it would wait for a pin that its own thread holds.
 
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering, load_in_order};
@@ -29,12 +36,20 @@ const PINS: usize = 2;
 /// A pin that nobody has.
 const FREE: u64 = 0;
 
+/// Bits of a pin's word for the thread. Epochs keep 48: nine years of a million retirements a second.
+const THREAD_BITS: u32 = 16;
+const THREAD: u64 = (1 << THREAD_BITS) - 1;
+
+fn epoch_of(word: u64) -> u64 {
+    word >> THREAD_BITS
+}
+
 /// A place for one guard, in lines of its own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Pin {
-    /// The epoch in which the guard began, or [`FREE`].
-    epoch: AtomicU64,
+    /// The epoch in which the guard began and the thread that holds it, or [`FREE`].
+    word: AtomicU64,
     /// What the guards that had this pin counted. Its holder alone writes there.
     pub(crate) counters: Counters,
 }
@@ -50,7 +65,7 @@ impl Pins {
     fn new() -> Pins {
         Pins {
             pins: std::array::from_fn(|_| Pin {
-                epoch: AtomicU64::new(FREE),
+                word: AtomicU64::new(FREE),
                 counters: Counters::default(),
             }),
             more: OnceLock::new(),
@@ -81,11 +96,11 @@ impl Epochs {
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
         let mut pins = &self.pins;
-        let first = thread_no();
+        let thread = thread_no();
         loop {
             for at in 0..PINS {
-                let pin = &pins.pins[(first + at) % PINS];
-                if self.try_take(pin) {
+                let pin = &pins.pins[(thread + at) % PINS];
+                if self.try_take(pin, thread as u64 & THREAD) {
                     return Pinned { pin };
                 }
             }
@@ -94,14 +109,15 @@ impl Epochs {
     }
 
     #[inline]
-    fn try_take(&self, pin: &Pin) -> bool {
+    fn try_take(&self, pin: &Pin, thread: u64) -> bool {
         // Relaxed: a first guess, checked below.
         let mut epoch = self.epoch.load(Ordering::Relaxed);
+        let word = |epoch: u64| epoch << THREAD_BITS | thread;
         let taken = pin
-            .epoch
+            .word
             // SeqCst: in one order with the epoch's read below and the writer's two, see above. Relaxed where it fails: the
             // pin is another's, and nothing is read.
-            .compare_exchange(FREE, epoch, Ordering::SeqCst, Ordering::Relaxed)
+            .compare_exchange(FREE, word(epoch), Ordering::SeqCst, Ordering::Relaxed)
             .is_ok();
         if !taken {
             return false;
@@ -114,9 +130,9 @@ impl Epochs {
             }
             epoch = now;
             #[cfg(not(loom))]
-            pin.epoch.store(epoch, Ordering::SeqCst);
+            pin.word.store(word(epoch), Ordering::SeqCst);
             #[cfg(loom)]
-            pin.epoch.swap(epoch, Ordering::SeqCst);
+            pin.word.swap(word(epoch), Ordering::SeqCst);
         }
     }
 
@@ -132,12 +148,22 @@ impl Epochs {
         let mut oldest = load_in_order(&self.epoch);
         for pin in self.pins() {
             // An acquire, too: a guard that is gone has read what it read.
-            let epoch = load_in_order(&pin.epoch);
-            if epoch != FREE {
-                oldest = oldest.min(epoch);
+            let word = load_in_order(&pin.word);
+            if word != FREE {
+                oldest = oldest.min(epoch_of(word));
             }
         }
         Retired(oldest)
+    }
+
+    /// The oldest retirement that a guard of the calling thread holds up, if it has one: waiting for it would last for ever.
+    pub(crate) fn held_by_this_thread(&self) -> Option<Retired> {
+        let thread = thread_no() as u64 & THREAD;
+        // Relaxed: a thread's own pins hold what it wrote there. Two threads whose numbers are 2^16 apart may take each other's
+        // pins for their own: then one gives up where it could have waited.
+        let words = self.pins().map(|pin| pin.word.load(Ordering::Relaxed));
+        let own = words.filter(|&word| word != FREE && word & THREAD == thread);
+        own.map(epoch_of).min().map(Retired)
     }
 
     /// Every pin there is, also those that nobody has.
@@ -171,7 +197,7 @@ impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: whoever finds the pin free knows that all reads under it are done.
-        self.pin.epoch.store(FREE, Ordering::Release);
+        self.pin.word.store(FREE, Ordering::Release);
     }
 }
 
@@ -205,6 +231,24 @@ mod tests {
         );
         drop(after);
         assert!(epochs.oldest() > retired);
+    }
+
+    #[test]
+    fn a_thread_knows_its_own_guards_from_those_of_others() {
+        let epochs = Epochs::new();
+        assert_eq!(epochs.held_by_this_thread(), None);
+        let own = epochs.pin();
+        let retired = epochs.retire();
+        let later = epochs.pin();
+        assert!(epochs.held_by_this_thread() <= Some(retired));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| epochs.held_by_this_thread());
+            assert_eq!(other.join().unwrap(), None);
+        });
+        drop(own);
+        assert!(epochs.held_by_this_thread() > Some(retired));
+        drop(later);
+        assert_eq!(epochs.held_by_this_thread(), None);
     }
 
     #[test]

@@ -7,19 +7,20 @@ use crate::lookup::Batch;
 use crate::request::Expiry;
 use crate::stats::Count;
 use forerun_core::arch::{self, dispatch};
-use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
 /// Keeps in place what is read through it, memory that the cache can use for nothing else meanwhile: hold it for a turn, and
-/// drop it before you wait, and before you store something large.
+/// drop it before you wait and before you write.
 ///
-/// Guards may be nested. A guard belongs to one thread at a time.
+/// Guards may be nested. A guard stays in its thread. While a thread holds one, its own stores never wait for memory: where they
+/// would have to evict, they are refused at once ([`Stored::OutOfMemory`](crate::Stored::OutOfMemory)). Other threads' stores
+/// wait for the guard up to a second before they are refused.
 pub struct Guard<'c> {
     cache: &'c Cache,
     pinned: Pinned<'c>,
-    /// It counts without a lock: one thread at a time.
-    not_sync: PhantomData<Cell<()>>,
+    /// It counts without a lock, and its pin says whose it is: it stays in one thread.
+    not_send: PhantomData<*const ()>,
 }
 
 impl fmt::Debug for Guard<'_> {
@@ -38,7 +39,7 @@ impl<'c> Guard<'c> {
         Guard {
             cache,
             pinned: cache.epochs.pin(),
-            not_sync: PhantomData,
+            not_send: PhantomData,
         }
     }
 
@@ -87,7 +88,8 @@ impl<'c> Guard<'c> {
         (!record.is_expired(self.cache.now())).then(|| Item::untouched(record))
     }
 
-    /// The item of a key, whose expiry is a new one from now on.
+    /// The item of a key, whose expiry is a new one from now on. Where moving the item to others that expire at about the same
+    /// time would need memory, it stays where it is: this never waits.
     pub fn get_and_touch(&self, key: &[u8], expiry: Expiry) -> Option<Item<'_>> {
         self.cache.touch(key, expiry);
         self.get(key)

@@ -40,6 +40,12 @@ impl Limbo {
         self.waiting_bytes.load(Relaxed)
     }
 
+    /// When the oldest that waits was retired.
+    pub(crate) fn oldest(&self) -> Option<Retired> {
+        let queue = unpoisoned(self.queue.lock());
+        queue.front().map(|&(retired, _)| retired)
+    }
+
     /// Frees what no reader can have any more.
     pub(crate) fn collect(&self, epochs: &Epochs, blocks: &Blocks, index: &Index) {
         let mut over = Vec::new();

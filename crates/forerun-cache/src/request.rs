@@ -166,7 +166,8 @@ pub enum Stored {
     /// The key is empty or longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES), or the item is larger than
     /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). An older item stays.
     TooLarge,
-    /// Nothing made room. An older item stays.
+    /// Nothing made room, or the calling thread holds a [`Guard`](crate::Guard) and something would have to be evicted first.
+    /// An older item stays.
     OutOfMemory,
 }
 

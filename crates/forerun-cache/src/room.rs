@@ -8,7 +8,7 @@ use crate::options::WhenFull;
 use crate::stats::Count;
 use crate::sync::unpoisoned;
 use std::sync::TryLockError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a writer lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,23 +29,35 @@ const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 const TOUCHED_SHARE: usize = 32;
 const TOUCHED_BYTES_MAX: usize = 64 << 20;
 
-/// How often a writer looks again whether readers are done, before it gives up: first at once, then after a while.
-const LOOKS: u32 = 400;
+/// How long a writer waits for other threads' readers before it gives up, and how often it looks at once before it pauses
+/// between looks. A guard lives for microseconds, but the thread that has it may lose its processor for much longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 const LOOKS_AT_ONCE: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Cache {
-    /// Makes room for what a writer lacks. The caller has no pin. `false`: there is none to be had.
+    /// Makes room for what a writer lacks. `false`: there is none to be had, or none while the calling thread itself holds a
+    /// guard: what is removed from now on would wait for that guard, so this neither evicts nor waits then.
     pub(crate) fn make_room(&self, need: Need) -> bool {
+        let held = self.epochs.held_by_this_thread();
         let mut looks = 0;
+        let mut waiting_since = None;
         // Each item is passed over at most as often as it is counted to have been asked for.
-        for _ in 0..64 * (self.blocks.in_use_len() + 1) {
+        let mut steps_left = 64 * (self.blocks.in_use_len() + 1);
+        loop {
             self.collect();
             if self.has_room(need) {
                 return true;
             }
+            if held.is_some() && self.limbo.oldest() >= held {
+                return false;
+            }
             let enough_waits = self.limbo.waiting_bytes() >= self.bytes_of(need);
-            if !enough_waits {
+            if !enough_waits && held.is_none() {
+                if steps_left == 0 {
+                    return false;
+                }
+                steps_left -= 1;
                 let mut evictor = unpoisoned(self.evictor.lock());
                 if self.evict(&mut evictor, self.blocks.len_bytes()) {
                     continue;
@@ -57,13 +69,14 @@ impl Cache {
             }
             // Readers, perhaps one that lost its processor, are in what was removed.
             looks += 1;
-            match looks {
-                ..LOOKS_AT_ONCE => std::thread::yield_now(),
-                LOOKS_AT_ONCE..LOOKS => std::thread::sleep(PAUSE),
-                _ => return false,
+            if looks < LOOKS_AT_ONCE {
+                std::thread::yield_now();
+            } else if waiting_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                std::thread::sleep(PAUSE);
+            } else {
+                return false;
             }
         }
-        false
     }
 
     fn bytes_of(&self, need: Need) -> usize {

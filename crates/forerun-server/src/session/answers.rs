@@ -10,12 +10,12 @@
 //! Where the output fills up, the rest of the input stays and is read again later, from the first key without an answer.
 //! Chunks are then smaller for a while, so that little is looked up in vain.
 
-use forerun_cache::{Cache, Expiry, Guard, Item};
+use forerun_cache::{Expiry, Guard, Item};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 
 use crate::protocol::numbers::push_u64;
 
-use super::reads::{Batch, Read, Scratch, Span, Within, recycle};
+use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
 use super::turn::Turn;
 use super::{Session, State, Step, meta_get};
 
@@ -50,10 +50,13 @@ impl Session {
         turn: &mut Turn<'_>,
         scratch: &mut Scratch,
     ) -> Step {
-        let stop = if batch.spans.is_empty() {
-            None
-        } else {
-            self.answer_spans(&batch, turn, scratch)
+        let stop = match batch.spans.first() {
+            None => None,
+            // A line that touches is a batch of its own.
+            Some(&Span::Keys { line, .. }) if let Some(touch) = line.touch => {
+                answer_touching(&batch, line, turn.shared.expiry(touch), turn)
+            }
+            Some(_) => self.answer_spans(&batch, turn, scratch),
         };
         scratch.keys = recycle(batch.keys);
         scratch.spans = recycle(batch.spans);
@@ -83,7 +86,6 @@ impl Session {
     ) -> Option<Stop> {
         let guard = turn.cache.pin();
         let mut lookups = Lookups {
-            cache: turn.cache,
             guard: &guard,
             keys: &batch.keys,
             items: recycle(std::mem::take(&mut scratch.items)),
@@ -96,7 +98,6 @@ impl Session {
         'spans: for span in &batch.spans {
             match *span {
                 Span::Keys { count, line } => {
-                    let touch = line.touch.map(|touch| turn.shared.expiry(touch));
                     for _ in 0..count {
                         if turn.out.is_full() {
                             stop = Some(Stop {
@@ -105,7 +106,7 @@ impl Session {
                             });
                             break 'spans;
                         }
-                        let (key, item) = lookups.next(touch);
+                        let (key, item) = lookups.next();
                         if let Some(item) = item {
                             hits += 1;
                             push_item(turn, key, &item, line.with_cas);
@@ -125,7 +126,7 @@ impl Session {
                         break;
                     }
                     turn.counters.cmd_meta.add(1);
-                    let (key, item) = lookups.next(None);
+                    let (key, item) = lookups.next();
                     match item {
                         Some(item) => {
                             hits += 1;
@@ -147,30 +148,77 @@ impl Session {
             (self.chunk * 2).min(CHUNK_KEYS_MAX)
         };
         scratch.items = recycle(lookups.items);
-        count(turn, &batch.spans, asked, hits);
+        count(turn, asked, hits);
         stop
     }
 }
 
-/// Counts what a batch did. A batch touches all its keys or none.
-fn count(turn: &Turn<'_>, spans: &[Span<'_>], asked: u64, hits: u64) {
+/// Answers a line of keys whose items live on until `expiry`. Touching is writing, which may wait until readers are done: each
+/// item is touched after its own guard is gone.
+fn answer_touching(
+    batch: &Batch<'_>,
+    line: KeyLine,
+    expiry: Expiry,
+    turn: &mut Turn<'_>,
+) -> Option<Stop> {
+    let (mut asked, mut hits) = (0, 0);
+    let mut stop = None;
+    'spans: for span in &batch.spans {
+        match *span {
+            Span::Keys { count, .. } => {
+                for key in &batch.keys[asked..asked + count] {
+                    if turn.out.is_full() {
+                        stop = Some(Stop {
+                            place: place_of(key, batch.bytes),
+                            state: State::Keys(line),
+                        });
+                        break 'spans;
+                    }
+                    asked += 1;
+                    // The item is answered even if its new time has come already.
+                    if answer_key(turn, key, line.with_cas) {
+                        hits += 1;
+                        turn.cache.touch(key, expiry);
+                    }
+                }
+            }
+            Span::Text(text) => turn.say(text),
+            Span::Meta { .. } => debug_assert!(false, "mg is in no batch that touches"),
+        }
+    }
+    count(turn, asked as u64, hits);
+    turn.counters.cmd_touch.add(asked as u64);
+    turn.counters.touch_hits.add(hits);
+    turn.counters.touch_misses.add(asked as u64 - hits);
+    stop
+}
+
+/// Answers one key, if there is an item.
+fn answer_key(turn: &mut Turn<'_>, key: &[u8], with_cas: bool) -> bool {
+    let guard = turn.cache.pin();
+    let Some(item) = guard.get(key) else {
+        return false;
+    };
+    push_item(turn, key, &item, with_cas);
+    true
+}
+
+/// Counts the lookups of a batch.
+fn count(turn: &Turn<'_>, asked: u64, hits: u64) {
     let counters = turn.counters;
     counters.batches.add(1);
     counters.cmd_get.add(asked);
     counters.get_hits.add(hits);
     counters.get_misses.add(asked - hits);
-    if let Some(Span::Keys { line, .. }) = spans.first()
-        && line.touch.is_some()
-    {
-        counters.cmd_touch.add(asked);
-        counters.touch_hits.add(hits);
-        counters.touch_misses.add(asked - hits);
-    }
+}
+
+/// Where a key stands in `bytes`, of which all keys are slices.
+fn place_of(key: &[u8], bytes: &[u8]) -> usize {
+    key.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
 /// The items of a batch's keys one by one, looked up chunk by chunk.
 struct Lookups<'b, 'g> {
-    cache: &'g Cache,
     guard: &'g Guard<'g>,
     keys: &'b [&'b [u8]],
     /// Of the keys from `first` on.
@@ -181,20 +229,10 @@ struct Lookups<'b, 'g> {
 }
 
 impl<'b, 'g> Lookups<'b, 'g> {
-    /// The next key and its item, which lives on until `touch` if that is given.
+    /// The next key and its item.
     #[inline]
-    fn next(&mut self, touch: Option<Expiry>) -> (&'b [u8], Option<Item<'g>>) {
+    fn next(&mut self) -> (&'b [u8], Option<Item<'g>>) {
         let key = self.keys[self.next];
-        if let Some(expiry) = touch {
-            self.next += 1;
-            self.first = self.next;
-            // The item is answered even if its new time has come already.
-            let item = self.guard.get(key);
-            if item.is_some() {
-                self.cache.touch(key, expiry);
-            }
-            return (key, item);
-        }
         if self.next == self.first + self.items.len() {
             self.load();
         }
@@ -235,7 +273,7 @@ impl<'b, 'g> Lookups<'b, 'g> {
 
     /// Where the next key stands in `bytes`, of which all keys are slices.
     fn place(&self, bytes: &[u8]) -> usize {
-        self.keys[self.next].as_ptr().addr() - bytes.as_ptr().addr()
+        place_of(self.keys[self.next], bytes)
     }
 }
 

@@ -133,11 +133,14 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
         return turn.say(replies::BAD_OPAQUE);
     }
     let cache = turn.cache;
-    let guard = cache.pin();
+    let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
     let mut is_new = false;
     if let (None, Some(expiration)) = (&item, flags.vivify) {
+        // Storing may wait until readers are done, this one included.
+        drop(guard);
         is_new = vivify(turn, key, flags, expiration);
+        guard = cache.pin();
         item = find(&guard, key, flags);
     }
     let is_touch = flags.ttl.is_some();
@@ -158,11 +161,12 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     push_code(turn, &item, with_value);
     let mut expiry = item.expiry();
     let mut is_wanted = false;
+    let mut touched = None;
     for flag in flags.each() {
         match (flag[0], flags.ttl, flags.recache) {
             (b'T', Some(ttl), _) => {
                 expiry = turn.shared.expiry(ttl);
-                cache.touch(key, expiry);
+                touched = Some(expiry);
             }
             (b'R', _, Some(below)) => {
                 is_wanted = !is_new && expires_before(expiry, turn.shared.expiry(below))
@@ -178,6 +182,11 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     turn.say(b"\r\n");
     if with_value {
         push_value(turn, &item);
+    }
+    if let Some(expiry) = touched {
+        // Touching is writing, too, and comes when the item was answered.
+        drop(guard);
+        cache.touch(key, expiry);
     }
 }
 

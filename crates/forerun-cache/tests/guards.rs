@@ -1,0 +1,37 @@
+//! Writing while a guard is held: by the writer's own thread, or by another one.
+
+use std::time::{Duration, Instant};
+
+use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
+
+#[test]
+fn a_thread_that_holds_a_guard_never_waits_for_itself() {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes: 2 << 20,
+        ..CacheOptions::default()
+    })
+    .unwrap();
+    let fill = |from: u32| {
+        let store = |n: u32| cache.store(Store::set(&n.to_be_bytes(), &[1; 1000]));
+        (from..from + 4000)
+            .filter(|&n| store(n) == Stored::OutOfMemory)
+            .count()
+    };
+    assert_eq!(fill(0), 0);
+    let begin = Instant::now();
+    let guard = cache.pin();
+    let refused = fill(4000);
+    // There is no room to move an item, and yet its expiry changes.
+    let key = (0..4000u32)
+        .map(u32::to_be_bytes)
+        .find(|key| guard.get(key).is_some());
+    let key = key.unwrap();
+    let until = Expiry::At(cache.now() + 1_000_000);
+    let item = guard.get_and_touch(&key, until).unwrap();
+    assert_eq!(item.expiry(), until);
+    drop(guard);
+    assert!(refused > 1000, "{refused}");
+    // A wait is of 40 ms at least.
+    assert!(begin.elapsed() < Duration::from_millis(10) * refused as u32);
+    assert_eq!(fill(8000), 0);
+}
