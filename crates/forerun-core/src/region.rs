@@ -53,12 +53,13 @@ impl fmt::Display for Pages {
 }
 
 /// What a region got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backing {
     /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel took the advice to use huge
     /// pages.
     AdvisedHuge,
     /// Mapped with ordinary pages.
+    #[default]
     SmallPages,
     /// Taken from the allocator.
     Heap,

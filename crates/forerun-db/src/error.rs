@@ -243,6 +243,9 @@ pub enum Error {
         /// The store's comparator.
         comparator: String,
     },
+    /// The handle was opened by another process, of which this one is a fork. Nothing was touched.
+    #[error(transparent)]
+    Forked(#[from] forerun_core::Forked),
     /// The operating system failed a call.
     #[error("cannot {op} {}: {source}", .path.display())]
     Io {

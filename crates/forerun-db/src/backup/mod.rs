@@ -89,7 +89,7 @@ pub struct Backups {
     io: Arc<dyn Io>,
     dir: PathBuf,
     watch: Option<Watch>,
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// Is told how far long work is.
@@ -136,7 +136,7 @@ impl Backups {
             io,
             dir,
             watch: None,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -308,6 +308,7 @@ impl Backups {
     }
 
     fn look(&self) -> Result<Found> {
+        self.lock.check_process()?;
         Found::look(&*self.io, &self.dir)
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct BackupSource<'a> {
 impl Db {
     /// The store as it is now, all of it in runs. Writes wait while what came in during the flush is flushed as well.
     pub(crate) fn backup_source(&self) -> Result<BackupSource<'_>> {
-        let inner = &self.open.inner;
+        let inner = self.inner()?;
         inner.flush_all()?;
         let mut active = inner.active.write().unwrap_or_else(PoisonError::into_inner);
         inner.flush_under_lock(&mut active)?;

@@ -21,6 +21,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use forerun_core::ProcessBound;
+
 use super::space::Space;
 use super::{Inner, Open};
 use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
@@ -50,7 +52,7 @@ use crate::{Background, Error, Op, Result};
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
 pub struct Ingestion {
-    open: Arc<Open>,
+    open: Arc<ProcessBound<Open>>,
     space: Arc<Space>,
     /// The run in the making.
     writer: Option<RunWriter>,
@@ -64,7 +66,7 @@ pub struct Ingestion {
 }
 
 impl Ingestion {
-    pub(super) fn new(open: Arc<Open>, space: Arc<Space>) -> Ingestion {
+    pub(super) fn new(open: Arc<ProcessBound<Open>>, space: Arc<Space>) -> Ingestion {
         Ingestion {
             open,
             space,
@@ -110,7 +112,7 @@ impl Ingestion {
     pub fn commit(mut self) -> Result<u64> {
         self.check()?;
         self.end_run()?;
-        let inner = &self.open.inner;
+        let inner = &self.open.get()?.inner;
         if self.pending.is_empty() {
             return Ok(inner.visible.last());
         }
@@ -158,7 +160,7 @@ impl Ingestion {
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => {
-                let inner = &self.open.inner;
+                let inner = &self.open.get()?.inner;
                 let writer = inner.begin_run(&self.space, &mut self.files)?;
                 self.writer.insert(writer)
             }
@@ -174,6 +176,7 @@ impl Ingestion {
     }
 
     fn check(&self) -> Result<()> {
+        self.open.get()?;
         match &self.failure {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -183,7 +186,12 @@ impl Ingestion {
 
 impl Drop for Ingestion {
     fn drop(&mut self) {
-        let inner = &self.open.inner;
+        let Ok(Open { inner, .. }) = self.open.get() else {
+            // The files are the parent's, and so is what is not written to them yet.
+            std::mem::forget(self.writer.take());
+            std::mem::forget(std::mem::take(&mut self.pending));
+            return;
+        };
         // Where the store was closed, the names may be another's by now; the next opening has removed the files.
         let Ok(_ours) = inner.hold_dir() else { return };
         for (_, path) in &self.files {

@@ -16,6 +16,8 @@
 use std::cmp::Ordering;
 use std::ops::Bound;
 
+use forerun_core::Owner;
+
 use super::cursor::Cursor;
 use crate::versions::Entry;
 use crate::{Error, Result};
@@ -50,6 +52,7 @@ pub struct Iter {
     back: Option<Vec<u8>>,
     error: Option<Error>,
     is_done: bool,
+    owner: Owner,
 }
 
 impl Iter {
@@ -61,6 +64,20 @@ impl Iter {
             back: None,
             error: None,
             is_done: false,
+            owner: Owner::this_process(),
+        }
+    }
+
+    /// One that gives this error and ends.
+    pub(super) fn failed(error: Error) -> Iter {
+        Iter {
+            cursor: None,
+            range: (Bound::Unbounded, Bound::Unbounded),
+            front: None,
+            back: None,
+            error: Some(error),
+            is_done: false,
+            owner: Owner::this_process(),
         }
     }
 
@@ -74,7 +91,7 @@ impl Iter {
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::CorruptFile`] from runs; [`Error::CorruptEntry`], with paranoid checks only;
-    /// [`Error::PrefixOrder`] from a prefix scan.
+    /// [`Error::PrefixOrder`] from a prefix scan; [`Error::Forked`] in a fork, at every call.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
         if self.is_over()? {
             return Ok(None);
@@ -148,6 +165,7 @@ impl Iter {
     }
 
     fn is_over(&mut self) -> Result<bool> {
+        self.owner.check()?;
         if let Some(error) = self.error.take() {
             self.is_done = true;
             return Err(error);
@@ -168,7 +186,11 @@ impl Iter {
 impl Drop for Iter {
     fn drop(&mut self) {
         if let Some(cursor) = self.cursor.take() {
-            cursor.park();
+            match self.owner.is_this_process() {
+                true => cursor.park(),
+                // What it holds is the parent's, down to the files of runs.
+                false => std::mem::forget(cursor),
+            }
         }
     }
 }

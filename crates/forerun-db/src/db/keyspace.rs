@@ -3,6 +3,8 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, PoisonError};
 
+use forerun_core::ProcessBound;
+
 use super::ingest::Ingestion;
 use super::iter::Iter;
 use super::space::Space;
@@ -44,7 +46,7 @@ use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, Values, WriteBat
 /// ```
 #[derive(Clone)]
 pub struct Keyspace {
-    open: Arc<Open>,
+    open: Arc<ProcessBound<Open>>,
     space: Arc<Space>,
 }
 
@@ -59,7 +61,7 @@ impl Db {
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         self.find_keyspace(name).map_or_else(
             || {
-                let options = self.open.inner.options.of_keyspace(name);
+                let options = self.inner()?.options.of_keyspace(name);
                 self.keyspace_with(name, options)
             },
             Ok,
@@ -72,30 +74,30 @@ impl Db {
     /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it is there and ordered by another
     /// comparator; [`Error::BadOption`].
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
-        let space = self.open.inner.open_keyspace(name, options)?;
+        let space = self.inner()?.open_keyspace(name, options)?;
         Ok(self.handle(space))
     }
 
-    /// The keyspace of a name, if there is one. It takes no lock.
+    /// The keyspace of a name, if there is one. It takes no lock. In a fork there is none.
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
-        let spaces = self.open.inner.spaces.load();
+        let spaces = self.inner().ok()?.spaces.load();
         let space = spaces.by_name(name).filter(|space| space.id() > 0)?;
         Some(self.handle(Arc::clone(space)))
     }
 
     /// The store's own keyspace, which all methods of the store itself read and write.
     pub fn own_keyspace(&self) -> Keyspace {
-        self.handle(Arc::clone(&self.open.inner.own))
+        self.handle(Arc::clone(self.open.constant(|open| &open.inner.own)))
     }
 
-    /// Names of the keyspaces beside the store's own, in the order of their creation.
+    /// Names of the keyspaces beside the store's own, in the order of their creation. None in a fork.
     pub fn keyspaces(&self) -> Vec<String> {
-        let spaces = self.open.inner.spaces.load();
-        spaces
-            .iter()
-            .skip(1)
-            .map(|space| space.name().to_owned())
-            .collect()
+        let Ok(inner) = self.inner() else {
+            return Vec::new();
+        };
+        let spaces = inner.spaces.load();
+        let names = spaces.iter().skip(1).map(|space| space.name().to_owned());
+        names.collect()
     }
 
     /// Removes a keyspace with all that is in it, durably. Its handles are of no use from then on; iterators that were
@@ -106,7 +108,7 @@ impl Db {
     /// [`Error::UnknownKeyspace`]; [`Error::Closed`]. [`Error::Io`]: whether it is there after the next opening is open,
     /// and until then it takes no writes; it may be dropped again.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.open.inner.drop_keyspace(name)
+        self.inner()?.drop_keyspace(name)
     }
 
     fn handle(&self, space: Arc<Space>) -> Keyspace {
@@ -138,7 +140,8 @@ impl Keyspace {
     /// # Errors
     /// As there, and [`Error::KeyspaceDropped`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_with(key, value, self.open.inner.options.durability)
+        let durability = self.inner()?.options.durability;
+        self.put_with(key, value, durability)
     }
 
     /// [`put`](Self::put) with a durability of its own.
@@ -154,7 +157,8 @@ impl Keyspace {
     /// # Errors
     /// As [`put`](Self::put).
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.delete_with(key, self.open.inner.options.durability)
+        let durability = self.inner()?.options.durability;
+        self.delete_with(key, durability)
     }
 
     /// [`delete`](Self::delete) with a durability of its own.
@@ -172,7 +176,7 @@ impl Keyspace {
     pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.keyspace(self).delete_range(start, end)?;
-        let inner = &self.open.inner;
+        let inner = self.inner()?;
         let written = inner.write_to(&self.space, &batch, inner.options.durability);
         written.map(drop)
     }
@@ -182,7 +186,7 @@ impl Keyspace {
     /// # Errors
     /// As there, and [`Error::KeyspaceDropped`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view().checked()?.get(key)
+        self.view()?.get(key)
     }
 
     /// The values of `keys`, by position, as [`Db::multi_get`].
@@ -203,23 +207,23 @@ impl Keyspace {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view().checked()?.multi_get(keys, strategy, values);
+        self.view()?.multi_get(keys, strategy, values);
         Ok(())
     }
 
     /// All entries, as of now. Of a keyspace that was dropped, the iterator gives [`Error::KeyspaceDropped`] and ends.
     pub fn iter(&self) -> Iter {
-        self.view().iter(Bound::Unbounded, Bound::Unbounded)
+        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
     }
 
     /// The entries whose keys lie in `range`, in the keyspace's order, as of now. See [`Db::range`].
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.view().range(range)
+        self.begin(|view| view.range(range))
     }
 
     /// The entries whose keys begin with these bytes, as of now. See [`Db::prefix`].
     pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.view().prefix(prefix)
+        self.begin(|view| view.prefix(prefix))
     }
 
     /// Begins to take in many entries at once, in ascending order of their keys, as [`Db::ingest`].
@@ -232,7 +236,7 @@ impl Keyspace {
     /// # Errors
     /// As there.
     pub fn flush(&self) -> Result<()> {
-        self.open.inner.flush_all()
+        self.inner()?.flush_all()
     }
 
     /// Flushes, and merges all runs of this keyspace into its last level. See [`Db::compact`].
@@ -241,12 +245,15 @@ impl Keyspace {
     /// As there.
     pub fn compact(&self) -> Result<()> {
         let space = std::slice::from_ref(&self.space);
-        self.open.inner.compact_all(space)
+        self.inner()?.compact_all(space)
     }
 
-    /// What it holds.
+    /// What it holds. All zeros in a fork, where nothing can be asked.
     pub fn stats(&self) -> KeyspaceStats {
-        KeyspaceStats::of(&self.space)
+        let inner = self.inner();
+        inner
+            .map(|_| KeyspaceStats::of(&self.space))
+            .unwrap_or_default()
     }
 
     /// The open store that it is of.
@@ -259,11 +266,24 @@ impl Keyspace {
     }
 
     fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
-        self.open.inner.write_one(&self.space, op, durability)
+        self.inner()?.write_one(&self.space, op, durability)
     }
 
-    fn view(&self) -> View<'_> {
-        View::now(&self.open.inner, &self.space)
+    fn inner(&self) -> Result<&Arc<Inner>> {
+        Ok(&self.open.get()?.inner)
+    }
+
+    /// Of a keyspace that was not dropped.
+    fn view(&self) -> Result<View<'_>> {
+        self.unchecked_view()?.checked()
+    }
+
+    fn unchecked_view(&self) -> Result<View<'_>> {
+        Ok(View::now(self.inner()?, &self.space))
+    }
+
+    fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
+        self.unchecked_view().map_or_else(Iter::failed, begin)
     }
 }
 

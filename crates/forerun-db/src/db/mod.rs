@@ -46,6 +46,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
+use forerun_core::ProcessBound;
 
 use crate::cache::PageCache;
 use crate::io::{Io, OsIo};
@@ -83,6 +84,9 @@ pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 /// [`close`](Db::close). All methods may be called from many threads at once, and readers never
 /// wait for writers.
 ///
+/// A handle belongs to the process that opened the store. After a `fork`, it does nothing in the child: each call there is
+/// [`Error::Forked`](crate::Error::Forked), and to drop it leaves the store and its lock as they are.
+///
 /// What is written and read here is in the store's own keyspace. There may be others beside it, each with keys of its own
 /// in an order of its own: see [`keyspace`](Db::keyspace).
 ///
@@ -112,10 +116,11 @@ pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 /// ```
 #[derive(Clone)]
 pub struct Db {
-    open: Arc<Open>,
+    open: Arc<ProcessBound<Open>>,
 }
 
-/// An open store: closed when the last handle or snapshot goes.
+/// An open store: closed when the last handle or snapshot goes. Bound to the process that opened it; see
+/// [`forerun_core::ProcessBound`].
 struct Open {
     inner: Arc<Inner>,
     workers: Mutex<Workers>,
@@ -186,7 +191,7 @@ impl Db {
         let inner = Arc::new(open::open(io, path.as_ref(), options)?);
         let workers = Mutex::new(Workers::start(&inner)?);
         Ok(Db {
-            open: Arc::new(Open { inner, workers }),
+            open: Arc::new(ProcessBound::new(Open { inner, workers })),
         })
     }
 
@@ -196,7 +201,8 @@ impl Db {
     /// As [`write`](Self::write), and [`Error::KeyTooLong`](crate::Error::KeyTooLong),
     /// [`Error::ValueTooLong`](crate::Error::ValueTooLong).
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.put_with(key, value, self.open.inner.options.durability)
+        let durability = self.inner()?.options.durability;
+        self.put_with(key, value, durability)
     }
 
     /// Removes `key`, which need not be there, as durably as [`Options::durability`] says.
@@ -204,7 +210,8 @@ impl Db {
     /// # Errors
     /// As [`put`](Self::put).
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        self.delete_with(key, self.open.inner.options.durability)
+        let durability = self.inner()?.options.durability;
+        self.delete_with(key, durability)
     }
 
     /// Removes all keys from `start` up to, not including, `end`, as durably as [`Options::durability`] says. It costs no
@@ -215,8 +222,8 @@ impl Db {
     pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(start, end)?;
-        self.write(&batch, self.open.inner.options.durability)
-            .map(drop)
+        let durability = self.inner()?.options.durability;
+        self.write(&batch, durability).map(drop)
     }
 
     /// [`put`](Self::put) with a durability of its own.
@@ -224,7 +231,7 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        let inner = &self.open.inner;
+        let inner = self.inner()?;
         inner.write_one(&inner.own, crate::Op::Put { key, value }, durability)
     }
 
@@ -233,7 +240,7 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        let inner = &self.open.inner;
+        let inner = self.inner()?;
         inner.write_one(&inner.own, crate::Op::Delete { key }, durability)
     }
 
@@ -253,7 +260,7 @@ impl Db {
     ///   [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace): nothing was logged or applied.
     /// - [`Error::Closed`](crate::Error::Closed).
     pub fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
-        self.open.inner.write(batch, durability)
+        self.inner()?.write(batch, durability)
     }
 
     /// The value of `key`.
@@ -262,15 +269,14 @@ impl Db {
     /// [`Error::Io`](crate::Error::Io) and [`Error::CorruptFile`](crate::Error::CorruptFile) from a run;
     /// [`Error::CorruptEntry`](crate::Error::CorruptEntry), with paranoid checks only.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view().get(key)
+        self.view()?.get(key)
     }
 
     /// The values of `keys`, by position, as of one moment. `values` is reused from batch to batch,
     /// so that a warm batch allocates nothing.
     ///
     /// # Errors
-    /// None that concerns the whole batch so far; what concerns one key is at its place in
-    /// `values`.
+    /// [`Error::Forked`](crate::Error::Forked). What concerns one key is at its place in `values`.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
         self.multi_get_with(keys, Strategy::Auto, values)
     }
@@ -285,24 +291,25 @@ impl Db {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view().multi_get(keys, strategy, values);
+        self.view()?.multi_get(keys, strategy, values);
         Ok(())
     }
 
-    /// The store as it is now, for reading later.
+    /// The store as it is now, for reading later. In a fork, every read of the snapshot is
+    /// [`Error::Forked`](crate::Error::Forked), as reads of the store are.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.open))
     }
 
     /// All entries, as of now.
     pub fn iter(&self) -> Iter {
-        self.view().iter(Bound::Unbounded, Bound::Unbounded)
+        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
     }
 
     /// The entries whose keys lie in `range`, in the store's order, as of now. A range that ends
     /// before it starts is empty.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.view().range(range)
+        self.begin(|view| view.range(range))
     }
 
     /// The entries whose keys begin with these bytes, as of now.
@@ -311,7 +318,7 @@ impl Db {
     /// or [`ReverseBytewise`](crate::memtable::ReverseBytewise). With another comparator the
     /// iterator gives [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
     pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.view().prefix(prefix)
+        self.begin(|view| view.prefix(prefix))
     }
 
     /// Makes every write that has returned durable.
@@ -319,22 +326,22 @@ impl Db {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn flush_wal(&self) -> Result<()> {
-        self.open.inner.flush_wal()
+        self.inner()?.flush_wal()
     }
 
-    /// What the store holds, and did since it was opened.
+    /// What the store holds, and did since it was opened. All zeros in a fork, where nothing can be asked.
     pub fn stats(&self) -> Stats {
-        self.open.inner.stats()
+        self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
     /// What opening found in the log.
     pub fn recovery(&self) -> &RecoveryReport {
-        &self.open.inner.recovery
+        self.open.constant(|open| &open.inner.recovery)
     }
 
     /// The store's directory.
     pub fn path(&self) -> &Path {
-        &self.open.inner.path
+        self.open.constant(|open| &*open.inner.path)
     }
 
     /// Makes the log durable, marks its end, and gives the lock back. Other handles and snapshots
@@ -345,7 +352,7 @@ impl Db {
     /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The lock is
     /// given back all the same.
     pub fn close(self) -> Result<()> {
-        self.open.close()
+        self.open.get()?.close()
     }
 
     /// Puts all that was written before, to whatever keyspace, into runs, durably, also without a log, and returns when
@@ -355,7 +362,7 @@ impl Db {
     /// [`Error::Io`](crate::Error::Io): nothing is lost; the entries stay in memory and in the log.
     /// [`Error::Closed`](crate::Error::Closed).
     pub fn flush(&self) -> Result<()> {
-        self.open.inner.flush_all()
+        self.inner()?.flush_all()
     }
 
     /// Flushes, and merges all runs of each keyspace into its last level, leaving out what was overwritten or deleted and
@@ -364,7 +371,7 @@ impl Db {
     /// # Errors
     /// As [`flush`](Self::flush), and [`Error::CorruptFile`](crate::Error::CorruptFile).
     pub fn compact(&self) -> Result<()> {
-        let inner = &self.open.inner;
+        let inner = self.inner()?;
         let spaces: Vec<_> = inner.spaces.load().iter().cloned().collect();
         inner.compact_all(&spaces)
     }
@@ -392,20 +399,22 @@ impl Db {
     /// # Errors
     /// That of the first flush or compaction that fails meanwhile, as of [`compact`](Self::compact).
     pub fn settle(&self) -> Result<()> {
-        self.open.inner.settle()
+        self.inner()?.settle()
     }
 
     /// Begins to take in many entries at once, in ascending order of their keys, past log and memtables: see
     /// [`Ingestion`]. Nothing of it is visible before [`Ingestion::commit`].
     pub fn ingest(&self) -> Ingestion {
-        let own = Arc::clone(&self.open.inner.own);
+        let own = Arc::clone(self.open.constant(|open| &open.inner.own));
         Ingestion::new(Arc::clone(&self.open), own)
     }
 
     /// Changes the most bytes that flushes and compactions write in a second, which
     /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) set; `None` for no limit.
     pub fn set_write_rate(&self, bytes_per_second: Option<u64>) {
-        self.open.inner.limiter.set(bytes_per_second);
+        if let Ok(inner) = self.inner() {
+            inner.limiter.set(bytes_per_second);
+        }
     }
 
     /// Makes a store in the directory `into`, which must be empty or not there, that holds what this one holds now.
@@ -430,7 +439,7 @@ impl Db {
     /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): there is something in `into`.
     /// [`Error::Io`](crate::Error::Io): what was made is removed again. And as [`flush`](Self::flush).
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
-        self.open.inner.checkpoint(into.as_ref())
+        self.inner()?.checkpoint(into.as_ref())
     }
 
     /// Reads every byte of the store's runs and looks whether it is what it should be: checksums, the order of keys,
@@ -439,20 +448,36 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`](crate::Error::Closed): the store was closed meanwhile.
     pub fn verify(&self) -> Result<Verified> {
-        self.open.inner.verify()
+        self.inner()?.verify()
     }
 
-    fn view(&self) -> View<'_> {
-        let inner = &self.open.inner;
-        View::now(inner, &inner.own)
+    /// Refuses every process but the one that opened the store, as all methods do that can fail.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn check_process(&self) -> Result<()> {
+        self.inner().map(drop)
+    }
+
+    fn inner(&self) -> Result<&Arc<Inner>> {
+        Ok(&self.open.get()?.inner)
+    }
+
+    fn view(&self) -> Result<View<'_>> {
+        let inner = self.inner()?;
+        Ok(View::now(inner, &inner.own))
+    }
+
+    fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
+        self.view().map_or_else(Iter::failed, begin)
     }
 }
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Db")
-            .field("path", &self.open.inner.path)
-            .field("options", &self.open.inner.options)
+            .field("path", &self.path())
+            .field("options", self.open.constant(|open| &open.inner.options))
             .finish_non_exhaustive()
     }
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crossbeam_utils::atomic::AtomicCell;
+use forerun_core::Owner;
 use forerun_core::arch::prefetch_read;
 
 use super::cursor::Cursor;
@@ -108,24 +109,40 @@ impl Parking {
 }
 
 /// The keyspaces in which a thread has parked a cursor, in a ring.
-#[derive(Default)]
 struct Parked {
+    owner: Owner,
     spaces: Vec<Weak<Space>>,
     next: usize,
 }
 
-impl Drop for Parked {
-    fn drop(&mut self) {
-        self.spaces.iter().for_each(forget);
+impl Parked {
+    fn new() -> Parked {
+        Parked {
+            owner: Owner::this_process(),
+            spaces: Vec::new(),
+            next: 0,
+        }
     }
 }
 
-thread_local!(static PARKED: RefCell<Parked> = RefCell::default());
+impl Drop for Parked {
+    fn drop(&mut self) {
+        // Cursors that were parked before a fork hold what is the parent's.
+        if self.owner.is_this_process() {
+            self.spaces.iter().for_each(forget);
+        }
+    }
+}
+
+thread_local!(static PARKED: RefCell<Parked> = RefCell::new(Parked::new()));
 
 /// Notes that this thread is about to park a cursor in a keyspace. If it has too many, the oldest goes.
 fn note_parked(space: &Arc<Space>) {
     let note = |parked: &RefCell<Parked>| {
         let mut parked = parked.borrow_mut();
+        if !parked.owner.is_this_process() {
+            *parked = Parked::new();
+        }
         let is_noted = |noted: &Weak<Space>| std::ptr::eq(noted.as_ptr(), Arc::as_ptr(space));
         if parked.spaces.iter().any(is_noted) {
             return None;

@@ -3,6 +3,8 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use forerun_core::ProcessBound;
+
 use super::Open;
 use super::iter::Iter;
 use super::snapshots::Seen;
@@ -26,13 +28,17 @@ use crate::{Error, Keyspace, Result, Values};
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
 pub struct Snapshot {
-    open: Arc<Open>,
+    open: Arc<ProcessBound<Open>>,
     seen: Seen,
 }
 
 impl Snapshot {
-    pub(super) fn new(open: Arc<Open>) -> Snapshot {
-        let seen = open.inner.snapshots.add(|| open.inner.now());
+    pub(super) fn new(open: Arc<ProcessBound<Open>>) -> Snapshot {
+        let seen = match open.get() {
+            Ok(Open { inner, .. }) => inner.snapshots.add(|| inner.now()),
+            // Every read will say why.
+            Err(_) => Seen::default(),
+        };
         Snapshot { open, seen }
     }
 
@@ -46,7 +52,7 @@ impl Snapshot {
     /// # Errors
     /// As there.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view().get(key)
+        self.view()?.get(key)
     }
 
     /// As [`Db::multi_get`](crate::Db::multi_get), at this moment.
@@ -67,28 +73,32 @@ impl Snapshot {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view().multi_get(keys, strategy, values);
+        self.view()?.multi_get(keys, strategy, values);
         Ok(())
     }
 
     /// As [`Db::iter`](crate::Db::iter), at this moment.
     pub fn iter(&self) -> Iter {
-        self.view().iter(Bound::Unbounded, Bound::Unbounded)
+        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
     }
 
     /// As [`Db::range`](crate::Db::range), at this moment.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.view().range(range)
+        self.begin(|view| view.range(range))
     }
 
     /// As [`Db::prefix`](crate::Db::prefix), at this moment.
     pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.view().prefix(prefix)
+        self.begin(|view| view.prefix(prefix))
     }
 
-    fn view(&self) -> View<'_> {
-        let inner = &self.open.inner;
-        View::as_of(inner, &inner.own, &self.seen)
+    fn view(&self) -> Result<View<'_>> {
+        let inner = &self.open.get()?.inner;
+        Ok(View::as_of(inner, &inner.own, &self.seen))
+    }
+
+    fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
+        self.view().map_or_else(Iter::failed, begin)
     }
 
     /// What it sees of a keyspace of the store. Keyspaces are seen as of the same moment: of a batch all or nothing.
@@ -171,27 +181,27 @@ impl KeyspaceSnapshot<'_> {
     }
 
     fn view(&self) -> Result<View<'_>> {
-        self.unchecked_view().checked().and_then(|view| {
+        self.unchecked_view()?.checked().and_then(|view| {
             self.check_store()?;
             Ok(view)
         })
     }
 
     fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
-        let iter = begin(self.unchecked_view());
+        let iter = self.unchecked_view().map_or_else(Iter::failed, begin);
         match self.check_store() {
             Ok(()) => iter,
             Err(error) => iter.failing(error),
         }
     }
 
-    fn unchecked_view(&self) -> View<'_> {
+    fn unchecked_view(&self) -> Result<View<'_>> {
         let Snapshot { open, seen } = self.snapshot;
-        View::as_of(&open.inner, self.keyspace.space(), seen)
+        Ok(View::as_of(&open.get()?.inner, self.keyspace.space(), seen))
     }
 
     fn check_store(&self) -> Result<()> {
-        match self.keyspace.store() == self.snapshot.open.inner.number {
+        match self.keyspace.store() == self.snapshot.open.get()?.inner.number {
             true => Ok(()),
             false => Err(Error::ForeignKeyspace {
                 name: self.keyspace.name().to_owned(),
@@ -202,7 +212,9 @@ impl KeyspaceSnapshot<'_> {
 
 impl Clone for Snapshot {
     fn clone(&self) -> Snapshot {
-        self.open.inner.snapshots.add_again(&self.seen);
+        if let Ok(open) = self.open.get() {
+            open.inner.snapshots.add_again(&self.seen);
+        }
         Snapshot {
             open: Arc::clone(&self.open),
             seen: self.seen.clone(),
@@ -212,7 +224,9 @@ impl Clone for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.open.inner.snapshots.remove(&self.seen);
+        if let Ok(open) = self.open.get() {
+            open.inner.snapshots.remove(&self.seen);
+        }
     }
 }
 

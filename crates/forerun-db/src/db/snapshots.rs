@@ -50,7 +50,7 @@ impl Expired {
 }
 
 /// What a snapshot sees, in all keyspaces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) sequence: u64,
     pub(super) expired: Arc<Expired>,

@@ -102,7 +102,7 @@ pub struct MemTable {
 }
 
 /// What a memtable holds and takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemTableStats {
     /// Entries, deletions and older versions included.

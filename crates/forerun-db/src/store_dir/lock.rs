@@ -11,6 +11,8 @@
 
 use std::path::{Path, PathBuf};
 
+use forerun_core::Owner;
+
 use crate::io::{Io, IoFile, OpenMode, read_all, write_all_at};
 use crate::{Error, Result};
 
@@ -19,6 +21,7 @@ const TEXT_BYTES: usize = 70;
 /// The held lock. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Lock {
+    owner: Owner,
     file: Box<dyn IoFile>,
     path: PathBuf,
     /// The boot in which the store was last open, if it is told.
@@ -45,6 +48,7 @@ impl Lock {
             });
         }
         let lock = Lock {
+            owner: Owner::this_process(),
             file,
             path,
             last_boot,
@@ -54,6 +58,11 @@ impl Lock {
             lock.write(last_boot);
         }
         Ok(lock)
+    }
+
+    /// Refuses every process but the one that took it.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        Ok(self.owner.check()?)
     }
 
     /// Whether the power may have been lost since the store was last open.
