@@ -105,9 +105,9 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
     let (reader, called) = (db.clone(), Arc::clone(&was_called));
     *io.hook.lock().unwrap() = Some(Box::new(move || {
         // The commit removes segments of the log: the runs are installed.
-        let compactions = || reader.open.inner.tree_work().compactions;
+        let compactions = || reader.inner().unwrap().tree_work().compactions;
         let before = compactions();
-        while reader.open.inner.compact_one().unwrap() {}
+        while reader.inner().unwrap().compact_one().unwrap() {}
         assert!(compactions() > before, "nothing was compacted");
         assert_eq!(
             read_all_ways(&reader),
