@@ -1,21 +1,29 @@
 //! Deletions of ranges of keys.
 //!
 //! ```text
-//!   tombstones    b ├──────── @7 ────────┤ m          h ├──── @9 ────┤ t
-//!   fragments     b ├──── 7 ────┤ h ├ 7 9 ┤ m ├── 9 ──┤ t
+//!   blocks   [ 4096 tombstones ][ 512 ][ 64 ][ 16 ]   tail [ 5 ]        oldest first; a read asks all of them
+//!                                                └─ sixteen in the tail become a block, and two blocks of one size become one
 //! ```
 //!
-//! A range is deleted by one record, however many keys are in it: it covers their versions with smaller sequence
-//! numbers. Which ranges cover a key is asked of the fragments that their ends cut the keys into.
+//! A range is deleted by one record, however many keys are in it: its tombstone covers their versions with smaller
+//! sequence numbers. The tombstones of a memtable stand beside it, and when that is flushed, in the manifest. Runs are
+//! written without what is covered (`tree/retain.rs`), and one all of which is covered is removed unread. A tombstone is
+//! forgotten once every run that it could cover anything of was written knowing it.
 //!
-//! Ranges are few, and so they are kept in memory all together, beside the memtable they were written with, and when
-//! that is flushed, in the manifest. Runs are written without what is covered (`tree/retain.rs`), and one all of which is
-//! covered is removed unread. A range is forgotten once every run that it could cover anything of was written knowing
-//! it.
+//! Tombstones come one at a time, while others read. A new one is put into a slot of the tail, which readers scan; what
+//! is in blocks never changes. So adding one of n costs log n steps, taken now and then for many at once, and readers take no
+//! lock. Tombstones may be added in any order; a reader is given only those it sees.
 
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+mod block;
+#[cfg(test)]
+mod tests;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use self::block::{Block, LEAF};
 use crate::comparator::KeyOrder;
 
 /// The deletion of all keys from `start` up to, not including, `end`, as of `sequence`.
@@ -26,159 +34,314 @@ pub(crate) struct RangeTombstone {
     pub(crate) sequence: u64,
 }
 
-/// Deletions of ranges, so that those which cover a key are found by a search.
-#[derive(Clone, Debug)]
+/// A [`RangeTombstone`] that is elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RangeRef<'a> {
+    pub(crate) start: &'a [u8],
+    pub(crate) end: &'a [u8],
+    pub(crate) sequence: u64,
+}
+
+/// Deletions of ranges, searched by key. Some can be added while others read.
 pub(crate) struct Ranges {
     order: KeyOrder,
-    tombstones: Vec<RangeTombstone>,
-    /// Ascending; each reaches up to the next.
-    fragments: Vec<Fragment>,
+    list: ArcSwap<List>,
+    count: AtomicUsize,
+    used_bytes: AtomicUsize,
+    /// Held by whoever adds.
+    adding: Mutex<()>,
 }
 
-#[derive(Clone, Debug)]
-struct Fragment {
-    start: Vec<u8>,
-    /// Of the tombstones that cover it, ascending.
-    sequences: Vec<u64>,
+/// The tombstones of a [`Ranges`] at one moment, and those that are added to its tail.
+#[derive(Clone, Default)]
+pub(crate) struct List {
+    /// Oldest first.
+    blocks: Vec<Arc<Block>>,
+    tail: Arc<Tail>,
 }
 
-impl Ranges {
-    /// These ranges.
-    pub(crate) fn new(order: KeyOrder, tombstones: Vec<RangeTombstone>) -> Ranges {
-        let fragments = fragments(&order, &tombstones);
-        Ranges {
-            order,
-            tombstones,
-            fragments,
-        }
-    }
+/// The newest tombstones: the slots are filled one after the other.
+#[derive(Default)]
+struct Tail([OnceLock<Slot>; LEAF]);
 
-    /// These and others.
-    pub(crate) fn with(&self, others: &[RangeTombstone]) -> Ranges {
-        let mut tombstones = self.tombstones.clone();
-        tombstones.extend_from_slice(others);
-        Ranges::new(self.order.clone(), tombstones)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tombstones.is_empty()
-    }
-
-    pub(crate) fn tombstones(&self) -> &[RangeTombstone] {
-        &self.tombstones
-    }
-
-    /// The largest sequence number; 0 if there is no range.
-    pub(crate) fn largest_sequence(&self) -> u64 {
-        let sequences = self.tombstones.iter().map(|range| range.sequence);
-        sequences.max().unwrap_or(0)
-    }
-
-    /// The newest range that covers `key` and is not newer than `snapshot`: versions of the key with smaller sequence
-    /// numbers are deleted for it. 0: there is none.
-    pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
-        let sequences = self.covering(key);
-        let seen = sequences.partition_point(|sequence| *sequence <= snapshot);
-        sequences[..seen].last().copied().unwrap_or(0)
-    }
-
-    /// The oldest range that covers the version of `key` with this sequence number.
-    pub(crate) fn first_over(&self, key: &[u8], sequence: u64) -> Option<u64> {
-        let sequences = self.covering(key);
-        let older = sequences.partition_point(|other| *other <= sequence);
-        sequences.get(older).copied()
-    }
-
-    fn covering(&self, key: &[u8]) -> &[u64] {
-        let behind = |fragment: &Fragment| self.order.compare(&fragment.start, key).is_le();
-        let at = self.fragments.partition_point(behind);
-        match at.checked_sub(1) {
-            Some(at) => &self.fragments[at].sequences,
-            None => &[],
-        }
-    }
+#[derive(Clone)]
+struct Slot {
+    /// Start and end.
+    keys: Box<[u8]>,
+    start_len: usize,
+    sequence: u64,
 }
 
 impl RangeTombstone {
-    /// Whether it covers keys from `smallest` to `largest`, both included: some of them.
-    pub(crate) fn touches(&self, order: &KeyOrder, smallest: &[u8], largest: &[u8]) -> bool {
-        order.compare(&self.start, largest).is_le() && order.compare(smallest, &self.end).is_lt()
-    }
-
-    /// Whether it covers all keys from `smallest` to `largest`, both included.
-    pub(crate) fn spans(&self, order: &KeyOrder, smallest: &[u8], largest: &[u8]) -> bool {
-        order.compare(&self.start, smallest).is_le() && order.compare(largest, &self.end).is_lt()
+    pub(crate) fn as_ref(&self) -> RangeRef<'_> {
+        RangeRef {
+            start: &self.start,
+            end: &self.end,
+            sequence: self.sequence,
+        }
     }
 }
 
-/// Goes through the ends of the ranges in order, with the set of those that are open.
-fn fragments(order: &KeyOrder, tombstones: &[RangeTombstone]) -> Vec<Fragment> {
-    let mut ends: Vec<(&[u8], u64, bool)> = Vec::with_capacity(2 * tombstones.len());
-    for range in tombstones {
-        // An empty one has no fragment of its own; one that ends before it starts must not be opened for ever.
-        if order.compare(&range.start, &range.end) == Ordering::Less {
-            ends.push((&range.start, range.sequence, true));
-            ends.push((&range.end, range.sequence, false));
+impl<'a> RangeRef<'a> {
+    pub(crate) fn to_owned(self) -> RangeTombstone {
+        RangeTombstone {
+            start: self.start.to_vec(),
+            end: self.end.to_vec(),
+            sequence: self.sequence,
         }
     }
-    ends.sort_by(|a, b| order.compare(a.0, b.0));
-    let mut open = BTreeSet::new();
-    let mut fragments: Vec<Fragment> = Vec::new();
-    for (i, (key, sequence, is_start)) in ends.iter().enumerate() {
-        match is_start {
-            true => open.insert(*sequence),
-            false => open.remove(sequence),
+
+    fn covers(&self, order: &KeyOrder, key: &[u8]) -> bool {
+        order.compare(self.start, key).is_le() && order.compare(key, self.end).is_lt()
+    }
+
+    /// The most memory that a [`Ranges`] takes for it, in bytes. The leaf has 20 for each beside its keys; a tombstone
+    /// has at most two fragments of 8 bytes in the block it is in, and in each block that is kept as a part: of these
+    /// there is one for every sixteenfold.
+    pub(crate) fn used_bytes(&self) -> usize {
+        const EACH_BYTES: usize = 84;
+        EACH_BYTES + self.start.len() + self.end.len()
+    }
+}
+
+impl Ranges {
+    /// None yet.
+    pub(crate) fn new(order: KeyOrder) -> Ranges {
+        Ranges::with_list(order, List::default(), 0, 0)
+    }
+
+    /// These tombstones, in as few blocks as possible.
+    pub(crate) fn of<'r>(
+        order: KeyOrder,
+        tombstones: impl IntoIterator<Item = RangeRef<'r>>,
+    ) -> Ranges {
+        let ranges = Ranges::new(order);
+        ranges.add(tombstones);
+        let mut list = List::clone(&ranges.list.load());
+        while let [.., a, b] = &list.blocks[..]
+            && a.can_take(b)
+        {
+            let merged = Block::merge(&ranges.order, a, b);
+            list.blocks.truncate(list.blocks.len() - 2);
+            list.blocks.push(Arc::new(merged));
+        }
+        ranges.list.store(Arc::new(list));
+        ranges
+    }
+
+    fn with_list(order: KeyOrder, list: List, count: usize, used_bytes: usize) -> Ranges {
+        Ranges {
+            order,
+            list: ArcSwap::from_pointee(list),
+            count: AtomicUsize::new(count),
+            used_bytes: AtomicUsize::new(used_bytes),
+            adding: Mutex::new(()),
+        }
+    }
+
+    /// These and others. What both have is shared.
+    pub(crate) fn with<'r>(&self, others: impl IntoIterator<Item = RangeRef<'r>>) -> Ranges {
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = self.list.load_full();
+        let mut copy = List::clone(&list);
+        // The next slot of this one's tail is this one's.
+        copy.tail = Arc::new(Tail(std::array::from_fn(|at| list.tail.0[at].clone())));
+        let ranges = Ranges::with_list(self.order.clone(), copy, self.len(), self.used_bytes());
+        ranges.add(others);
+        ranges
+    }
+
+    /// Adds tombstones. They are to be there before a reader may see their sequence numbers.
+    pub(crate) fn add<'r>(&self, tombstones: impl IntoIterator<Item = RangeRef<'r>>) {
+        // What is there is sound even if a comparator panicked.
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.load_full();
+        let mut filled = list.tail.iter().count();
+        let (mut count, mut bytes, mut is_other) = (0, 0, false);
+        for tombstone in tombstones {
+            if filled == LEAF {
+                list = Arc::new(list.with_tail_in_blocks(&self.order));
+                (filled, is_other) = (0, true);
+            }
+            // The slot is empty: nobody else adds.
+            let _ = list.tail.0[filled].set(Slot::new(tombstone));
+            filled += 1;
+            count += 1;
+            bytes += tombstone.used_bytes();
+        }
+        if is_other {
+            self.list.store(list);
+        }
+        // Relaxed: a reader that is to see a tombstone has seen its sequence number become visible, which happens after
+        // this. The bytes are a statistic.
+        self.count.fetch_add(count, Ordering::Relaxed);
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether there are none that the caller can see.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        // Relaxed: see `add`.
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// What [`RangeRef::used_bytes`] is for all of them.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// All there are now.
+    pub(crate) fn list(&self) -> Arc<List> {
+        self.list.load_full()
+    }
+
+    /// The largest sequence number; 0 if there is none.
+    pub(crate) fn largest_sequence(&self) -> u64 {
+        let list = self.list.load();
+        let in_tail = list.tail.iter().map(|tombstone| tombstone.sequence);
+        let in_blocks = list.blocks.iter().map(|block| block.largest_sequence());
+        in_blocks.chain(in_tail).max().unwrap_or(0)
+    }
+
+    /// The newest tombstone that covers `key` and is not newer than `snapshot`: versions of the key with smaller sequence
+    /// numbers are deleted for it. 0: there is none.
+    pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
+        let list = self.list.load();
+        let newest = list.newest_over(&self.order, key, snapshot);
+        newest.map_or(0, |tombstone| tombstone.sequence)
+    }
+
+    /// Whether all keys from `smallest` to `largest`, both included, are covered by tombstones that are newer than
+    /// `sequence` and not newer than `snapshot`.
+    pub(crate) fn covers_all(
+        &self,
+        smallest: &[u8],
+        largest: &[u8],
+        sequence: u64,
+        snapshot: u64,
+    ) -> bool {
+        let list = self.list.load();
+        let mut key = smallest;
+        while self.order.compare(key, largest).is_le() {
+            match list.newest_over(&self.order, key, snapshot) {
+                Some(newest) if newest.sequence > sequence => key = newest.end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether a tombstone newer than `sequence` covers any key from `smallest` to `largest`, both included.
+    pub(crate) fn any_newer_within(&self, smallest: &[u8], largest: &[u8], sequence: u64) -> bool {
+        let (order, list) = (&self.order, self.list.load());
+        let is_within = |of: RangeRef<'_>| {
+            of.sequence > sequence
+                && order.compare(of.start, largest).is_le()
+                && order.compare(smallest, of.end).is_lt()
+                && order.compare(of.start, of.end).is_lt()
         };
-        let is_last_here = ends
-            .get(i + 1)
-            .is_none_or(|next| order.compare(next.0, key).is_ne());
-        if is_last_here {
-            fragments.push(Fragment {
-                start: key.to_vec(),
-                sequences: open.iter().copied().collect(),
-            });
-        }
+        let mut blocks = list.blocks.iter();
+        list.tail.iter().any(is_within)
+            || blocks.any(|block| block.any_newer_within(order, smallest, largest, sequence))
     }
-    fragments
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
+impl List {
+    /// The tombstones, in the order they came in.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RangeRef<'_>> {
+        let in_blocks = self.blocks.iter().flat_map(|block| block.iter());
+        in_blocks.chain(self.tail.iter())
+    }
 
-    use proptest::prelude::*;
+    /// Bytes of memory that it takes.
+    #[cfg(test)]
+    fn taken_bytes(&self) -> usize {
+        let in_tail: usize = self
+            .tail
+            .iter()
+            .map(|of| of.start.len() + of.end.len())
+            .sum();
+        let blocks = self.blocks.iter().map(|block| block.taken_bytes(true));
+        size_of::<Tail>() + in_tail + blocks.sum::<usize>()
+    }
 
-    use super::*;
-    use crate::ReverseBytewise;
+    fn newest_over(&self, order: &KeyOrder, key: &[u8], snapshot: u64) -> Option<RangeRef<'_>> {
+        let in_tail = block::newest_of(self.tail.iter(), order, key, snapshot);
+        // From the newest on: numbers ascend, but for a few that overtook each other.
+        let blocks = self.blocks.iter().rev();
+        blocks.fold(in_tail, |newest, block| {
+            let is_newer =
+                |of: &RangeRef<'_>| newest.is_none_or(|newest| of.sequence > newest.sequence);
+            let may_be_newer = newest.is_none_or(|of| block.largest_sequence() > of.sequence);
+            let found = may_be_newer.then(|| block.newest_over(order, key, snapshot));
+            found.flatten().filter(is_newer).or(newest)
+        })
+    }
 
-    proptest! {
-        #[test]
-        fn what_covers_a_key_is_found_as_by_looking_at_each_range(
-            ranges in prop::collection::vec((0_u8..12, 0_u8..12), 0..12),
-            key in 0_u8..13,
-            sequence in 0_u64..40,
-            is_reverse in any::<bool>(),
-        ) {
-            let order = match is_reverse {
-                true => KeyOrder::new(Arc::new(ReverseBytewise)),
-                false => KeyOrder::Bytewise,
-            };
-            let tombstones: Vec<_> = ranges.iter().zip(1_u64..).map(|((start, end), i)| RangeTombstone {
-                start: vec![*start],
-                end: vec![*end],
-                sequence: 3 * i,
-            }).collect();
-            let key = [key];
-            let covering: Vec<u64> = tombstones
-                .iter()
-                .filter(|range| range.spans(&order, &key, &key))
-                .map(|range| range.sequence)
-                .collect();
-            let ranges = Ranges::new(order, tombstones);
-            let seen = covering.iter().copied().filter(|s| *s <= sequence).max();
-            prop_assert_eq!(ranges.cover(&key, sequence), seen.unwrap_or(0));
-            let over = covering.iter().copied().filter(|s| *s > sequence).min();
-            prop_assert_eq!(ranges.first_over(&key, sequence), over);
+    /// These, the full tail as a block, and an empty tail.
+    fn with_tail_in_blocks(&self, order: &KeyOrder) -> List {
+        const NONE: RangeRef<'_> = RangeRef {
+            start: &[],
+            end: &[],
+            sequence: 0,
+        };
+        let mut tombstones = [NONE; LEAF];
+        for (at, tombstone) in self.tail.iter().enumerate() {
+            tombstones[at] = tombstone;
         }
+        let mut blocks = self.blocks.clone();
+        blocks.push(Arc::new(Block::of_leaf(order, &tombstones)));
+        while let [.., a, b] = &blocks[..]
+            && a.takes(b)
+        {
+            let merged = Block::merge(order, a, b);
+            blocks.truncate(blocks.len() - 2);
+            blocks.push(Arc::new(merged));
+        }
+        List {
+            blocks,
+            tail: Arc::default(),
+        }
+    }
+}
+
+impl Tail {
+    fn iter(&self) -> impl Iterator<Item = RangeRef<'_>> {
+        self.0
+            .iter()
+            .map_while(|slot| slot.get().map(Slot::tombstone))
+    }
+}
+
+impl Slot {
+    fn new(of: RangeRef<'_>) -> Slot {
+        Slot {
+            keys: [of.start, of.end].concat().into_boxed_slice(),
+            start_len: of.start.len(),
+            sequence: of.sequence,
+        }
+    }
+
+    fn tombstone(&self) -> RangeRef<'_> {
+        let (start, end) = self.keys.split_at(self.start_len);
+        RangeRef {
+            start,
+            end,
+            sequence: self.sequence,
+        }
+    }
+}
+
+impl std::fmt::Debug for Ranges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ranges")
+            .field("count", &self.len())
+            .field("largest_sequence", &self.largest_sequence())
+            .finish_non_exhaustive()
     }
 }

@@ -21,6 +21,7 @@ use super::state::Table;
 use super::stats::TreeWork;
 use super::write::Writer;
 use crate::Result;
+use crate::ranges::RangeRef;
 use crate::run::Run;
 use crate::tree::build::{Build, write_runs};
 use crate::tree::catalog::{Catalog, Logged};
@@ -87,10 +88,9 @@ impl Inner {
         // What has just been written has not expired.
         let (snapshots, _) = self.list_readers(space, 0);
         let mut retain = Retain::new(space.order().clone(), snapshots);
-        let ranges = table.ranges();
-        if let Some(ranges) = &ranges {
-            let known = state.ranges.with(ranges.tombstones());
-            retain = retain.with_ranges(Arc::new(known));
+        if !table.ranges.is_empty() {
+            let known = vec![Arc::clone(&state.ranges), Arc::clone(&table.ranges)];
+            retain = retain.with_ranges(known);
         }
         // Generations are flushed in order, so what is older is in runs.
         let below = |key: &[u8]| state.levels.may_hold_from(0, key);
@@ -99,7 +99,7 @@ impl Inner {
         })?;
         Ok(Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
-            ranges: ranges.map_or(Vec::new(), |ranges| ranges.tombstones().to_vec()),
+            ranges: table.ranges.list().iter().map(RangeRef::to_owned).collect(),
             ..Edit::default()
         })
     }
@@ -275,7 +275,7 @@ impl Inner {
         let state = space.state.load_full();
         let (snapshots, expired) = self.list_readers(space, state.expired_sequence);
         let retain = Retain::new(space.order().clone(), snapshots)
-            .with_ranges(Arc::clone(&state.ranges))
+            .with_ranges(vec![Arc::clone(&state.ranges)])
             .with_expired(expired);
         let done = self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;
         self.install(&[(space.id(), done.edit)], Memtables::Same)?;

@@ -20,6 +20,21 @@ use super::state::Table;
 /// Bytes that an empty table takes, at most.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
 
+/// The memory that a write needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Needed {
+    /// In the arenas of memtables.
+    pub(super) entries_bytes: usize,
+    /// For deletions of ranges.
+    pub(super) ranges_bytes: usize,
+}
+
+impl Needed {
+    pub(super) fn bytes(self) -> usize {
+        self.entries_bytes.saturating_add(self.ranges_bytes)
+    }
+}
+
 /// Memtables of keyspaces.
 pub(super) struct Generation {
     /// They are numbered in order.
@@ -28,8 +43,10 @@ pub(super) struct Generation {
     pub(super) limit_bytes: usize,
     /// Ascending by keyspace; the store's own is the first.
     tables: Vec<(Arc<Space>, Arc<Table>)>,
-    /// Bytes in use, once there are several tables: one keeps to the limit by itself.
+    /// Bytes in use, once there are several tables: the arena of one keeps to the limit by itself.
     used_bytes: AtomicUsize,
+    /// What the deletions of ranges in all tables take of the limit. They are not in the arenas.
+    ranges_bytes: AtomicUsize,
 }
 
 impl Generation {
@@ -45,6 +62,7 @@ impl Generation {
             limit_bytes,
             tables: vec![(Arc::clone(own), table)],
             used_bytes: AtomicUsize::new(0),
+            ranges_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -68,7 +86,8 @@ impl Generation {
     }
 
     fn count(&mut self) {
-        *self.used_bytes.get_mut() = self.sum(|table| table.memtable.stats().used_bytes);
+        let in_arenas = self.sum(|table| table.memtable.stats().used_bytes);
+        *self.used_bytes.get_mut() = in_arenas + *self.ranges_bytes.get_mut();
     }
 
     /// The table of a keyspace, if it was written to.
@@ -86,32 +105,45 @@ impl Generation {
         &self.tables
     }
 
-    /// Takes so many bytes of the limit, for entries that one or several of the tables have made room for. `false`: they
-    /// are not there.
+    /// Takes memory of the limit: for entries that one or several of the tables have made room for, and for deletions of
+    /// ranges. `false`: it is not there.
     #[inline]
-    pub(super) fn take(&self, bytes: usize) -> bool {
-        if self.tables.len() == 1 {
-            return true;
-        }
-        // Relaxed, here and below: a sum. Who puts another generation in this one's place waits for all writes.
-        let before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before.saturating_add(bytes) <= self.limit_bytes;
+    pub(super) fn take(&self, needed: Needed) -> bool {
+        // Relaxed, here and below: sums. Who puts another generation in this one's place waits for all writes.
+        let ranges_bytes = match needed.ranges_bytes {
+            0 => self.ranges_bytes.load(Ordering::Relaxed),
+            more => self.ranges_bytes.fetch_add(more, Ordering::Relaxed) + more,
+        };
+        let fits = match &self.tables[..] {
+            [_] if ranges_bytes == 0 => return true,
+            // The entries are in the arena already.
+            [(_, table)] => table.memtable.stats().used_bytes + ranges_bytes <= self.limit_bytes,
+            _ => {
+                let bytes = needed.bytes();
+                let before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+                before.saturating_add(bytes) <= self.limit_bytes
+            }
+        };
         if !fits {
-            self.give_back(bytes);
+            self.give_back(needed);
         }
         fits
     }
 
     /// Gives back what was taken.
-    pub(super) fn give_back(&self, bytes: usize) {
+    pub(super) fn give_back(&self, needed: Needed) {
+        if needed.ranges_bytes > 0 {
+            self.ranges_bytes
+                .fetch_sub(needed.ranges_bytes, Ordering::Relaxed);
+        }
         if self.tables.len() > 1 {
-            self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.used_bytes.fetch_sub(needed.bytes(), Ordering::Relaxed);
         }
     }
 
     /// Whether nothing was written to it.
     pub(super) fn is_empty(&self) -> bool {
-        self.sum(|table| table.memtable.stats().entries) == 0
+        self.tables.iter().all(|(_, table)| table.is_empty())
     }
 
     pub(super) fn sum(&self, of: impl Fn(&Table) -> usize) -> usize {

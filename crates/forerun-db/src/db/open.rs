@@ -18,6 +18,7 @@ use super::write::{Fits, Part, prepare};
 use super::{Commit, Counters, Inner, Visible, Writer};
 use crate::cache::{CacheOptions, PageCache};
 use crate::io::Io;
+use crate::ranges::RangeRef;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers, write_runs};
@@ -298,9 +299,10 @@ impl Replay<'_> {
             // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
             let mut retain = Retain::new(space.order().clone(), Vec::new());
             let edit = self.edits.entry(space.id()).or_default();
-            if let Some(ranges) = table.ranges() {
-                edit.ranges.extend_from_slice(ranges.tombstones());
-                retain = retain.with_ranges(ranges);
+            if !table.ranges.is_empty() {
+                let deleted = table.ranges.list();
+                edit.ranges.extend(deleted.iter().map(RangeRef::to_owned));
+                retain = retain.with_ranges(vec![Arc::clone(&table.ranges)]);
             }
             let build = Build {
                 io: self.write.io,
@@ -337,9 +339,10 @@ fn insert<'op>(
             generation.add(space, table);
         }
     }
-    match prepare(generation, parts)? {
+    let ranges_bytes = parts.iter().map(Part::ranges_bytes).sum();
+    match prepare(generation, parts, ranges_bytes)? {
         Fits::Yes(entries) => {
-            entries.publish(record.first_sequence, true);
+            entries.publish(record.first_sequence);
             Ok(None)
         }
         Fits::No { needed_bytes } => Ok(Some(needed_bytes)),

@@ -13,13 +13,12 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
 use forerun_core::arch::prefetch_read;
 
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig};
-use crate::ranges::{RangeTombstone, Ranges};
+use crate::ranges::Ranges;
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::run::lookup::ReadContext;
@@ -48,32 +47,27 @@ pub(super) struct State {
 /// A memtable, and the deletions of ranges beside it.
 pub(super) struct Table {
     pub(super) memtable: MemTable,
-    /// Deletions of ranges that were written with it; none until there is one.
-    ranges: ArcSwapOption<Ranges>,
+    /// Deletions of ranges that were written with it.
+    pub(super) ranges: Arc<Ranges>,
 }
 
 impl Table {
     pub(super) fn new(config: MemTableConfig) -> Result<Table> {
+        let order = KeyOrder::new(Arc::clone(&config.comparator));
         Ok(Table {
             memtable: MemTable::new(config)?,
-            ranges: ArcSwapOption::empty(),
+            ranges: Arc::new(Ranges::new(order)),
         })
     }
 
-    /// Adds deletions of ranges, before they become visible.
-    pub(super) fn delete_ranges(&self, order: &KeyOrder, deleted: &[RangeTombstone]) {
-        self.ranges.rcu(|ranges| {
-            let ranges = match ranges {
-                Some(ranges) => ranges.with(deleted),
-                None => Ranges::new(order.clone(), deleted.to_vec()),
-            };
-            Some(Arc::new(ranges))
-        });
+    /// Bytes of memory in use.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.memtable.stats().used_bytes + self.ranges.used_bytes()
     }
 
-    /// The deletions of ranges that were written with it.
-    pub(super) fn ranges(&self) -> Option<Arc<Ranges>> {
-        self.ranges.load_full()
+    /// Whether nothing was written to it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.memtable.stats().entries == 0 && self.ranges.is_empty()
     }
 }
 
@@ -97,22 +91,21 @@ impl State {
 
     /// Whether any range of keys was deleted that may matter.
     pub(super) fn has_ranges(&self) -> bool {
-        let in_tables = || {
-            self.tables
-                .iter()
-                .any(|table| table.ranges.load().is_some())
-        };
-        !self.ranges.is_empty() || in_tables()
+        self.all_ranges().next().is_some()
     }
 
     /// The newest deletion of a range that covers `key` and is not newer than `snapshot`: what is older of the key is
     /// deleted. 0: there is none.
     pub(super) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
-        let in_tables = self.tables.iter().filter_map(|table| {
-            let ranges = table.ranges.load();
-            ranges.as_ref().map(|ranges| ranges.cover(key, snapshot))
-        });
-        in_tables.fold(self.ranges.cover(key, snapshot), u64::max)
+        let covers = self.all_ranges().map(|ranges| ranges.cover(key, snapshot));
+        covers.max().unwrap_or(0)
+    }
+
+    fn all_ranges(&self) -> impl Iterator<Item = &Ranges> {
+        let in_tables = self.tables.iter().map(|table| &*table.ranges);
+        in_tables
+            .chain([&*self.ranges])
+            .filter(|ranges| !ranges.is_empty())
     }
 
     /// All versions, merged.

@@ -153,7 +153,7 @@ pub struct KeyspaceStats {
     pub name: String,
     /// Entries in its memtables, deletions and older versions included.
     pub memtable_entries: usize,
-    /// The memory they take, in bytes.
+    /// The memory they take, in bytes, with the deletions of ranges beside them.
     pub memtable_bytes: usize,
     /// The levels of its tree of runs, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
@@ -168,7 +168,7 @@ impl KeyspaceStats {
         KeyspaceStats {
             name: space.name().to_owned(),
             memtable_entries: tables().map(|stats| stats.entries).sum(),
-            memtable_bytes: tables().map(|stats| stats.used_bytes).sum(),
+            memtable_bytes: state.tables.iter().map(|table| table.used_bytes()).sum(),
             levels,
         }
     }

@@ -11,12 +11,12 @@ use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use super::generation::{EMPTY_TABLE_BYTES, Generation};
+use super::generation::{EMPTY_TABLE_BYTES, Generation, Needed};
 use super::space::Space;
 use super::state::Table;
 use super::{Commit, Inner};
 use crate::memtable::Prepared;
-use crate::ranges::RangeTombstone;
+use crate::ranges::RangeRef;
 use crate::{Durability, Error, Op, Ops, Result, WriteBatch};
 
 /// Capacity that a thread keeps for encoding single writes.
@@ -142,33 +142,38 @@ impl Inner {
         durability: Durability,
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
-        if has_ranges {
-            part.check_ranges()?;
-        }
+        let ranges_bytes = match has_ranges {
+            true => part.check_ranges()?,
+            false => 0,
+        };
         self.slow_down(encoded.len());
         self.until_there_is_room(|active| {
             let Some(table) = active.table(part.space.id()) else {
                 return Ok(Attempt::NoTable(part.space));
             };
             part.space.check_takes_writes()?;
-            let ops = part.ops.clone().map(|(_, op)| op);
-            let prepared = match table.memtable.prepare(ops) {
+            let prepared = match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
                 Ok(prepared) => prepared,
                 Err(Error::MemoryLimit { needed_bytes, .. }) => {
+                    let needed_bytes = needed_bytes + ranges_bytes;
                     return Ok(Attempt::NoRoom { needed_bytes });
                 }
                 Err(error) => return Err(error),
             };
-            let needed_bytes = prepared.bytes();
-            if !active.take(needed_bytes) {
+            let needed = Needed {
+                entries_bytes: prepared.bytes(),
+                ranges_bytes,
+            };
+            if !active.take(needed) {
+                let needed_bytes = needed.bytes();
                 return Ok(Attempt::NoRoom { needed_bytes });
             }
             let logged = self.log(encoded, count, durability);
-            let first_sequence = logged.inspect_err(|_| active.give_back(needed_bytes))?;
+            let first_sequence = logged.inspect_err(|_| active.give_back(needed))?;
             let last_sequence = first_sequence + count as u64 - 1;
-            prepared.publish(first_sequence);
-            if has_ranges {
-                part.delete_ranges(table, first_sequence);
+            match has_ranges {
+                true => part.publish(prepared, table, first_sequence),
+                false => prepared.publish(first_sequence),
             }
             self.visible.publish(first_sequence, last_sequence);
             Ok(Attempt::Done(last_sequence))
@@ -184,9 +189,10 @@ impl Inner {
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
         let parts: Vec<_> = spaces.iter().map(|space| Part::of(batch, space)).collect();
-        if batch.has_ranges() {
-            parts.iter().try_for_each(Part::check_ranges)?;
-        }
+        let ranges_bytes = match batch.has_ranges() {
+            true => parts.iter().map(Part::check_ranges).sum::<Result<_>>()?,
+            false => 0,
+        };
         self.slow_down(batch.encoded().len());
         self.until_there_is_room(|active| {
             for Part { space, .. } in &parts {
@@ -195,14 +201,14 @@ impl Inner {
                 }
                 space.check_takes_writes()?;
             }
-            let entries = match prepare(active, &parts)? {
+            let entries = match prepare(active, &parts, ranges_bytes)? {
                 Fits::Yes(entries) => entries,
                 Fits::No { needed_bytes } => return Ok(Attempt::NoRoom { needed_bytes }),
             };
             let logged = self.log(batch.encoded(), batch.len(), durability);
-            let first_sequence = logged.inspect_err(|_| active.give_back(entries.bytes))?;
+            let first_sequence = logged.inspect_err(|_| active.give_back(entries.needed))?;
             let last_sequence = first_sequence + batch.len() as u64 - 1;
-            entries.publish(first_sequence, batch.has_ranges());
+            entries.publish(first_sequence);
             // Only now, and at once.
             self.visible.publish(first_sequence, last_sequence);
             Ok(Attempt::Done(last_sequence))
@@ -320,34 +326,53 @@ impl<'a> Part<'a, ()> {
 }
 
 impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
+    /// What becomes entries of the memtable, with the places in the batch: all but deletions of ranges.
+    fn entries(&self) -> impl Iterator<Item = (u64, Op<'op>)> + Clone {
+        let is_entry = |(_, op): &(u64, Op<'_>)| !matches!(op, Op::DeleteRange { .. });
+        self.ops.clone().filter(is_entry)
+    }
+
     /// The deletions of ranges, the first operation of the batch having this sequence number.
-    fn tombstones(&self, first_sequence: u64) -> Vec<RangeTombstone> {
-        let deleted = self.ops.clone().filter_map(|(place, op)| match op {
-            Op::DeleteRange { start, end } => Some(RangeTombstone {
-                start: start.to_vec(),
-                end: end.to_vec(),
+    fn tombstones(&self, first_sequence: u64) -> impl Iterator<Item = RangeRef<'op>> {
+        self.ops.clone().filter_map(move |(place, op)| match op {
+            Op::DeleteRange { start, end } => Some(RangeRef {
+                start,
+                end,
                 sequence: first_sequence + place,
             }),
             Op::Put { .. } | Op::Delete { .. } => None,
-        });
-        deleted.collect()
+        })
     }
 
-    /// Refuses ranges that end before they start, or are empty.
-    fn check_ranges(&self) -> Result<()> {
+    /// Refuses ranges that end before they start, or are empty. Returns the bytes of memory that they take.
+    fn check_ranges(&self) -> Result<usize> {
         let order = self.space.order();
-        let is_bad = |range: &RangeTombstone| order.compare(&range.start, &range.end).is_ge();
-        match self.tombstones(0).into_iter().find(is_bad) {
-            None => Ok(()),
-            Some(RangeTombstone { start, end, .. }) => Err(Error::EmptyRange { start, end }),
-        }
+        self.tombstones(0)
+            .map(|range| {
+                let (start, end) = (range.start, range.end);
+                match order.compare(start, end).is_lt() {
+                    true => Ok(range.used_bytes()),
+                    false => Err(Error::EmptyRange {
+                        start: start.to_vec(),
+                        end: end.to_vec(),
+                    }),
+                }
+            })
+            .sum()
     }
 
-    /// Adds them to what is beside the memtable.
-    pub(super) fn delete_ranges(&self, table: &Table, first_sequence: u64) {
-        let deleted = self.tombstones(first_sequence);
-        if !deleted.is_empty() {
-            table.delete_ranges(self.space.order(), &deleted);
+    /// The bytes of memory that its deletions of ranges take.
+    pub(super) fn ranges_bytes(&self) -> usize {
+        self.tombstones(0).map(|range| range.used_bytes()).sum()
+    }
+
+    /// Links its entries and adds its deletions of ranges, the first operation of the batch having this sequence number.
+    fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
+        let places = self.entries().map(|(place, _)| first_sequence + place);
+        prepared.publish_as(places);
+        let mut tombstones = self.tombstones(first_sequence).peekable();
+        if tombstones.peek().is_some() {
+            table.ranges.add(tombstones);
         }
     }
 }
@@ -356,7 +381,7 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
 pub(super) struct Entries<'a, I> {
     parts: Vec<(&'a Part<'a, I>, &'a Table, Prepared<'a>)>,
     /// What was taken of the generation's memory.
-    bytes: usize,
+    needed: Needed,
 }
 
 /// Whether the parts of a batch fit into the memtables of a generation.
@@ -365,48 +390,57 @@ pub(super) enum Fits<'a, I> {
     No { needed_bytes: usize },
 }
 
-/// Makes room for the parts of a batch in memtables that are there, for all or for none.
+/// Makes room for the parts of a batch in memtables that are there, for all or for none. Their deletions of ranges take
+/// `ranges_bytes`.
 pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
     generation: &'a Generation,
     parts: &'a [Part<'a, I>],
+    ranges_bytes: usize,
 ) -> Result<Fits<'a, I>> {
-    let (mut prepared, mut bytes, mut fits) = (Vec::with_capacity(parts.len()), 0, true);
+    let (mut prepared, mut fits) = (Vec::with_capacity(parts.len()), true);
+    let mut needed = Needed {
+        entries_bytes: 0,
+        ranges_bytes,
+    };
     for part in parts {
         let Some(table) = generation.table(part.space.id()) else {
             continue;
         };
-        match table.memtable.prepare(part.ops.clone().map(|(_, op)| op)) {
+        match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
             Ok(entries) => {
-                bytes += entries.bytes();
+                needed.entries_bytes += entries.bytes();
                 prepared.push((part, &**table, entries));
             }
             // The others all the same: it is their sum that there must be room for.
             Err(Error::MemoryLimit { needed_bytes, .. }) => {
-                bytes += needed_bytes;
+                needed.entries_bytes += needed_bytes;
                 fits = false;
             }
             Err(error) => return Err(error),
         }
     }
-    match fits && generation.take(bytes) {
+    match fits && generation.take(needed) {
         true => Ok(Fits::Yes(Entries {
             parts: prepared,
-            bytes,
+            needed,
         })),
         false => Ok(Fits::No {
-            needed_bytes: bytes + parts.len() * EMPTY_TABLE_BYTES,
+            needed_bytes: needed.bytes() + parts.len() * EMPTY_TABLE_BYTES,
         }),
     }
 }
 
 impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
     /// Links them, the first operation of the batch having this sequence number.
-    pub(super) fn publish(self, first_sequence: u64, has_ranges: bool) {
+    pub(super) fn publish(self, first_sequence: u64) {
+        let has_ranges = self.needed.ranges_bytes > 0;
         for (part, table, entries) in self.parts {
-            let places = part.ops.clone().map(|(place, _)| place);
-            entries.publish_as(places.map(|place| first_sequence + place));
-            if has_ranges {
-                part.delete_ranges(table, first_sequence);
+            match has_ranges {
+                true => part.publish(entries, table, first_sequence),
+                false => {
+                    let places = part.ops.clone().map(|(place, _)| first_sequence + place);
+                    entries.publish_as(places);
+                }
             }
         }
     }

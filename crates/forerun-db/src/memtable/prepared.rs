@@ -175,8 +175,8 @@ fn drafts<'op>(
         let (key, value, kind) = match op {
             Op::Put { key, value } => (key, value, Kind::Value),
             Op::Delete { key } => (key, &[][..], Kind::Deletion),
-            // It takes a sequence number, and so it takes an entry: the range's first key is among what it deletes. The
-            // rest of it is kept beside the table.
+            // A memtable by itself has no place for the rest of the range. The store keeps ranges beside the table and
+            // prepares only what is left of the batch.
             Op::DeleteRange { start, .. } => (start, &[][..], Kind::Deletion),
         };
         Draft {

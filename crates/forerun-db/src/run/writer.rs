@@ -237,8 +237,8 @@ impl RunWriter {
 
     /// Notes the deletions of ranges that are in force, and up to which of them the versions that are added were left
     /// out.
-    pub(crate) fn note_ranges(&mut self, ranges: &[RangeTombstone], applied: u64) {
-        self.meta.range_tombstones = ranges.to_vec();
+    pub(crate) fn note_ranges(&mut self, ranges: Vec<RangeTombstone>, applied: u64) {
+        self.meta.range_tombstones = ranges;
         self.meta.ranges_applied = applied;
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::ranges::Ranges;
+use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
@@ -48,6 +48,8 @@ pub(crate) struct KeyspaceRuns {
     pub(crate) ranges: Arc<Ranges>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
+    /// Bytes of the runs that went since it was last seen which of the deletions are still needed.
+    gone_bytes: u64,
 }
 
 /// What a store is made of at one moment.
@@ -70,6 +72,9 @@ pub(crate) struct Logged {
     /// The keyspaces for which that is noted: those whose entries expire.
     pub(crate) expiring: Vec<u32>,
 }
+
+/// Deletions of ranges are gone through once so many bytes of runs a deletion were rewritten or removed.
+const FORGET_BYTES: u64 = 64;
 
 /// Notes of times that are kept: when there are more, every other one goes.
 const MOST_TIMES: usize = 256;
@@ -107,8 +112,9 @@ impl Catalog {
             let levels = open_levels(&**io, dir, keyspace, &order, cache)?;
             runs.push(KeyspaceRuns {
                 levels: Arc::new(levels),
-                ranges: Arc::new(Ranges::new(order, keyspace.ranges.clone())),
+                ranges: Arc::new(ranges_of(&order, &keyspace.ranges)),
                 expired_sequence: keyspace.expired_sequence,
+                gone_bytes: 0,
             });
         }
         let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
@@ -226,8 +232,9 @@ impl Catalog {
         let mut runs = self.runs.clone();
         runs.push(KeyspaceRuns {
             levels: Arc::new(Levels::with_runs(order.clone(), [])),
-            ranges: Arc::new(Ranges::new(order.clone(), Vec::new())),
+            ranges: Arc::new(Ranges::new(order.clone())),
             expired_sequence: 0,
+            gone_bytes: 0,
         });
         self.replace(manifest, runs, &[]).map(|()| id)
     }
@@ -302,15 +309,48 @@ impl KeyspaceRuns {
         debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
         keyspace.levels = levels.records();
         keyspace.expired_sequence = keyspace.expired_sequence.max(edit.expired_sequence);
-        keyspace.ranges.extend_from_slice(&edit.ranges);
-        keyspace.ranges.retain(|range| levels.needs(range));
-        if keyspace.ranges != self.ranges.tombstones() {
-            let ranges = Ranges::new(levels.order().clone(), keyspace.ranges.clone());
-            self.ranges = Arc::new(ranges);
-        }
+        self.edit_ranges(edit, keyspace, &levels);
         self.levels = Arc::new(levels);
         self.expired_sequence = keyspace.expired_sequence;
     }
+
+    /// Adds deletions of ranges, and forgets those that cover nothing any more.
+    fn edit_ranges(&mut self, edit: &Edit, keyspace: &mut Keyspace, levels: &Levels) {
+        let known = &keyspace.ranges;
+        let is_gone = |run: &&Arc<Run>| edit.removed.contains(&run.number());
+        let gone = self.levels.runs().map(|(_, run)| run).filter(is_gone);
+        self.gone_bytes += gone.map(|run| run.meta().file_bytes).sum::<u64>();
+        // To go through all of them takes its time, so it waits until as much was done to the runs.
+        let is_due = levels.run_count() == 0
+            || self.gone_bytes >= FORGET_BYTES.saturating_mul(known.len() as u64);
+        let forgets = !known.is_empty() && !edit.removed.is_empty() && is_due;
+        if edit.ranges.is_empty() && !forgets {
+            return;
+        }
+        let needs = levels.needs();
+        let is_needed = |range: &&RangeTombstone| needs.holds(range.as_ref());
+        let added: Vec<_> = edit.ranges.iter().filter(is_needed).cloned().collect();
+        if forgets {
+            self.gone_bytes = 0;
+            let kept = known.iter().filter(is_needed).cloned();
+            let kept: Vec<_> = kept.chain(added).collect();
+            if kept.len() == known.len() && edit.ranges.is_empty() {
+                return;
+            }
+            self.ranges = Arc::new(ranges_of(levels.order(), &kept));
+            keyspace.ranges = Arc::new(kept);
+        } else if !added.is_empty() {
+            let added = || added.iter().map(RangeTombstone::as_ref);
+            self.ranges = Arc::new(self.ranges.with(added()));
+            let known = known.iter().cloned();
+            keyspace.ranges = Arc::new(known.chain(added().map(|of| of.to_owned())).collect());
+        }
+    }
+}
+
+fn ranges_of(order: &KeyOrder, tombstones: &[RangeTombstone]) -> Ranges {
+    let tombstones = tombstones.iter().map(RangeTombstone::as_ref);
+    Ranges::of(order.clone(), tombstones)
 }
 
 /// Where a keyspace stands in a manifest.

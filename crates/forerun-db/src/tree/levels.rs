@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
-use crate::ranges::{RangeTombstone, Ranges};
+use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::tree::manifest::{LEVELS, RunRecord};
 
@@ -149,21 +149,21 @@ impl Levels {
         candidates.next().is_some()
     }
 
-    /// Whether any run may hold a version that a deletion of a range covers.
-    pub(crate) fn needs(&self, range: &RangeTombstone) -> bool {
-        self.runs().any(|(_, run)| self.run_needs(run, range))
+    /// Whether a run may hold a version that any of these deletions of ranges covers.
+    pub(crate) fn run_needs_any(&self, run: &Run, ranges: &Ranges) -> bool {
+        ranges.any_newer_within(smallest(run), largest(run), needs_above(run))
     }
 
-    /// Whether a run may hold a version that a deletion of a range covers.
-    pub(crate) fn run_needs(&self, run: &Run, range: &RangeTombstone) -> bool {
-        let meta = run.meta();
-        meta.smallest_sequence < range.sequence
-            && meta.ranges_applied < range.sequence
-            && range.touches(&self.order, smallest(run), largest(run))
+    /// For finding out which deletions of ranges cover anything in these runs.
+    pub(crate) fn needs(&self) -> Needs<'_> {
+        Needs {
+            order: &self.order,
+            levels: std::array::from_fn(|level| LevelNeeds::new(&self.levels[level].runs)),
+        }
     }
 
     /// The runs that hold nothing but what has expired, or is covered by deletions of ranges for every reader: also as
-    /// of `snapshots`.
+    /// of `snapshots`, which ascend.
     pub(crate) fn covered(
         &self,
         ranges: &Ranges,
@@ -173,14 +173,15 @@ impl Levels {
         let is_covered = |run: &Arc<Run>| {
             let meta = run.meta();
             let has_expired = meta.largest_sequence <= expired_sequence;
-            let is_deleted = |range: &RangeTombstone| {
-                let sees_it =
-                    |snapshot: &u64| (meta.smallest_sequence..range.sequence).contains(snapshot);
-                meta.largest_sequence < range.sequence
-                    && range.spans(&self.order, smallest(run), largest(run))
-                    && !snapshots.iter().any(sees_it)
+            // The oldest snapshot that sees anything of it has to see the deletions too.
+            let sees_it = |snapshot: &&u64| **snapshot >= meta.smallest_sequence;
+            let first_to_see = snapshots.iter().find(sees_it).copied();
+            let is_deleted = || {
+                let (from, to) = (smallest(run), largest(run));
+                let as_of = first_to_see.unwrap_or(u64::MAX);
+                ranges.covers_all(from, to, meta.largest_sequence, as_of)
             };
-            has_expired || ranges.tombstones().iter().any(is_deleted)
+            has_expired || is_deleted()
         };
         let covered = self.runs().filter(|(_, run)| is_covered(run));
         covered.map(|(_, run)| run.number()).collect()
@@ -347,6 +348,70 @@ impl<'t> Iterator for Candidates<'t, '_> {
             }
         }
         None
+    }
+}
+
+/// Deletions of ranges up to this sequence number cover nothing in a run.
+fn needs_above(run: &Run) -> u64 {
+    let meta = run.meta();
+    meta.smallest_sequence.max(meta.ranges_applied)
+}
+
+/// Which deletions of ranges cover anything in the runs of some levels.
+pub(crate) struct Needs<'a> {
+    order: &'a KeyOrder,
+    levels: [LevelNeeds<'a>; LEVELS],
+}
+
+/// The runs of a level, and the least [`needs_above`] of those next to each other.
+struct LevelNeeds<'a> {
+    runs: &'a [Arc<Run>],
+    /// `least[n][i]`: of `1 << n` runs from the `i`th on.
+    least: Vec<Vec<u64>>,
+}
+
+impl Needs<'_> {
+    /// Whether any run may hold a version that this deletion of a range covers.
+    pub(crate) fn holds(&self, range: RangeRef<'_>) -> bool {
+        let touches = |run: &Arc<Run>| {
+            self.order.compare(range.start, largest(run)).is_le()
+                && self.order.compare(smallest(run), range.end).is_lt()
+        };
+        let [first, deeper @ ..] = &self.levels;
+        let mut overlapping = first.runs.iter();
+        overlapping.any(|run| needs_above(run) < range.sequence && touches(run))
+            || deeper.iter().any(|level| {
+                let ends_before = |run: &Arc<Run>| self.order.compare(largest(run), range.start);
+                let starts_by = |run: &Arc<Run>| self.order.compare(smallest(run), range.end);
+                let from = level.runs.partition_point(|run| ends_before(run).is_lt());
+                let to = level.runs.partition_point(|run| starts_by(run).is_lt());
+                level.least(from, to) < range.sequence
+            })
+    }
+}
+
+impl<'a> LevelNeeds<'a> {
+    fn new(runs: &'a [Arc<Run>]) -> LevelNeeds<'a> {
+        let mut least: Vec<Vec<u64>> = vec![runs.iter().map(|run| needs_above(run)).collect()];
+        while let Some(last) = least.last()
+            && let width = 1 << (least.len() - 1)
+            && last.len() > width
+        {
+            let pairs = last.iter().zip(&last[width..]);
+            let next = pairs.map(|(a, b)| *a.min(b)).collect();
+            least.push(next);
+        }
+        LevelNeeds { runs, least }
+    }
+
+    /// The least of the runs in a range of places; `u64::MAX` if there is none.
+    fn least(&self, from: usize, to: usize) -> u64 {
+        if from >= to {
+            return u64::MAX;
+        }
+        let power = (to - from).ilog2() as usize;
+        let least = &self.least[power];
+        least[from].min(least[to - (1 << power)])
     }
 }
 

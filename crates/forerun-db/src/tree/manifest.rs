@@ -15,6 +15,7 @@
 mod decode;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::io::{Io, OpenMode, read_all};
 use crate::ranges::RangeTombstone;
@@ -58,7 +59,7 @@ pub(crate) struct Keyspace {
     /// The runs of each level, in the level's order.
     pub(crate) levels: [Vec<RunRecord>; LEVELS],
     /// Deletions of ranges of keys that cover something in runs.
-    pub(crate) ranges: Vec<RangeTombstone>,
+    pub(crate) ranges: Arc<Vec<RangeTombstone>>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
     /// When, in seconds since 1970, everything up to which sequence number had been written; both ascending.
@@ -83,7 +84,7 @@ impl Keyspace {
             name: name.to_owned(),
             comparator: comparator.to_owned(),
             levels: Default::default(),
-            ranges: Vec::new(),
+            ranges: Arc::default(),
             expired_sequence: 0,
             times: Vec::new(),
         }
@@ -164,7 +165,7 @@ impl Keyspace {
             }
         }
         put_u32(bytes, self.ranges.len());
-        for range in &self.ranges {
+        for range in &*self.ranges {
             put_u64(bytes, range.sequence);
             put_bytes(bytes, &range.start);
             put_bytes(bytes, &range.end);

@@ -266,13 +266,7 @@ pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Op
         return into_next(levels, level, level + 1, vec![Arc::clone(run)], &none);
     }
     let holds_deleted = |run: &&Arc<Run>| {
-        let is_in_range = || {
-            ranges
-                .tombstones()
-                .iter()
-                .any(|range| levels.run_needs(run, range))
-        };
-        is_old(run) && (run.meta().deletions > 0 || is_in_range())
+        is_old(run) && (run.meta().deletions > 0 || levels.run_needs_any(run, ranges))
     };
     let run = levels.level(LAST).runs().iter().find(holds_deleted)?;
     into_next(levels, LAST, LAST, vec![Arc::clone(run)], &none)

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
 use crate::io::{OpenMode, link_or_copy};
+use crate::ranges::RangeTombstone;
 use crate::run::cursor::RunCursor;
 use crate::run::{self, Run};
 use crate::tree::build::{Build, RunNumbers, write_runs};
@@ -378,14 +379,17 @@ impl Repair<'_> {
             .map(|(_, run)| run.meta().largest_sequence)
             .max();
         // A run tells which deletions of ranges were in force when it was made. They still are: what they covered then is
-        // older. Each came with its memtable, and all of that is in runs.
+        // older. Each came with its memtable, and all of that is in runs. No two have one sequence number.
+        let known = keyspace.ranges.iter().cloned();
+        let mut ranges: BTreeMap<u64, RangeTombstone> =
+            known.map(|range| (range.sequence, range)).collect();
         for run in groups.iter().flat_map(|group| &group.runs) {
             for range in &run.meta().range_tombstones {
-                if !keyspace.ranges.contains(range) {
-                    keyspace.ranges.push(range.clone());
-                }
+                let of_number = ranges.entry(range.sequence);
+                of_number.or_insert_with(|| range.clone());
             }
         }
+        keyspace.ranges = Arc::new(ranges.into_values().collect());
         let deleted = keyspace.ranges.iter().map(|range| range.sequence).max();
         self.newest = newest.max(deleted).unwrap_or(0).max(self.newest);
         Ok(keyspace)

@@ -14,14 +14,15 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
-use crate::ranges::{RangeTombstone, Ranges};
+use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::versions::{Kind, Version};
 
 /// Decides, of versions given in order, which are kept.
 #[derive(Debug)]
 pub(crate) struct Retain {
     order: KeyOrder,
-    ranges: Arc<Ranges>,
+    /// Deletions of ranges; none of them is empty.
+    ranges: Vec<Arc<Ranges>>,
     /// Versions up to this sequence number have expired.
     expired_sequence: u64,
     /// Sequence numbers of the live snapshots, ascending.
@@ -40,7 +41,7 @@ impl Retain {
         snapshots.sort_unstable();
         snapshots.dedup();
         Retain {
-            ranges: Arc::new(Ranges::new(order.clone(), Vec::new())),
+            ranges: Vec::new(),
             expired_sequence: 0,
             order,
             snapshots,
@@ -52,7 +53,8 @@ impl Retain {
     }
 
     /// Leaves out also what these deletions of ranges cover.
-    pub(crate) fn with_ranges(self, ranges: Arc<Ranges>) -> Retain {
+    pub(crate) fn with_ranges(self, mut ranges: Vec<Arc<Ranges>>) -> Retain {
+        ranges.retain(|ranges| !ranges.is_empty());
         Retain { ranges, ..self }
     }
 
@@ -66,10 +68,14 @@ impl Retain {
 
     /// The deletions of ranges, and up to which of them nothing is left that they cover: what an older snapshot sees
     /// is kept.
-    pub(crate) fn ranges(&self) -> (&[RangeTombstone], u64) {
+    pub(crate) fn ranges(&self) -> (Vec<RangeTombstone>, u64) {
         let oldest = self.snapshots.first().copied().unwrap_or(u64::MAX);
-        let applied = self.ranges.largest_sequence().min(oldest);
-        (self.ranges.tombstones(), applied)
+        let largest = self.ranges.iter().map(|of| of.largest_sequence()).max();
+        let mut tombstones = Vec::new();
+        for ranges in &self.ranges {
+            tombstones.extend(ranges.list().iter().map(RangeRef::to_owned));
+        }
+        (tombstones, largest.unwrap_or(0).min(oldest))
     }
 
     /// Whether a version is kept. Versions come in order. `below` tells whether anything older of this key may be
@@ -96,15 +102,13 @@ impl Retain {
         // Those that see this version and not the newer one stand between the two in the list; the newest version is
         // seen by whoever comes without a snapshot.
         let is_seen = newer_blind.is_none_or(|newer_blind| blind < newer_blind);
-        let is_unseen_before =
-            |end: u64| self.snapshots.partition_point(|snapshot| *snapshot < end) == blind;
         let has_expired = version.sequence <= self.expired_sequence;
-        // Of the ranges that cover it the oldest leaves the fewest snapshots in between.
-        let is_covered = !self.ranges.is_empty()
-            && self
-                .ranges
-                .first_over(version.key, version.sequence)
-                .is_some_and(is_unseen_before);
+        // By a range that the oldest snapshot sees which sees the version: then all that see it do.
+        let first_to_see = self.snapshots.get(blind).copied().unwrap_or(u64::MAX);
+        let is_covered = self
+            .ranges
+            .iter()
+            .any(|ranges| ranges.cover(version.key, first_to_see) > version.sequence);
         let is_deletion = version.kind == Kind::Deletion;
         // With an older snapshot there may be an older version yet to come, kept for it, which this one must hide.
         let hides_nothing = is_deletion && blind == 0 && is_seen && !below(version.key);

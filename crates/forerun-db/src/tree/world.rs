@@ -174,7 +174,7 @@ impl World {
 
     pub(super) fn compact_all(&mut self) -> Result<()> {
         let limit = self.catalog.numbers().next();
-        let none = Ranges::new(self.order.clone(), Vec::new());
+        let none = Ranges::new(self.order.clone());
         while let Some(compaction) = pick_full(self.levels(), limit, &none) {
             self.run(&compaction)?;
         }

@@ -1,6 +1,7 @@
 //! The body of a manifest, read and held against what must be true of one.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
 use crate::ranges::RangeTombstone;
@@ -102,7 +103,7 @@ fn keyspace(
         name,
         comparator,
         levels,
-        ranges,
+        ranges: Arc::new(ranges),
         expired_sequence,
         times,
     })

@@ -1,0 +1,247 @@
+//! Deletions of ranges by the ten thousand: each costs about the same, whatever the others look like, and what they take
+//! is counted.
+
+mod common;
+
+use common::{open, small_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Background, Db, Durability, Error, Options, WriteBatch};
+
+/// How the ranges lie.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// Each holds all before it.
+    Growing,
+    /// Each lies in the one before it.
+    Shrinking,
+    /// No two touch.
+    Disjoint,
+}
+
+const SHAPES: [Shape; 3] = [Shape::Growing, Shape::Shrinking, Shape::Disjoint];
+
+impl Shape {
+    /// The bounds of range `i` of `count`.
+    fn range(self, i: u32, count: u32) -> ([u8; 4], [u8; 4]) {
+        let (start, end) = match self {
+            Shape::Growing => (0, i + 1),
+            Shape::Shrinking => (i, 4 * count - i),
+            Shape::Disjoint => (2 * i, 2 * i + 1),
+        };
+        (start.to_be_bytes(), end.to_be_bytes())
+    }
+
+    fn covers(self, key: u32, count: u32) -> bool {
+        match self {
+            Shape::Growing => key < count,
+            Shape::Shrinking => key < 4 * count,
+            Shape::Disjoint => key.is_multiple_of(2) && key < 2 * count,
+        }
+    }
+}
+
+fn options() -> Options {
+    Options {
+        memory_limit_bytes: 64 << 20,
+        memtable_bytes: 16 << 20,
+        background: Background::Caller,
+        ..small_options()
+    }
+}
+
+fn keys(count: u32) -> impl Iterator<Item = u32> {
+    (0..5 * count).step_by(97)
+}
+
+fn put_all(db: &Db, count: u32) {
+    let mut batch = WriteBatch::new();
+    for key in keys(count) {
+        batch.put(&key.to_be_bytes(), b"value").unwrap();
+    }
+    db.write(&batch, Durability::Buffered).unwrap();
+}
+
+fn check(db: &Db, shape: Shape, count: u32, when: &str) {
+    let mut left = 0;
+    for key in keys(count) {
+        let found = db.get(&key.to_be_bytes()).unwrap();
+        let is_deleted = shape.covers(key, count);
+        assert_eq!(found.is_none(), is_deleted, "{shape:?} {when}: key {key}");
+        left += usize::from(!is_deleted);
+    }
+    assert!(left > 0);
+    assert_eq!(db.iter().count(), left, "{shape:?} {when}");
+}
+
+#[test]
+fn ten_thousand_range_deletions_take_a_hundred_bytes_each_and_survive_flush_and_reopening() {
+    const COUNT: u32 = 10_000;
+    for shape in SHAPES {
+        let io = FaultIo::new();
+        let db = open(&io, &options()).unwrap();
+        put_all(&db, COUNT);
+        let snapshot = db.snapshot();
+        let before = db.stats().memtables_used_bytes;
+        let mut halfway = None;
+        for i in 0..COUNT {
+            let (start, end) = shape.range(i, COUNT);
+            db.delete_range(&start, &end).unwrap();
+            if i == COUNT / 2 - 1 {
+                halfway = Some(db.snapshot());
+            }
+        }
+        let taken = db.stats().memtables_used_bytes - before;
+        let each = taken / COUNT as usize;
+        assert!((10..=100).contains(&each), "{shape:?}: {each} bytes each");
+        check(&db, shape, COUNT, "in memory");
+        assert_eq!(snapshot.iter().count(), keys(COUNT).count());
+        let halfway = halfway.unwrap();
+        let is_deleted = |key: u32| match shape {
+            // The first range is the widest.
+            Shape::Shrinking => shape.covers(key, COUNT),
+            _ => shape.covers(key, COUNT / 2),
+        };
+        for when in ["in memory", "flushed", "compacted"] {
+            match when {
+                "flushed" => db.flush().unwrap(),
+                "compacted" => db.compact().unwrap(),
+                _ => {}
+            }
+            for key in keys(COUNT) {
+                let found = halfway.get(&key.to_be_bytes()).unwrap();
+                assert_eq!(found.is_none(), is_deleted(key), "{shape:?} {when}: {key}");
+            }
+            check(&db, shape, COUNT, when);
+        }
+        drop((snapshot, halfway));
+        db.compact().unwrap();
+        check(&db, shape, COUNT, "compacted without snapshots");
+        db.close().unwrap();
+        let db = open(&io, &options()).unwrap();
+        check(&db, shape, COUNT, "reopened");
+    }
+}
+
+#[test]
+fn range_deletions_are_read_back_from_the_log() {
+    const COUNT: u32 = 10_000;
+    for shape in SHAPES {
+        let io = FaultIo::new();
+        let db = open(&io, &options()).unwrap();
+        put_all(&db, COUNT);
+        for i in 0..COUNT {
+            let (start, end) = shape.range(i, COUNT);
+            db.delete_range(&start, &end).unwrap();
+        }
+        db.close().unwrap();
+        let db = open(&io, &options()).unwrap();
+        check(&db, shape, COUNT, "reopened");
+    }
+}
+
+#[test]
+fn a_batch_of_thirty_thousand_nested_ranges_is_written_and_read_back() {
+    const COUNT: u32 = 30_000;
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    put_all(&db, COUNT);
+    for shape in [Shape::Growing, Shape::Shrinking] {
+        let mut batch = WriteBatch::new();
+        for i in 0..COUNT {
+            let (start, end) = shape.range(i, COUNT);
+            batch.delete_range(&start, &end).unwrap();
+        }
+        let before = db.stats().memtables_used_bytes;
+        db.write(&batch, Durability::Buffered).unwrap();
+        let taken = db.stats().memtables_used_bytes - before;
+        assert!(taken <= 100 * COUNT as usize, "{shape:?}: {taken} bytes");
+        check(&db, shape, COUNT, "written");
+    }
+    db.close().unwrap();
+    let db = open(&io, &options()).unwrap();
+    check(&db, Shape::Shrinking, COUNT, "reopened");
+}
+
+#[test]
+fn range_deletions_fill_a_memtable_like_any_other_write() {
+    const COUNT: u32 = 4_000;
+    for shape in SHAPES {
+        let options = Options {
+            memtable_bytes: 64 << 10,
+            ..options()
+        };
+        let io = FaultIo::new();
+        let db = open(&io, &options).unwrap();
+        put_all(&db, COUNT);
+        let mut most = 0;
+        for i in 0..COUNT {
+            let (start, end) = shape.range(i, COUNT);
+            db.delete_range(&start, &end).unwrap();
+            most = most.max(db.stats().memtables_used_bytes);
+        }
+        assert!(db.stats().tree.flushes > 1, "{shape:?}: {}", db.stats());
+        assert!(most <= 64 << 10, "{shape:?}: {most} bytes");
+        check(&db, shape, COUNT, "flushed on the way");
+        // Another keyspace shares the limit.
+        let other = db.keyspace("other").unwrap();
+        let flushes = db.stats().tree.flushes;
+        for i in 0..COUNT {
+            let (start, end) = shape.range(i, COUNT);
+            other.delete_range(&start, &end).unwrap();
+        }
+        assert!(db.stats().tree.flushes > flushes + 1, "{shape:?}");
+        check(&db, shape, COUNT, "beside another keyspace");
+        db.close().unwrap();
+        check(&open(&io, &options).unwrap(), shape, COUNT, "reopened");
+    }
+}
+
+#[test]
+fn a_log_of_range_deletions_is_replayed_into_less_memory_than_it_was_written_with() {
+    const COUNT: u32 = 4_000;
+    for shape in SHAPES {
+        let io = FaultIo::new();
+        let db = open(&io, &options()).unwrap();
+        put_all(&db, COUNT);
+        for i in 0..COUNT {
+            let (start, end) = shape.range(i, COUNT);
+            db.delete_range(&start, &end).unwrap();
+        }
+        db.close().unwrap();
+        let less = Options {
+            memtable_bytes: 32 << 10,
+            memory_limit_bytes: 512 << 10,
+            ..options()
+        };
+        let db = open(&io, &less).unwrap();
+        assert!(db.stats().memtables_used_bytes <= 32 << 10);
+        check(&db, shape, COUNT, "replayed");
+    }
+}
+
+#[test]
+fn a_batch_of_ranges_that_does_not_fit_the_memory_limit_is_refused_and_not_logged() {
+    let io = FaultIo::new();
+    let options = Options {
+        memory_limit_bytes: 128 << 10,
+        memtable_bytes: 64 << 10,
+        ..options()
+    };
+    let db = open(&io, &options).unwrap();
+    db.put(b"key", b"value").unwrap();
+    let mut batch = WriteBatch::new();
+    // What takes the memory are their ends.
+    for i in 1..=200 {
+        batch.delete_range(b"", &[i; 1000]).unwrap();
+    }
+    batch.delete_range(b"a", b"z").unwrap();
+    let logged = db.stats().log_written_bytes;
+    let refused = db.write(&batch, Durability::Buffered).unwrap_err();
+    assert!(matches!(refused, Error::MemoryLimit { .. }), "{refused}");
+    assert_eq!(db.stats().log_written_bytes, logged);
+    assert!(db.get(b"key").unwrap().is_some());
+    db.delete_range(b"a", b"z").unwrap();
+    assert!(db.get(b"key").unwrap().is_none());
+    db.close().unwrap();
+    assert!(open(&io, &options).unwrap().get(b"key").unwrap().is_none());
+}
