@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use crate::errors::{exception, invalid};
 use crate::keys::Bytes;
 use crate::keyspace::Keyspace;
+use crate::long::run_long;
 
 /// Writes that are applied together.
 #[pyclass(module = "forerun")]
@@ -117,7 +118,8 @@ impl WriteBatch {
         if !error.is_none() {
             return Ok(());
         }
-        py.detach(|| self.db.write(&batch, self.durability))
+        let (db, durability) = (self.db.clone(), self.durability);
+        run_long(py, "writing a batch", move || db.write(&batch, durability))?
             .map(drop)
             .map_err(exception)
     }

@@ -171,7 +171,7 @@ impl Cache {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let keys = Batch::new(keys, "key")?;
+        let keys = Batch::keys(keys)?;
         let values = self.look_up(py, &keys.slices()?)?;
         PyList::new(
             py,
@@ -192,10 +192,11 @@ impl Cache {
         out: &Bound<'py, PyAny>,
         found: Option<Bound<'py, PyArray1<bool>>>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-        let keys = Batch::new(keys, "key")?;
+        let keys = Batch::keys(keys)?;
         let keys = keys.slices()?;
-        let rows = Rows::new(keys.len(), out, found)?;
-        rows.fill(self.look_up(py, &keys)?.iter().map(Ok))
+        let mut rows = Rows::new(keys.len(), out, found)?;
+        rows.fill(0, self.look_up(py, &keys)?.iter().map(Ok))?;
+        Ok(rows.into_found())
     }
 
     /// Stores a value, for so many seconds if it is said, and returns its version.
@@ -256,7 +257,7 @@ impl Cache {
         values: &Bound<'_, PyAny>,
         ttl_seconds: Option<u32>,
     ) -> PyResult<()> {
-        let (keys, values) = (Batch::new(keys, "key")?, Batch::new(values, "value")?);
+        let (keys, values) = (Batch::keys(keys)?, Batch::values(values)?);
         let pairs = Batch::pairs(&keys, &values)?;
         let cache = self.open()?;
         let expiry = expiry(&cache, ttl_seconds);

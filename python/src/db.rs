@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::batch::WriteBatch;
 use crate::errors::{exception, invalid, unknown};
 use crate::keyspace::{Keyspace, durability_of};
+use crate::long::run_long;
 use crate::snapshot::SnapshotView;
 use crate::source::Source;
 
@@ -55,9 +56,9 @@ impl Db {
             ttl: ttl_of(ttl_seconds)?,
             ..default
         };
-        let db = py
-            .detach(|| forerun::Db::open(&path, options))
-            .map_err(exception)?;
+        let opened = path.clone();
+        let open = move || forerun::Db::open(opened, options);
+        let db = run_long(py, "opening a store", open)?.map_err(exception)?;
         let own = db.own_keyspace();
         Ok(Keyspace::layers("store", db, own).add_subclass(Db { path }))
     }
@@ -99,9 +100,9 @@ impl Db {
     /// Removes a keyspace with all that is in it.
     fn drop_keyspace(slf: &Bound<'_, Db>, name: &str) -> PyResult<()> {
         let db = open(slf)?;
-        slf.py()
-            .detach(|| db.drop_keyspace(name))
-            .map_err(exception)
+        let name = name.to_owned();
+        let drop = move || db.drop_keyspace(&name);
+        run_long(slf.py(), "dropping a keyspace", drop)?.map_err(exception)
     }
 
     /// A batch of writes, applied whole at the end of its `with` block, or not at all if the block fails.
@@ -120,25 +121,25 @@ impl Db {
     /// Makes everything written so far durable.
     fn sync(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
-        slf.py().detach(|| db.flush_wal()).map_err(exception)
+        run_long(slf.py(), "syncing", move || db.flush_wal())?.map_err(exception)
     }
 
     /// Merges all runs into one level: for much reading, after much writing.
     fn compact(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
-        slf.py().detach(|| db.compact()).map_err(exception)
+        run_long(slf.py(), "compacting", move || db.compact())?.map_err(exception)
     }
 
     /// Waits until no flush or compaction is due and the files that were of no use any more are off the disk.
     fn settle(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
-        slf.py().detach(|| db.settle()).map_err(exception)
+        run_long(slf.py(), "waiting for compactions", move || db.settle())?.map_err(exception)
     }
 
     /// Copies the store as it is now into a new directory: files are linked where that is possible.
     fn checkpoint(slf: &Bound<'_, Db>, into: PathBuf) -> PyResult<()> {
         let db = open(slf)?;
-        slf.py().detach(|| db.checkpoint(into)).map_err(exception)
+        run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)
     }
 
     /// Figures, as a dict.
@@ -168,7 +169,9 @@ impl Db {
     /// Closes it. What was written is durable after this.
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
         match slf.as_super().as_super().get().take() {
-            Some(Source::Keyspace(db, _)) => slf.py().detach(|| db.close()).map_err(exception),
+            Some(Source::Keyspace(db, _)) => {
+                run_long(slf.py(), "closing a store", move || db.close())?.map_err(exception)
+            }
             _ => Ok(()),
         }
     }

@@ -1,17 +1,26 @@
-//! A batch of keys or values as Python has them, without copying a byte.
+//! A batch of keys or values as Python has them.
 //!
 //! ```text
-//!   [b"ant", "bee", ...]              each object's own bytes; a str is its UTF-8
-//!   array of uint8, shape (n, k)      n keys of k bytes
-//!   array of uint64, shape (n,)       n keys of 8 bytes, big-endian, so that numbers and keys have one order
+//!   [b"ant", "bee", ...]                  keys or values: each object's own bytes; a str is its UTF-8
+//!   array of uint8, shape (n, k)          n keys of k bytes
+//!   array of integers, shape (n,)         n keys of 8 bytes, big-endian, so that numbers and keys have one order
+//!   array of any type, shape (n, ...)     n values: the bytes of its rows as they lie in memory
+//!   [row, row, ...]                       values: the bytes of each array
 //! ```
+//!
+//! Nothing is copied but keys that are numbers, and arrays that are not contiguous.
 
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{
+    PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray2, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyAnyMethods, PyList};
 
+use crate::arrays::{as_array, refused};
 use crate::errors::invalid;
+use crate::rows::readable_rows;
 
 /// The bytes of one Python object, which stays alive as long as they are borrowed.
 pub(crate) enum Bytes {
@@ -44,6 +53,15 @@ impl Bytes {
             ))),
         }
     }
+
+    /// As [`Bytes::new`]; of an array, the bytes of its elements.
+    fn of_value(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+        if object.is_instance_of::<PyUntypedArray>() {
+            let bytes = object.call_method0("tobytes")?;
+            return Ok(Bytes::Bytes(bytes.extract::<PyBackedBytes>()?));
+        }
+        Bytes::new(object, "value")
+    }
 }
 
 /// Many of them.
@@ -54,40 +72,81 @@ pub(crate) enum Batch<'py> {
 }
 
 impl<'py> Batch<'py> {
-    pub(crate) fn new(object: &Bound<'py, PyAny>, what: &str) -> PyResult<Batch<'py>> {
-        if object.is_exact_instance_of::<PyList>() {
-            // What most give, before it is asked what else it might be.
-            return Batch::of_objects(object, what);
+    /// Takes keys.
+    pub(crate) fn keys(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
+        // What most give comes first, before it is asked what else it might be.
+        if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
+            return Batch::of_objects(object, |key| Bytes::new(key, "key"));
         }
-        if let Ok(rows) = object.extract::<PyReadonlyArray2<'py, u8>>() {
-            if !rows.is_c_contiguous() {
-                return Err(invalid(format!(
-                    "the array of {what}s is not C-contiguous: numpy.ascontiguousarray copies it to one that is"
-                )));
-            }
-            return Ok(Batch::Rows(rows));
+        let array = as_array(object, "keys")?;
+        let (kind, width) = (array.dtype().kind(), array.dtype().itemsize());
+        match (kind, width, array.ndim()) {
+            (b'u', 1, 2) => Batch::of_rows(&array, "keys"),
+            (b'u' | b'i', 2.., 1) => Batch::of_numbers(&array),
+            _ => Err(invalid(format!(
+                "an array of keys has one dimension of integers of 16 bits or more, or two of uint8, \
+                 not {} of {}",
+                array.ndim(),
+                array.dtype()
+            ))),
         }
-        if let Ok(numbers) = object.extract::<PyReadonlyArray1<'py, u64>>() {
-            let numbers = numbers.as_array();
-            return Ok(Batch::Numbers(
-                numbers.iter().map(|number| number.to_be_bytes()).collect(),
-            ));
-        }
-        if object.hasattr("dtype")? {
-            return Err(invalid(format!(
-                "an array of {what}s is uint8 of two dimensions or uint64 of one, not {} of {}",
-                object.getattr("dtype")?,
-                object.getattr("ndim")?
-            )));
-        }
-        Batch::of_objects(object, what)
     }
 
-    fn of_objects(object: &Bound<'py, PyAny>, what: &str) -> PyResult<Batch<'py>> {
+    /// Takes values.
+    pub(crate) fn values(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
+        if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
+            return Batch::of_objects(object, Bytes::of_value);
+        }
+        let array = as_array(object, "values")?;
+        if array.ndim() == 0 {
+            return Err(invalid(
+                "an array of values has a row a value, not 0 dimensions",
+            ));
+        }
+        Batch::of_rows(&array, "values")
+    }
+
+    /// The rows of an array as they lie in memory. One that is not contiguous is copied.
+    fn of_rows(array: &Bound<'py, PyUntypedArray>, name: &str) -> PyResult<Batch<'py>> {
+        let numpy = array.py().import("numpy")?;
+        let contiguous = numpy.call_method1("ascontiguousarray", (array,))?;
+        Ok(Batch::Rows(readable_rows(&contiguous, name)?))
+    }
+
+    /// Numbers, which must not be negative, as keys in their order.
+    fn of_numbers(array: &Bound<'py, PyUntypedArray>) -> PyResult<Batch<'py>> {
+        let numpy = array.py().import("numpy")?;
+        let in_use = |error| refused("keys", "read", error);
+        if array.dtype().kind() == b'u' {
+            let numbers = numpy.call_method1("asarray", (array, "uint64"))?;
+            let numbers = numbers.cast_into::<PyArray1<u64>>()?;
+            let numbers = numbers.try_readonly().map_err(in_use)?;
+            let bytes = numbers.as_array().map(|number| number.to_be_bytes());
+            return Ok(Batch::Numbers(bytes.to_vec()));
+        }
+        let numbers = numpy.call_method1("asarray", (array, "int64"))?;
+        let numbers = numbers.cast_into::<PyArray1<i64>>()?;
+        let numbers = numbers.try_readonly().map_err(in_use)?;
+        let mut bytes = Vec::with_capacity(numbers.len());
+        for (position, number) in numbers.as_array().iter().enumerate() {
+            let Ok(number) = u64::try_from(*number) else {
+                return Err(invalid(format!(
+                    "keys are numbers from 0 to 2**64 - 1, and the one at position {position} is {number}"
+                )));
+            };
+            bytes.push(number.to_be_bytes());
+        }
+        Ok(Batch::Numbers(bytes))
+    }
+
+    fn of_objects(
+        object: &Bound<'py, PyAny>,
+        bytes_of: impl Fn(&Bound<'py, PyAny>) -> PyResult<Bytes>,
+    ) -> PyResult<Batch<'py>> {
         let objects = object.try_iter()?;
         let mut bytes = Vec::with_capacity(object.cast::<PyList>().map_or(0, |list| list.len()));
         for item in objects {
-            bytes.push(Bytes::new(&item?, what)?);
+            bytes.push(bytes_of(&item?)?);
         }
         Ok(Batch::Objects(bytes))
     }
@@ -132,4 +191,9 @@ impl<'py> Batch<'py> {
             }
         })
     }
+}
+
+/// Whether an object is an array, or a tensor that gives one.
+fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?)
 }

@@ -5,8 +5,12 @@ use pyo3::prelude::*;
 
 use crate::errors::{exception, invalid, unknown};
 use crate::keys::{Batch, Bytes};
+use crate::long::{run_in_pieces, run_long};
 use crate::reader::Reader;
 use crate::source::Source;
+
+/// Entries copied into a batch between two looks for signals.
+const PIECE_ENTRIES: usize = 65_536;
 
 /// A keyspace of a store: keys of its own, written in one log with all others.
 #[pyclass(extends = Reader, subclass, frozen, module = "forerun")]
@@ -56,7 +60,8 @@ impl Keyspace {
             .map_err(exception)
     }
 
-    /// Writes many entries, all or none: keys and values as `multi_get` takes keys.
+    /// Writes many entries, all or none. Keys are as `multi_get` takes them. Values are bytes or str, or an array with a row a
+    /// value, of any type, whose rows are stored as they lie in memory.
     #[pyo3(signature = (keys, values, *, durability="buffered"))]
     fn put_many(
         slf: &Bound<'_, Keyspace>,
@@ -66,28 +71,35 @@ impl Keyspace {
     ) -> PyResult<()> {
         let (db, space) = Keyspace::handles(slf)?;
         let durability = durability_of(durability)?;
-        let (keys, values) = (Batch::new(keys, "key")?, Batch::new(values, "value")?);
+        let (keys, values) = (Batch::keys(keys)?, Batch::values(values)?);
         let pairs = Batch::pairs(&keys, &values)?;
-        let write = || {
-            let mut batch = forerun::WriteBatch::new();
-            for (key, value) in &pairs {
-                batch.keyspace(&space).put(key, value)?;
-            }
-            db.write(&batch, durability)
-        };
-        slf.py().detach(write).map(drop).map_err(exception)
+        let py = slf.py();
+        let mut batch = forerun::WriteBatch::new();
+        run_in_pieces(py, pairs.chunks(PIECE_ENTRIES), |piece| {
+            let mut put = || {
+                let mut batch = batch.keyspace(&space);
+                piece
+                    .iter()
+                    .try_for_each(|(key, value)| batch.put(key, value))
+            };
+            py.detach(&mut put).map_err(exception)
+        })?;
+        let write = move || db.write(&batch, durability);
+        run_long(py, "writing a batch", write)?
+            .map(drop)
+            .map_err(exception)
     }
 
     /// Puts everything written to the store so far into runs.
     fn flush(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (_, space) = Keyspace::handles(slf)?;
-        slf.py().detach(|| space.flush()).map_err(exception)
+        run_long(slf.py(), "flushing", move || space.flush())?.map_err(exception)
     }
 
     /// Merges its runs into one level: for much reading, after much writing.
     fn compact(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (_, space) = Keyspace::handles(slf)?;
-        slf.py().detach(|| space.compact()).map_err(exception)
+        run_long(slf.py(), "compacting", move || space.compact())?.map_err(exception)
     }
 
     /// Removes a key, whether it is there or not.

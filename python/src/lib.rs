@@ -31,6 +31,7 @@ mod gather;
 mod items;
 mod keys;
 mod keyspace;
+mod long;
 mod measure;
 mod numbers;
 mod pairs;

@@ -11,8 +11,12 @@ use pyo3::types::{PyBytes, PyList};
 use crate::errors::{closed, exception, invalid};
 use crate::items::{Items, Shown};
 use crate::keys::{Batch, Bytes};
+use crate::long::run_in_pieces;
 use crate::rows::Rows;
 use crate::source::Source;
+
+/// Keys that are looked up between two looks for signals: cold ones take some 12 us each, so Ctrl-C is heard in time.
+const PIECE_KEYS: usize = 8192;
 
 /// The base of `Db` and `Snapshot`: looking up and iterating.
 #[pyclass(subclass, frozen, module = "forerun", name = "Reader")]
@@ -45,13 +49,26 @@ impl Reader {
             .take()
     }
 
-    fn look_up(&self, py: Python<'_>, keys: &Batch<'_>) -> PyResult<Values> {
-        let source = self.source()?;
+    /// Looks up a batch and passes the answers on, those of each piece with the position of its first key.
+    fn look_up(
+        &self,
+        py: Python<'_>,
+        keys: &Batch<'_>,
+        mut take: impl FnMut(usize, &Values) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let mut source = self.source()?;
         let keys = keys.slices()?;
+        if keys.len() > PIECE_KEYS {
+            // All pieces see the same moment.
+            source = source.snapshot();
+        }
         let mut values = Values::new();
-        py.detach(|| source.multi_get(&keys, &mut values))
-            .map_err(exception)?;
-        Ok(values)
+        let pieces = keys.chunks(PIECE_KEYS).enumerate();
+        run_in_pieces(py, pieces, |(nth, piece)| {
+            py.detach(|| source.multi_get(piece, &mut values))
+                .map_err(exception)?;
+            take(nth * PIECE_KEYS, &values)
+        })
     }
 
     fn items<'py>(
@@ -94,12 +111,14 @@ impl Reader {
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let values = self.look_up(py, &Batch::new(keys, "key")?)?;
         let list = PyList::empty(py);
-        for value in values.iter() {
-            let value = value.map_err(exception)?;
-            list.append(value.map(|value| PyBytes::new(py, value)))?;
-        }
+        self.look_up(py, &Batch::keys(keys)?, |_, values| {
+            for value in values.iter() {
+                let value = value.map_err(exception)?;
+                list.append(value.map(|value| PyBytes::new(py, value)))?;
+            }
+            Ok(())
+        })?;
         Ok(list)
     }
 
@@ -113,10 +132,12 @@ impl Reader {
         out: &Bound<'py, PyAny>,
         found: Option<Bound<'py, PyArray1<bool>>>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-        let keys = Batch::new(keys, "key")?;
-        let rows = Rows::new(keys.len(), out, found)?;
-        let values = self.look_up(py, &keys)?;
-        rows.fill(values.iter().map(|value| value.map_err(exception)))
+        let keys = Batch::keys(keys)?;
+        let mut rows = Rows::new(keys.len(), out, found)?;
+        self.look_up(py, &keys, |first, values| {
+            rows.fill(first, values.iter().map(|value| value.map_err(exception)))
+        })?;
+        Ok(rows.into_found())
     }
 
     /// Entries as pairs, in the order of keys: from `start` on, up to but without `end`, or those that begin with
@@ -172,7 +193,7 @@ impl Reader {
     /// Entries. It reads all of them: it takes the time of a scan.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let source = self.source()?;
-        py.detach(|| source.count()).map_err(exception)
+        py.detach(|| source.count())
     }
 
     /// Whether it has any entry.

@@ -42,17 +42,18 @@ impl<'py> Rows<'py> {
         })
     }
 
-    /// Notes what was found of each key, in order, and copies it.
+    /// Notes which keys were found, in order from the key at `first` on, and copies their values.
     pub(crate) fn fill<'v>(
-        mut self,
+        &mut self,
+        first: usize,
         values: impl Iterator<Item = PyResult<Option<&'v [u8]>>>,
-    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    ) -> PyResult<()> {
         let row_bytes = self.bytes.shape()[1];
         let bytes = self.bytes.as_slice_mut()?;
         let noted = self.noted.as_slice_mut()?;
-        for (position, (value, noted)) in values.zip(noted).enumerate() {
+        for (position, value) in (first..).zip(values) {
             let value = value?;
-            *noted = value.is_some();
+            noted[position] = value.is_some();
             let Some(value) = value else { continue };
             if value.len() != row_bytes {
                 return Err(invalid(format!(
@@ -62,7 +63,12 @@ impl<'py> Rows<'py> {
             }
             bytes[position * row_bytes..][..row_bytes].copy_from_slice(value);
         }
-        Ok(self.found)
+        Ok(())
+    }
+
+    /// Which were found.
+    pub(crate) fn into_found(self) -> Bound<'py, PyArray1<bool>> {
+        self.found
     }
 }
 

@@ -1,9 +1,15 @@
 //! Where reads go: a keyspace as it is, or as a snapshot saw it.
 
-use std::ops::Bound;
+use std::ops::Bound as End;
 use std::sync::Arc;
 
 use forerun::{Db, Iter, Keyspace, Snapshot, Values};
+use pyo3::prelude::*;
+
+use crate::errors::exception;
+
+/// Entries counted between two looks for signals, a few milliseconds apart.
+const COUNTED_BETWEEN_SIGNALS: usize = 16_384;
 
 /// What can be read.
 #[derive(Clone)]
@@ -37,25 +43,28 @@ impl Source {
         }
     }
 
-    pub(crate) fn range(&self, range: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Iter {
+    pub(crate) fn range(&self, range: (End<Vec<u8>>, End<Vec<u8>>)) -> Iter {
         match self {
             Source::Keyspace(_, space) => space.range::<Vec<u8>>(range),
             Source::Snapshot(snapshot, space) => snapshot.keyspace(space).range::<Vec<u8>>(range),
         }
     }
 
-    /// Entries, counted one by one.
-    pub(crate) fn count(&self) -> forerun::Result<usize> {
-        let mut entries = self.range((Bound::Unbounded, Bound::Unbounded));
+    /// Entries, counted one by one, with looks for signals. Called while other Python threads run.
+    pub(crate) fn count(&self) -> PyResult<usize> {
+        let mut entries = self.range((End::Unbounded, End::Unbounded));
         let mut count = 0;
-        while entries.next_entry()?.is_some() {
+        while entries.next_entry().map_err(exception)?.is_some() {
             count += 1;
+            if count % COUNTED_BETWEEN_SIGNALS == 0 {
+                Python::attach(|py| py.check_signals())?;
+            }
         }
         Ok(count)
     }
 
     pub(crate) fn has_any(&self) -> forerun::Result<bool> {
-        let mut entries = self.range((Bound::Unbounded, Bound::Unbounded));
+        let mut entries = self.range((End::Unbounded, End::Unbounded));
         Ok(entries.next_entry()?.is_some())
     }
 }

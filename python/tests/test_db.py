@@ -2,6 +2,9 @@
 
 import pickle
 import random
+import subprocess
+import sys
+import textwrap
 import threading
 
 import forerun
@@ -69,7 +72,7 @@ def test_values_are_copied_into_an_array_of_any_type(db):
 @pytest.mark.parametrize(
     "keys, out",
     [
-        (np.arange(2, dtype=np.int32), np.zeros((2, 8), np.uint8)),
+        (np.arange(2, dtype=np.float32), np.zeros((2, 8), np.uint8)),
         ([b"a", 1], np.zeros((2, 8), np.uint8)),
         ([b"a", b"b"], np.zeros((3, 8), np.uint8)),
         ([b"a", b"b"], np.zeros((2, 7), np.uint8)),
@@ -189,3 +192,103 @@ def test_threads_read_and_write_at_once(db):
     for thread in threads:
         thread.join()
     assert len(list(db)) == 4000
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.uint32, np.int32, np.uint16, np.int16])
+def test_integers_of_any_width_are_the_same_keys(db, dtype):
+    numbers = np.array([0, 1, 258, 32767])
+    db.put_many(numbers.astype(dtype), [b"a", b"b", b"c", b"d"])
+    assert list(db.keys()) == [int(number).to_bytes(8, "big") for number in numbers]
+    assert db.multi_get(numbers.astype(np.int64)[::-1]) == [b"d", b"c", b"b", b"a"]
+
+
+def test_a_negative_number_is_no_key_and_is_named(db):
+    with pytest.raises(ValueError, match="position 2 is -5"):
+        db.multi_get(np.array([1, 2, -5]))
+    for array in [np.array([1.0, 2.0]), np.arange(3, dtype=np.uint8), np.zeros((2, 2), np.int64)]:
+        with pytest.raises(ValueError, match="array of keys"):
+            db.multi_get(array)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint64, np.int16, np.uint8, bool])
+def test_values_are_rows_of_any_type_and_come_back_as_they_were(db, dtype):
+    rows = (np.arange(60).reshape(5, 3, 4) % 2).astype(dtype)
+    keys = np.arange(5)
+    for given in [rows, rows[::-1][::-1], np.asfortranarray(rows), list(rows)]:
+        db.put_many(keys, given)
+        out = np.empty_like(rows, order="C")
+        assert db.multi_get_into(keys, out).all()
+        assert (out == rows).all()
+    scalars = rows[:, 0, 1].copy()
+    db.put_many(keys, scalars)
+    out = np.empty_like(scalars)
+    assert db.multi_get_into(keys, out).all() and (out == scalars).all()
+
+
+def test_large_batches_are_looked_up_in_pieces_that_see_one_moment(db):
+    keys = np.arange(30_000)
+    db.put_many(keys, keys.astype(np.float64))
+    stop = threading.Event()
+
+    def overwrite():
+        turn = 1
+        while not stop.is_set():
+            db.put_many(keys[[0, -1]], np.full(2, float(turn)))
+            turn += 1
+
+    db.put_many(keys[[0, -1]], np.zeros(2))
+    writer = threading.Thread(target=overwrite)
+    writer.start()
+    try:
+        for _ in range(10):
+            out = np.full(30_000, -1.0)
+            assert db.multi_get_into(keys, out).all()
+            assert out[0] == out[-1]
+            assert (out[1:-1] == keys[1:-1]).all()
+            assert db.multi_get(keys)[777] == np.float64(777).tobytes()
+    finally:
+        stop.set()
+        writer.join()
+
+
+def interrupted(code, tmp_path):
+    """Seconds from SIGINT to KeyboardInterrupt, of code that signals itself 0.3 s into its last statement."""
+    program = f"""
+import forerun, numpy as np, os, signal, threading, time
+db = forerun.Db({str(tmp_path / "interrupted")!r})
+sent = []
+def send():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+def soon():
+    threading.Timer(0.3, send).start()
+try:
+{textwrap.indent(textwrap.dedent(code), "    ")}
+except KeyboardInterrupt:
+    print("heard", time.monotonic() - sent[0])
+db.close()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0 and ran.stdout.startswith("heard"), (ran.stdout, ran.stderr)
+    return float(ran.stdout.split()[1])
+
+
+@pytest.mark.parametrize(
+    "long_call",
+    [
+        "while True: db.multi_get(keys)",
+        "while True: db.compact(); db.put_many(keys[:100_000], rows[:100_000])",
+        "while True: db.put_many(keys, rows)",
+        "while True: len(db)",
+    ],
+)
+def test_control_c_is_heard_during_long_calls(long_call, tmp_path):
+    code = f"""
+keys = np.arange(400_000)
+rows = np.random.default_rng(1).random((400_000, 32), dtype=np.float32)
+db.put_many(keys, rows)
+soon()
+{long_call}
+"""
+    # The engine looks every 50 ms; the rest allows for a loaded machine.
+    assert interrupted(code, tmp_path) < 2

@@ -1,0 +1,95 @@
+//! Calls that may take long: Ctrl-C interrupts the wait for them, and a terminal shows that they are under way.
+//!
+//! ```text
+//!   caller's thread     wait 50 ms ─ signals? ─ wait 50 ms ─ signals? ─ …      the result, or KeyboardInterrupt
+//!   the call's thread   work ───────────────────────────────────────────> done
+//! ```
+//!
+//! Python handles signals between two of its own instructions, so a call that waits inside the engine would make Ctrl-C
+//! wait too. Work that was interrupted is not undone: it goes on in its thread, and closing the store ends it.
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pyo3::prelude::*;
+
+/// How often signals are looked for.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+/// How long a call runs before a terminal shows that it does.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// Runs `work` in a thread of its own and returns its result, unless a signal's handler raises first. `what` says on a
+/// terminal what is going on.
+pub(crate) fn run_long<T: Send + 'static>(
+    py: Python<'_>,
+    what: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, mut receiver) = channel();
+    let thread = std::thread::Builder::new()
+        .name("forerun-call".into())
+        .spawn(move || {
+            // Nobody receives it after an interrupt; what it holds is dropped here then.
+            drop(sender.send(work()));
+        })?;
+    let begin = Instant::now();
+    let mut shown = None;
+    loop {
+        let waiting = &mut receiver;
+        let received = py.detach(move || waiting.recv_timeout(SIGNALS_EVERY));
+        match received {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => match thread.join() {
+                // A panic goes on where it would have without the thread: pyo3 makes it an exception.
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("the thread sends before it ends"),
+            },
+        }
+        py.check_signals()?;
+        if shown.is_none() && begin.elapsed() >= SHOWN_AFTER {
+            shown = Some(Spinner::new(what));
+        }
+    }
+}
+
+/// Calls `step` with each piece of a long job, and looks for signals after each.
+pub(crate) fn run_in_pieces<T>(
+    py: Python<'_>,
+    pieces: impl Iterator<Item = T>,
+    mut step: impl FnMut(T) -> PyResult<()>,
+) -> PyResult<()> {
+    for piece in pieces {
+        step(piece)?;
+        py.check_signals()?;
+    }
+    Ok(())
+}
+
+/// A line on the standard error, if that is a terminal. It vanishes when dropped.
+struct Spinner(Option<ProgressBar>);
+
+impl Spinner {
+    fn new(what: &'static str) -> Spinner {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+                bar.set_style(style);
+            }
+            bar.set_message(what);
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Spinner(bar)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
