@@ -106,6 +106,12 @@ impl KeyOrder {
         }
     }
 
+    /// Whether comparing calls code of the user's, which may panic.
+    #[inline(always)]
+    pub(crate) fn may_panic(&self) -> bool {
+        matches!(self, KeyOrder::Custom(_))
+    }
+
     #[inline(always)]
     pub(crate) fn prefix(&self, key: &[u8]) -> u64 {
         match self {

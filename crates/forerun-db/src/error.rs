@@ -211,7 +211,16 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// An earlier failure left the state of the log unknown: no more writes are taken, reads go on.
+    /// A comparator panicked, or the store itself did, in the middle of an operation.
+    #[error("a panic while {doing}: {message}")]
+    Panicked {
+        /// What was being done.
+        doing: &'static str,
+        /// What the panic said.
+        message: String,
+    },
+    /// An earlier failure left the state of the log unknown, or a panic left a write or a change of the runs half done:
+    /// no more writes are taken, reads go on. The log has what was acknowledged; open the store again.
     #[error("the store takes no more writes since an earlier failure: {cause}")]
     Poisoned {
         /// The failure.

@@ -29,6 +29,7 @@ pub mod io;
 )]
 pub mod memtable;
 mod options;
+mod panics;
 mod ranges;
 #[doc(hidden)]
 pub mod run;

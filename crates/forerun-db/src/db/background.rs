@@ -65,12 +65,21 @@ impl Inner {
     /// Does one kind of work whenever there is some, until the store is closed.
     fn work_on(&self, name: &str, step: fn(&Inner) -> Result<bool>) {
         while let Some(turn) = self.work.turn() {
-            self.trash.collect();
-            match step(self) {
+            let worked = self.guard("working in the background", || {
+                self.trash.collect();
+                step(self)
+            });
+            match worked {
                 Ok(true) => self.work.note(None),
                 // Time passes without a turn.
                 Ok(false) => self.work.wait(turn, self.expiry_looks()),
                 Err(Error::Closed) => break,
+                Err(error @ Error::Poisoned { .. }) => {
+                    // It panicked, and would again.
+                    tracing::error!(%error, path = %self.path.display(), "{name} ends");
+                    self.work.note_panicked(error);
+                    break;
+                }
                 Err(error) => {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will try again");
                     self.work.note(Some(error));
@@ -92,7 +101,10 @@ impl Inner {
 
     /// Does all the work there is, in this thread.
     pub(super) fn work_off(&self) -> Result<()> {
-        while self.flush_one()? || self.compact_one()? {}
+        self.guard("flushing and compacting", || {
+            while self.flush_one()? || self.compact_one()? {}
+            Ok(())
+        })?;
         self.work.note(None);
         Ok(())
     }

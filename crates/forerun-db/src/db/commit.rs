@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::panics;
 use crate::wal::record;
 use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
@@ -178,7 +179,11 @@ impl Commit {
             None => {
                 self.is_busy.store(true, Ordering::Relaxed);
                 drop(queue);
-                let written = log.append(&mut group.records, group.sync);
+                let written = panics::catch("writing the log", || {
+                    Ok(log.append(&mut group.records, group.sync))
+                });
+                // Of a panic nobody knows what it has left in the log.
+                let written = written.unwrap_or_else(|panicked| Err(Failure::Unknown(panicked)));
                 queue = self.lock();
                 self.is_busy.store(false, Ordering::Relaxed);
                 written.map_err(|failure| self.note(&mut queue, failure))
@@ -221,7 +226,7 @@ impl Commit {
                     Some(cause) => Err(Error::Poisoned {
                         cause: Arc::clone(cause),
                     }),
-                    None => log.close(),
+                    None => panics::catch("closing the log", || log.close()),
                 };
                 queue.log = Some(log);
                 return closed;
@@ -269,12 +274,22 @@ impl Commit {
         match failure {
             Failure::TakenBack(error) => error,
             Failure::Unknown(error) => {
-                tracing::error!(%error, "the store takes no more writes");
-                queue.poison = Some(Arc::new(error.clone()));
-                self.is_stopped.store(true, Ordering::Relaxed);
+                self.stop(queue, error.clone());
                 error
             }
         }
+    }
+
+    /// Takes no more writes from now on, and says why.
+    pub(super) fn stop_for(&self, cause: Error) {
+        self.stop(&mut self.lock(), cause);
+    }
+
+    fn stop(&self, queue: &mut Queue, cause: Error) {
+        tracing::error!(%cause, "the store takes no more writes");
+        // What came first is what led to the rest.
+        queue.poison.get_or_insert_with(|| Arc::new(cause));
+        self.is_stopped.store(true, Ordering::Relaxed);
     }
 
     fn sleep<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {

@@ -254,6 +254,11 @@ impl Inner {
     /// Flushes, and compacts everything there is in some keyspaces down to the last level.
     pub(super) fn compact_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
         self.flush_all()?;
+        self.guard("compacting", || self.merge_all(spaces))
+    }
+
+    /// Merges the runs of some keyspaces into their last levels.
+    fn merge_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
         let limit = self.tree.catalog().numbers().next();
         for space in spaces {
             loop {
@@ -349,8 +354,10 @@ impl Inner {
                 // Visible first, for readers without a lock: one that sees the runs goes by a number that sees what is in
                 // them, and one that does not see them has the state before, in which nothing has the number.
                 Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
-                    self.visible.publish(*sequence, *sequence);
-                    space.show_ingested(runs, table);
+                    // Behind a hole no number is given: the log refuses an ingestion then.
+                    if self.visible.publish(*sequence, *sequence).is_ok() {
+                        space.show_ingested(runs, table);
+                    }
                 }),
             }
         }

@@ -83,6 +83,10 @@ impl Inner {
 
     /// Puts a generation of this size before the one that takes writes. `active` is held for writing, and there is room.
     fn freeze(&self, active: &mut Generation, limit_bytes: usize) -> Result<()> {
+        if self.visible.has_hole() {
+            // There are entries in it that will never be visible: only the log can tell what becomes of them.
+            return Err(self.poisoned());
+        }
         let table = self.own.new_table(&self.options, limit_bytes)?;
         self.own.show_table(&table);
         let next = Generation::new(active.number + 1, limit_bytes, &self.own, table);
@@ -158,6 +162,9 @@ impl Inner {
             let turn = self.work.turn().ok_or(Error::Closed)?;
             if is_done() {
                 return Ok(());
+            }
+            if let Some(panicked) = self.work.panicked() {
+                return Err(panicked);
             }
             match self.options.background {
                 Background::Caller => self.work_off()?,

@@ -24,7 +24,9 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use forerun_core::ProcessBound;
 
 use super::space::Space;
+use super::visible::Hole;
 use super::{Inner, Open};
+use crate::panics;
 use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
 use crate::store_dir::StoreDir;
 use crate::versions::{Kind, Version};
@@ -131,17 +133,20 @@ impl Ingestion {
     fn push(&mut self, key: &[u8], kind: Kind, value: &[u8]) -> Result<()> {
         self.check()?;
         let order = self.space.order();
-        if let Some(last) = &self.last_key
-            && order.compare(last, key).is_ge()
-        {
-            return Err(Error::OutOfOrder { key: key.to_vec() });
+        let may_panic = order.may_panic();
+        if let Some(last) = &self.last_key {
+            let compare = || Ok(order.compare(last, key));
+            if panics::catch_if(may_panic, "comparing keys", compare)?.is_ge() {
+                return Err(Error::OutOfOrder { key: key.to_vec() });
+            }
         }
-        let written = self.write(Version {
+        let version = Version {
             key,
             sequence: INGESTED_AS,
             kind,
             value,
-        });
+        };
+        let written = panics::catch_if(may_panic, "writing a run", || self.write(version));
         if let Err(error) = &written {
             self.failure = Some(error.clone());
         }
@@ -249,15 +254,16 @@ impl Inner {
         // Closing waits for this: from here on the files must be ours until the manifest is written.
         let _ours = self.hold_dir()?;
         let sequence = self.log_ingestion()?;
-        let described = self.describe(space, pending, files, sequence);
-        let installed = described.and_then(|runs| {
+        let installed = self.guard("committing an ingestion", || {
+            let runs = self.describe(space, pending, files, sequence)?;
             // Installed, or in doubt: the catalog knows which of the files are to go.
             files.clear();
             self.install_ingestion(space, runs, sequence, &mut active)
         });
         if self.visible.last() < sequence {
             // Nothing was installed, so nothing has this number, and what is written next must not wait for it.
-            self.visible.publish(sequence, sequence);
+            let visible = self.visible.publish(sequence, sequence);
+            visible.map_err(|Hole| self.poisoned())?;
         }
         installed.map(|()| sequence)
     }

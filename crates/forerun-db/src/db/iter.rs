@@ -19,6 +19,7 @@ use std::ops::Bound;
 use forerun_core::Owner;
 
 use super::cursor::Cursor;
+use crate::panics;
 use crate::versions::Entry;
 use crate::{Error, Result};
 
@@ -96,8 +97,18 @@ impl Iter {
         if self.is_over()? {
             return Ok(None);
         }
+        let has_entry = self.guard(Iter::step_front);
+        self.is_done = !self.note(has_entry)?;
+        let cursor = self.cursor.as_ref().filter(|_| !self.is_done);
+        let entry = cursor.and_then(|cursor| cursor.front());
+        keep(&mut self.front, &entry);
+        Ok(entry)
+    }
+
+    /// Moves the front to the next entry, and tells whether it lies in the range and before the back.
+    fn step_front(&mut self) -> Result<bool> {
         let Some(cursor) = &mut self.cursor else {
-            return Ok(None);
+            return Ok(false);
         };
         let (start, is_begun) = (&self.range.0, self.front.is_some());
         let moved = cursor.move_front(|front| {
@@ -109,21 +120,15 @@ impl Iter {
             };
             entry.map(drop)
         });
-        self.note(moved)?;
-        let Some(cursor) = &self.cursor else {
-            return Ok(None);
-        };
+        moved?;
         let order = cursor.order();
-        let entry = cursor.front();
-        let entry = entry.filter(|entry| match (&self.back, &self.range.1) {
+        let is_inside = |entry: Entry<'_>| match (&self.back, &self.range.1) {
             (Some(back), _) => order.compare(entry.key, back) == Ordering::Less,
             (None, Bound::Unbounded) => true,
             (None, Bound::Included(end)) => order.compare(entry.key, end) != Ordering::Greater,
             (None, Bound::Excluded(end)) => order.compare(entry.key, end) == Ordering::Less,
-        });
-        self.is_done = entry.is_none();
-        keep(&mut self.front, &entry);
-        Ok(entry)
+        };
+        Ok(cursor.front().is_some_and(is_inside))
     }
 
     /// The next entry from the back, lent until the next call.
@@ -134,8 +139,18 @@ impl Iter {
         if self.is_over()? {
             return Ok(None);
         }
+        let has_entry = self.guard(Iter::step_back);
+        self.is_done = !self.note(has_entry)?;
+        let cursor = self.cursor.as_ref().filter(|_| !self.is_done);
+        let entry = cursor.and_then(|cursor| cursor.back());
+        keep(&mut self.back, &entry);
+        Ok(entry)
+    }
+
+    /// Moves the back to the entry before, and tells whether it lies in the range and behind the front.
+    fn step_back(&mut self) -> Result<bool> {
         let Some(cursor) = &mut self.cursor else {
-            return Ok(None);
+            return Ok(false);
         };
         let (end, is_begun) = (&self.range.1, self.back.is_some());
         let moved = cursor.move_back(|back| {
@@ -147,21 +162,21 @@ impl Iter {
             };
             entry.map(drop)
         });
-        self.note(moved)?;
-        let Some(cursor) = &self.cursor else {
-            return Ok(None);
-        };
+        moved?;
         let order = cursor.order();
-        let entry = cursor.back();
-        let entry = entry.filter(|entry| match (&self.front, &self.range.0) {
+        let is_inside = |entry: Entry<'_>| match (&self.front, &self.range.0) {
             (Some(front), _) => order.compare(entry.key, front) == Ordering::Greater,
             (None, Bound::Unbounded) => true,
             (None, Bound::Included(start)) => order.compare(entry.key, start) != Ordering::Less,
             (None, Bound::Excluded(start)) => order.compare(entry.key, start) == Ordering::Greater,
-        });
-        self.is_done = entry.is_none();
-        keep(&mut self.back, &entry);
-        Ok(entry)
+        };
+        Ok(cursor.back().is_some_and(is_inside))
+    }
+
+    fn guard(&mut self, step: impl FnOnce(&mut Iter) -> Result<bool>) -> Result<bool> {
+        let cursor = self.cursor.as_ref();
+        let may_panic = cursor.is_some_and(|cursor| cursor.order().may_panic());
+        panics::catch_if(may_panic, "iterating", || step(self))
     }
 
     fn is_over(&mut self) -> Result<bool> {
@@ -174,7 +189,7 @@ impl Iter {
     }
 
     /// Ends the iteration if a move failed.
-    fn note(&mut self, moved: Result<()>) -> Result<()> {
+    fn note<T>(&mut self, moved: Result<T>) -> Result<T> {
         if moved.is_err() {
             self.is_done = true;
             self.cursor = None;

@@ -207,8 +207,7 @@ impl Keyspace {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values);
-        Ok(())
+        self.view()?.multi_get(keys, strategy, values)
     }
 
     /// All entries, as of now. Of a keyspace that was dropped, the iterator gives [`Error::KeyspaceDropped`] and ends.

@@ -49,8 +49,10 @@ use arc_swap::ArcSwap;
 use forerun_core::ProcessBound;
 
 use crate::cache::PageCache;
+use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
 use crate::memtable::Strategy;
+use crate::panics;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
@@ -180,7 +182,7 @@ impl Db {
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): what the log holds does not fit.
     /// - [`Error::Io`](crate::Error::Io), [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        Db::open_with_io(Arc::new(OsIo), path, options)
+        Db::open_on(Arc::new(OsIo), path.as_ref(), options)
     }
 
     /// [`open`](Self::open) on another file system than the operating system's.
@@ -188,7 +190,12 @@ impl Db {
     /// # Errors
     /// As there.
     pub fn open_with_io(io: Arc<dyn Io>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let inner = Arc::new(open::open(io, path.as_ref(), options)?);
+        Db::open_on(Arc::new(GuardedIo(io)), path.as_ref(), options)
+    }
+
+    fn open_on(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Db> {
+        let opened = panics::catch("opening a store", || open::open(io, path, options));
+        let inner = Arc::new(opened?);
         let workers = Mutex::new(Workers::start(&inner)?);
         Ok(Db {
             open: Arc::new(ProcessBound::new(Open { inner, workers })),
@@ -291,8 +298,7 @@ impl Db {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values);
-        Ok(())
+        self.view()?.multi_get(keys, strategy, values)
     }
 
     /// The store as it is now, for reading later. In a fork, every read of the snapshot is

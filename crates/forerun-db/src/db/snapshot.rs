@@ -73,8 +73,7 @@ impl Snapshot {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values);
-        Ok(())
+        self.view()?.multi_get(keys, strategy, values)
     }
 
     /// As [`Db::iter`](crate::Db::iter), at this moment.
@@ -160,8 +159,7 @@ impl KeyspaceSnapshot<'_> {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values);
-        Ok(())
+        self.view()?.multi_get(keys, strategy, values)
     }
 
     /// As [`Keyspace::iter`], at this moment. With a keyspace of another store, the iterator gives

@@ -233,10 +233,11 @@ pub struct Stats {
 
 impl Inner {
     pub(super) fn stats(&self) -> Stats {
-        let (log, poisoned) = match &self.writer {
-            Writer::Logged(commit) => (commit.counts(), commit.poison()),
+        let log = match &self.writer {
+            Writer::Logged(commit) => commit.counts(),
             Writer::Unlogged { .. } => Default::default(),
         };
+        let poisoned = self.writer.poison();
         let spaces = self.spaces.load();
         let keyspaces: Vec<_> = spaces
             .iter()

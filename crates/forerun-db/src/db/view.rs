@@ -17,6 +17,7 @@ use super::snapshots::{Moment, Seen};
 use super::space::Space;
 use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
+use crate::panics;
 use crate::run::SearchKey;
 use crate::run::lookup::{self, Found};
 use crate::versions::{Kind, Versions};
@@ -85,6 +86,11 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let may_panic = self.space.order().may_panic();
+        panics::catch_if(may_panic, "looking up a key", || self.find(key))
+    }
+
+    fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.counters.count_lookups(1);
         let cover = self.state.cover(key, self.moment.sequence);
         if cover > 0 {
@@ -117,7 +123,16 @@ impl<'a> View<'a> {
         keys: &[K],
         strategy: Strategy,
         values: &mut Values,
-    ) {
+    ) -> Result<()> {
+        let may_panic = self.space.order().may_panic();
+        panics::catch_if(may_panic, "looking up a batch of keys", || {
+            self.find_all(keys, strategy, values);
+            Ok(())
+        })
+        .inspect_err(|_| values.reset(keys.len()))
+    }
+
+    fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], strategy: Strategy, values: &mut Values) {
         self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
         if self.state.has_ranges() {

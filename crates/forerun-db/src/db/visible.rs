@@ -10,6 +10,9 @@
 //! visible. One that is early leaves its range with the others that are, and waits; whoever closes
 //! the gap makes all that follow visible too, so that no writer waits for another to wake up and
 //! pass the word. A snapshot has no holes, and a writer that returns can read what it wrote.
+//!
+//! A writer that panics before its entries are linked leaves a hole that nothing closes. Those behind it are told, and
+//! the number stays below it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,20 +30,30 @@ const YIELDS: usize = 20;
 type Ranges = BinaryHeap<Reverse<(u64, u64)>>;
 
 /// The newest sequence number that readers see.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Visible {
     last: AtomicU64,
     /// Number of ranges in `early`.
     early_count: AtomicUsize,
     early: Mutex<Ranges>,
     wake: Condvar,
+    /// The first number of the lowest hole that stays one; `u64::MAX`: there is none. Stored under the lock, for those who
+    /// sleep there.
+    hole: AtomicU64,
 }
+
+/// A writer before has left a hole for good: what comes behind it never becomes visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hole;
 
 impl Visible {
     pub(super) fn new(last: u64) -> Visible {
         Visible {
             last: AtomicU64::new(last),
-            ..Visible::default()
+            early_count: AtomicUsize::new(0),
+            early: Mutex::default(),
+            wake: Condvar::new(),
+            hole: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -59,7 +72,10 @@ impl Visible {
 
     /// Makes the operations `first..=last` visible, and returns when they are: once all before them
     /// are. Their entries are linked.
-    pub(super) fn publish(&self, first: u64, last: u64) {
+    ///
+    /// # Errors
+    /// [`Hole`]: they never will be.
+    pub(super) fn publish(&self, first: u64, last: u64) -> Result<(), Hole> {
         if self.last.load(Ordering::Acquire) == first - 1 {
             self.advance(last);
             // Sequentially consistent, as the store in `advance` and both in `wait`: either this
@@ -67,9 +83,25 @@ impl Visible {
             if self.early_count.load(Ordering::SeqCst) > 0 {
                 self.take_early(&mut self.lock());
             }
+            Ok(())
         } else {
-            self.wait(first, last);
+            self.wait(first, last)
         }
+    }
+
+    /// Notes that the operations from `first` on have no entries and never will: who waits behind them is told.
+    pub(super) fn leave_hole(&self, first: u64) {
+        let early = self.lock();
+        // Relaxed: who waits looks under the lock.
+        self.hole.fetch_min(first, Ordering::Relaxed);
+        drop(early);
+        self.wake.notify_all();
+    }
+
+    /// Whether there is a hole for good. For who holds off all writers, who comes after those that left one.
+    pub(super) fn has_hole(&self) -> bool {
+        // Relaxed: the lock that holds writers off orders it.
+        self.hole.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// Moves the number up. Only one thread can be about to: the one with the range that follows, be it
@@ -80,7 +112,7 @@ impl Visible {
     }
 
     #[cold]
-    fn wait(&self, first: u64, last: u64) {
+    fn wait(&self, first: u64, last: u64) -> Result<(), Hole> {
         let mut early = self.lock();
         early.push(Reverse((first, last)));
         self.early_count.fetch_add(1, Ordering::SeqCst);
@@ -88,7 +120,7 @@ impl Visible {
         drop(early);
         for spin in 0..SPINS + YIELDS {
             if self.last.load(Ordering::Acquire) >= last {
-                return;
+                return Ok(());
             }
             if spin < SPINS {
                 std::hint::spin_loop();
@@ -98,11 +130,15 @@ impl Visible {
         }
         let mut early = self.lock();
         while self.last.load(Ordering::Acquire) < last {
+            if self.hole.load(Ordering::Relaxed) < first {
+                return Err(Hole);
+            }
             early = self
                 .wake
                 .wait(early)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        Ok(())
     }
 
     /// Makes those early ranges visible that are not early any more, and wakes their writers.
@@ -145,7 +181,7 @@ mod tests {
                             std::thread::yield_now();
                         }
                         linked[(first - 11) as usize / 3].store(first, Ordering::Relaxed);
-                        visible.publish(first, first + 2);
+                        visible.publish(first, first + 2).unwrap();
                         let last = visible.last();
                         assert!(last >= first + 2, "a writer does not see its own write");
                         assert_eq!((last - 10) % 3, 0, "half of a range is visible");
@@ -169,14 +205,40 @@ mod tests {
         std::thread::scope(|scope| {
             for first in [2, 4, 6, 8] {
                 let visible = &visible;
-                scope.spawn(move || visible.publish(first, first + 1));
+                scope.spawn(move || visible.publish(first, first + 1).unwrap());
             }
             while visible.early_count.load(Ordering::SeqCst) < 4 {
                 std::thread::yield_now();
             }
             assert_eq!(visible.last(), 0);
-            visible.publish(1, 1);
+            visible.publish(1, 1).unwrap();
             assert_eq!(visible.last(), 9);
         });
+    }
+
+    #[test]
+    fn writers_behind_a_hole_are_told_and_those_before_it_become_visible() {
+        let visible = Visible::new(0);
+        std::thread::scope(|scope| {
+            let before = scope.spawn(|| visible.publish(2, 3));
+            let behind = [5, 7].map(|first| {
+                let visible = &visible;
+                scope.spawn(move || visible.publish(first, first + 1))
+            });
+            while visible.early_count.load(Ordering::SeqCst) < 3 {
+                std::thread::yield_now();
+            }
+            assert!(!visible.has_hole());
+            visible.leave_hole(4);
+            assert!(visible.has_hole());
+            for writer in behind {
+                assert_eq!(writer.join().unwrap(), Err(Hole));
+            }
+            assert!(!before.is_finished());
+            visible.publish(1, 1).unwrap();
+            assert_eq!(before.join().unwrap(), Ok(()));
+        });
+        assert_eq!(visible.publish(9, 9), Err(Hole));
+        assert_eq!(visible.last(), 3);
     }
 }

@@ -31,6 +31,8 @@ struct WorkState {
     turn: u64,
     /// Why the last flush or compaction failed, and the turn that was then; until one succeeds.
     failure: Option<(Error, Turn)>,
+    /// Why a worker has ended before its time: nobody does its work any more.
+    panicked: Option<Error>,
 }
 
 /// A turn that somebody saw.
@@ -60,12 +62,22 @@ impl Work {
         self.moved.notify_all();
     }
 
+    /// Notes that a worker has panicked, and ends.
+    pub(super) fn note_panicked(&self, error: Error) {
+        self.lock().panicked.get_or_insert(error.clone());
+        self.note(Some(error));
+    }
+
+    /// Why a worker has ended before its time, if one has.
+    pub(super) fn panicked(&self) -> Option<Error> {
+        self.lock().panicked.clone()
+    }
+
     /// Why the last flush or compaction failed, if it did.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.lock()
-            .failure
-            .as_ref()
-            .map(|(failure, _)| failure.clone())
+        let state = self.lock();
+        let failure = state.failure.as_ref().map(|(failure, _)| failure);
+        state.panicked.as_ref().or(failure).cloned()
     }
 
     /// Has what failed before tried again, and returns the turn from which on a failure is a new one.

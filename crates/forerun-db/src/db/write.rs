@@ -9,13 +9,15 @@
 use std::cell::RefCell;
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::generation::{EMPTY_TABLE_BYTES, Generation, Needed};
 use super::space::Space;
 use super::state::Table;
+use super::visible::Hole;
 use super::{Commit, Inner};
 use crate::memtable::Prepared;
+use crate::panics;
 use crate::ranges::RangeRef;
 use crate::{Durability, Error, Op, Ops, Result, WriteBatch};
 
@@ -32,6 +34,8 @@ pub(super) enum Writer {
         next_sequence: AtomicU64,
         /// Whether [`Db::close`](crate::Db::close) was called.
         is_closed: AtomicBool,
+        /// Why no more writes are taken, if so.
+        poison: OnceLock<Arc<Error>>,
     },
 }
 
@@ -40,6 +44,27 @@ impl Writer {
         Writer::Unlogged {
             next_sequence: AtomicU64::new(next_sequence),
             is_closed: AtomicBool::new(false),
+            poison: OnceLock::new(),
+        }
+    }
+
+    /// Why no more writes are taken, if so.
+    pub(super) fn poison(&self) -> Option<Arc<Error>> {
+        match self {
+            Writer::Logged(commit) => commit.poison(),
+            Writer::Unlogged { poison, .. } => poison.get().cloned(),
+        }
+    }
+
+    /// Takes no more writes from now on, and says why.
+    fn stop_for(&self, cause: Error) {
+        match self {
+            Writer::Logged(commit) => commit.stop_for(cause),
+            Writer::Unlogged { poison, .. } => {
+                tracing::error!(%cause, "the store takes no more writes");
+                // What came first is what led to the rest.
+                let _ = poison.set(Arc::new(cause));
+            }
         }
     }
 
@@ -47,9 +72,11 @@ impl Writer {
     pub(super) fn close(&self) -> Result<()> {
         match self {
             Writer::Logged(commit) => commit.close(),
-            Writer::Unlogged { is_closed, .. } => {
+            Writer::Unlogged {
+                is_closed, poison, ..
+            } => {
                 is_closed.store(true, Ordering::Relaxed);
-                Ok(())
+                poison.get().map_or(Ok(()), |cause| Err(poisoned(cause)))
             }
         }
     }
@@ -143,7 +170,10 @@ impl Inner {
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
         let ranges_bytes = match has_ranges {
-            true => part.check_ranges()?,
+            true => {
+                let may_panic = part.space.order().may_panic();
+                panics::catch_if(may_panic, "checking a range", || part.check_ranges())?
+            }
             false => 0,
         };
         self.slow_down(encoded.len());
@@ -171,11 +201,10 @@ impl Inner {
             let logged = self.log(encoded, count, durability);
             let first_sequence = logged.inspect_err(|_| active.give_back(needed))?;
             let last_sequence = first_sequence + count as u64 - 1;
-            match has_ranges {
+            self.make_visible(first_sequence, last_sequence, || match has_ranges {
                 true => part.publish(prepared, table, first_sequence),
                 false => prepared.publish(first_sequence),
-            }
-            self.visible.publish(first_sequence, last_sequence);
+            })?;
             Ok(Attempt::Done(last_sequence))
         })
     }
@@ -190,7 +219,9 @@ impl Inner {
         self.check_takes_writes(durability)?;
         let parts: Vec<_> = spaces.iter().map(|space| Part::of(batch, space)).collect();
         let ranges_bytes = match batch.has_ranges() {
-            true => parts.iter().map(Part::check_ranges).sum::<Result<_>>()?,
+            true => panics::catch("checking a range", || {
+                parts.iter().map(Part::check_ranges).sum::<Result<_>>()
+            })?,
             false => 0,
         };
         self.slow_down(batch.encoded().len());
@@ -208,11 +239,57 @@ impl Inner {
             let logged = self.log(batch.encoded(), batch.len(), durability);
             let first_sequence = logged.inspect_err(|_| active.give_back(entries.needed))?;
             let last_sequence = first_sequence + batch.len() as u64 - 1;
-            entries.publish(first_sequence);
-            // Only now, and at once.
-            self.visible.publish(first_sequence, last_sequence);
+            // Visible only when all are linked, and at once.
+            self.make_visible(first_sequence, last_sequence, || {
+                entries.publish(first_sequence);
+            })?;
             Ok(Attempt::Done(last_sequence))
         })
+    }
+
+    /// Links the entries of operations that are in the log, and makes them visible.
+    ///
+    /// If that panics, these numbers stay a hole, which no later write may become visible behind: the store takes no more.
+    fn make_visible(&self, first: u64, last: u64, link: impl FnOnce()) -> Result<()> {
+        let linked = panics::catch("applying a batch", || {
+            link();
+            Ok(())
+        });
+        if let Err(panicked) = linked {
+            // First no more writes, so that none comes that waits behind the hole and has nobody to tell it.
+            let error = self.poison(panicked);
+            self.visible.leave_hole(first);
+            return Err(error);
+        }
+        let published = self.visible.publish(first, last);
+        published.map_err(|Hole| self.poisoned())
+    }
+
+    /// Runs what changes the store. If it panics, no more writes are taken: nobody can say what it has left half done.
+    pub(super) fn guard<T>(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        panics::catch(doing, work).map_err(|error| match error {
+            Error::Panicked { .. } => self.poison(error),
+            error => error,
+        })
+    }
+
+    /// Takes no more writes from now on. Returns what they get.
+    pub(super) fn poison(&self, cause: Error) -> Error {
+        self.writer.stop_for(cause);
+        self.work.nudge();
+        self.poisoned()
+    }
+
+    /// What writes get where no more are taken.
+    pub(super) fn poisoned(&self) -> Error {
+        match self.writer.poison() {
+            Some(cause) => poisoned(&cause),
+            None => Error::Closed,
+        }
     }
 
     /// Tries to write to the generation that takes writes, and makes room until that succeeds.
@@ -283,8 +360,16 @@ impl Inner {
             Writer::Unlogged { is_closed, .. } if is_closed.load(Ordering::Relaxed) => {
                 Err(Error::Closed)
             }
-            Writer::Unlogged { .. } => Ok(()),
+            Writer::Unlogged { poison, .. } => {
+                poison.get().map_or(Ok(()), |cause| Err(poisoned(cause)))
+            }
         }
+    }
+}
+
+fn poisoned(cause: &Arc<Error>) -> Error {
+    Error::Poisoned {
+        cause: Arc::clone(cause),
     }
 }
 

@@ -10,6 +10,7 @@
 //! than that.
 
 pub mod fault;
+pub(crate) mod guarded;
 mod os;
 mod pool;
 pub(crate) mod reads;

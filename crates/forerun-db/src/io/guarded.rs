@@ -1,0 +1,97 @@
+//! A file system of the user's, whose panics are failures of its calls.
+//!
+//! Every call is caught here, in one place, so that a panic meets the same care as a call that fails: a write that may be
+//! in the log half is cut back, and a flush is tried again.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Io, IoFile, OpenMode};
+use crate::panics;
+
+/// Calls another file system.
+#[derive(Debug)]
+pub(crate) struct GuardedIo(pub(crate) Arc<dyn Io>);
+
+#[derive(Debug)]
+struct GuardedFile(Box<dyn IoFile>);
+
+fn guard<T>(name: &str, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        let message = panics::message(&*payload);
+        Err(io::Error::other(format!(
+            "the file system panicked in `{name}`: {message}"
+        )))
+    })
+}
+
+impl Io for GuardedIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let file = guard("open", || self.0.open(path, mode))?;
+        Ok(Box::new(GuardedFile(file)))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        guard("list", || self.0.list(dir))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        guard("create_dir", || self.0.create_dir(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        guard("rename", || self.0.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        guard("remove", || self.0.remove(path))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        guard("link", || self.0.link(from, to))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        guard("sync_dir", || self.0.sync_dir(dir))
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        // Without a number, recovery assumes that the power was lost.
+        guard("boot_id", || Ok(self.0.boot_id())).unwrap_or(None)
+    }
+}
+
+impl IoFile for GuardedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        guard("read_at", || self.0.read_at(buffer, offset))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        guard("write_at", || self.0.write_at(bytes, offset))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        guard("len", || self.0.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        guard("set_len", || self.0.set_len(len))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        guard("sync", || self.0.sync())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        guard("try_lock", || self.0.try_lock())
+    }
+
+    fn shared(&self) -> Option<&Arc<File>> {
+        // No system call, and reads go on without it.
+        catch_unwind(AssertUnwindSafe(|| self.0.shared())).unwrap_or(None)
+    }
+}

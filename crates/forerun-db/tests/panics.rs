@@ -1,0 +1,505 @@
+//! A comparator or a file system that panics: an error that names it, nobody waits for ever, nothing acknowledged is lost.
+
+mod common;
+
+use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use common::{STORE, small_options, tiny_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::io::{Io, IoFile, OpenMode};
+use forerun_db::{
+    Background, Comparator, Db, Durability, Error, KeyspaceOptions, Options, Result, TreeOptions,
+    Values, WalMode, WriteBatch,
+};
+
+/// Runs something that must come to an end.
+fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    match is_done.recv_timeout(Duration::from_secs(60)) {
+        Ok(result) => result,
+        Err(error) => panic!("{what} does not end: {error}"),
+    }
+}
+
+/// When a comparator panics.
+#[derive(Clone, Default)]
+struct When(Arc<WhenState>);
+
+#[derive(Default)]
+struct WhenState {
+    key: AtomicBool,
+    thread: std::sync::Mutex<Option<&'static str>>,
+}
+
+impl When {
+    /// At the key "boom", in whatever thread.
+    fn at_key(&self, panics: bool) {
+        self.0.key.store(panics, SeqCst);
+    }
+
+    /// In the threads of a name.
+    fn in_thread(&self, name: Option<&'static str>) {
+        *self.0.thread.lock().unwrap() = name;
+    }
+}
+
+/// By bytes, and panics.
+struct Panicking(When);
+
+impl Comparator for Panicking {
+    fn name(&self) -> &str {
+        "test.panicking"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let WhenState { key, thread } = &*self.0.0;
+        if key.load(SeqCst) && [a, b].contains(&b"boom".as_slice()) {
+            panic!("the user's comparator met boom");
+        }
+        let thread = *thread.lock().unwrap();
+        if thread.is_some() && std::thread::current().name() == thread {
+            panic!("the user's comparator met a thread");
+        }
+        a.cmp(b)
+    }
+}
+
+fn options(when: &When) -> Options {
+    Options {
+        comparator: Arc::new(Panicking(when.clone())),
+        ..small_options()
+    }
+}
+
+fn open(io: &FaultIo, options: &Options) -> Db {
+    common::open(io, options).unwrap()
+}
+
+/// That a write is refused because of a panic that said `text`.
+fn assert_refused<T: std::fmt::Debug>(result: Result<T>, text: &str) {
+    match result {
+        Err(Error::Poisoned { cause }) => {
+            assert!(matches!(*cause, Error::Panicked { .. }), "{cause}");
+            assert!(cause.to_string().contains(text), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_comparator_that_panics_while_a_batch_is_applied_stops_writes_and_nobody_hangs() {
+    for wal in [WalMode::On, WalMode::Off] {
+        let (when, io) = (When::default(), FaultIo::new());
+        let options = Options {
+            wal,
+            ..options(&when)
+        };
+        let db = open(&io, &options);
+        db.put(b"a", b"1").unwrap();
+        when.at_key(true);
+        assert_refused(db.put(b"boom", b"2"), "met boom");
+        when.at_key(false);
+        let later = db.clone();
+        let refused = ends("a later write", move || later.put(b"later", b"3"));
+        assert_refused(refused, "met boom");
+        assert!(db.stats().poisoned.unwrap().contains("met boom"));
+        // What was visible can be read, and what was not cannot.
+        assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(db.get(b"boom").unwrap(), None);
+        assert_eq!(db.iter().count(), 1);
+        assert_eq!(db.snapshot().iter().count(), 1);
+        let other = db.clone();
+        assert_refused(ends("a flush", move || other.flush()), "met boom");
+        assert_refused(ends("a close", move || db.close()), "met boom");
+
+        if wal == WalMode::On {
+            let db = open(&io, &options);
+            assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+            assert_eq!(db.get(b"later").unwrap(), None);
+            db.put(b"later", b"4").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
+    let (when, io) = (When::default(), FaultIo::new());
+    let keyspaces = ["x", "y"].map(|name| {
+        let comparator: Arc<dyn Comparator> = Arc::new(Panicking(when.clone()));
+        let options = KeyspaceOptions {
+            comparator,
+            ..KeyspaceOptions::default()
+        };
+        (name.to_owned(), options)
+    });
+    let options = Options {
+        keyspaces: keyspaces.to_vec(),
+        ..small_options()
+    };
+    let db = open(&io, &options);
+    let [x, y] = ["x", "y"].map(|name| db.keyspace(name).unwrap());
+    let batch = |key: &[u8], other: &[u8]| {
+        let mut batch = WriteBatch::new();
+        batch.keyspace(&x).put(key, b"x").unwrap();
+        batch.keyspace(&y).put(other, b"y").unwrap();
+        batch.keyspace(&y).delete_range(other, b"z").unwrap();
+        batch
+    };
+    db.write(&batch(b"a", b"b"), Durability::Buffered).unwrap();
+    let boom = batch(b"c", b"boom");
+    when.at_key(true);
+    // The range is looked at before anything is logged, and harms nothing.
+    let refused = db.write(&boom, Durability::Buffered);
+    assert!(
+        matches!(refused, Err(Error::Panicked { .. })),
+        "{refused:?}"
+    );
+    let mut boom = WriteBatch::new();
+    boom.keyspace(&x).put(b"c", b"x").unwrap();
+    boom.keyspace(&y).put(b"boom", b"y").unwrap();
+    assert_refused(db.write(&boom, Durability::Buffered), "met boom");
+    when.at_key(false);
+    assert_eq!((x.iter().count(), y.iter().count()), (1, 0));
+    drop((x, y));
+    assert_refused(ends("a close", move || db.close()), "met boom");
+    let db = open(&io, &options);
+    let [x, y] = ["x", "y"].map(|name| db.keyspace(name).unwrap());
+    // It was logged, and is there as a whole.
+    assert_eq!((x.iter().count(), y.iter().count()), (2, 1));
+}
+
+#[test]
+fn writers_beside_one_that_panics_end_and_what_they_were_told_is_kept_is_there() {
+    let (when, io) = (When::default(), FaultIo::new());
+    let options = Options {
+        memory_limit_bytes: 8 << 20,
+        ..options(&when)
+    };
+    let db = open(&io, &options);
+    when.at_key(true);
+    let written = AtomicU64::new(0);
+    let written = Arc::new(written);
+    let threads: Vec<_> = (0..4_u64)
+        .map(|thread| {
+            let (db, written) = (db.clone(), Arc::clone(&written));
+            move || {
+                let mut kept = Vec::new();
+                for n in 0..100_000_u64 {
+                    if thread == 0 && written.load(SeqCst) > 200 {
+                        assert!(db.put(b"boom", b"").is_err());
+                    }
+                    let key = [b"key", &thread.to_be_bytes()[..], &n.to_be_bytes()].concat();
+                    match db.put(&key, b"value") {
+                        Ok(()) => kept.push(key),
+                        Err(error) => {
+                            assert_refused(Err::<(), _>(error), "met boom");
+                            return kept;
+                        }
+                    }
+                    written.fetch_add(1, SeqCst);
+                }
+                panic!("writes go on");
+            }
+        })
+        .map(std::thread::spawn)
+        .collect();
+    let kept = ends("writing", || {
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+        joined.flatten().collect::<Vec<_>>()
+    });
+    when.at_key(false);
+    assert!(kept.len() > 200);
+    for key in &kept {
+        assert!(db.get(key).unwrap().is_some());
+    }
+    let _ = ends("a close", move || db.close());
+    let db = open(&io, &options);
+    for key in &kept {
+        assert!(db.get(key).unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
+    for worker in ["forerun-flush", "forerun-compact"] {
+        let (when, io) = (When::default(), FaultIo::new());
+        let options = Options {
+            memtable_bytes: 16 << 10,
+            background: Background::Threads,
+            tree: TreeOptions {
+                level0_runs: 2,
+                ..TreeOptions::default()
+            },
+            ..options(&when)
+        };
+        let db = open(&io, &options);
+        db.put(b"a", b"1").unwrap();
+        db.flush().unwrap();
+        when.in_thread(Some(worker));
+        let writer = db.clone();
+        let (kept, error) = ends("writing", move || {
+            for n in 0_u64.. {
+                if let Err(error) = writer.put(&n.to_be_bytes(), &[7; 300]) {
+                    return (n, error);
+                }
+                // Level 0 gets its runs.
+                if n % 50 == 49
+                    && let Err(error) = writer.flush()
+                {
+                    return (n + 1, error);
+                }
+            }
+            unreachable!()
+        });
+        assert_refused(Err::<(), _>(error), "met a thread");
+        assert!(
+            db.stats()
+                .background_failure
+                .unwrap()
+                .contains("met a thread")
+        );
+        let other = db.clone();
+        let settled = ends("settling", move || other.settle());
+        if worker == "forerun-compact" {
+            assert_refused(settled, "met a thread");
+        }
+        for n in 0..kept {
+            assert!(db.get(&n.to_be_bytes()).unwrap().is_some(), "{n} of {kept}");
+        }
+        assert_eq!(db.iter().count() as u64, kept + 1);
+        assert_refused(ends("a close", move || db.close()), "met a thread");
+        when.in_thread(None);
+        let db = open(&io, &options);
+        assert!(db.iter().count() as u64 > kept);
+        db.put(b"b", b"2").unwrap();
+        db.compact().unwrap();
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn a_flush_or_compaction_of_the_callers_that_panics_is_an_error() {
+    for background in [Background::Caller, Background::Threads] {
+        let (when, io) = (When::default(), FaultIo::new());
+        let options = Options {
+            background,
+            ..options(&when)
+        };
+        let db = open(&io, &options);
+        for key in [&b"a"[..], b"boom", b"c"] {
+            db.put(key, b"1").unwrap();
+            db.put(b"b", b"2").unwrap();
+            db.flush().unwrap();
+        }
+        when.at_key(true);
+        assert_refused(db.compact(), "met boom");
+        assert_refused(db.put(b"d", b""), "met boom");
+        when.at_key(false);
+        assert_eq!(db.iter().count(), 4);
+        assert_refused(ends("a close", move || db.close()), "met boom");
+        let db = open(&io, &options);
+        assert_eq!(db.iter().count(), 4);
+        db.compact().unwrap();
+    }
+}
+
+#[test]
+fn a_read_that_panics_is_an_error_of_that_read() {
+    let (when, io) = (When::default(), FaultIo::new());
+    let db = open(&io, &options(&when));
+    for round in 0..2 {
+        for key in [&b"a"[..], b"b", b"boom", b"c"] {
+            db.put(key, b"1").unwrap();
+        }
+        when.at_key(true);
+        let is_panic = |error: &Error| matches!(error, Error::Panicked { message, .. } if message.contains("met boom"));
+        assert!(db.get(b"boom").is_err_and(|error| is_panic(&error)));
+        let mut values = Values::new();
+        let found = db.multi_get(&[&b"a"[..], b"boom"], &mut values);
+        assert!(found.is_err_and(|error| is_panic(&error)));
+        let snapshot = db.snapshot();
+        assert!(snapshot.get(b"boom").is_err_and(|error| is_panic(&error)));
+        let mut iter = db.range(&b"b"[..]..&b"boom"[..]);
+        let error = iter.find_map(Result::err).unwrap();
+        assert!(is_panic(&error));
+        assert!(iter.next().is_none() && iter.next_back().is_none());
+        let mut back = db.range(..=&b"boom"[..]);
+        assert!(is_panic(&back.next_back().unwrap().unwrap_err()));
+        let mut ingestion = db.ingest();
+        ingestion.add(b"a", b"").unwrap();
+        let added = ingestion.add(b"boom", b"");
+        assert!(added.is_err_and(|error| is_panic(&error)));
+        drop(ingestion);
+        when.at_key(false);
+        assert_eq!(db.iter().count(), 4);
+        db.multi_get(&[&b"a"[..], b"boom"], &mut values).unwrap();
+        assert_eq!(values.found(), 2);
+        // In the second round all is in a run.
+        if round == 0 {
+            db.flush().unwrap();
+        }
+    }
+    db.close().unwrap();
+}
+
+#[test]
+fn opening_with_a_comparator_that_panics_is_an_error_and_the_store_can_be_opened_again() {
+    let (when, io) = (When::default(), FaultIo::new());
+    let db = open(&io, &options(&when));
+    db.put(b"boom", b"1").unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.close().unwrap();
+    when.at_key(true);
+    match common::open(&io, &options(&when)) {
+        Err(Error::Panicked { message, .. }) => assert!(message.contains("met boom")),
+        other => panic!("{other:?}"),
+    }
+    when.at_key(false);
+    assert_eq!(open(&io, &options(&when)).iter().count(), 2);
+}
+
+/// A file system that panics at one of its calls.
+#[derive(Clone, Debug)]
+struct PanickingIo {
+    io: FaultIo,
+    calls: Arc<AtomicU64>,
+    panics_at: u64,
+}
+
+impl PanickingIo {
+    fn call<T>(&self, call: impl FnOnce() -> T) -> T {
+        if self.calls.fetch_add(1, SeqCst) == self.panics_at {
+            panic!("the user's file system fell over");
+        }
+        call()
+    }
+}
+
+#[derive(Debug)]
+struct PanickingFile {
+    file: Box<dyn IoFile>,
+    io: PanickingIo,
+}
+
+impl Io for PanickingIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let file = self.call(|| self.io.open(path, mode))?;
+        let io = self.clone();
+        Ok(Box::new(PanickingFile { file, io }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.call(|| self.io.list(dir))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.call(|| self.io.create_dir(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call(|| self.io.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.call(|| self.io.remove(path))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call(|| self.io.link(from, to))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.call(|| self.io.sync_dir(dir))
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        self.call(|| self.io.boot_id())
+    }
+}
+
+impl IoFile for PanickingFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.io.call(|| self.file.read_at(buffer, offset))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.io.call(|| self.file.write_at(bytes, offset))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.io.call(|| self.file.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.io.call(|| self.file.set_len(len))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.io.call(|| self.file.sync())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.io.call(|| self.file.try_lock())
+    }
+}
+
+#[test]
+fn a_file_system_that_panics_at_any_call_is_one_that_fails_there() {
+    let run = |panics_at: u64, background: Background| {
+        let io = PanickingIo {
+            io: FaultIo::new(),
+            calls: Arc::default(),
+            panics_at,
+        };
+        let options = Options {
+            background,
+            ..tiny_options()
+        };
+        let calls = Arc::clone(&io.calls);
+        let model = io.io.clone();
+        let kept = ends(&format!("a panic at call {panics_at}"), move || {
+            let mut kept = Vec::new();
+            let Ok(db) = Db::open_with_io(Arc::new(io), STORE, options) else {
+                return kept;
+            };
+            for n in 0..40_u32 {
+                let durability = match n % 8 {
+                    0 => Durability::Synced,
+                    _ => Durability::Buffered,
+                };
+                if db.put_with(&n.to_be_bytes(), &[9; 150], durability).is_ok() {
+                    kept.push(n);
+                }
+                let _ = db.get(&n.to_be_bytes());
+            }
+            let mut ingestion = db.ingest();
+            let _ = ingestion.add(b"\xffingested", b"");
+            let _ = ingestion.commit();
+            let _ = db.compact();
+            let _ = db.close();
+            kept
+        });
+        let db = open(&model, &tiny_options());
+        for n in &kept {
+            let value = db.get(&n.to_be_bytes()).unwrap();
+            assert!(value.is_some(), "a panic at call {panics_at}: {n} is gone");
+        }
+        assert!(db.verify().unwrap().problems.is_empty());
+        (calls.load(SeqCst), kept.len())
+    };
+    let (calls, kept) = run(u64::MAX, Background::Caller);
+    assert!(calls > 200 && kept == 40);
+    for panics_at in (0..calls).step_by(3) {
+        run(panics_at, Background::Caller);
+    }
+    for panics_at in (0..calls).step_by(23) {
+        run(panics_at, Background::Threads);
+    }
+}
