@@ -176,6 +176,8 @@ def draw(lines: list[dict], path: Path) -> None:
 
     cases = list(dict.fromkeys(line["case"] for line in lines))
     budgets = list(dict.fromkeys(line["beside_budget"] for line in lines))
+    # By name, whatever was measured: an engine has one colour in all panels and pictures.
+    colours = {kind.name: f"C{number}" for number, kind in enumerate(ALL)}
     figure, panels = plt.subplots(
         len(cases), len(budgets), figsize=(4 * len(budgets), 3.2 * len(cases)), sharex=True, sharey=True, squeeze=False
     )
@@ -188,6 +190,7 @@ def draw(lines: list[dict], path: Path) -> None:
                 low = [line["keys_per_second"] - line["keys_per_second_min"] for line in of_engine]
                 high = [line["keys_per_second_max"] - line["keys_per_second"] for line in of_engine]
                 style = {"linewidth": 2.5 if engine == "forerun" else 1.2, "capsize": 2}
+                style["color"] = colours[engine]
                 style["linestyle"] = "-" if of_engine[0]["budget_bytes"] else ":"  # all rows in an array
                 panel.errorbar([line["batch"] for line in of_engine], rates, [low, high], label=engine, **style)
             panel.set_xscale("log", base=2)
