@@ -52,21 +52,29 @@ impl StoreDir {
     ) -> Result<StoreDir> {
         let check = |path: &Path| check_format(io, path, comparator);
         let lock = take(io, path, create, &STORE, &encode_format(comparator), &check)?;
+        let mut dir = StoreDir {
+            segments: Vec::new(),
+            closed: None,
+            lock,
+        };
+        dir.look(io, path)?;
+        Ok(dir)
+    }
+
+    /// Sees anew which files of the log there are.
+    pub(crate) fn look(&mut self, io: &dyn Io, path: &Path) -> Result<()> {
         let names = names(io, path, &STORE)?.unwrap_or_default();
         let mut segments: Vec<u64> = names
             .iter()
             .filter_map(|name| segment::number(name))
             .collect();
         segments.sort_unstable();
-        let closed = match names.iter().any(|name| name == closed::NAME) {
+        self.segments = segments;
+        self.closed = match names.iter().any(|name| name == closed::NAME) {
             true => Some(Closed::decode(&read(io, &path.join(closed::NAME))?)),
             false => None,
         };
-        Ok(StoreDir {
-            segments,
-            closed,
-            lock,
-        })
+        Ok(())
     }
 
     /// Whether the power may have been lost since the store was last written to.

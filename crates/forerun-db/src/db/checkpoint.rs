@@ -44,6 +44,8 @@ impl Inner {
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
         // So that there is little of the log to copy; without a log, so that there is anything.
         self.flush_all()?;
+        // What is copied must stay where it is, so closing waits until this has stopped.
+        let _guard = self.directory.enter()?;
         // Neither flush nor compaction until it is done: the files that the manifest names, and the log behind them,
         // stay where they are.
         let _no_flush = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +54,8 @@ impl Inner {
             Writer::Logged(commit) => self.log_end(commit)?,
             Writer::Unlogged { .. } => LogEnd::default(),
         };
-        self.tree.catalog().checkpoint(into, &log)
+        let stop = self.work.stop_flag();
+        self.tree.catalog().checkpoint(into, &log, stop)
     }
 
     /// Where the log ends, between two groups of records.
@@ -83,6 +86,8 @@ impl Inner {
 
     /// Reads every page of every run from its file, and looks whether it is what it should be.
     pub(super) fn verify(&self) -> Result<Verified> {
+        // Else another process may remove a run before it is looked at.
+        let _guard = self.directory.enter()?;
         let spaces = self.spaces.load();
         let levels = |space: &Arc<Space>| Arc::clone(&space.state.load().levels);
         let levels: Vec<_> = spaces.iter().map(levels).collect();

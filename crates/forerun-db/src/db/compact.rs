@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Inner;
+use super::directory::DirGuard;
 use super::generation::{Frozen, Generation};
 use super::snapshots::Expired;
 use super::space::Space;
@@ -105,11 +106,16 @@ impl Inner {
     }
 
     /// Puts the runs of a generation, the oldest there is, in its place.
-    pub(super) fn install_flush(&self, edits: &[(u32, Edit)], flushed: &Frozen) -> Result<()> {
+    pub(super) fn install_flush(
+        &self,
+        guard: &DirGuard<'_>,
+        edits: &[(u32, Edit)],
+        flushed: &Frozen,
+    ) -> Result<()> {
         let counts = &self.tree.counts;
         let runs = edits.iter().flat_map(|(_, edit)| &edit.added);
         let bytes: u64 = runs.map(|(_, run)| run.meta().file_bytes).sum();
-        self.install(edits, Memtables::Flushed(flushed))?;
+        self.install(guard, edits, Memtables::Flushed(flushed))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
         counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -152,9 +158,10 @@ impl Inner {
 
     /// Does the most urgent compaction, of whatever keyspace. `false`: none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
+        let guard = self.directory.enter()?;
         let _one_at_a_time = self.lock_compacting();
-        self.expire()?;
-        if self.remove_covered_runs()? {
+        self.expire(&guard)?;
+        if self.remove_covered_runs(&guard)? {
             return Ok(true);
         }
         let spaces = self.spaces.load_full();
@@ -171,7 +178,10 @@ impl Inner {
         });
         match picked {
             None => Ok(false),
-            Some((space, compaction)) => self.run_compaction(space, &compaction).map(|()| true),
+            Some((space, compaction)) => {
+                self.run_compaction(&guard, space, &compaction)?;
+                Ok(true)
+            }
         }
     }
 
@@ -196,7 +206,7 @@ impl Inner {
     }
 
     /// Lets what is older than its keyspace's time to live expire, if there is one, and anything is.
-    fn expire(&self) -> Result<()> {
+    fn expire(&self, guard: &DirGuard<'_>) -> Result<()> {
         let mut edits = Vec::new();
         for space in self.spaces.load().iter() {
             let Some(ttl) = space.options.load().ttl else {
@@ -216,12 +226,12 @@ impl Inner {
         }
         match edits.is_empty() {
             true => Ok(()),
-            false => self.install(&edits, Memtables::Same),
+            false => self.install(guard, &edits, Memtables::Same),
         }
     }
 
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
-    fn remove_covered_runs(&self) -> Result<bool> {
+    fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
         let mut edits = Vec::new();
         for space in self.spaces.load().iter() {
             let state = space.state.load_full();
@@ -240,7 +250,7 @@ impl Inner {
         }
         match edits.is_empty() {
             true => Ok(false),
-            false => self.install(&edits, Memtables::Same).map(|()| true),
+            false => self.install(guard, &edits, Memtables::Same).map(|()| true),
         }
     }
 
@@ -262,20 +272,26 @@ impl Inner {
         let limit = self.tree.catalog().numbers().next();
         for space in spaces {
             loop {
+                let guard = self.directory.enter()?;
                 let _one_at_a_time = self.lock_compacting();
-                self.expire()?;
-                self.remove_covered_runs()?;
+                self.expire(&guard)?;
+                self.remove_covered_runs(&guard)?;
                 let state = space.state.load_full();
                 let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
                     break;
                 };
-                self.run_compaction(space, &compaction)?;
+                self.run_compaction(&guard, space, &compaction)?;
             }
         }
         Ok(())
     }
 
-    fn run_compaction(&self, space: &Space, compaction: &Compaction) -> Result<()> {
+    fn run_compaction(
+        &self,
+        guard: &DirGuard<'_>,
+        space: &Space,
+        compaction: &Compaction,
+    ) -> Result<()> {
         let run_bytes = space.options.load().tree.run_bytes;
         let state = space.state.load_full();
         let (snapshots, expired) = self.list_readers(space, state.expired_sequence);
@@ -283,7 +299,7 @@ impl Inner {
             .with_ranges(vec![Arc::clone(&state.ranges)])
             .with_expired(expired);
         let done = self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;
-        self.install(&[(space.id(), done.edit)], Memtables::Same)?;
+        self.install(guard, &[(space.id(), done.edit)], Memtables::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -302,6 +318,7 @@ impl Inner {
     /// There is nothing in memtables, and `active` is held for writing.
     pub(super) fn install_ingestion(
         &self,
+        guard: &DirGuard<'_>,
         space: &Arc<Space>,
         runs: Vec<Arc<Run>>,
         sequence: u64,
@@ -320,7 +337,7 @@ impl Inner {
             sequence,
             table: &table,
         };
-        self.install(&[(space.id(), edit)], memtables)?;
+        self.install(guard, &[(space.id(), edit)], memtables)?;
         active.replace(space, table);
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -328,7 +345,13 @@ impl Inner {
     }
 
     /// Makes changes of the runs durable, and shows them to readers. What of the log is in runs with it goes.
-    fn install(&self, edits: &[(u32, Edit)], memtables: Memtables<'_>) -> Result<()> {
+    /// The guard shows that the directory is still ours.
+    fn install(
+        &self,
+        _guard: &DirGuard<'_>,
+        edits: &[(u32, Edit)],
+        memtables: Memtables<'_>,
+    ) -> Result<()> {
         let mut catalog = self.tree.catalog();
         let flushed_sequence = match &memtables {
             Memtables::Same => None,

@@ -204,6 +204,7 @@ impl Inner {
 
     /// Flushes the oldest generation that is full. `false`: there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
+        let guard = self.directory.enter()?;
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(oldest) = self.frozen().first().cloned() else {
             return Ok(false);
@@ -223,7 +224,7 @@ impl Inner {
                 }
             }
         }
-        self.install_flush(&edits, &oldest)?;
+        self.install_flush(&guard, &edits, &oldest)?;
         Ok(true)
     }
 

@@ -19,7 +19,7 @@
 //! most a record in the log of a number that nothing has.
 
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use forerun_core::ProcessBound;
 
@@ -28,7 +28,7 @@ use super::visible::Hole;
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
-use crate::store_dir::StoreDir;
+use crate::tree::limiter;
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
 
@@ -118,7 +118,10 @@ impl Ingestion {
         if self.pending.is_empty() {
             return Ok(inner.visible.last());
         }
-        let synced = inner.io.sync_dir(&inner.path);
+        let synced = {
+            let _guard = inner.directory.enter()?;
+            inner.io.sync_dir(&inner.path)
+        };
         synced.map_err(|error| Error::io("sync", &inner.path, error))?;
         let pending = std::mem::take(&mut self.pending);
         let sequence = inner.commit_ingestion(&self.space, pending, &mut self.files)?;
@@ -157,15 +160,18 @@ impl Ingestion {
     }
 
     fn write(&mut self, version: Version<'_>) -> Result<()> {
+        // No guard: the file is this ingestion's alone until it is committed, and after a crash or a close the next
+        // opening removes it. Whoever goes on adding is told soon, though.
+        limiter::check(self.open.get()?.inner.work.stop_flag())?;
         let limit_bytes = self.space.options.load().tree.run_bytes;
         let is_full = |writer: &RunWriter| writer.written_bytes() >= limit_bytes;
         if self.writer.as_ref().is_some_and(is_full) {
             self.end_run()?;
         }
+        let inner = &self.open.get()?.inner;
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => {
-                let inner = &self.open.get()?.inner;
                 let writer = inner.begin_run(&self.space, &mut self.files)?;
                 self.writer.insert(writer)
             }
@@ -175,6 +181,7 @@ impl Ingestion {
 
     fn end_run(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
+            let _guard = self.open.get()?.inner.directory.enter()?;
             self.pending.push(writer.finish_later()?);
         }
         Ok(())
@@ -198,7 +205,9 @@ impl Drop for Ingestion {
             return;
         };
         // Where the store was closed, the names may be another's by now; the next opening has removed the files.
-        let Ok(_ours) = inner.hold_dir() else { return };
+        let Ok(_guard) = inner.directory.enter() else {
+            return;
+        };
         for (_, path) in &self.files {
             // If this fails, the next opening does it: no manifest names the file.
             let _ = inner.io.remove(path);
@@ -218,7 +227,7 @@ impl std::fmt::Debug for Ingestion {
 impl Inner {
     /// Begins the file of a run.
     fn begin_run(&self, space: &Space, files: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
-        let _ours = self.hold_dir()?;
+        let _guard = self.directory.enter()?;
         self.with_build(space, u64::MAX, |build| {
             let number = build.numbers.take();
             let path = run::path(build.dir, number);
@@ -252,13 +261,13 @@ impl Inner {
         space.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;
         // Closing waits for this: from here on the files must be ours until the manifest is written.
-        let _ours = self.hold_dir()?;
+        let guard = self.directory.enter()?;
         let sequence = self.log_ingestion()?;
         let installed = self.guard("committing an ingestion", || {
             let runs = self.describe(space, pending, files, sequence)?;
             // Installed, or in doubt: the catalog knows which of the files are to go.
             files.clear();
-            self.install_ingestion(space, runs, sequence, &mut active)
+            self.install_ingestion(&guard, space, runs, sequence, &mut active)
         });
         if self.visible.last() < sequence {
             // Nothing was installed, so nothing has this number, and what is written next must not wait for it.
@@ -283,15 +292,6 @@ impl Inner {
             Run::open(&*self.io, path, *number, order, &self.cache).map(Arc::new)
         };
         runs.map(open).collect()
-    }
-
-    /// The store's directory, which stays ours as long as this is held.
-    pub(super) fn hold_dir(&self) -> Result<MutexGuard<'_, Option<StoreDir>>> {
-        let dir = self.dir.lock().unwrap_or_else(PoisonError::into_inner);
-        match dir.is_some() {
-            true => Ok(dir),
-            false => Err(Error::Closed),
-        }
     }
 }
 

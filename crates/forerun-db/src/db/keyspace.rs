@@ -299,8 +299,9 @@ impl Inner {
     fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Space>> {
         check_keyspace_name(name)?;
         options.tree.check()?;
-        // Closing waits for this. One at a time: who comes second finds what the first has made.
-        let _ours = self.hold_dir()?;
+        // Closing waits for this.
+        let _guard = self.directory.enter()?;
+        // One at a time: who comes second finds what the first has made.
         let mut catalog = self.tree.catalog();
         let spaces = self.spaces.load_full();
         let given = options.comparator.name();
@@ -338,7 +339,7 @@ impl Inner {
         let active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         space.refuse_writes();
         drop(active);
-        let _ours = self.hold_dir()?;
+        let _guard = self.directory.enter()?;
         let mut catalog = self.tree.catalog();
         let spaces = self.spaces.load_full();
         if spaces.by_id(space.id()).is_none() {

@@ -11,6 +11,7 @@
 //!
 //!   full memtables ──> flush.rs ──> runs in level 0 ──> compact.rs ──> runs below
 //!   generation.rs      background.rs, work.rs: who does it, and who waits for whom
+//!                      directory.rs: who may change the directory, until when it stays locked
 //!
 //!   iter.rs, cursor.rs   entries in order     parking.rs   cursors between two uses
 //!   keyspace.rs   a keyspace, for its users: a way of its own through all this     space.rs   what it is in here
@@ -21,6 +22,7 @@ mod checkpoint;
 mod commit;
 mod compact;
 mod cursor;
+mod directory;
 mod flush;
 mod generation;
 mod ingest;
@@ -58,11 +60,12 @@ use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::trash::Trash;
 use crate::tree::verify::Verified;
-use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
+use crate::{Durability, Error, Options, RecoveryReport, Result, Values, WriteBatch};
 
 use background::Workers;
 use commit::Commit;
 use compact::Tree;
+use directory::Directory;
 use generation::{Frozen, Generation};
 use snapshots::{Expired, Snapshots};
 use space::{Space, Spaces};
@@ -126,6 +129,8 @@ pub struct Db {
 struct Open {
     inner: Arc<Inner>,
     workers: Mutex<Workers>,
+    /// How closing went, once it is done. Held meanwhile, so that who closes it as well waits for that.
+    closed: Mutex<Option<Result<()>>>,
 }
 
 /// What handles, snapshots and the store's own threads share.
@@ -162,8 +167,8 @@ struct Inner {
     /// Whether writes are slowed down, and for how many bytes no pause has been made yet.
     is_slow: AtomicBool,
     slow_debt_bytes: AtomicU64,
-    /// The lock; given back when the store is closed.
-    dir: Mutex<Option<StoreDir>>,
+    /// Locked until the store is closed.
+    directory: Directory,
 }
 
 impl Db {
@@ -194,11 +199,28 @@ impl Db {
     }
 
     fn open_on(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Db> {
-        let opened = panics::catch("opening a store", || open::open(io, path, options));
-        let inner = Arc::new(opened?);
+        Db::start(|| open::open(io, path, options))
+    }
+
+    /// Opens the store in a directory that is locked already.
+    pub(crate) fn open_in(
+        io: Arc<dyn Io>,
+        path: &Path,
+        options: Options,
+        dir: StoreDir,
+    ) -> Result<Db> {
+        Db::start(|| open::open_in(Arc::new(GuardedIo(io)), path, options, dir))
+    }
+
+    fn start(open: impl FnOnce() -> Result<Inner>) -> Result<Db> {
+        let inner = Arc::new(panics::catch("opening a store", open)?);
         let workers = Mutex::new(Workers::start(&inner)?);
         Ok(Db {
-            open: Arc::new(ProcessBound::new(Open { inner, workers })),
+            open: Arc::new(ProcessBound::new(Open {
+                inner,
+                workers,
+                closed: Mutex::default(),
+            })),
         })
     }
 
@@ -350,15 +372,32 @@ impl Db {
         self.open.constant(|open| &*open.inner.path)
     }
 
-    /// Makes the log durable, marks its end, and gives the lock back. Other handles and snapshots
-    /// can read on; writes through them are [`Error::Closed`](crate::Error::Closed). Dropping the
-    /// last handle does the same and tells nobody of a failure.
+    /// Makes the log durable, marks its end, and unlocks the directory. Other handles and snapshots
+    /// can still read; writes through them fail with [`Error::Closed`](crate::Error::Closed). Dropping the
+    /// last handle closes the store too, but reports no error.
+    ///
+    /// Other threads may be in the middle of a flush, a compaction, an ingestion or a checkpoint. These stop with
+    /// [`Error::Closed`](crate::Error::Closed), or complete if they are about to; `close` returns once they have, and
+    /// nothing in the directory changes after that. If several threads close the store, each of them waits until it is
+    /// closed, and gets the same result.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The lock is
-    /// given back all the same.
+    /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The directory is
+    /// unlocked all the same.
     pub fn close(self) -> Result<()> {
         self.open.get()?.close()
+    }
+
+    /// [`close`](Self::close), but the directory stays locked until what this returns is dropped.
+    pub(crate) fn close_and_keep_lock(self) -> Result<StoreDir> {
+        let open = self.open.get()?;
+        let mut closed = open.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if closed.is_some() {
+            return Err(Error::Closed);
+        }
+        let (result, dir) = open.stop();
+        closed.insert(result).clone()?;
+        dir.ok_or(Error::Closed)
     }
 
     /// Puts all that was written before, to whatever keyspace, into runs, durably, also without a log, and returns when
@@ -490,34 +529,43 @@ impl std::fmt::Debug for Db {
 
 impl Open {
     fn close(&self) -> Result<()> {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*closed {
+            Some(result) => result.clone(),
+            None => {
+                let (result, dir) = self.stop();
+                drop(dir);
+                closed.insert(result).clone()
+            }
+        }
+    }
+
+    /// Ends all work, and hands the directory over, still locked.
+    fn stop(&self) -> (Result<()>, Option<StoreDir>) {
         let inner = &self.inner;
-        // First no more writes, so that nobody waits for the workers; then the workers; then the lock, since until
-        // here the files are ours.
+        // First no more writes, so that nobody waits for the workers; then the workers, and what runs in threads of
+        // others; then the lock, since until here the files are ours.
         let closed = inner.writer.close();
+        inner.directory.refuse();
         inner.work.stop();
         self.workers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .join();
+        inner.directory.wait_until_idle();
         for space in inner.spaces.load().iter() {
             space.parking.close();
         }
         // What is let go of later stays where it is: its name may be another's by then.
         inner.trash.close();
-        *inner.dir.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        closed
+        (closed, inner.directory.release())
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let dir = self
-            .inner
-            .dir
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let is_open = dir.is_some();
-        drop(dir);
+        let closed = self.closed.get_mut();
+        let is_open = closed.unwrap_or_else(PoisonError::into_inner).is_none();
         if is_open && let Err(error) = self.close() {
             let path = self.inner.path.display();
             tracing::warn!(%path, %error, "the store was dropped and could not be closed cleanly");

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 
 use super::compact::Tree;
 use super::compact::now_unix;
+use super::directory::Directory;
 use super::flush::table_bytes_for;
 use super::generation::Generation;
 use super::snapshots::{Expired, Snapshots};
@@ -35,11 +36,23 @@ use crate::wal::segment;
 use crate::wal::writer::LogWriter;
 use crate::{Error, Op, Options, Recovery, Result, WalMode};
 
-pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result<Inner> {
+/// Locks a store's directory, or makes one, and opens the store in it.
+pub(super) fn open(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
+    options.check()?;
+    let dir = StoreDir::open(&*io, path, options.create, options.comparator.name())?;
+    open_in(io, path, options, dir)
+}
+
+/// Opens the store in a directory that is locked already.
+pub(super) fn open_in(
+    io: Arc<dyn Io>,
+    path: &Path,
+    mut options: Options,
+    mut dir: StoreDir,
+) -> Result<Inner> {
     // So that there is room for the next one while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
     options.check()?;
-    let mut dir = StoreDir::open(&*io, path, options.create, options.comparator.name())?;
     let cache = PageCache::new(CacheOptions {
         capacity_bytes: options.cache_bytes,
         page_bytes: options.run.page_limit_bytes(),
@@ -204,7 +217,7 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, mut options: Options) -> Result
         flushing: Mutex::new(()),
         is_slow: AtomicBool::new(false),
         slow_debt_bytes: AtomicU64::new(0),
-        dir: Mutex::new(Some(dir)),
+        directory: Directory::new(dir),
         options,
     })
 }

@@ -141,7 +141,31 @@ pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io:
 /// # Errors
 /// That of the call that failed. A part of a copy may be there.
 pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
+    if link(io, from, to)? == Linked::Yes {
+        return Ok(());
+    }
+    let source = io.open(from, OpenMode::Read)?;
+    let len = source.len()?;
+    let copy = io.open(to, OpenMode::CreateEmpty)?;
+    copy_bytes(&*source, &*copy, len)?;
+    copy.sync()
+}
+
+/// Whether a file was given a second name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linked {
+    Yes,
+    /// It cannot have one there; a copy may do.
+    Unsupported,
+}
+
+/// Gives a file that does not change a second name, if it can have one there. The name is not durable.
+///
+/// # Errors
+/// That of the call that failed.
+pub(crate) fn link(io: &dyn Io, from: &Path, to: &Path) -> io::Result<Linked> {
     match io.link(from, to) {
+        Ok(()) => Ok(Linked::Yes),
         Err(error)
             if matches!(
                 error.kind(),
@@ -149,14 +173,12 @@ pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
                     | io::ErrorKind::CrossesDevices
                     | io::ErrorKind::PermissionDenied
                     | io::ErrorKind::TooManyLinks
-            ) => {}
-        linked => return linked,
+            ) =>
+        {
+            Ok(Linked::Unsupported)
+        }
+        Err(error) => Err(error),
     }
-    let source = io.open(from, OpenMode::Read)?;
-    let len = source.len()?;
-    let copy = io.open(to, OpenMode::CreateEmpty)?;
-    copy_bytes(&*source, &*copy, len)?;
-    copy.sync()
 }
 
 /// Copies the first `len` bytes of a file to the start of another one.

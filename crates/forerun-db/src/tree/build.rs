@@ -110,6 +110,8 @@ fn write_files(
     limiter::check(build.stop)?;
     versions.seek_first()?;
     while let Some(version) = versions.at() {
+        // At each version, since one that is left out is not paid for below.
+        limiter::check(build.stop)?;
         let is_full = |writer: &mut RunWriter| {
             writer.written_bytes() >= build.run_bytes && !retain.is_of_last_key(version.key)
         };

@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
@@ -297,8 +298,8 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`checkpoint`].
-    pub(crate) fn checkpoint(&self, into: &Path, log: &LogEnd) -> Result<()> {
-        checkpoint(&*self.io, &self.dir, into, &self.manifest, log)
+    pub(crate) fn checkpoint(&self, into: &Path, log: &LogEnd, stop: &AtomicBool) -> Result<()> {
+        checkpoint(&*self.io, &self.dir, into, &self.manifest, log, stop)
     }
 }
 

@@ -14,9 +14,11 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
-use crate::io::{Io, OpenMode, copy_bytes, link_or_copy};
+use crate::io::{Io, Linked, OpenMode, link, read_pieces, write_all_at};
 use crate::store_dir::{self, write_whole};
+use crate::tree::limiter;
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::wal::closed::{self, Closed};
 use crate::wal::segment;
@@ -35,13 +37,14 @@ pub(crate) struct LogEnd {
 /// that this names must stay as they are until it is done, but for the log's growing.
 ///
 /// # Errors
-/// As [`make_store`].
+/// As [`make_store`]; [`Error::Closed`] soon after `stop` is set.
 pub(crate) fn checkpoint(
     io: &dyn Io,
     dir: &Path,
     into: &Path,
     manifest: &Manifest,
     log: &LogEnd,
+    stop: &AtomicBool,
 ) -> Result<()> {
     make_store(
         io,
@@ -49,12 +52,16 @@ pub(crate) fn checkpoint(
         manifest,
         |run| {
             let (from, to) = (run::path(dir, run.number), run::path(into, run.number));
-            link_or_copy(io, &from, &to).map_err(|error| Error::io("link", &from, error))
+            limiter::check(stop)?;
+            match link(io, &from, &to).map_err(|error| Error::io("link", &from, error))? {
+                Linked::Yes => Ok(()),
+                Linked::Unsupported => copy_start(io, &from, &to, run.bytes, stop),
+            }
         },
         || {
             for (number, len) in &log.segments {
                 let (from, to) = (segment::path(dir, *number), segment::path(into, *number));
-                copy_start(io, &from, &to, *len)?;
+                copy_start(io, &from, &to, *len, stop)?;
             }
             let Some((segment, len_bytes)) = log.segments.last().copied() else {
                 return Ok(());
@@ -125,13 +132,17 @@ pub(crate) fn make_store(
 }
 
 /// Copies the first bytes of a file, durably.
-fn copy_start(io: &dyn Io, from: &Path, to: &Path, len: u64) -> Result<()> {
+fn copy_start(io: &dyn Io, from: &Path, to: &Path, len: u64, stop: &AtomicBool) -> Result<()> {
     let source = io
         .open(from, OpenMode::Read)
         .map_err(|error| Error::io("open", from, error))?;
     let copy = io
         .open(to, OpenMode::CreateEmpty)
         .map_err(|error| Error::io("create", to, error))?;
-    copy_bytes(&*source, &*copy, len).map_err(|error| Error::io("copy", from, error))?;
+    let unread = |error| Error::io("copy", from, error);
+    read_pieces(&*source, len, unread, |piece, offset| {
+        limiter::check(stop)?;
+        write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))
+    })?;
     copy.sync().map_err(|error| Error::io("sync", to, error))
 }

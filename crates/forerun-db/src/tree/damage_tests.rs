@@ -349,7 +349,10 @@ fn a_checkpoint_is_a_store_of_its_own() {
     for has_links in [true, false] {
         let (mut world, log) = with_log(grown(false));
         world.io.set_links(has_links);
-        world.catalog.checkpoint(Path::new("/copy"), &log).unwrap();
+        world
+            .catalog
+            .checkpoint(Path::new("/copy"), &log, &world.stop)
+            .unwrap();
         let io = world.io.crash(0);
         assert_eq!(io.read("/copy/wal-000003.log"), Some(vec![3; 100]));
         assert_eq!(io.read("/copy/wal-000004.log"), Some(vec![4; 60]));
@@ -383,11 +386,16 @@ fn a_checkpoint_goes_nowhere_where_something_is() {
         .io
         .open("/copy/mine".as_ref(), OpenMode::Create)
         .unwrap();
-    let refused = world.catalog.checkpoint(Path::new("/copy"), &log);
+    let refused = world
+        .catalog
+        .checkpoint(Path::new("/copy"), &log, &world.stop);
     assert!(matches!(refused, Err(Error::AlreadyExists { .. })));
     assert!(world.io.read("/copy/mine").is_some());
     world.io.remove("/copy/mine".as_ref()).unwrap();
-    world.catalog.checkpoint(Path::new("/copy"), &log).unwrap();
+    world
+        .catalog
+        .checkpoint(Path::new("/copy"), &log, &world.stop)
+        .unwrap();
 }
 
 #[test]
@@ -403,7 +411,9 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
             let (world, log) = with_log(base.fork());
             world.io.set_links(has_links);
             world.io.fail_call(world.io.calls() + call, fault);
-            let made = world.catalog.checkpoint(Path::new("/copy"), &log);
+            let made = world
+                .catalog
+                .checkpoint(Path::new("/copy"), &log, &world.stop);
             let Some(hit) = world.io.hit() else {
                 made.unwrap();
                 if has_links {
@@ -416,7 +426,10 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
                 assert!(made.is_err(), "{hit}");
                 assert!(world.io.read("/copy/FORMAT").is_none(), "{hit}");
                 check_reads(&world, &hit);
-                world.catalog.checkpoint(Path::new("/copy"), &log).unwrap();
+                world
+                    .catalog
+                    .checkpoint(Path::new("/copy"), &log, &world.stop)
+                    .unwrap();
                 world_of(&world, &world.io).check();
             } else {
                 for seed in 0..6 {
@@ -438,7 +451,10 @@ fn a_checkpoint_has_every_run_and_holds_none() {
         .runs()
         .map(|(_, run)| Arc::strong_count(run))
         .collect();
-    world.catalog.checkpoint(Path::new("/copy"), &log).unwrap();
+    world
+        .catalog
+        .checkpoint(Path::new("/copy"), &log, &world.stop)
+        .unwrap();
     let after: Vec<usize> = world
         .levels()
         .runs()

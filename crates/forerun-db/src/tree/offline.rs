@@ -78,56 +78,64 @@ pub fn check_with_io(
 ) -> Result<Checked> {
     let path = path.as_ref();
     let place = Place::open(&io, path, options)?;
-    let mut checked = Checked::default();
-    let found = run_files(&*io, path)?;
-    let manifest = match Manifest::read(&*io, path) {
-        Ok(Some(manifest)) => manifest,
-        Ok(None) => {
-            if !found.is_empty() {
-                let reason = "it is missing, and there are runs";
-                checked
-                    .problems
-                    .push(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
+    place.check(&io, path, options)
+}
+
+impl Place {
+    fn check(&self, io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let found = run_files(&**io, path)?;
+        let manifest = match Manifest::read(&**io, path) {
+            Ok(Some(manifest)) => manifest,
+            Ok(None) => {
+                if !found.is_empty() {
+                    let reason = "it is missing, and there are runs";
+                    checked.problems.push(Error::corrupt_file(
+                        &path.join(manifest::NAME),
+                        0,
+                        reason,
+                    ));
+                }
+                Manifest::new(options.comparator.name())
             }
-            Manifest::new(options.comparator.name())
-        }
-        Err(error @ Error::CorruptFile { .. }) => {
-            checked.problems.push(error);
-            // Without a manifest nobody knows what of the log is needed.
-            return Ok(checked);
-        }
-        Err(other) => return Err(other),
-    };
-    let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
-    checked.leftovers = found.iter().filter(|number| !is_named(number)).count();
-    let names = manifest.keyspaces.iter().skip(1);
-    checked.keyspaces = names.map(|keyspace| keyspace.name.clone()).collect();
-    let stop = AtomicBool::new(false);
-    for keyspace in &manifest.keyspaces {
-        let order = options.order_of(path, &keyspace.name, &keyspace.comparator)?;
-        let mut runs = Vec::new();
-        for (level, records) in keyspace.levels.iter().enumerate() {
-            for named in records {
-                let run = verify_file(
-                    &*io,
-                    path,
-                    named,
-                    &order,
-                    &place.cache,
-                    &stop,
-                    &mut checked.runs,
-                )?;
-                runs.extend(run.map(|run| (level, run)));
+            Err(error @ Error::CorruptFile { .. }) => {
+                checked.problems.push(error);
+                // Without a manifest nobody knows what of the log is needed.
+                return Ok(checked);
             }
+            Err(other) => return Err(other),
+        };
+        let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
+        checked.leftovers = found.iter().filter(|number| !is_named(number)).count();
+        let names = manifest.keyspaces.iter().skip(1);
+        checked.keyspaces = names.map(|keyspace| keyspace.name.clone()).collect();
+        let stop = AtomicBool::new(false);
+        for keyspace in &manifest.keyspaces {
+            let order = options.order_of(path, &keyspace.name, &keyspace.comparator)?;
+            let mut runs = Vec::new();
+            for (level, records) in keyspace.levels.iter().enumerate() {
+                for named in records {
+                    let run = verify_file(
+                        &**io,
+                        path,
+                        named,
+                        &order,
+                        &self.cache,
+                        &stop,
+                        &mut checked.runs,
+                    )?;
+                    runs.extend(run.map(|run| (level, run)));
+                }
+            }
+            let levels = Levels::with_runs(order, runs);
+            checked.runs.note_overlap(path, &levels);
         }
-        let levels = Levels::with_runs(order, runs);
-        checked.runs.note_overlap(path, &levels);
+        checked
+            .problems
+            .extend(checked.runs.problems.iter().cloned());
+        self.check_log(io, path, &manifest, &mut checked)?;
+        Ok(checked)
     }
-    checked
-        .problems
-        .extend(checked.runs.problems.iter().cloned());
-    place.check_log(&io, path, &manifest, &mut checked)?;
-    Ok(checked)
 }
 
 /// Makes a damaged store that nobody has open fit to be opened again, with all that can still be read.
@@ -170,8 +178,7 @@ pub fn repair_with_io(
     if repaired.rebuilt_manifest {
         place.name_unknown_keyspaces(&io, path, &mut repaired)?;
     }
-    drop(place);
-    let checked = check_with_io(Arc::clone(&io), path, options)?;
+    let checked = place.check(&io, path, options)?;
     if !checked.problems.is_empty() {
         // The runs are good now, so it is the log. What can be read of it goes into runs, and the log begins anew.
         let options = Options {
@@ -179,35 +186,29 @@ pub fn repair_with_io(
             create: Create::Never,
             ..options.clone()
         };
-        let db = Db::open_with_io(Arc::clone(&io), path, options.clone())?;
+        // Locked all the while: what others would write between two steps, the next one would not know of.
+        let db = Db::open_in(Arc::clone(&io), path, options, place.dir)?;
         let skipped = db.recovery().skipped.iter();
         repaired.losses.extend(skipped.map(Into::into));
         db.flush()?;
         let last_sequence = db.stats().last_sequence;
-        db.close()?;
-        begin_log_anew(&io, path, &options, last_sequence)?;
+        let mut dir = db.close_and_keep_lock()?;
+        dir.look(&*io, path)?;
+        begin_log_anew(&*io, path, &dir, last_sequence)?;
     }
     Ok(repaired)
 }
 
 /// Leaves the log behind: everything up to `last_sequence` that can be read is in runs.
-fn begin_log_anew(
-    io: &Arc<dyn Io>,
-    path: &Path,
-    options: &Options,
-    last_sequence: u64,
-) -> Result<()> {
-    let place = Place::open(io, path, options)?;
-    let (Some(last), Some(mut manifest)) =
-        (place.dir.segments.last(), Manifest::read(&**io, path)?)
-    else {
+fn begin_log_anew(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) -> Result<()> {
+    let (Some(last), Some(mut manifest)) = (dir.segments.last(), Manifest::read(io, path)?) else {
         return Ok(());
     };
     let flushed = &mut manifest.flushed_sequence;
     *flushed = last_sequence.max(*flushed);
     manifest.first_segment = last + 1;
     // The segments go at the next opening.
-    manifest.write(&**io, path)
+    manifest.write(io, path)
 }
 
 /// A store's directory, locked.

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod hook_io;
+
 use std::sync::Arc;
 
 use forerun_core::Pages;

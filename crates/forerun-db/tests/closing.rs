@@ -1,0 +1,420 @@
+//! Closing a store while other threads work on it: they stop or complete, and nothing changes in the directory after.
+
+mod common;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use common::hook_io::{Change, HookIo};
+use common::{STORE, open, tiny_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{
+    Backups, Create, Db, Durability, Error, Options, Result, TreeOptions, check_with_io,
+    repair_with_io,
+};
+
+const COPY: &str = "/copy";
+const BACKUPS: &str = "/backups";
+
+/// How long nothing else happens, where something must not.
+const A_WHILE: Duration = Duration::from_millis(4);
+
+/// How long a test waits for what must happen.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Whether the operation runs in this thread that is to be held up.
+    static IS_HELD_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Holds an operation up at one of its changes, and notes what is changed in the store's directory after it was closed.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Changes that the operation makes before the one at which it is held up.
+    left: usize,
+    /// Where it is held up.
+    held_at: Option<(Change, PathBuf)>,
+    is_open: bool,
+    is_closed: bool,
+    changed_after: Vec<(Change, PathBuf)>,
+}
+
+impl Gate {
+    fn at(left: usize) -> Arc<Gate> {
+        let gate = Gate::default();
+        gate.lock().left = left;
+        Arc::new(gate)
+    }
+
+    fn io(self: &Arc<Self>, inner: &FaultIo) -> HookIo {
+        let gate = Arc::clone(self);
+        HookIo::new(inner, move |change, path| gate.pass(change, path))
+    }
+
+    fn pass(&self, change: Change, path: &Path) -> io::Result<()> {
+        let mut state = self.lock();
+        if IS_HELD_UP.get() && state.held_at.is_none() {
+            match state.left.checked_sub(1) {
+                Some(left) => state.left = left,
+                None => {
+                    state.held_at = Some((change, path.to_owned()));
+                    self.moved.notify_all();
+                    let open = self
+                        .moved
+                        .wait_timeout_while(state, DEADLINE, |state| !state.is_open);
+                    state = open.unwrap().0;
+                }
+            }
+        }
+        if state.is_closed && path.starts_with(STORE) {
+            state.changed_after.push((change, path.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Waits until the operation is held up, and tells where; `None` if it ended before.
+    fn held_at<T>(&self, operation: &ScopedJoinHandle<'_, T>) -> Option<(Change, PathBuf)> {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        while state.held_at.is_none() && !operation.is_finished() {
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "the operation neither ends nor makes a change"
+            );
+            state = self
+                .moved
+                .wait_timeout(state, Duration::from_millis(1))
+                .unwrap()
+                .0;
+        }
+        state.held_at.clone()
+    }
+
+    fn open(&self) {
+        self.lock().is_open = true;
+        self.moved.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+/// Little memory, and a level 0 that takes all runs of the test: only the operation compacts.
+fn options() -> Options {
+    Options {
+        tree: TreeOptions {
+            level0_runs: 10,
+            ..tiny_options().tree
+        },
+        ..tiny_options()
+    }
+}
+
+fn entries(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    db.iter().map(Result::unwrap).collect()
+}
+
+/// A store with something in each place: runs of two keyspaces, the log, and memory.
+fn fill(db: &Db) {
+    let other = db.keyspace("other").unwrap();
+    for round in 0..3_u8 {
+        for i in 0..20_u8 {
+            db.put(&[i], &[round; 90]).unwrap();
+            other.put(&[i, round], &[round; 40]).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    db.put_with(b"logged", b"value", Durability::Synced)
+        .unwrap();
+}
+
+/// What may run while the store is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Compact,
+    CompactKeyspace,
+    Put,
+    Flush,
+    Ingest,
+    Checkpoint,
+    /// Where files cannot have two names.
+    CheckpointByCopy,
+    CreateKeyspace,
+    DropKeyspace,
+    Backup,
+}
+
+impl Operation {
+    const ALL: [Operation; 10] = [
+        Operation::Compact,
+        Operation::CompactKeyspace,
+        Operation::Put,
+        Operation::Flush,
+        Operation::Ingest,
+        Operation::Checkpoint,
+        Operation::CheckpointByCopy,
+        Operation::CreateKeyspace,
+        Operation::DropKeyspace,
+        Operation::Backup,
+    ];
+
+    fn run(self, db: &Db, io: &HookIo) -> Result<()> {
+        match self {
+            Operation::Compact => db.compact(),
+            Operation::CompactKeyspace => db.keyspace("other")?.compact(),
+            Operation::Put => db.put_with(b"put", b"value", Durability::Synced),
+            Operation::Flush => db.flush(),
+            Operation::Ingest => {
+                let mut ingestion = db.ingest();
+                ingestion.add(b"ingested", b"value")?;
+                ingestion.commit().map(drop)
+            }
+            Operation::Checkpoint | Operation::CheckpointByCopy => db.checkpoint(COPY),
+            Operation::CreateKeyspace => db.keyspace("new").map(drop),
+            Operation::DropKeyspace => db.drop_keyspace("other"),
+            Operation::Backup => {
+                let mut backups =
+                    Backups::open_with_io(Arc::new(io.clone()), BACKUPS, Create::IfMissing)?;
+                backups.create(db).map(drop)
+            }
+        }
+    }
+
+    /// Runs it in a thread of its own, in which the gate holds it up.
+    fn spawn<'s>(
+        self,
+        scope: &'s Scope<'s, '_>,
+        db: Db,
+        io: HookIo,
+    ) -> ScopedJoinHandle<'s, Result<()>> {
+        scope.spawn(move || {
+            IS_HELD_UP.set(true);
+            self.run(&db, &io)
+        })
+    }
+}
+
+fn is_locked(io: &FaultIo) -> bool {
+    match open(io, &options()) {
+        Err(Error::Locked { .. }) => true,
+        Err(other) => panic!("{other}"),
+        Ok(_) => false,
+    }
+}
+
+/// Closes a store while an operation is held up at one of its changes. `false`: it makes fewer.
+fn close_during(operation: Operation, change: usize) -> bool {
+    let disk = FaultIo::new();
+    disk.set_links(operation != Operation::CheckpointByCopy);
+    let gate = Gate::at(change);
+    let io = gate.io(&disk);
+    let db = Db::open_with_io(Arc::new(io.clone()), STORE, options()).unwrap();
+    fill(&db);
+    let before = entries(&db);
+    let (case, ended, closed) = std::thread::scope(|scope| {
+        let work = operation.spawn(scope, db.clone(), io.clone());
+        let Some((change, path)) = gate.held_at(&work) else {
+            work.join().unwrap().unwrap();
+            return (None, Ok(()), [Ok(()), Ok(())]);
+        };
+        let case = format!("{operation:?} held up at {change:?} {}", path.display());
+        let close = || {
+            let closed = db.clone().close();
+            gate.lock().is_closed = true;
+            closed
+        };
+        let closers = [scope.spawn(close), scope.spawn(close)];
+        let begun = Instant::now();
+        let is_any_closed = || closers.iter().any(|closer| closer.is_finished());
+        while !is_any_closed() && begun.elapsed() < A_WHILE {
+            std::thread::yield_now();
+        }
+        let kept = !is_any_closed() && is_locked(&disk);
+        gate.open();
+        // What is written to a directory of backups is read from files that stay open.
+        let needs_store = operation != Operation::Backup || path.starts_with(STORE);
+        assert!(kept || !needs_store, "{case}: closing does not wait");
+        let closed = closers.map(|closer| closer.join().unwrap());
+        (Some(case), work.join().unwrap(), closed)
+    });
+    let Some(case) = case else { return false };
+    closed.into_iter().for_each(Result::unwrap);
+    assert!(
+        matches!(ended, Ok(()) | Err(Error::Closed)),
+        "{case}: {ended:?}"
+    );
+    assert_eq!(
+        gate.lock().changed_after,
+        [],
+        "{case}: changed after closing"
+    );
+    let is_done = ended.is_ok()
+        && matches!(
+            operation,
+            Operation::CreateKeyspace | Operation::DropKeyspace
+        );
+    let again = operation.run(&db, &io);
+    assert!(
+        is_done || matches!(again, Err(Error::Closed)),
+        "{case}: {again:?}"
+    );
+
+    let checked = check_with_io(Arc::new(disk.clone()), STORE, &options()).unwrap();
+    assert!(
+        checked.problems.is_empty(),
+        "{case}: {:?}",
+        checked.problems
+    );
+    let reopened = open(&disk, &options()).unwrap();
+    let mut expected = before;
+    let written = match operation {
+        Operation::Ingest if ended.is_ok() => Some("ingested"),
+        Operation::Put if ended.is_ok() => Some("put"),
+        _ => None,
+    };
+    expected.extend(written.map(|key| (key.into(), b"value".to_vec())));
+    assert_eq!(entries(&reopened), expected, "{case}");
+    if let Operation::Checkpoint | Operation::CheckpointByCopy = operation {
+        let copy = Options {
+            create: Create::Never,
+            ..options()
+        };
+        let copy = Db::open_with_io(Arc::new(disk), COPY, copy);
+        match ended {
+            Ok(()) => assert_eq!(entries(&copy.unwrap()), expected, "{case}"),
+            Err(_) => assert!(matches!(copy, Err(Error::NotAStore { .. })), "{case}"),
+        }
+    }
+    true
+}
+
+#[test]
+fn closing_waits_for_every_operation_in_other_threads_and_nothing_changes_afterwards() {
+    for operation in Operation::ALL {
+        let (mut change, mut changes) = (0, 0);
+        // Each of the first ones; later ones are more of the same.
+        while close_during(operation, change) {
+            (change, changes) = (change + 1 + change / 8, changes + 1);
+        }
+        assert!(
+            changes >= 2,
+            "{operation:?} was held up at {changes} changes"
+        );
+    }
+}
+
+#[test]
+fn a_second_thread_that_closes_a_store_waits_until_it_is_closed_and_gets_the_same_result() {
+    // The first one is held up at each of its changes: the end of the log is written.
+    for change in 0.. {
+        let disk = FaultIo::new();
+        let gate = Gate::at(change);
+        let db = Db::open_with_io(Arc::new(gate.io(&disk)), STORE, options()).unwrap();
+        fill(&db);
+        let (first, second) = (db.clone(), db.clone());
+        let was_held = std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                IS_HELD_UP.set(true);
+                first.close()
+            });
+            let was_held = gate.held_at(&first).is_some();
+            let second = scope.spawn(|| second.close());
+            let begun = Instant::now();
+            let mut waits = true;
+            while was_held && waits && begun.elapsed() < A_WHILE {
+                waits = !second.is_finished() && is_locked(&disk);
+            }
+            gate.open();
+            assert!(waits, "change {change}: the second returns early");
+            first.join().unwrap().unwrap();
+            second.join().unwrap().unwrap();
+            was_held
+        });
+        assert!(open(&disk, &options()).unwrap().recovery().clean_close);
+        drop(db);
+        if !was_held {
+            assert!(change >= 3, "closing makes {change} changes");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_closed_cleanly_says_so_to_everyone_who_closes_it() {
+    let disk = FaultIo::new();
+    let db = open(&disk, &options()).unwrap();
+    db.put(b"key", b"value").unwrap();
+    disk.fail_call(disk.calls(), forerun_db::io::fault::Fault::Fail(5));
+    let other = db.clone();
+    let first = db.close().unwrap_err();
+    let second = other.close().unwrap_err();
+    assert_eq!(first.to_string(), second.to_string());
+    assert_eq!(open(&disk, &options()).unwrap().iter().count(), 1);
+}
+
+#[test]
+fn the_last_handle_of_any_kind_keeps_the_directory_locked_until_its_operation_ends() {
+    let disk = FaultIo::new();
+    let gate = Gate::at(2);
+    let io = gate.io(&disk);
+    let db = Db::open_with_io(Arc::new(io), STORE, options()).unwrap();
+    fill(&db);
+    let keyspace = db.keyspace("other").unwrap();
+    std::thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            IS_HELD_UP.set(true);
+            keyspace.compact()
+        });
+        assert!(gate.held_at(&work).is_some());
+        drop(db);
+        assert!(is_locked(&disk));
+        gate.open();
+        work.join().unwrap().unwrap();
+    });
+    assert!(open(&disk, &options()).unwrap().recovery().clean_close);
+}
+
+#[test]
+fn a_repair_locks_the_directory_once_from_its_first_step_to_its_last() {
+    let disk = FaultIo::new();
+    let db = open(&disk, &options()).unwrap();
+    fill(&db);
+    let io = disk.kill();
+    drop(db);
+    // A damaged log, so that repairing opens the store, and begins the log anew.
+    let log = io
+        .files()
+        .into_iter()
+        .rfind(|path| path.to_string_lossy().contains("wal-"));
+    let log = log.unwrap();
+    let mut bytes = io.read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    io.write(&log, &bytes);
+    let times_locked = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&times_locked);
+    let hooked = HookIo::new(&io, move |change, path| {
+        *counted.lock().unwrap() += usize::from(change == Change::Create && path.ends_with("LOCK"));
+        Ok(())
+    });
+    let repaired = repair_with_io(Arc::new(hooked), STORE, &options()).unwrap();
+    assert!(!repaired.losses.is_empty());
+    // Between two times, another process could have written what the repair would not know of.
+    assert_eq!(*times_locked.lock().unwrap(), 1);
+    open(&io, &options())
+        .unwrap()
+        .put(b"more", b"value")
+        .unwrap();
+}
