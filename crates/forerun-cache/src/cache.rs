@@ -5,6 +5,7 @@ use crate::blocks::record::Record;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::{Epochs, Pinned};
 use crate::evict::Evictor;
+use crate::flush::Flushes;
 use crate::ghosts::Ghosts;
 use crate::guard::Guard;
 use crate::hasher::KeyHasher;
@@ -13,7 +14,7 @@ use crate::index::bucket::{ItemRef, SLOTS};
 use crate::index::place::{BUCKETS, Place};
 use crate::limbo::Limbo;
 use crate::options::{CacheOptions, Error};
-use crate::stats::{CacheStats, Count, sum};
+use crate::stats::{CacheStats, Count, sum, sum_items};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -34,7 +35,8 @@ pub struct Cache {
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
     now: AtomicU32,
-    /// When everything is to be removed; 0 is never.
+    pub(crate) flushes: Flushes,
+    /// When everything is to be flushed; 0 is never.
     pub(crate) flush_at: AtomicU32,
     started: Instant,
 }
@@ -92,6 +94,7 @@ impl Cache {
             blocks_ahead,
             last_cas: AtomicU64::new(0),
             now: AtomicU32::new(1),
+            flushes: Flushes::new(),
             flush_at: AtomicU32::new(0),
             started: Instant::now(),
         })
@@ -139,11 +142,11 @@ impl Cache {
     pub fn stats(&self) -> CacheStats {
         let of = |count| sum(self.epochs.pins().map(|pin| &pin.counters), count);
         let bytes_for = |purpose| self.budget.used_for(purpose) as u64;
-        // Removals first: what is removed meanwhile was added before, so that the difference is never negative.
-        let (removed, removed_bytes) = (of(Count::Removed), of(Count::RemovedBytes));
+        let counters = self.epochs.pins().map(|pin| &pin.counters);
+        let (items, item_bytes) = sum_items(counters, self.flushes.count());
         CacheStats {
-            items: of(Count::Added).saturating_sub(removed),
-            item_bytes: of(Count::AddedBytes).saturating_sub(removed_bytes),
+            items,
+            item_bytes,
             stored: of(Count::Stored),
             get_hits: of(Count::GetHits),
             get_misses: of(Count::GetMisses),
@@ -182,7 +185,7 @@ impl Cache {
         self.last_cas.fetch_add(1, Relaxed) + 1
     }
 
-    /// The item of a key, be it expired.
+    /// The item of a key, be it expired or flushed.
     #[inline(always)]
     pub(crate) fn find<'p>(
         &self,
@@ -206,6 +209,8 @@ impl Cache {
 impl Drop for Cache {
     fn drop(&mut self) {
         // Large values lie outside of the blocks: their shares are given back one by one.
-        self.flush_all(0);
+        if self.budget.used_for(Purpose::Large) > 0 {
+            self.sweep(|_, _| true);
+        }
     }
 }

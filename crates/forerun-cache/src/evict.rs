@@ -41,6 +41,7 @@ pub(crate) struct Evictor {
 pub(crate) enum Leaves {
     /// Somebody removed or replaced it.
     Removed,
+    /// Or it was flushed.
     Expired,
     Evicted,
 }
@@ -53,7 +54,7 @@ impl Cache {
             WhenFull::Refuse => (SPARSE_BELOW_IF_REFUSING, false),
         };
         let choose = || {
-            let victim = self.blocks.choose(self.now(), sparse_below, may_evict)?;
+            let victim = self.blocks.choose(self.moment(), sparse_below, may_evict)?;
             Some((victim, 0))
         };
         let Some((victim, from)) = evictor.at_work.take().or_else(choose) else {
@@ -66,10 +67,10 @@ impl Cache {
         true
     }
 
-    /// Empties blocks that have expired, some of them at most.
+    /// Empties blocks whose items have expired or were flushed, some of them at most.
     pub(crate) fn reclaim_expired(&self, blocks_max: usize) {
         for _ in 0..blocks_max {
-            let Some(victim) = self.blocks.choose(self.now(), 0.0, false) else {
+            let Some(victim) = self.blocks.choose(self.moment(), 0.0, false) else {
                 break;
             };
             self.empty(victim, 0, usize::MAX);
@@ -123,8 +124,9 @@ impl Cache {
             return 0;
         };
         let large_bytes = record.large_len();
-        let now = self.now();
-        if record.is_expired(now) {
+        // Under the lock, so that it is no earlier than that of the item's writer.
+        let moment = self.moment();
+        if record.is_gone(moment) {
             self.bury(pinned, &mut locked, spot, item, Leaves::Expired);
             return large_bytes;
         }
@@ -137,7 +139,7 @@ impl Cache {
                 (frequency > 0, Queue::Kept, frequency.saturating_sub(1))
             }
         };
-        let class = self.blocks.class(record.expiry(), now);
+        let class = self.blocks.class(record.expiry(), moment.now);
         let copy = || self.blocks.copy(queue, class, record, frequency);
         let Some(copied) = stays.then(copy).flatten() else {
             if victim.queue == Queue::New {
@@ -147,7 +149,7 @@ impl Cache {
             return large_bytes;
         };
         let copy = self.record(pinned, copied.item);
-        self.blocks.enlive(copied.item, copy);
+        self.blocks.enlive(copied.item, copy, moment.flushes);
         locked.replace(spot, copied.item);
         let bytes = record.size_bytes();
         self.blocks.kill(item, bytes);
@@ -180,8 +182,10 @@ impl Cache {
                 .push(&self.epochs, remains, self.blocks.len_bytes());
         }
         let counters = pinned.counters();
-        counters.add(Count::Removed, 1);
-        counters.add(Count::RemovedBytes, bytes as u64);
+        let moment = self.moment();
+        if record.generation() == moment.generation() {
+            counters.remove_item(moment.flushes, bytes);
+        }
         let unfetched = u64::from(record.marks() & FETCHED == 0);
         match leaves {
             Leaves::Removed => {}

@@ -63,15 +63,17 @@ impl<'c> Guard<'c> {
     /// The item of a key.
     pub fn get(&self, key: &[u8]) -> Option<Item<'_>> {
         let hash = self.cache.hasher.hash(key);
-        let now = self.cache.now();
+        let moment = self.cache.moment();
         let found = self.cache.find(&self.pinned, hash, key);
-        let live = found.filter(|(_, record)| !record.is_expired(now));
+        let live = found.filter(|(_, record)| !record.is_gone(moment));
         self.count(
             live.is_some().into(),
-            (found.is_some() && live.is_none()).into(),
+            found
+                .is_some_and(|(_, record)| record.is_expired(moment.now))
+                .into(),
             1,
         );
-        live.map(|(_, record)| Item::accessed(record, now))
+        live.map(|(_, record)| Item::accessed(record, moment.now))
     }
 
     fn count(&self, hits: u64, expired: u64, keys: u64) {
@@ -85,7 +87,7 @@ impl<'c> Guard<'c> {
     pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
         let hash = self.cache.hasher.hash(key);
         let (_, record) = self.cache.find(&self.pinned, hash, key)?;
-        (!record.is_expired(self.cache.now())).then(|| Item::untouched(record))
+        (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
     }
 
     /// The item of a key, whose expiry is a new one from now on. Where moving the item to others that expire at about the same
@@ -100,14 +102,14 @@ impl<'c> Guard<'c> {
     /// still there at the last is visited, in some version, at least once.
     pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
         let segment = self.cache.index.directory(&self.pinned).segment(from.0);
-        let now = self.cache.now();
+        let moment = self.cache.moment();
         let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();
         items
             .iter()
             .for_each(|&item| self.cache.blocks.prefetch(item));
         for item in items {
             let record = self.cache.record(&self.pinned, item);
-            if !record.is_expired(now) {
+            if !record.is_gone(moment) {
                 each(Item::untouched(record));
             }
         }

@@ -38,6 +38,7 @@ mod budget;
 mod cache;
 mod epoch;
 mod evict;
+mod flush;
 mod ghosts;
 mod guard;
 mod hasher;

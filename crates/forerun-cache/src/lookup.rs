@@ -13,6 +13,7 @@
 
 use crate::cache::Cache;
 use crate::epoch::Pinned;
+use crate::flush::Moment;
 use crate::index::bucket::{Entry, ItemRef};
 use crate::index::place::Place;
 use crate::index::segment::Segment;
@@ -44,13 +45,13 @@ impl WithSimd for Batch<'_, '_> {
     #[inline(always)]
     fn with<S: Simd>(self, simd: S) -> Counts {
         let mut counts = Counts::default();
-        let now = self.cache.now();
+        let moment = self.cache.moment();
         let groups = self.items.chunks_mut(GROUP);
         for (keys, items) in self.keys.chunks(GROUP).zip(groups) {
             let mut group = Group::new(self.cache, self.pinned, keys);
             group.look_at_home(simd);
             group.look_away(simd);
-            group.hand_out(items, now, &mut counts);
+            group.hand_out(items, moment, &mut counts);
         }
         counts
     }
@@ -140,7 +141,7 @@ impl<'b, 'g> Group<'b, 'g> {
     }
 
     #[inline(always)]
-    fn hand_out(&mut self, items: &mut [Option<Item<'g>>], now: u32, counts: &mut Counts) {
+    fn hand_out(&mut self, items: &mut [Option<Item<'g>>], moment: Moment, counts: &mut Counts) {
         let of_keys = self.keys.iter().zip(&self.hashes).zip(&self.candidates);
         for (at, (((key, &hash), &candidate), item)) in of_keys.zip(items).enumerate() {
             *item = None;
@@ -153,12 +154,12 @@ impl<'b, 'g> Group<'b, 'g> {
                     None => continue,
                 },
             };
-            if record.is_expired(now) {
-                counts.expired += 1;
+            if record.is_gone(moment) {
+                counts.expired += u64::from(record.is_expired(moment.now));
                 continue;
             }
             record.prefetch_rest();
-            *item = Some(Item::accessed(record, now));
+            *item = Some(Item::accessed(record, moment.now));
             counts.hits += 1;
         }
     }

@@ -94,17 +94,18 @@ impl Cache {
                 return Deleted::NotFound;
             };
             let record = self.record(&pinned, item);
-            let is_expired = record.is_expired(self.now());
-            if !is_expired && differs(delete.compare_cas, record) {
+            // Under the lock, so that it is no earlier than that of the item's writer.
+            let is_gone = record.is_gone(self.moment());
+            if !is_gone && differs(delete.compare_cas, record) {
                 return Deleted::Exists;
             }
-            let leaves = if is_expired {
+            let leaves = if is_gone {
                 Leaves::Expired
             } else {
                 Leaves::Removed
             };
             self.bury(&pinned, &mut locked, spot, item, leaves);
-            !is_expired
+            !is_gone
         };
         if self.limbo.waiting_bytes() > 0 {
             self.collect();
@@ -149,7 +150,7 @@ impl Cache {
             return Some(false);
         };
         let record = self.record(&pinned, item);
-        if record.is_expired(self.now()) {
+        if record.is_gone(self.moment()) {
             return Some(false);
         }
         let (class, _) = self.blocks.stands_in(item);

@@ -1,13 +1,17 @@
 //! What a cache tells of itself.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Counts since the cache was made, and what it holds now. Counts of several threads are added up while they go on, so they
 /// are of about one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Items that are stored, those among them included that have expired and were not yet reclaimed.
+    /// Items that are stored, those among them included that have expired and were not yet reclaimed, but not those that were
+    /// flushed.
     pub items: u64,
     /// Their keys, values and headers, in bytes.
     pub item_bytes: u64,
@@ -63,12 +67,6 @@ pub(crate) enum Count {
     GetMisses,
     GetExpired,
     Stored,
-    /// Items that came into the index.
-    Added,
-    AddedBytes,
-    /// Items that left it, for whatever reason.
-    Removed,
-    RemovedBytes,
     Evictions,
     EvictedUnfetched,
     Expired,
@@ -83,20 +81,82 @@ const COUNTS: usize = Count::MovedBytes as usize + 1;
 
 /// The counters of a pin: written by its holder, read by anybody.
 #[derive(Debug, Default)]
-pub(crate) struct Counters([AtomicU64; COUNTS]);
+pub(crate) struct Counters {
+    counts: [AtomicU64; COUNTS],
+    items: Items,
+}
+
+/// Items that came into the index less those that left it. A pin may have seen more leave than come: the sum over all pins counts.
+#[derive(Debug, Default)]
+struct Items {
+    /// Only those stored after so many flushes are counted.
+    flushes: AtomicU64,
+    count: AtomicU64,
+    bytes: AtomicU64,
+}
 
 impl Counters {
     /// Adds to a counter. For the pin's holder.
     #[inline(always)]
     pub(crate) fn add(&self, count: Count, more: u64) {
-        let counter = &self.0[count as usize];
-        // Relaxed, and not one step: the holder alone writes, and one holder's release of the pin is the next one's acquire.
-        counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
+        add(&self.counts[count as usize], more);
     }
+
+    /// An item that was stored after so many flushes came into the index. For the pin's holder.
+    pub(crate) fn add_item(&self, flushes: u64, bytes: usize) {
+        self.items.change(flushes, 1, bytes as u64);
+    }
+
+    /// And one left it.
+    pub(crate) fn remove_item(&self, flushes: u64, bytes: usize) {
+        self.items
+            .change(flushes, 1u64.wrapping_neg(), (bytes as u64).wrapping_neg());
+    }
+}
+
+impl Items {
+    fn change(&self, flushes: u64, count: u64, bytes: u64) {
+        let counted = self.flushes.load(Relaxed);
+        if counted > flushes {
+            return;
+        }
+        if counted < flushes {
+            self.count.store(0, Relaxed);
+            self.bytes.store(0, Relaxed);
+            // Release: whoever reads this number finds the zeroes, or later counts.
+            self.flushes.store(flushes, Release);
+        }
+        add(&self.count, count);
+        add(&self.bytes, bytes);
+    }
+}
+
+fn add(counter: &AtomicU64, more: u64) {
+    // Relaxed, and not one step: the holder alone writes, and one holder's release of the pin is the next one's acquire.
+    counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 /// A counter, added up over all pins.
 pub(crate) fn sum<'c>(counters: impl Iterator<Item = &'c Counters>, count: Count) -> u64 {
-    let values = counters.map(|counters| counters.0[count as usize].load(Relaxed));
+    let values = counters.map(|counters| counters.counts[count as usize].load(Relaxed));
     values.fold(0, u64::wrapping_add)
+}
+
+/// The items that were stored after so many flushes, and their bytes.
+pub(crate) fn sum_items<'c>(
+    counters: impl Iterator<Item = &'c Counters>,
+    flushes: u64,
+) -> (u64, u64) {
+    let items = counters.map(|counters| &counters.items);
+    // Acquire: see `Items::change`.
+    let counted = items.filter(|items| items.flushes.load(Acquire) == flushes);
+    let (count, bytes) = counted.fold((0u64, 0u64), |(count, bytes), items| {
+        (
+            count.wrapping_add(items.count.load(Relaxed)),
+            bytes.wrapping_add(items.bytes.load(Relaxed)),
+        )
+    });
+    // While items come and go, one that left may be counted and its coming not yet.
+    let at_least_none = |sum: u64| (sum as i64).max(0) as u64;
+    (at_least_none(count), at_least_none(bytes))
 }

@@ -27,7 +27,7 @@ pub(crate) trait Decide {
     /// What is answered if nothing is written.
     type Answer;
 
-    /// Decides by the item that is there, if it has not expired.
+    /// Decides by the item that is there, if it has neither expired nor been flushed.
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Self::Answer>;
 }
 
@@ -128,8 +128,9 @@ impl Cache {
         request: &D,
         attempts: &mut Attempts,
     ) -> Result<Outcome<D::Answer>, Obstacle> {
+        let moment = self.moment();
         let seen = self.find(pinned, hash, key);
-        let live = seen.filter(|(_, record)| !record.is_expired(self.now()));
+        let live = seen.filter(|(_, record)| !record.is_gone(moment));
         let before = live.map(|(item, record)| Version::of(item, record));
         let new = match request.decide(live.map(|(_, record)| record)) {
             Plan::Answer(answer) => return Ok(Outcome::Answer(answer)),
@@ -159,7 +160,7 @@ impl Cache {
                 (if was_ghost { Queue::Kept } else { Queue::New }, 0)
             }
         };
-        let now = self.now();
+        let now = moment.now;
         let cas = new.cas.unwrap_or_else(|| self.next_cas());
         let record = NewRecord {
             key,
@@ -172,6 +173,7 @@ impl Cache {
             accessed: now,
             marks: new.marks,
             frequency,
+            generation: moment.generation(),
         };
         let class = self.blocks.class(new.expiry, now);
         let lacks_block = Obstacle::Lacks(Need::Block);
@@ -187,14 +189,16 @@ impl Cache {
         let current = locked.segment().find(place, is_it);
         let now_there = current
             .map(|(_, item)| (item, self.record(pinned, item)))
-            .filter(|(_, record)| !record.is_expired(now))
+            .filter(|(_, record)| !record.is_gone(moment))
             .map(|(item, record)| Version::of(item, record));
-        if !new.is_unconditional && now_there != before {
+        // A flush since it was decided: the item would be gone, and must not take the place of a newer one.
+        let is_flushed = self.flushes.count() != moment.flushes;
+        if is_flushed || (!new.is_unconditional && now_there != before) {
             drop(locked);
             self.blocks.settle(taken);
             return Err(Obstacle::Changed);
         }
-        self.blocks.enlive(item, written);
+        self.blocks.enlive(item, written, moment.flushes);
         match current {
             Some((spot, _)) => locked.replace(spot, item),
             None if locked.insert(place, item) => {}
@@ -214,8 +218,7 @@ impl Cache {
         self.blocks.settle(taken);
         let counters = pinned.counters();
         counters.add(Count::Stored, 1);
-        counters.add(Count::Added, 1);
-        counters.add(Count::AddedBytes, written.size_bytes() as u64);
+        counters.add_item(moment.flushes, written.size_bytes());
         attempts.written_bytes = written.size_bytes();
         if let Some((_, old)) = current {
             self.forget(pinned, old, Leaves::Removed);

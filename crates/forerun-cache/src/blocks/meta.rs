@@ -9,6 +9,7 @@
 //! up. A block that is sealed takes no more; when nobody is pending in it either, all its items are written, and whoever goes
 //! through them finds in the index what is alive.
 
+use crate::flush::Moment;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const PENDING_ONE: u64 = 1 << 32;
@@ -38,6 +39,8 @@ pub(crate) struct Meta {
     live_bytes: AtomicU32,
     /// The last second in which one of its items expires: `u32::MAX` is never.
     expiry_last: AtomicU32,
+    /// The most flushes that one of its items has seen; 0 where there is none yet.
+    flushes_last: AtomicU64,
     class: AtomicU8,
     queue: AtomicU8,
 }
@@ -48,6 +51,7 @@ impl Meta {
         // Relaxed: others learn of the block by its place among the open ones, which is released.
         self.live_bytes.store(0, Ordering::Relaxed);
         self.expiry_last.store(0, Ordering::Relaxed);
+        self.flushes_last.store(0, Ordering::Relaxed);
         self.class.store(class as u8, Ordering::Relaxed);
         self.queue.store(queue as u8, Ordering::Relaxed);
         self.state.store(0, Ordering::Relaxed);
@@ -104,10 +108,13 @@ impl Meta {
 
     /// An item of so many bytes goes into the index.
     #[inline]
-    pub(super) fn add_live(&self, bytes: usize, expiry: u32) {
+    pub(super) fn add_live(&self, bytes: usize, expiry: u32, flushes: u64) {
         // Relaxed: counts. What decides whether an item lives is the index.
         self.live_bytes.fetch_add(bytes as u32, Ordering::Relaxed);
         self.extend(expiry);
+        if self.flushes_last.load(Ordering::Relaxed) < flushes {
+            self.flushes_last.fetch_max(flushes, Ordering::Relaxed);
+        }
     }
 
     /// An item expires then; 0 is never.
@@ -129,8 +136,11 @@ impl Meta {
         self.live_bytes.load(Ordering::Relaxed) as usize
     }
 
-    pub(super) fn expiry_last(&self) -> u32 {
-        self.expiry_last.load(Ordering::Relaxed)
+    /// Whether there are items, and all have expired or were flushed.
+    pub(super) fn is_gone(&self, moment: Moment) -> bool {
+        let expiry_last = self.expiry_last.load(Ordering::Relaxed);
+        let flushes_last = self.flushes_last.load(Ordering::Relaxed);
+        (1..=moment.now).contains(&expiry_last) || (1..moment.flushes).contains(&flushes_last)
     }
 
     pub(super) fn class(&self) -> usize {

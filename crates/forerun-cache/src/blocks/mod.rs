@@ -23,6 +23,7 @@ pub(crate) mod record;
 
 use crate::budget::{Budget, Purpose};
 use crate::epoch::Pinned;
+use crate::flush::Moment;
 use crate::index::bucket::ItemRef;
 use crate::sync::unpoisoned;
 use crate::value::LargeValue;
@@ -80,7 +81,7 @@ pub(crate) enum Taker {
 /// Why a block is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// All its items have expired.
+    /// All its items have expired or were flushed.
     Expired,
     /// Much of it is dead.
     Sparse,
@@ -335,9 +336,9 @@ impl Blocks {
     }
 
     /// The item goes into the index now: its bytes live.
-    pub(crate) fn enlive(&self, item: ItemRef, record: Record<'_>) {
+    pub(crate) fn enlive(&self, item: ItemRef, record: Record<'_>, flushes: u64) {
         self.meta_of(item)
-            .add_live(record.size_bytes(), record.expiry());
+            .add_live(record.size_bytes(), record.expiry(), flushes);
     }
 
     /// The item is out of the index: its bytes are dead.
@@ -395,10 +396,15 @@ impl Blocks {
 
     /// Chooses a block to be emptied and takes it out of its queue. `sparse_below`: of the blocks with less alive than this share,
     /// the one with the least comes before the one whose turn it is; `may_evict`: whether there is one whose turn it is.
-    pub(crate) fn choose(&self, now: u32, sparse_below: f64, may_evict: bool) -> Option<Victim> {
+    pub(crate) fn choose(
+        &self,
+        moment: Moment,
+        sparse_below: f64,
+        may_evict: bool,
+    ) -> Option<Victim> {
         let mut pool = self.pool();
         let (at, reason) = self
-            .expired(&pool, now)
+            .gone(&pool, moment)
             .map(|at| (at, Reason::Expired))
             .or_else(|| Some((self.sparsest(&pool, sparse_below)?, Reason::Sparse)))
             .or_else(|| Some((self.next_in_turn(&pool, may_evict)?, Reason::Turn)))?;
@@ -420,11 +426,9 @@ impl Blocks {
         })
     }
 
-    fn expired(&self, pool: &Pool, now: u32) -> Option<(Queue, usize)> {
-        let (meta, at) = self
-            .in_use(pool)
-            .find(|(meta, _)| meta.tail() > 0 && (1..=now).contains(&meta.expiry_last()))?;
-        self.close(pool, meta, at).then_some(at)
+    fn gone(&self, pool: &Pool, moment: Moment) -> Option<(Queue, usize)> {
+        let mut gone = self.in_use(pool).filter(|(meta, _)| meta.is_gone(moment));
+        gone.find_map(|(meta, at)| self.close(pool, meta, at).then_some(at))
     }
 
     fn sparsest(&self, pool: &Pool, below: f64) -> Option<(Queue, usize)> {
@@ -466,6 +470,19 @@ impl Blocks {
             }
         }
         meta.is_settled()
+    }
+
+    /// The open blocks take no more items: others are opened for those that come.
+    pub(crate) fn close_open(&self) {
+        let _pool = self.pool();
+        for open in self.open.iter().flatten() {
+            // Relaxed: it changes under the pool's lock, which is held; and nothing is told but that there is none.
+            let block = open.load(Ordering::Relaxed);
+            if let Some(meta) = self.metas.get(block as usize) {
+                meta.seal();
+                open.store(NONE, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The items of a victim from an offset on, those that are dead included.

@@ -1,20 +1,24 @@
 //! An item as it lies in a block.
 //!
 //! ```text
-//!   0      8         12         16      20          24        25     26           27      28        bytes
-//!   | cas  | expiry  | accessed | flags | value len | key len | marks | frequency | large | key | value | 0 … |
-//!                                                                                         large: | 0 … | share |
+//!   0      8         12         16      20          24     26        27      28        bytes
+//!   | cas  | expiry  | accessed | flags | value len | tags | key len | marks | key | value | 0 … |
+//!                                                                        large: | 0 … | share |
+//!
+//!   tags    15..5        4       3..0
+//!         | generation | large | frequency |
 //! ```
 //!
 //! It begins and ends at a multiple of eight bytes. Once published, its bytes stay as they are until the block is used again,
 //! but for four of its fields, which are atomic: when it expires, when it was last asked for, its marks, and how often it was
-//! asked for. A large value lies in a mapping of its own, of which the item owns a share; `value len` is then 8.
+//! asked for. The generation tells how often all had been flushed when it was stored. A large value lies in a mapping of its own, of which the item owns a share; `value len` is then 8.
 
 #![allow(
     unsafe_code,
     reason = "the bytes of blocks are read and written as items"
 )]
 
+use crate::flush::{Generation, Moment};
 use crate::index::bucket::ItemRef;
 use crate::options::ITEM_OVERHEAD_BYTES;
 use crate::value::LargeValue;
@@ -23,7 +27,7 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// The fields before the key.
 #[derive(Default)]
@@ -34,10 +38,9 @@ struct Header {
     accessed: AtomicU32,
     flags: u32,
     value_len: u32,
+    tags: AtomicU16,
     key_len: u8,
     marks: AtomicU8,
-    frequency: AtomicU8,
-    is_large: u8,
     /// The shortest item has a key of up to four bytes: a header is within it.
     key: [u8; 4],
 }
@@ -52,8 +55,18 @@ pub(crate) const STALE: u8 = 2;
 /// Somebody said that he would.
 pub(crate) const CLAIMED: u8 = 4;
 
-/// The most that is counted of how often an item was asked for.
-const FREQUENCY_MAX: u8 = 15;
+/// The most that is counted of how often an item was asked for, and its bits of the tags.
+const FREQUENCY_MAX: u16 = 15;
+/// The value lies elsewhere.
+const LARGE: u16 = 16;
+/// Where the generation begins.
+const GENERATION_SHIFT: u32 = 5;
+const _: () = assert!(GENERATION_SHIFT + Generation::BITS == u16::BITS);
+
+fn tags(generation: Generation, is_large: bool, frequency: u8) -> u16 {
+    let large = if is_large { LARGE } else { 0 };
+    generation.0 << GENERATION_SHIFT | large | u16::from(frequency)
+}
 
 /// Bytes of an item in its block.
 pub(crate) fn size_bytes(key_len: usize, value_len: usize) -> usize {
@@ -82,6 +95,7 @@ pub(crate) struct NewRecord<'a> {
     pub(crate) accessed: u32,
     pub(crate) marks: u8,
     pub(crate) frequency: u8,
+    pub(crate) generation: Generation,
 }
 
 /// Its value.
@@ -117,10 +131,9 @@ impl NewRecord<'_> {
             accessed: self.accessed.into(),
             flags: self.flags,
             value_len: value_len as u32,
+            tags: tags(self.generation, is_large, self.frequency).into(),
             key_len: self.key.len() as u8,
             marks: self.marks.into(),
-            frequency: self.frequency.into(),
-            is_large: is_large.into(),
             key: [0; 4],
         };
         // SAFETY: by the caller's word the place has the item's bytes: a header (no item is shorter), then from KEY_OFFSET on the
@@ -202,7 +215,7 @@ impl<'g> Record<'g> {
 
     #[inline(always)]
     fn share(self) -> Option<*const LargeValue> {
-        (self.header().is_large != 0).then(|| {
+        (self.tags() & LARGE != 0).then(|| {
             let offset = share_offset(self.header().key_len.into());
             // SAFETY: a large item has a pointer there, aligned.
             unsafe { self.place.add(offset).cast().read() }
@@ -260,9 +273,24 @@ impl<'g> Record<'g> {
     }
 
     #[inline(always)]
+    fn tags(self) -> u16 {
+        self.header().tags.load(Relaxed)
+    }
+
+    pub(crate) fn generation(self) -> Generation {
+        Generation(self.tags() >> GENERATION_SHIFT)
+    }
+
+    #[inline(always)]
     pub(crate) fn is_expired(self, now: u32) -> bool {
         let expiry = self.expiry();
         expiry != 0 && expiry <= now
+    }
+
+    /// Whether it has expired, or was flushed.
+    #[inline(always)]
+    pub(crate) fn is_gone(self, moment: Moment) -> bool {
+        self.is_expired(moment.now) || self.generation() != moment.generation()
     }
 
     pub(crate) fn marks(self) -> u8 {
@@ -275,7 +303,7 @@ impl<'g> Record<'g> {
     }
 
     pub(crate) fn frequency(self) -> u8 {
-        self.header().frequency.load(Relaxed)
+        (self.tags() & FREQUENCY_MAX) as u8
     }
 
     pub(crate) fn accessed(self) -> u32 {
@@ -286,10 +314,10 @@ impl<'g> Record<'g> {
     #[inline(always)]
     pub(crate) fn access(self, now: u32) {
         let header = self.header();
-        let frequency = header.frequency.load(Relaxed);
-        if frequency < FREQUENCY_MAX {
-            // A count may get lost between two threads: it is a rough one.
-            header.frequency.store(frequency + 1, Relaxed);
+        let tags = header.tags.load(Relaxed);
+        if tags & FREQUENCY_MAX < FREQUENCY_MAX {
+            // A count may get lost between two threads: it is a rough one. The other bits never change.
+            header.tags.store(tags + 1, Relaxed);
         }
         if header.accessed.load(Relaxed) != now {
             header.accessed.store(now, Relaxed);
@@ -303,7 +331,7 @@ impl<'g> Record<'g> {
     #[inline(always)]
     pub(crate) fn size_bytes(self) -> usize {
         let header = self.header();
-        match header.is_large {
+        match self.tags() & LARGE {
             0 => size_bytes(header.key_len.into(), header.value_len as usize),
             _ => large_size_bytes(header.key_len.into()),
         }
@@ -334,13 +362,12 @@ pub(super) unsafe fn copy(record: Record<'_>, place: NonNull<u8>, frequency: u8)
         expiry: record.expiry().into(),
         accessed: record.accessed().into(),
         marks: record.marks().into(),
-        frequency: frequency.into(),
+        tags: tags(record.generation(), record.tags() & LARGE != 0, frequency).into(),
         ..Header {
             cas: header.cas,
             flags: header.flags,
             value_len: header.value_len,
             key_len: header.key_len,
-            is_large: header.is_large,
             ..Header::default()
         }
     };

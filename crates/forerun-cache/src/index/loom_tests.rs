@@ -17,6 +17,7 @@ use super::place::Place;
 use super::{Index, Replaced};
 use crate::budget::Budget;
 use crate::epoch::{Epochs, Pinned};
+use crate::flush::Flushes;
 use forerun_core::Pages;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -52,6 +53,7 @@ struct World {
     /// The writer's pin comes from elsewhere: giving one back, which the reader then takes, would order more than the real thing does
     /// where the two threads have different ones.
     writers: Epochs,
+    flushes: Flushes,
     cells: [UnsafeCell<Item>; CELLS],
 }
 
@@ -71,6 +73,7 @@ impl World {
             index: Index::new(Pages::Small, &budget, 1 << 30).unwrap(),
             epochs: Epochs::new(),
             writers: Epochs::new(),
+            flushes: Flushes::new(),
             cells: std::array::from_fn(|_| UnsafeCell::new((u64::MAX, 0))),
         })
     }
@@ -92,6 +95,25 @@ impl World {
         let pinned = self.writers.pin();
         let mut locked = self.index.lock(&pinned, item.0);
         assert!(locked.insert(Place::new(item.0), at(cell)));
+    }
+
+    /// Stores an item over whatever is there, as `Cache::update` does. Its version is the count of flushes.
+    fn set(&self, cell: usize, key: u64) {
+        let pinned = self.writers.pin();
+        loop {
+            let flushes = self.flushes.count();
+            self.write(cell, (key, flushes as u32));
+            let mut locked = self.index.lock(&pinned, key);
+            if self.flushes.count() != flushes {
+                continue;
+            }
+            let is_it = |item| self.read(item).0 == key;
+            match locked.segment().find(Place::new(key), is_it) {
+                Some((spot, _)) => locked.replace(spot, at(cell)),
+                None => assert!(locked.insert(Place::new(key), at(cell))),
+            }
+            return;
+        }
     }
 
     /// The version that a reader finds.
@@ -231,5 +253,21 @@ fn an_item_is_never_missed_while_its_segment_is_split() {
             }
         });
         assert_eq!(found, Some(1));
+    });
+}
+
+/// Without the second look at the count, under the lock: the item from before the flush takes the place of the one from after it.
+#[test]
+fn an_item_that_is_stored_after_a_flush_stays_found_beside_one_from_before() {
+    model(|| {
+        let world = World::new();
+        let shared = Arc::clone(&world);
+        let beside = thread::spawn(move || shared.set(0, 7));
+        world.flushes.add();
+        world.set(1, 7);
+        beside.join().unwrap();
+        let pinned = world.epochs.pin();
+        let flushes = world.flushes.count() as u32;
+        assert_eq!(world.find(&pinned, 7), Some(flushes));
     });
 }

@@ -1,0 +1,200 @@
+//! Flushing everything: at once, however much there is, and nothing that is stored later goes with it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use forerun_cache::{
+    Arithmetic, Cache, CacheOptions, Counted, Cursor, Delete, Deleted, Expiry, Invalidate, Mode,
+    Store, Stored, WhenFull,
+};
+
+fn cache(when_full: WhenFull) -> Cache {
+    Cache::new(CacheOptions {
+        memory_limit_bytes: 8 << 20,
+        when_full,
+        ..CacheOptions::default()
+    })
+    .unwrap()
+}
+
+fn set(cache: &Cache, key: &[u8], value: &[u8]) {
+    let stored = cache.store(Store::set(key, value));
+    assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+}
+
+/// Items that a scan visits.
+fn visited(cache: &Cache) -> usize {
+    let mut visited = 0;
+    let mut cursor = Some(Cursor::default());
+    while let Some(from) = cursor {
+        cursor = cache.pin().scan(from, |_| visited += 1);
+    }
+    visited
+}
+
+#[test]
+fn a_flush_looks_at_no_item() {
+    let cache = cache(WhenFull::Evict);
+    (0..20_000u32).for_each(|n| set(&cache, &n.to_be_bytes(), b"value"));
+    let items = cache.stats().items;
+    cache.flush_all(0);
+    let stats = cache.stats();
+    assert_eq!((items, stats.items, stats.item_bytes), (20_000, 0, 0));
+    assert_eq!(stats.expired, 0, "they are still where they were");
+    assert_eq!(visited(&cache), 0);
+    assert_eq!(cache.remove_expired(), 20_000);
+    assert_eq!((cache.stats().items, cache.stats().expired), (0, 20_000));
+}
+
+#[test]
+fn no_operation_finds_a_flushed_item() {
+    let cache = cache(WhenFull::Evict);
+    let keys: Vec<[u8; 4]> = (0..16u32).map(u32::to_be_bytes).collect();
+    keys.iter().for_each(|key| set(&cache, key, b"7"));
+    let cas = cache.pin().get(&keys[0]).unwrap().cas();
+    cache.flush_all(0);
+
+    let mut items = [None; 16];
+    let guard = cache.pin();
+    let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    guard.multi_get(&slices, &mut items);
+    assert!(items.iter().all(Option::is_none));
+    assert!(guard.get(&keys[0]).is_none() && guard.peek(&keys[0]).is_none());
+    drop(guard);
+    let mode = |mode, n: usize| {
+        cache.store(Store {
+            mode,
+            ..Store::set(&keys[n], b"x")
+        })
+    };
+    assert_eq!(mode(Mode::Replace, 1), Stored::NotStored);
+    assert_eq!(mode(Mode::Append, 2), Stored::NotStored);
+    assert_eq!(mode(Mode::Prepend, 3), Stored::NotStored);
+    assert!(matches!(mode(Mode::Add, 4), Stored::Stored { .. }));
+    let compare_cas = Some(cas);
+    let store = Store {
+        compare_cas,
+        ..Store::set(&keys[0], b"x")
+    };
+    assert_eq!(cache.store(store), Stored::NotFound);
+    assert_eq!(
+        cache.arithmetic(Arithmetic::increment(&keys[5], 1)),
+        Counted::NotFound
+    );
+    assert!(!cache.touch(&keys[6], Expiry::Never));
+    assert!(!cache.touch(&keys[6], Expiry::At(50_000)));
+    assert_eq!(
+        cache.invalidate(Invalidate::key(&keys[7])),
+        Deleted::NotFound
+    );
+    assert_eq!(cache.delete(Delete::key(&keys[8])), Deleted::NotFound);
+    assert_eq!(cache.stats().items, 1);
+    assert_eq!(cache.get(&keys[4]).unwrap(), b"x");
+}
+
+#[test]
+fn a_cache_that_refuses_uses_the_memory_of_what_was_flushed() {
+    let cache = cache(WhenFull::Refuse);
+    let value = |n: u32| vec![n as u8; if n.is_multiple_of(20) { 50_000 } else { 700 }];
+    let fill = || {
+        let stored = (0..).take_while(|&n: &u32| {
+            matches!(
+                cache.store(Store::set(&n.to_be_bytes(), &value(n)[..])),
+                Stored::Stored { .. }
+            )
+        });
+        stored.count()
+    };
+    let first = fill();
+    assert!(first > 1000, "{first}");
+    for round in 0..5 {
+        cache.flush_all(0);
+        let again = fill();
+        assert!(
+            again > first * 9 / 10,
+            "round {round}: {again} after {first}"
+        );
+        assert_eq!(cache.stats().items, again as u64);
+        assert!((0..again as u32).all(|n| cache.get(&n.to_be_bytes()).unwrap() == value(n)));
+    }
+}
+
+/// Items know how often all was flushed by a few bits only: none comes back when they come round.
+#[test]
+fn thousands_of_flushes_bring_nothing_back() {
+    let cache = cache(WhenFull::Evict);
+    let mut expected: HashMap<u32, u32> = HashMap::new();
+    for round in 0..10_000u32 {
+        for n in 0..round % 4 {
+            let (key, value) = (round * 7 % 5000 + n, round);
+            set(&cache, &key.to_be_bytes(), &value.to_be_bytes());
+            expected.insert(key, value);
+        }
+        if round % 1000 == 999 {
+            assert_eq!(cache.stats().items, expected.len() as u64);
+            assert_eq!(visited(&cache), expected.len());
+            for key in 0..5004u32 {
+                let value = expected.get(&key).map(|value| value.to_be_bytes().to_vec());
+                assert_eq!(
+                    cache.get(&key.to_be_bytes()),
+                    value,
+                    "{key} in round {round}"
+                );
+            }
+        }
+        cache.flush_all(0);
+        expected.clear();
+    }
+}
+
+/// Each key has one writer, which finds what it has stored unless a flush came in between.
+#[test]
+fn beside_flushes_only_what_was_flushed_is_gone() {
+    let cache = cache(WhenFull::Evict);
+    let flush_steps = AtomicU64::new(0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (cache, flush_steps, is_over) = (&cache, &flush_steps, &is_over);
+        let writers: Vec<_> = (0..2u32)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let mut hits = 0;
+                    for round in 0..30_000u32 {
+                        let before = flush_steps.load(Ordering::SeqCst);
+                        let key = (round % 100 * 2 + writer).to_be_bytes();
+                        set(cache, &key, &round.to_be_bytes());
+                        let counted = cache.arithmetic(Arithmetic {
+                            initial: Some((u64::from(round), Expiry::Never)),
+                            ..Arithmetic::increment(b"shared", 1)
+                        });
+                        assert!(matches!(counted, Counted::Counted { .. }), "{counted:?}");
+                        let found = cache.get(&key);
+                        if before.is_multiple_of(2) && flush_steps.load(Ordering::SeqCst) == before
+                        {
+                            assert_eq!(found.as_deref(), Some(&round.to_be_bytes()[..]));
+                            hits += 1;
+                        }
+                    }
+                    hits
+                })
+            })
+            .collect();
+        scope.spawn(move || {
+            // Odd while a flush is under way.
+            while !is_over.load(Ordering::SeqCst) {
+                flush_steps.fetch_add(1, Ordering::SeqCst);
+                cache.flush_all(0);
+                flush_steps.fetch_add(1, Ordering::SeqCst);
+                std::thread::yield_now();
+            }
+        });
+        let hits: u32 = writers
+            .into_iter()
+            .map(|writer| writer.join().unwrap())
+            .sum();
+        is_over.store(true, Ordering::SeqCst);
+        assert!(hits > 100, "{hits}");
+    });
+    cache.flush_all(0);
+    assert_eq!((cache.stats().items, visited(&cache)), (0, 0));
+}
