@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::Place;
 
@@ -99,6 +99,32 @@ fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
     drop(server);
     let server = Server::start(&place, &args);
     server.ask("get gone new\r\n", "END\r\n");
+}
+
+#[test]
+fn a_hang_up_ends_nothing_and_has_the_file_of_users_read_again() {
+    let place = Place::new();
+    place.file("users", "alice:old");
+    let server = Server::start(&place, &["--auth-file", "users"]);
+    let enters = |password: &str| {
+        let mut stream = TcpStream::connect(&server.address).expect("it accepts");
+        let request = format!("set x 0 0 9\r\nalice {password}\r\n");
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        let mut got = [0; 6];
+        stream.read_exact(&mut got).expect("it answers");
+        got == *b"STORED"
+    };
+    assert!(enters("old"));
+    place.file("users", "alice:new");
+    let pid = server.child.id().to_string();
+    let sent = Command::new("kill").args(["-HUP", &pid]).status();
+    assert!(sent.expect("there is kill").success());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !enters("new") {
+        assert!(Instant::now() < deadline, "the new password never counts");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.end("-TERM");
 }
 
 #[test]

@@ -11,8 +11,10 @@
 //! [`Gate`] stands before a connection's session and reads that command; what comes behind it is the session's.
 
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use crate::error::Error;
+use crate::protocol::binary;
 
 /// The longest file of users that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -21,9 +23,45 @@ const LINE_BYTES_MAX: usize = 2048;
 /// The longest value of an authenticating `set`.
 const VALUE_BYTES_MAX: usize = 2048;
 
+/// A file of users, and what it said when it was last read.
+#[derive(Debug)]
+pub(crate) struct UserFile {
+    path: PathBuf,
+    users: RwLock<Users>,
+}
+
+impl UserFile {
+    /// Reads a file of users.
+    ///
+    /// # Errors
+    /// [`Error::Auth`], as [`Users::load`].
+    pub(crate) fn load(path: &Path) -> Result<UserFile, Error> {
+        Ok(UserFile {
+            path: path.to_owned(),
+            users: RwLock::new(Users::load(path)?),
+        })
+    }
+
+    /// Reads it again. Connections that have authenticated stay. Of a file that cannot be used nothing is taken.
+    ///
+    /// # Errors
+    /// [`Error::Auth`], as [`Users::load`].
+    pub(crate) fn reload(&self) -> Result<(), Error> {
+        let users = Users::load(&self.path)?;
+        // The list is replaced as a whole, whoever panics beside that.
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
+        Ok(())
+    }
+
+    fn knows(&self, user: &[u8], password: &[u8]) -> bool {
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        users.knows(user, password)
+    }
+}
+
 /// Users and their passwords.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Users {
+struct Users {
     list: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -32,7 +70,7 @@ impl Users {
     ///
     /// # Errors
     /// [`Error::Auth`] where it cannot be read, is too long, or has a line without a colon, or none at all.
-    pub(crate) fn load(path: &Path) -> Result<Users, Error> {
+    fn load(path: &Path) -> Result<Users, Error> {
         let wrong = |reason: String| Error::Auth {
             path: PathBuf::from(path),
             reason,
@@ -111,19 +149,24 @@ pub(crate) enum Entry {
         /// Whether a user was named, for the counters.
         tried: bool,
     },
+    /// They begin a request of the binary protocol, which the session refuses.
+    Binary,
     /// These bytes are no client's.
     Close,
 }
 
 impl Gate {
     /// Reads the next command of `bytes`; `consumed` of the answer are to be taken off before the next call.
-    pub(crate) fn read(&mut self, bytes: &[u8], users: &Users) -> Entry {
+    pub(crate) fn read(&mut self, bytes: &[u8], users: &UserFile) -> Entry {
         let refuse = |consumed, answer| Entry::Answered {
             consumed,
             answer,
             open: false,
             tried: false,
         };
+        if self.value_bytes.is_none() && bytes.first() == Some(&binary::REQUEST) {
+            return Entry::Binary;
+        }
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             return match bytes.len() {
                 0..=LINE_BYTES_MAX => Entry::More,
@@ -185,8 +228,12 @@ fn announced(line: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn users() -> Users {
-        Users::parse(b"alice:s3cret\r\n\nbob:a:b\n").expect("it is a file of users")
+    fn users() -> UserFile {
+        let users = Users::parse(b"alice:s3cret\r\n\nbob:a:b\n");
+        UserFile {
+            path: PathBuf::new(),
+            users: RwLock::new(users.expect("it is a file of users")),
+        }
     }
 
     fn answer(bytes: &[u8]) -> (usize, &'static str, bool) {
@@ -259,6 +306,23 @@ mod tests {
         );
         let huge = format!("set x 0 0 {}\r\n", usize::MAX);
         assert_eq!(gate.read(huge.as_bytes(), &users()), Entry::Close);
+    }
+
+    #[test]
+    fn a_file_is_read_again_and_a_bad_one_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("users");
+        let write = |text: &str| std::fs::write(&path, text).expect("a file");
+        write("alice:old\n");
+        let file = UserFile::load(&path).expect("it is a file of users");
+        write("alice:new\nbob:b\n");
+        assert!(file.knows(b"alice", b"old") && !file.knows(b"bob", b"b"));
+        file.reload().expect("it is a file of users");
+        assert!(file.knows(b"alice", b"new") && file.knows(b"bob", b"b"));
+        assert!(!file.knows(b"alice", b"old"));
+        write("alice\n");
+        file.reload().expect_err("it is none");
+        assert!(file.knows(b"alice", b"new"));
     }
 
     #[test]

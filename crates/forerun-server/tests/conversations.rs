@@ -44,3 +44,32 @@ fn answers_are_the_same_byte_by_byte() {
 fn answers_are_the_same_in_pieces_of_seven() {
     play(7);
 }
+
+#[test]
+fn a_connection_that_begins_with_a_binary_request_is_refused_at_its_first_byte() {
+    let mut header = [0; 24];
+    header[0] = 0x80;
+    header[12..16].copy_from_slice(b"abcd");
+    for request in [&header[..], &header[..1], b"\x80\x0a\r\n"] {
+        let mut client = Client::new();
+        let answer = client.send(request);
+        assert!(client.is_closed, "{}", request.escape_ascii());
+        assert_eq!(answer[0], 0x81, "the magic of a binary answer");
+        assert_eq!(answer[6..8], [0, 0x81], "unknown command");
+        let opaque = if request.len() == 24 {
+            *b"abcd"
+        } else {
+            [0; 4]
+        };
+        assert_eq!(answer[12..16], opaque);
+        let body_len = u32::from_be_bytes([answer[8], answer[9], answer[10], answer[11]]);
+        assert_eq!(answer.len(), 24 + body_len as usize);
+    }
+    // Later in a connection it is a byte like any other.
+    let mut client = Client::new();
+    assert_eq!(
+        client.send(b"mn\r\n\x80\r\nmn\r\n"),
+        b"MN\r\nERROR\r\nMN\r\n"
+    );
+    assert!(!client.is_closed);
+}

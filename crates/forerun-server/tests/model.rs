@@ -409,8 +409,10 @@ impl Model {
         recache: Option<u32>,
         quiet: bool,
     ) -> (String, String) {
-        let mut flags = " v f t".to_owned();
+        // `t` behind `N`: before it, an item that is made lives for ever yet.
+        let mut flags = " v f".to_owned();
         flags += &vivify.map(|ttl| format!(" N{ttl}")).unwrap_or_default();
+        flags += " t";
         flags += &recache.map(|ttl| format!(" R{ttl}")).unwrap_or_default();
         flags += if quiet { " q" } else { "" };
         let now = self.now;

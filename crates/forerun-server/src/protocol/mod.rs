@@ -4,11 +4,13 @@
 //!   scan.rs      where tokens and lines end, 64 bytes at a time      tokens.rs   a line's tokens
 //!   numbers.rs   decimal numbers, expiration times                    keys.rs     keys, plain and base64
 //!   meta.rs      the flags of meta commands                           replies.rs  the answers that never change
+//!   binary.rs    how the binary protocol is refused
 //! ```
 //!
 //! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that leaves a reply open. docs/protocol.md
 //! lists what differs and why.
 
+pub(crate) mod binary;
 pub(crate) mod keys;
 pub(crate) mod meta;
 pub(crate) mod numbers;

@@ -1,7 +1,7 @@
 //! Decimal numbers as commands hold them.
 
 /// Seconds up to which an expiration time counts from now: 30 days. Larger ones are times of day.
-const RELATIVE_TTL_MAX_S: i64 = 60 * 60 * 24 * 30;
+const RELATIVE_TTL_MAX_S: i32 = 60 * 60 * 24 * 30;
 
 /// An expiration time as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,21 +16,36 @@ pub(crate) enum Expiration {
     AtUnix(u64),
 }
 
-/// An unsigned number: digits, with a plus sign at most.
-pub(crate) fn parse_u64(token: &[u8]) -> Option<u64> {
-    let digits = token.strip_prefix(b"+").unwrap_or(token);
-    if digits.is_empty() {
-        return None;
-    }
+/// A number as C's `strtol` reads it for memcached: white space before it, a sign, digits; then the token ends, or white
+/// space does, whatever comes behind that. Whether it is negative, and its digits.
+fn parse(token: &[u8]) -> Option<(bool, u64)> {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let start = token.iter().position(|byte| !is_space(byte))?;
+    let (is_negative, digits) = match &token[start..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
     let mut value = 0_u64;
-    for &byte in digits {
+    for (index, byte) in digits.iter().enumerate() {
+        if index > 0 && is_space(byte) {
+            return Some((is_negative, value));
+        }
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
             return None;
         }
         value = value.checked_mul(10)?.checked_add(digit.into())?;
     }
-    Some(value)
+    (!digits.is_empty()).then_some((is_negative, value))
+}
+
+/// An unsigned number, with a plus sign at most.
+pub(crate) fn parse_u64(token: &[u8]) -> Option<u64> {
+    match parse(token)? {
+        (true, 1..) => None,
+        (_, value) => Some(value),
+    }
 }
 
 /// An unsigned number of 32 bits.
@@ -40,11 +55,9 @@ pub(crate) fn parse_u32(token: &[u8]) -> Option<u32> {
 
 /// A signed number.
 pub(crate) fn parse_i64(token: &[u8]) -> Option<i64> {
-    match token.strip_prefix(b"-") {
-        // A sign after the sign is no number.
-        Some(digits) if digits.first() == Some(&b'+') => None,
-        Some(digits) => 0_i64.checked_sub_unsigned(parse_u64(digits)?),
-        None => parse_u64(token)?.try_into().ok(),
+    match parse(token)? {
+        (true, value) => 0_i64.checked_sub_unsigned(value),
+        (false, value) => value.try_into().ok(),
     }
 }
 
@@ -54,13 +67,14 @@ pub(crate) fn parse_length(token: &[u8]) -> Option<usize> {
     (length <= i32::MAX as u32 - 2).then_some(length as usize)
 }
 
-/// An expiration time.
+/// An expiration time: the low 32 bits of a number of 64, with their sign, as memcached reads it. So 2^31 to 2^32 - 1,
+/// among them the 4294967295 that clients send for -1, have passed.
 pub(crate) fn parse_expiration(token: &[u8]) -> Option<Expiration> {
-    Some(match parse_i64(token)? {
+    Some(match parse_i64(token)? as i32 {
         0 => Expiration::Never,
-        past if past < 0 => Expiration::Past,
-        relative @ ..=RELATIVE_TTL_MAX_S => Expiration::In(u32::try_from(relative).ok()?),
-        unix => Expiration::AtUnix(unix.unsigned_abs()),
+        ..0 => Expiration::Past,
+        relative @ 1..=RELATIVE_TTL_MAX_S => Expiration::In(relative.unsigned_abs()),
+        unix => Expiration::AtUnix(unix.unsigned_abs().into()),
     })
 }
 
@@ -78,13 +92,18 @@ mod tests {
     fn numbers_are_digits_that_fit() {
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"+7"), Some(7));
+        assert_eq!(parse_u64(b"-0"), Some(0));
+        assert_eq!(parse_u64(b"\t\x0b7\tx"), Some(7));
         for bad in [
             &b""[..],
             b"+",
             b"-1",
             b"1x",
             b"0x10",
-            b" 1",
+            b"--1",
+            b"+-1",
+            b"-",
+            b"\t",
             b"18446744073709551616",
             b"1.5",
         ] {
@@ -112,10 +131,24 @@ mod tests {
             parse_expiration(b"2592001"),
             Some(Expiration::AtUnix(2_592_001))
         );
-        assert_eq!(
-            parse_expiration(b"5000000000"),
-            Some(Expiration::AtUnix(5_000_000_000))
-        );
         assert_eq!(parse_expiration(b"soon"), None);
+    }
+
+    #[test]
+    fn of_an_expiration_time_the_low_32_bits_count() {
+        for (sent, expected) in [
+            (&b"2147483647"[..], Some(Expiration::AtUnix(2_147_483_647))),
+            (b"2147483648", Some(Expiration::Past)),
+            (b"4294967295", Some(Expiration::Past)),
+            (b"4294967296", Some(Expiration::Never)),
+            (b"4294967301", Some(Expiration::In(5))),
+            (b"9223372036854775807", Some(Expiration::Past)),
+            (b"9223372036854775808", None),
+            (b"-2147483648", Some(Expiration::Past)),
+            (b"-2147483649", Some(Expiration::AtUnix(2_147_483_647))),
+        ] {
+            let read = parse_expiration(sent);
+            assert_eq!(read, expected, "{}", sent.escape_ascii());
+        }
     }
 }

@@ -9,7 +9,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::take;
 
-use crate::auth::{Entry, Gate, Users};
+use crate::auth::{Entry, Gate, UserFile};
 use crate::context::Context;
 use crate::input::Input;
 use crate::net::Transport;
@@ -70,7 +70,7 @@ enum Arrived {
 /// What a worker lends a connection for a turn.
 pub(crate) struct Turns<'a> {
     pub(crate) context: &'a mut Context,
-    pub(crate) users: Option<&'a Users>,
+    pub(crate) users: Option<&'a UserFile>,
     pub(crate) spare: &'a mut Spare,
     pub(crate) now_s: u64,
 }
@@ -252,6 +252,8 @@ impl Connection {
             loop {
                 match gate.read(self.input.bytes(), users) {
                     Entry::More => return Next::More,
+                    // Nothing of the session's was read yet: it sees the connection's first byte, and closes.
+                    Entry::Binary => break,
                     Entry::Close => return Next::Close,
                     Entry::Answered {
                         consumed,

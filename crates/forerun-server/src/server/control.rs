@@ -1,4 +1,4 @@
-//! What the outside asks of a running server: a snapshot, or its end.
+//! What the outside asks of a running server: a snapshot, another look at its users, or its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ pub(crate) struct Control {
 struct Asked {
     drain: AtomicBool,
     snapshot: AtomicBool,
+    reload_users: AtomicBool,
 }
 
 // The flags carry no data with them, and the wake-up that follows orders them: relaxed would do, the pair of release
@@ -38,6 +39,17 @@ impl Control {
     pub(crate) fn snapshot(&self) {
         self.asked.snapshot.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Asks for the file of users to be read again.
+    pub(crate) fn reload_users(&self) {
+        self.asked.reload_users.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether that was asked for since this was last called.
+    pub(crate) fn take_reload_users(&self) -> bool {
+        self.asked.reload_users.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn drain_asked(&self) -> bool {

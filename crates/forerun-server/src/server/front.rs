@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use forerun_cache::Cache;
 use mio::{Events, Poll, Token};
 
+use crate::auth::UserFile;
 use crate::net::Listener;
 
 use super::connections::{Connections, Ticket};
@@ -48,6 +49,7 @@ pub(crate) struct Front {
     pub(crate) control: Control,
     pub(crate) cache: Arc<Cache>,
     pub(crate) keeper: Option<Keeper>,
+    pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
 }
@@ -140,6 +142,14 @@ impl Front {
                 && let Some(keeper) = &self.keeper
             {
                 keeper.keep_beside(&self.cache);
+            }
+            if self.control.take_reload_users()
+                && let Some(users) = &self.users
+            {
+                match users.reload() {
+                    Ok(()) => tracing::info!("the file of users was read again"),
+                    Err(error) => tracing::error!(%error, "the users stay as they were"),
+                }
             }
         }
         Ok(())

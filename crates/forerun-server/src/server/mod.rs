@@ -27,7 +27,7 @@ use std::time::Instant;
 use forerun_cache::Cache;
 use mio::{Poll, Token, Waker};
 
-use crate::auth::Users;
+use crate::auth::UserFile;
 use crate::error::Error;
 use crate::metrics::{Endpoint, Metrics};
 use crate::net::{Address, Listener};
@@ -94,7 +94,12 @@ impl Server {
         // The cache may be older than its server: its clock is right from here on.
         cache.tick();
         let tls = options.tls.as_ref().map(|tls| tls.load()).transpose()?;
-        let users = options.auth_file.as_deref().map(Users::load).transpose()?;
+        let users = options
+            .auth_file
+            .as_deref()
+            .map(UserFile::load)
+            .transpose()?
+            .map(Arc::new);
         let keeper = options.snapshot.clone().map(Keeper::new);
         if let Some(keeper) = &keeper {
             keeper.restore(&cache)?;
@@ -123,6 +128,7 @@ impl Server {
             control: control.clone(),
             cache,
             keeper,
+            users: users.clone(),
             drain_timeout: options.drain_timeout,
             next_worker: 0,
         };
@@ -136,7 +142,7 @@ impl Server {
             connections,
             control: control.clone(),
             tls,
-            users: users.map(Arc::new),
+            users,
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
         let metrics = match options.metrics {
@@ -231,6 +237,12 @@ impl Server {
         self.control.snapshot();
     }
 
+    /// Asks it to read the file of users again; connections that have authenticated stay. It returns at once; a file that
+    /// cannot be used is logged and changes nothing.
+    pub fn reload_users(&self) {
+        self.control.reload_users();
+    }
+
     /// What can ask it to drain from another thread, while this one waits.
     pub fn remote(&self) -> Remote {
         Remote(self.control.clone())
@@ -268,6 +280,11 @@ impl Remote {
     /// As [`Server::snapshot`].
     pub fn snapshot(&self) {
         self.0.snapshot();
+    }
+
+    /// As [`Server::reload_users`].
+    pub fn reload_users(&self) {
+        self.0.reload_users();
     }
 }
 

@@ -16,7 +16,7 @@ use mio::{Events, Poll, Token, Waker};
 use rustls::ServerConfig;
 use slab::Slab;
 
-use crate::auth::Users;
+use crate::auth::UserFile;
 use crate::context::Context;
 use crate::net::{Socket, Transport};
 use crate::shared::Shared;
@@ -71,7 +71,7 @@ pub(crate) struct Setup {
     pub(crate) connections: Arc<Connections>,
     pub(crate) control: Control,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) users: Option<Arc<Users>>,
+    pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) idle_timeout_s: u64,
 }
 

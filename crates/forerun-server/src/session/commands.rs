@@ -25,12 +25,13 @@ impl Session {
     ) -> Step {
         let tokens = Tokens::of(line);
         let count = tokens.count();
+        // Five tokens tell the length of a data block, however wrong the rest of the line is.
         let mode = match (tokens.get(0), count) {
-            (b"set", 5 | 6) | (b"cas", 6 | 7) => Some(Mode::Set),
-            (b"add", 5 | 6) => Some(Mode::Add),
-            (b"replace", 5 | 6) => Some(Mode::Replace),
-            (b"append", 5 | 6) => Some(Mode::Append),
-            (b"prepend", 5 | 6) => Some(Mode::Prepend),
+            (b"set" | b"cas", 5..) => Some(Mode::Set),
+            (b"add", 5..) => Some(Mode::Add),
+            (b"replace", 5..) => Some(Mode::Replace),
+            (b"append", 5..) => Some(Mode::Append),
+            (b"prepend", 5..) => Some(Mode::Prepend),
             _ => None,
         };
         if let Some(mode) = mode {

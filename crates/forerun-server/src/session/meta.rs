@@ -9,7 +9,7 @@ use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::commands::count_arithmetic;
-use super::meta_get::{meta_get, push_echo};
+use super::meta_get::{expiry_behind, expiry_of_new, meta_get, push_echo};
 use super::turn::Turn;
 
 /// The key and flags of a meta command without a data block, or what to answer instead.
@@ -134,15 +134,22 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
         expiry: flags.ttl.map(|ttl| turn.shared.expiry(ttl)),
         initial: flags
             .vivify
-            .map(|ttl| (flags.initial, turn.shared.expiry(ttl))),
+            .map(|_| (flags.initial, expiry_of_new(turn, &flags))),
     });
     count_arithmetic(turn, direction, &counted);
     let code = match counted {
         Counted::Counted {
-            value, cas, expiry, ..
+            value,
+            cas,
+            expiry,
+            is_new,
         } => {
+            let before = match is_new {
+                true => Expiry::Never,
+                false => before.unwrap_or(expiry),
+            };
             if !flags.has(b'q') {
-                push_counted(turn, key, &flags, value, cas, before.unwrap_or(expiry));
+                push_counted(turn, key, &flags, (value, cas), (before, is_new));
             }
             return;
         }
@@ -159,26 +166,26 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
     turn.say(b"\r\n");
 }
 
-/// Appends the answer to an `ma` that was done.
+/// Appends the answer to an `ma` that was done. The item had this expiry before the flags are obeyed, in their order.
 fn push_counted(
     turn: &mut Turn<'_>,
     key: &[u8],
     flags: &Flags<'_>,
-    value: u64,
-    cas: u64,
-    expiry: Expiry,
+    (value, cas): (u64, u64),
+    (mut expiry, is_new): (Expiry, bool),
 ) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(value);
-    let seconds_left = turn.seconds_left(expiry);
-    let out = turn.out.bytes_mut();
     if flags.has(b'v') {
-        out.extend_from_slice(b"VA ");
-        push_u64(out, digits.len() as u64);
+        turn.say(b"VA ");
+        push_u64(turn.out.bytes_mut(), digits.len() as u64);
     } else {
-        out.extend_from_slice(b"HD");
+        turn.say(b"HD");
     }
     for flag in flags.each() {
+        expiry = expiry_behind(turn, flags, flag[0], expiry, is_new);
+        let seconds_left = turn.seconds_left(expiry);
+        let out = turn.out.bytes_mut();
         match flag[0] {
             b'c' => {
                 out.extend_from_slice(b" c");
@@ -196,10 +203,10 @@ fn push_counted(
             _ => {}
         }
     }
-    out.extend_from_slice(b"\r\n");
+    turn.say(b"\r\n");
     if flags.has(b'v') {
-        out.extend_from_slice(digits.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        turn.say(digits.as_bytes());
+        turn.say(b"\r\n");
     }
 }
 

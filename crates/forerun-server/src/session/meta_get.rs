@@ -4,7 +4,7 @@ use forerun_cache::{Expiry, Guard, Item, Mode, Store, Stored};
 
 use crate::protocol::keys::push_key_flag;
 use crate::protocol::meta::{Flags, Letters};
-use crate::protocol::numbers::{Expiration, push_u64};
+use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::split;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
@@ -136,10 +136,10 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
     let mut is_new = false;
-    if let (None, Some(expiration)) = (&item, flags.vivify) {
+    if item.is_none() && flags.vivify.is_some() {
         // Storing may wait until readers are done, this one included.
         drop(guard);
-        is_new = vivify(turn, key, flags, expiration);
+        is_new = vivify(turn, key, flags);
         guard = cache.pin();
         item = find(&guard, key, flags);
     }
@@ -159,16 +159,12 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
 
     let with_value = flags.has(b'v') && flags.compare_cas != Some(item.cas());
     push_code(turn, &item, with_value);
-    let mut expiry = item.expiry();
+    let mut expiry = if is_new { Expiry::Never } else { item.expiry() };
     let mut is_wanted = false;
-    let mut touched = None;
     for flag in flags.each() {
-        match (flag[0], flags.ttl, flags.recache) {
-            (b'T', Some(ttl), _) => {
-                expiry = turn.shared.expiry(ttl);
-                touched = Some(expiry);
-            }
-            (b'R', _, Some(below)) => {
+        expiry = expiry_behind(turn, flags, flag[0], expiry, is_new);
+        match (flag[0], flags.recache) {
+            (b'R', Some(below)) => {
                 is_wanted = !is_new && expires_before(expiry, turn.shared.expiry(below))
             }
             _ => push_flag(turn, flag, key, &item, expiry, is_binary),
@@ -183,11 +179,36 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     if with_value {
         push_value(turn, &item);
     }
-    if let Some(expiry) = touched {
-        // Touching is writing, too, and comes when the item was answered.
+    if is_touch && !is_new {
+        // Touching is writing, too, and comes when the item was answered. What is new was made with its expiry.
         drop(guard);
         cache.touch(key, expiry);
     }
+}
+
+/// The expiry that an item has once `letter`, one of its command's flags, is obeyed: `T` sets it, and so does `N` where the
+/// item `is_new`. Flags are obeyed in their order, so that the later of the two holds.
+pub(super) fn expiry_behind(
+    turn: &Turn<'_>,
+    flags: &Flags<'_>,
+    letter: u8,
+    expiry: Expiry,
+    is_new: bool,
+) -> Expiry {
+    let set = match letter {
+        b'T' => flags.ttl,
+        b'N' if is_new => flags.vivify,
+        _ => None,
+    };
+    set.map_or(expiry, |expiration| turn.shared.expiry(expiration))
+}
+
+/// The expiry that an item gets which a command with these flags makes.
+pub(super) fn expiry_of_new(turn: &Turn<'_>, flags: &Flags<'_>) -> Expiry {
+    let letters = flags.each().map(|flag| flag[0]);
+    letters.fold(Expiry::Never, |expiry, letter| {
+        expiry_behind(turn, flags, letter, expiry, true)
+    })
 }
 
 fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
@@ -199,10 +220,10 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
 }
 
 /// Makes an empty item that this client is to fill; false if another was faster or there is no room.
-fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>, expiration: Expiration) -> bool {
+fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> bool {
     let stored = turn.cache.store(Store {
         mode: Mode::Add,
-        expiry: turn.shared.expiry(expiration),
+        expiry: expiry_of_new(turn, flags),
         new_cas: flags.new_cas,
         claimed: true,
         ..Store::set(key, b"")

@@ -1,6 +1,7 @@
 //! One connection without a socket: bytes in, bytes out.
 //!
 //! ```text
+//!   Opening ──► the first byte: a binary request is refused, anything else is the first command
 //!             ┌──────────────── Command ◄───────────────┐
 //!   reads.rs: │ get gets bget gat gats mg, mn           │ all there are, then one batch
 //!             └─┬──────────┬──────────┬─────────────────┘
@@ -35,6 +36,7 @@ use memchr::memchr;
 use crate::context::Context;
 use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
+use crate::protocol::binary;
 use crate::protocol::tokens::without_return;
 use dump::Dump;
 #[doc(hidden)]
@@ -66,6 +68,8 @@ pub enum Next {
 /// Where a session is between two bytes.
 #[derive(Debug, Default)]
 enum State {
+    /// Before the first byte, which may be one of another protocol.
+    Opening,
     /// At the start of a line.
     #[default]
     Command,
@@ -139,14 +143,14 @@ impl Session {
     /// A session at its first command.
     pub fn new() -> Self {
         Self {
-            state: State::Command,
+            state: State::Opening,
             chunk: answers::CHUNK_KEYS_MAX,
         }
     }
 
     /// Whether the session waits in the middle of a command, whose first part it has taken.
     pub fn is_within_command(&self) -> bool {
-        !matches!(self.state, State::Command | State::Closed)
+        !matches!(self.state, State::Opening | State::Command | State::Closed)
     }
 
     /// Takes as many commands from `input` as are complete and composes the answers into `output`, in order. Lookups up
@@ -192,6 +196,17 @@ impl Session {
         scratch: &mut Scratch,
     ) -> Step {
         match &mut self.state {
+            State::Opening => match bytes.get(*at) {
+                None => Step::More,
+                Some(&binary::REQUEST) => {
+                    binary::refuse(&bytes[*at..], turn.out.bytes_mut());
+                    Step::End(Next::Close)
+                }
+                Some(_) => {
+                    self.state = State::Command;
+                    Step::On
+                }
+            },
             State::Command => self.command(bytes, at, turn, scratch),
             State::Keys(line) => {
                 let line = *line;

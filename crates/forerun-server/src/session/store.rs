@@ -370,6 +370,14 @@ fn parse_classic<'a>(
         quiet,
         block_len,
     };
+    let fields = if is_cas { 6 } else { 5 };
+    if !(fields..=fields + 1).contains(&tokens.count()) {
+        return Err(Refused {
+            reply: replies::ERROR,
+            quiet: false,
+            block_len: len,
+        });
+    }
     let key = tokens.get(1);
     let compare_cas = if is_cas {
         parse_u64(tokens.get(5)).map(Some)
@@ -462,7 +470,10 @@ fn parse_meta<'a>(
         },
         compare_cas,
         new_cas: flags.new_cas,
-        stale_if_older: flags.has(b'I') && matches!(mode, Mode::Set | Mode::Replace),
+        // No item has version 0, so that nothing is known to be older than it.
+        stale_if_older: flags.has(b'I')
+            && compare_cas != Some(0)
+            && matches!(mode, Mode::Set | Mode::Replace),
         vivify: flags.vivify.map(expiry),
         answer: Answer::Meta {
             quiet: flags.has(b'q'),

@@ -166,3 +166,44 @@ fn what_cannot_be_bound_is_named() {
     stream.write_all(b"version\r\n").expect("it is sent");
     expect(&mut stream, "VERSION ");
 }
+
+#[test]
+fn a_binary_client_is_answered_and_closed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let users = dir.path().join("users");
+    std::fs::write(&users, "alice:s3cret\n").expect("a file");
+    for auth_file in [None, Some(users)] {
+        let server = start(ServerOptions {
+            auth_file,
+            ..options()
+        });
+        let mut stream = connect(&server);
+        stream.write_all(b"\x80").expect("it is sent");
+        assert_eq!(rest(&mut stream)[..1], [0x81]);
+    }
+}
+
+#[test]
+fn users_are_read_again_when_that_is_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let users = dir.path().join("users");
+    std::fs::write(&users, "alice:old\n").expect("a file");
+    let server = start(ServerOptions {
+        auth_file: Some(users.clone()),
+        ..options()
+    });
+    let mut stays = connect(&server);
+    ask(&mut stays, "set x 0 0 9\r\nalice old\r\n", "STORED\r\n");
+    std::fs::write(&users, "alice:new\n").expect("a file");
+    server.reload_users();
+    until("the new password counts", || {
+        let mut stream = connect(&server);
+        stream
+            .write_all(b"set x 0 0 9\r\nalice new\r\n")
+            .expect("it is sent");
+        let mut answer = [0; 6];
+        stream.read_exact(&mut answer).expect("an answer");
+        answer == *b"STORED"
+    });
+    ask(&mut stays, "mn\r\n", "MN\r\n");
+}

@@ -22,6 +22,7 @@ use crate::exit::UsageError;
 ///
 /// SIGTERM and SIGINT end it gracefully: what was received is answered, the snapshot is written. SIGUSR1 does the same,
 /// as in memcached. SIGUSR2 writes a copy of the cache beside the snapshot, as FILE.live, and goes on.
+/// SIGHUP reads the file of users again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

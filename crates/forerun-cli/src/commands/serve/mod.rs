@@ -11,7 +11,7 @@ use anyhow::Context;
 use forerun_cache::Cache;
 use forerun_server::{Remote, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use tracing_subscriber::EnvFilter;
 
@@ -26,6 +26,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let options = args.server()?;
     log(args);
     raise_descriptor_limit(args.descriptors());
+    // A terminal that goes away while the snapshot is loaded ends nothing either.
+    signal_hook::flag::register(SIGHUP, Arc::default()).context("cannot take signals")?;
     let cache = Cache::new(args.cache()).context("cannot make the cache")?;
     let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
     let signals = obey_signals(server.remote()).context("cannot take signals")?;
@@ -90,13 +92,14 @@ fn obey_signals(remote: Remote) -> std::io::Result<Handle> {
         signal_hook::flag::register_conditional_default(signal, told_once.clone())?;
         signal_hook::flag::register(signal, told_once.clone())?;
     }
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let handle = signals.handle();
     let obey = move || {
         for signal in &mut signals {
             tracing::info!(signal, "a signal came");
             match signal {
                 SIGUSR2 => remote.snapshot(),
+                SIGHUP => remote.reload_users(),
                 _ => remote.drain(),
             }
         }
