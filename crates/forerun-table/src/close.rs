@@ -10,6 +10,7 @@
 use crate::inner::Inner;
 use crate::table::Table;
 use crate::{Error, Result};
+use forerun_core::ProcessBound;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -85,11 +86,11 @@ impl Open {
 /// A handle that does not keep a table open: see [`Table::downgrade`].
 #[derive(Clone)]
 pub struct WeakTable {
-    open: Weak<Open>,
+    open: Weak<ProcessBound<Open>>,
 }
 
 impl WeakTable {
-    pub(crate) fn of(open: &Arc<Open>) -> WeakTable {
+    pub(crate) fn of(open: &Arc<ProcessBound<Open>>) -> WeakTable {
         WeakTable {
             open: Arc::downgrade(open),
         }
@@ -135,14 +136,14 @@ mod tests {
             .unwrap();
         table.insert(&[7], b"row.").unwrap();
         // The last flush waits for this.
-        let held = table.inner().stripes.lock([7]);
+        let held = table.inner().unwrap().stripes.lock([7]);
         let (closed, is_closed) = channel();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 let (table, closed) = (table.clone(), closed.clone());
                 scope.spawn(move || closed.send(table.close()).unwrap());
             }
-            while table.inner().check_open().is_ok() {
+            while table.inner().unwrap().check_open().is_ok() {
                 std::thread::yield_now();
             }
             let early = is_closed.recv_timeout(Duration::from_millis(100));

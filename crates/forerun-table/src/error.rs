@@ -138,6 +138,9 @@ pub enum Error {
     /// The host tier's index failed.
     #[error(transparent)]
     Index(#[from] forerun_hash::Error),
+    /// The table was opened by another process, of which this one is a fork. Nothing was touched.
+    #[error(transparent)]
+    Forked(#[from] forerun_core::Forked),
     /// The store on disk failed.
     #[error(transparent)]
     Store(#[from] forerun_db::Error),

@@ -170,7 +170,7 @@ mod tests {
             .open()
             .unwrap();
         table.insert(&[1], &[7; 8]).unwrap();
-        let device = table.inner().device().unwrap();
+        let device = table.inner().unwrap().device().unwrap();
         let (bytes, memory) = (1 << 20, "pinned host memory");
         let error = device.delivery_failed(GpuError::OutOfMemory { bytes, memory });
         assert!(error.to_string().contains(memory), "{error}");

@@ -208,8 +208,8 @@ mod tests {
             for (step, op) in ops.iter().enumerate() {
                 if step == lost_at {
                     let lost = TableError::NoRoom { bytes: 1, what: "a test" };
-                    table.inner().device().unwrap().lose(&lost);
-                    prop_assert!(table.inner().device().is_none());
+                    table.inner().unwrap().device().unwrap().lose(&lost);
+                    prop_assert!(table.inner().unwrap().device().is_none());
                 }
                 match op {
                     Op::Find(keys) => {

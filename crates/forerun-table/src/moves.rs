@@ -386,7 +386,7 @@ mod tests {
             .overflow(slow)
             .open()
             .unwrap();
-        let inner = table.inner();
+        let inner = table.inner().unwrap();
         // All slots but those of one row are on their way in: the next one waits for the row that has to leave.
         let keys: Vec<u64> = (0..257).collect();
         let mut room = inner.host.room(257).unwrap();
@@ -405,9 +405,9 @@ mod tests {
             .host_capacity(1)
             .open()
             .unwrap();
-        let _all = table.inner().host.room(257).unwrap();
+        let _all = table.inner().unwrap().host.room(257).unwrap();
         let stall = Duration::from_millis(20);
-        let stalled = table.inner().room_within(1, stall);
+        let stalled = table.inner().unwrap().room_within(1, stall);
         assert!(matches!(stalled, Err(Error::Stalled { waited }) if waited >= stall));
     }
 
@@ -440,12 +440,12 @@ mod tests {
         for &key in &keys {
             rising.push(
                 key,
-                table.inner().stripes.version(key),
+                table.inner().unwrap().stripes.version(key),
                 &rows[..1 << 16],
                 0,
                 0,
             );
-            table.inner().set_rising(&mut rising);
+            table.inner().unwrap().set_rising(&mut rising);
             assert!(rising.len() <= 16, "{} rows gathered", rising.len());
         }
         assert_eq!(table.find(&keys, &mut rows, &mut found).unwrap(), 100);

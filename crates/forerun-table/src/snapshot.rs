@@ -3,6 +3,7 @@
 use crate::inner::Inner;
 use crate::store::{Format, Store, rows_of};
 use crate::{Failures, Result, RowType};
+use forerun_core::ProcessBound;
 use forerun_db::Values;
 use std::fmt;
 use std::sync::Arc;
@@ -105,13 +106,17 @@ impl fmt::Debug for Snapshot {
 
 /// The rows of a table, batch by batch: see [`Table::export`](crate::Table::export). After an error it ends.
 pub struct Export {
-    batches: Option<Box<dyn Iterator<Item = Result<Rows>> + Send>>,
+    batches: ProcessBound<Option<Batches>>,
+    is_over: bool,
 }
+
+type Batches = Box<dyn Iterator<Item = Result<Rows>> + Send>;
 
 impl Export {
     fn new(batches: impl Iterator<Item = Result<Rows>> + Send + 'static) -> Export {
         Export {
-            batches: Some(Box::new(batches)),
+            batches: ProcessBound::new(Some(Box::new(batches))),
+            is_over: false,
         }
     }
 
@@ -143,9 +148,20 @@ impl Iterator for Export {
     type Item = Result<Rows>;
 
     fn next(&mut self) -> Option<Result<Rows>> {
-        let next = self.batches.as_mut()?.next();
+        if self.is_over {
+            return None;
+        }
+        let batches = match self.batches.get_mut() {
+            Ok(batches) => batches,
+            Err(forked) => {
+                self.is_over = true;
+                return Some(Err(forked.into()));
+            }
+        };
+        let next = batches.as_mut()?.next();
         if !matches!(next, Some(Ok(_))) {
-            self.batches = None;
+            *batches = None;
+            self.is_over = true;
         }
         next
     }

@@ -103,7 +103,7 @@ pub struct DeviceStats {
 }
 
 /// What a table holds, and did since it was opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
     /// What happened how often.

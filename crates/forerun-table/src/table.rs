@@ -8,6 +8,7 @@ use crate::options::{Moves, Update};
 use crate::snapshot::{Export, Snapshot};
 use crate::stats::{DeviceStats, Stats};
 use crate::{Dtype, Error, Result, RowType, worker};
+use forerun_core::ProcessBound;
 use forerun_gpu::Gpu;
 use forerun_gpu::gather::Destination;
 use std::fmt;
@@ -19,6 +20,9 @@ use std::time::Duration;
 ///
 /// A handle: clones share one open table, which is closed with the last of them or by [`close`](Table::close). All methods
 /// may be called from many threads at once. All keys are legal.
+///
+/// A handle belongs to the process that opened the table. After a `fork`, it does nothing in the child: each call there is
+/// [`Error::Forked`], and to drop it there leaves the table and its store as they are.
 ///
 /// Rows are bytes: `rows` of a batch holds one after the other, `keys.len() * row().bytes()` in all, elements
 /// little-endian.
@@ -55,7 +59,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct Table {
-    open: Arc<Open>,
+    open: Arc<ProcessBound<Open>>,
 }
 
 impl Table {
@@ -74,7 +78,7 @@ impl Table {
             }
         };
         Ok(Table {
-            open: Arc::new(Open::new(inner, thread, closes_store)),
+            open: Arc::new(ProcessBound::new(Open::new(inner, thread, closes_store))),
         })
     }
 
@@ -85,7 +89,7 @@ impl Table {
     /// [`Error::Keys`]: a tier failed for some keys, which count as not found; the others are answered.
     /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
     pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
-        self.inner().find(keys, rows, found)
+        self.inner()?.find(keys, rows, found)
     }
 
     /// [`find`](Table::find) with rows that end in the memory of the device tier: rows that are there are copied from device
@@ -129,7 +133,7 @@ impl Table {
         rows: impl Into<Destination<'r>>,
         found: &mut [bool],
     ) -> Result<usize> {
-        self.inner().find_to_device(keys, rows.into(), found)
+        self.inner()?.find_to_device(keys, rows.into(), found)
     }
 
     /// Says in `found` which keys have a row, and gives their number. Nothing is moved or counted as a use.
@@ -137,7 +141,7 @@ impl Table {
     /// # Errors
     /// As [`find`](Table::find).
     pub fn contains(&self, keys: &[u64], found: &mut [bool]) -> Result<usize> {
-        self.inner().contains(keys, found)
+        self.inner()?.contains(keys, found)
     }
 
     /// Puts rows under keys, whether there are some already or not. Of a key that repeats, the last row stays.
@@ -147,7 +151,7 @@ impl Table {
     /// store says that a write may or may not be there after the next opening, so it is here.
     /// [`Error::Length`], [`Error::Closed`]: nothing was written.
     pub fn insert(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
-        self.inner().insert(keys, rows, None)
+        self.inner()?.insert(keys, rows, None)
     }
 
     /// [`insert`](Table::insert) with the callers' scores, for [`Score::Custom`](crate::Score::Custom).
@@ -155,7 +159,7 @@ impl Table {
     /// # Errors
     /// As there, and [`Error::Conflict`] with another policy.
     pub fn insert_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
-        self.inner().insert(keys, rows, Some(scores))
+        self.inner()?.insert(keys, rows, Some(scores))
     }
 
     /// Changes the rows of keys that have one: assigns, or adds element by element. Of a key that repeats, all of its rows
@@ -185,7 +189,7 @@ impl Table {
         how: Update,
         found: &mut [bool],
     ) -> Result<usize> {
-        self.inner().update(keys, rows, how, found)
+        self.inner()?.update(keys, rows, how, found)
     }
 
     /// Removes keys, which need not be there.
@@ -193,7 +197,7 @@ impl Table {
     /// # Errors
     /// As [`insert`](Table::insert): the keys named are still there.
     pub fn erase(&self, keys: &[u64]) -> Result<()> {
-        self.inner().erase(keys)
+        self.inner()?.erase(keys)
     }
 
     /// Brings rows up ahead of their use, to the device if there is a tier there, else from the store to the host tier,
@@ -203,7 +207,7 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`], [`Error::Interrupted`].
     pub fn prefetch(&self, keys: &[u64]) -> Result<()> {
-        let inner = self.inner();
+        let inner = self.inner()?;
         inner.check_open()?;
         inner.set_prefetch(keys)
     }
@@ -226,7 +230,7 @@ impl Table {
     /// # Errors
     /// [`Error::NoDeviceTier`], [`Error::Device`], [`Error::Closed`].
     pub fn find_ptr(&self, keys: &[u64]) -> Result<Pointers<'_>> {
-        let inner = self.inner();
+        let inner = self.inner()?;
         inner.check_open()?;
         inner.device_for("find_ptr")?.find_ptr(keys)
     }
@@ -238,8 +242,11 @@ impl Table {
 
     /// [`settle`](Table::settle), for so long at most; whether no row is on its way.
     pub fn settle_for(&self, timeout: Duration) -> bool {
-        match self.inner().policies.moves {
-            Moves::Background => self.inner().queue.settle(timeout),
+        let Ok(inner) = self.inner() else {
+            return true;
+        };
+        match inner.policies.moves {
+            Moves::Background => inner.queue.settle(timeout),
             Moves::Caller => true,
         }
     }
@@ -254,7 +261,7 @@ impl Table {
     /// # Errors
     /// As [`insert`](Table::insert).
     pub fn import(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
-        self.inner().import(keys, rows, None)
+        self.inner()?.import(keys, rows, None)
     }
 
     /// [`import`](Table::import) with the callers' scores.
@@ -262,7 +269,7 @@ impl Table {
     /// # Errors
     /// As [`insert_with_scores`](Table::insert_with_scores).
     pub fn import_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
-        self.inner().import(keys, rows, Some(scores))
+        self.inner()?.import(keys, rows, Some(scores))
     }
 
     /// All rows, in batches of `batch` keys. With a store they are those of this moment, ascending by key; without, each
@@ -271,7 +278,7 @@ impl Table {
     /// # Errors
     /// As [`flush`](Table::flush). What fails later is an item of the iterator, the last one.
     pub fn export(&self, batch: usize) -> Result<Export> {
-        let inner = self.inner();
+        let inner = self.inner()?;
         inner.check_open()?;
         if inner.store.is_none() {
             return Ok(Export::of_host(Arc::clone(inner), batch));
@@ -284,8 +291,8 @@ impl Table {
     /// # Errors
     /// [`Error::NoStore`]; as [`flush`](Table::flush).
     pub fn snapshot(&self) -> Result<Snapshot> {
-        let (store, snapshot) = self.inner().snapshot()?;
-        Ok(Snapshot::new(self.inner().row, store, snapshot))
+        let (store, snapshot) = self.inner()?.snapshot()?;
+        Ok(Snapshot::new(self.inner()?.row, store, snapshot))
     }
 
     /// Makes a store in an empty or new directory that holds all rows of now, for another table to open.
@@ -293,7 +300,7 @@ impl Table {
     /// # Errors
     /// [`Error::NoStore`]; as [`flush`](Table::flush).
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
-        self.inner().checkpoint(into.as_ref())
+        self.inner()?.checkpoint(into.as_ref())
     }
 
     /// Makes all rows durable whose writing has returned. Without a store it does nothing.
@@ -301,28 +308,31 @@ impl Table {
     /// # Errors
     /// [`Error::Store`]: the rows stay in the host tier, and a later flush tries again.
     pub fn flush(&self) -> Result<()> {
-        self.inner().flush()
+        self.inner()?.flush()
     }
 
     /// The rows' type and size.
     pub fn row(&self) -> RowType {
-        self.inner().row
+        self.open.constant(|open| open.inner()).row
     }
 
     /// The GPU that the device tier lies on; `None` where it lies on the processor, and without such a tier.
     pub fn gpu(&self) -> Option<Gpu> {
-        let device = self.inner().device_for("gpu").ok()?;
+        let device = self.inner().ok()?.device_for("gpu").ok()?;
         device.gpu().cloned()
     }
 
-    /// Rows in the device tier: copies of rows that lie below as well.
+    /// Rows in the device tier: copies of rows that lie below as well. None in a fork.
     pub fn device_len(&self) -> usize {
-        self.inner().device().map_or(0, Device::len)
+        self.inner()
+            .ok()
+            .and_then(|inner| inner.device())
+            .map_or(0, Device::len)
     }
 
-    /// Rows in the host tier.
+    /// Rows in the host tier. None in a fork.
     pub fn host_len(&self) -> usize {
-        self.inner().host.linked()
+        self.inner().map_or(0, |inner| inner.host.linked())
     }
 
     /// Rows in all tiers. With a store this reads through it: it takes the time of an export.
@@ -332,20 +342,20 @@ impl Table {
     pub fn count(&self) -> Result<u64> {
         let mut count = 0;
         for rows in self.export(4096)? {
-            self.inner().interrupt.check()?;
+            self.inner()?.interrupt.check()?;
             count += rows?.keys.len() as u64;
         }
         Ok(count)
     }
 
-    /// What the table holds, and did since it was opened.
+    /// What the table holds, and did since it was opened. All zeros in a fork, where nothing can be asked.
     pub fn stats(&self) -> Stats {
-        self.inner().stats()
+        self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
     /// What [`Stats::device`] has, without the work for the rest.
     pub fn device_stats(&self) -> Option<DeviceStats> {
-        self.inner().device_stats()
+        self.inner().ok()?.device_stats()
     }
 
     /// Flushes and closes the table, for all handles. A write that runs beside it is flushed or refused; calls that come
@@ -357,7 +367,7 @@ impl Table {
     /// # Errors
     /// As [`flush`](Table::flush). The table is closed all the same.
     pub fn close(self) -> Result<()> {
-        self.open.close()
+        self.open.get()?.close()
     }
 
     /// A handle that does not keep the table open.
@@ -365,22 +375,33 @@ impl Table {
         WeakTable::of(&self.open)
     }
 
-    pub(crate) fn of(open: Arc<Open>) -> Table {
+    pub(crate) fn of(open: Arc<ProcessBound<Open>>) -> Table {
         Table { open }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        self.open.inner()
+    /// Refuses every process but the one that opened the table, as all methods do that can fail.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn check_process(&self) -> Result<()> {
+        self.inner().map(drop)
+    }
+
+    pub(crate) fn inner(&self) -> Result<&Arc<Inner>> {
+        Ok(self.open.get()?.inner())
     }
 }
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")
-            .field("row", &self.inner().row)
-            .field("policies", &self.inner().policies)
+            .field("row", &self.row())
+            .field(
+                "policies",
+                &self.open.constant(|open| open.inner()).policies,
+            )
             .field("device_rows", &self.device_len())
-            .field("host_rows", &self.inner().host.linked())
+            .field("host_rows", &self.host_len())
             .finish_non_exhaustive()
     }
 }

@@ -92,7 +92,7 @@ impl Iter {
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::CorruptFile`] from runs; [`Error::CorruptEntry`], with paranoid checks only;
-    /// [`Error::PrefixOrder`] from a prefix scan; [`Error::Forked`] in a fork, at every call.
+    /// [`Error::PrefixOrder`] from a prefix scan; [`Error::Forked`] in a fork.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
         if self.is_over()? {
             return Ok(None);
@@ -180,7 +180,13 @@ impl Iter {
     }
 
     fn is_over(&mut self) -> Result<bool> {
-        self.owner.check()?;
+        if self.is_done {
+            return Ok(true);
+        }
+        if let Err(forked) = self.owner.check() {
+            self.is_done = true;
+            return Err(forked.into());
+        }
         if let Some(error) = self.error.take() {
             self.is_done = true;
             return Err(error);

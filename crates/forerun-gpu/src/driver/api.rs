@@ -2,6 +2,7 @@
 
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUresult};
+use forerun_core::{Owner, PerProcess};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
@@ -12,14 +13,18 @@ pub(crate) const OLDEST_DRIVER: CudaVersion = CudaVersion(12_000);
 /// Loads and initialises the driver once, and tells the CUDA version it serves. Every other call
 /// into the driver stands behind it: the bindings end the program where the library is missing.
 pub(crate) fn load() -> Result<CudaVersion, GpuError> {
-    static LOADED: OnceLock<Result<CudaVersion, GpuError>> = OnceLock::new();
+    static LOADED: PerProcess<OnceLock<Result<CudaVersion, GpuError>>> = PerProcess::new();
+    /// Who initialised the driver. A child inherits it, and with it a driver that refuses every call.
+    static INITIALISED_BY: OnceLock<Owner> = OnceLock::new();
     LOADED
+        .get_or_init(OnceLock::new)
         .get_or_init(|| {
             // SAFETY: it tries to load libraries by name; those with such names are the driver's,
             // whose initialisers are made to be run in any process.
             if !unsafe { sys::is_culib_present() } {
                 return Err(GpuError::NoDriver);
             }
+            INITIALISED_BY.get_or_init(Owner::this_process).check()?;
             // SAFETY: the library is there; zero is the only flag there is.
             match unsafe { sys::cuInit(0) } {
                 CUresult::CUDA_ERROR_STUB_LIBRARY => return Err(GpuError::StubDriver),

@@ -5,6 +5,7 @@ use super::command::Scope;
 use super::module::Image;
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
+use forerun_core::Owner;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::Path;
@@ -29,6 +30,9 @@ const OLDEST_DEVICE: (u32, u32) = (8, 0);
 pub struct Gpu(Arc<Inner>);
 
 struct Inner {
+    /// What belongs to a device (memory, streams, events) binds it before each call of the driver, also to be freed, and
+    /// so does nothing in a fork.
+    owner: Owner,
     device: CUdevice,
     context: sys::CUcontext,
     info: DeviceInfo,
@@ -43,6 +47,9 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.owner.is_this_process() {
+            return;
+        }
         // Nobody is left to be told of an error: whoever could tell has given up its clone.
         // SAFETY: this releases what `open` retained, once.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
@@ -87,6 +94,7 @@ impl Gpu {
             sys::cuDevicePrimaryCtxRetain(&mut context, device)
         })?;
         let gpu = Gpu(Arc::new(Inner {
+            owner: Owner::this_process(),
             device,
             context,
             info,
@@ -155,7 +163,11 @@ impl Gpu {
     }
 
     /// Makes the device's context the current one of this thread: what the driver's calls work on.
+    ///
+    /// # Errors
+    /// [`GpuError::Forked`] in any process but the one that opened it; the driver's.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
+        self.0.owner.check()?;
         // SAFETY: the context is retained for as long as this value lives.
         check("cuCtxSetCurrent", unsafe {
             sys::cuCtxSetCurrent(self.0.context)
