@@ -39,6 +39,44 @@ fn ten_kills_lose_nothing() {
 }
 
 #[test]
+fn kills_during_ingestions_backups_checkpoints_and_keyspace_drops_lose_nothing() {
+    let place = Place::new();
+    let told = place.succeeds(&[
+        "stress",
+        "--crash",
+        "--cycles",
+        "15",
+        "--threads",
+        "2",
+        "--seed",
+        "12",
+    ]);
+    // "of the kills, 3 during ingestion (14 done), …"
+    let during = |operation: &str| -> (u64, u64) {
+        let (before, behind) = told
+            .split_once(&format!(" during {operation} ("))
+            .unwrap_or_else(|| panic!("no {operation} in {told}"));
+        let kills = before
+            .rsplit(' ')
+            .next()
+            .and_then(|kills| kills.parse().ok());
+        let done = behind.split(' ').next().map(|done| done.replace(',', ""));
+        let done = done.and_then(|done| done.parse().ok());
+        kills
+            .zip(done)
+            .unwrap_or_else(|| panic!("no counts in {told}"))
+    };
+    let all = ["ingestion", "backup", "checkpoint", "keyspace-drop"].map(during);
+    let kills: u64 = all.iter().map(|(kills, _)| kills).sum();
+    assert!(kills >= 4, "most kills are to fall into operations: {told}");
+    let done: u64 = all.iter().map(|(_, done)| done).sum();
+    assert!(
+        done >= 4,
+        "children must live long enough to finish some: {told}"
+    );
+}
+
+#[test]
 fn mixed_work_of_several_threads_has_no_wrong_answer() {
     let place = Place::new();
     let told = place.succeeds(&["stress", "--ops", "6000", "--threads", "3", "--seed", "5"]);

@@ -322,7 +322,7 @@ impl KeyspaceRuns {
         let gone = self.levels.runs().map(|(_, run)| run).filter(is_gone);
         self.gone_bytes += gone.map(|run| run.meta().file_bytes).sum::<u64>();
         // To go through all of them takes its time, so it waits until as much was done to the runs.
-        let is_due = levels.run_count() == 0
+        let is_due = levels.needs_none(&self.ranges)
             || self.gone_bytes >= FORGET_BYTES.saturating_mul(known.len() as u64);
         let forgets = !known.is_empty() && !edit.removed.is_empty() && is_due;
         if edit.ranges.is_empty() && !forgets {

@@ -154,6 +154,13 @@ impl Levels {
         ranges.any_newer_within(smallest(run), largest(run), needs_above(run))
     }
 
+    /// Whether it is plain that no run holds a version that any of these deletions of ranges covers: each run was written
+    /// knowing all of them, or is newer.
+    pub(crate) fn needs_none(&self, ranges: &Ranges) -> bool {
+        let newest = ranges.largest_sequence();
+        self.runs().all(|(_, run)| needs_above(run) >= newest)
+    }
+
     /// For finding out which deletions of ranges cover anything in these runs.
     pub(crate) fn needs(&self) -> Needs<'_> {
         Needs {

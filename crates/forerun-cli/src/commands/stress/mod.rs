@@ -30,7 +30,10 @@ use crate::exit::{Outcome, UsageError};
 ///
 /// With --crash, a child process writes and acknowledges each finished write; it is killed at a random time
 /// (SIGKILL), the store is opened and must hold each acknowledged write (a put, a deletion, a batch, an ingestion), and
-/// of the one write a thread had under way either all or nothing. Then a new child goes on with the same store.
+/// of the one write a thread had under way either all or nothing. Then a new child goes on with the same store. In four
+/// cycles of five the child also ingests, backs up, makes checkpoints or drops keyspaces, and is killed while it does: an
+/// ingestion must be whole or absent, a dropped keyspace stays dropped, and backups and checkpoints must open as of a
+/// moment while they were made.
 ///
 /// With --server, a cache server is started, and clients of every kind set upon it: busy ones, slow readers, half-closed
 /// connections, some that go away in the middle of a command, some that say what is none. Every value carries its key and
@@ -94,6 +97,9 @@ pub struct Args {
         requires = "dir"
     )]
     write_from: Option<Vec<u64>>,
+    /// What the child of a crash run does beside its writes, and the number of the first time
+    #[arg(long, hide = true, requires = "write_from", value_parser = crash::parse_operation)]
+    operation: Option<(crash::Operation, u64)>,
 }
 
 /// When a run without kills ends.
@@ -107,7 +113,7 @@ enum Budget {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let seed = args.seed.unwrap_or_else(rand::random);
     if let (Some(from), Some(dir)) = (&args.write_from, &args.dir) {
-        return crash::write(dir, seed, from);
+        return crash::write(dir, seed, from, args.operation);
     }
     if args.server {
         server::run(&server::Plan {
@@ -180,9 +186,10 @@ impl Workplace {
         self.root.join(format!("store-{number:04}"))
     }
 
-    /// Removes a store that was found good.
+    /// Removes a store that was found good, and what is beside it.
     fn remove_store(&self, number: u64) -> anyhow::Result<()> {
         let path = self.store(number);
+        crash::remove_beside(&path)?;
         std::fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))
     }
 

@@ -6,12 +6,13 @@ use anyhow::Context;
 use forerun::{Db, Values};
 
 use super::super::script::{self, Model};
-use super::{Tally, options};
+use super::operation::Operation;
+use super::{Heard, Operated, Tally, options};
 use crate::exit::CheckFailed;
 use crate::output::Named;
 
 /// What a thread's keys must hold, and how many of its writes are in that.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Expected {
     /// The model after them.
     pub model: Model,
@@ -25,6 +26,7 @@ pub fn check(
     seed: u64,
     expected: &mut [Expected],
     acknowledged: &[u64],
+    operated: &[Operated],
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let db = Db::open(path, options()).map_err(|error| {
@@ -68,7 +70,58 @@ pub fn check(
         ))
         .into());
     }
+    for of in operated {
+        of.operation.check_store(&db, of.begun, of.done)?;
+    }
     db.close().context("cannot close the store")
+}
+
+/// Opens the copies that a killed child made of its store, and compares what each thread's keys hold with what they held
+/// at some time from the copy's begin on. `expected` is what they held before the child.
+pub fn check_copies(
+    path: &Path,
+    seed: u64,
+    operation: Operation,
+    expected: &[Expected],
+    heard: &Heard,
+) -> anyhow::Result<()> {
+    let number = |of: &Option<super::Mark>| of.as_ref().map(|mark| mark.number);
+    let (begun, done) = (number(&heard.begun), number(&heard.done));
+    operation.check_copies(path, begun, done, |copy, is_done| {
+        let mark = if is_done { &heard.done } else { &heard.begun };
+        let Some(mark) = mark else {
+            return Ok(());
+        };
+        let mut entries = 0;
+        for (thread, expected) in expected.iter().enumerate() {
+            let found: Model = copy
+                .prefix(&script::prefix(thread))
+                .collect::<Result<_, _>>()?;
+            let mut model = expected.model.clone();
+            let (from, to) = (mark.writes[thread], heard.next[thread]);
+            for n in expected.writes..from {
+                script::write(seed, thread, n).apply(&mut model);
+            }
+            // The write under way at the end may be in it too.
+            let mut is_found = found == model;
+            for n in from..=to {
+                script::write(seed, thread, n).apply(&mut model);
+                is_found = is_found || found == model;
+            }
+            if !is_found {
+                return Err(CheckFailed(format!(
+                    "the {operation} {} holds of thread {thread} what the store did not hold after any of {from} to {to} writes",
+                    mark.number
+                ))
+                .into());
+            }
+            entries += found.len();
+        }
+        match copy.iter().count() == entries {
+            true => Ok(()),
+            false => Err(CheckFailed(format!("the {operation} holds other keys")).into()),
+        }
+    })
 }
 
 /// Looks all keys of a thread up as one batch, the removed ones too.
@@ -131,6 +184,7 @@ mod tests {
                 SEED,
                 &mut expected,
                 &[acknowledged],
+                &[],
                 &mut Tally::default(),
             )
         };

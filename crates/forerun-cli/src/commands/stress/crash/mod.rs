@@ -5,7 +5,9 @@
 //! parent                         child (this program again, --write-from)
 //!   start ─────────────────────►  open the store, say "open"
 //!   note acknowledgements ◄─────  each thread: write n, say "t n"; write n+1, …
-//!   at a random time: SIGKILL ──► ✝
+//!                                 beside them: say "begin m", ingest, back up, …, say "done m"     operation.rs
+//!   at a random time, or soon
+//!   after a "begin": SIGKILL ───► ✝
 //!   open, compare, close
 //!   start the next, with the numbers it found …
 //! ```
@@ -15,6 +17,7 @@
 //! power cut does is tested with a fault-injecting file system, below.)
 
 mod check;
+mod operation;
 mod writer;
 
 use std::io::{BufRead, BufReader, Read};
@@ -22,20 +25,21 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use forerun::{Options, TreeOptions};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use self::check::{Expected, check};
+use self::check::{Expected, check, check_copies};
 use super::Workplace;
 use super::script;
 use crate::exit::CheckFailed;
 use crate::output::{self, Out};
 use crate::progress::Progress;
 
+pub use self::operation::{Operation, remove_beside};
 pub use self::writer::write;
 
 /// Short segments, so that kills also meet the turn from one to the next.
@@ -61,6 +65,9 @@ fn options() -> Options {
     }
 }
 
+/// How long an operation is taken to last before one was seen to its end.
+const OPERATION_TIME: Duration = Duration::from_millis(3);
+
 /// What one run has come to.
 #[derive(Default)]
 struct Tally {
@@ -68,6 +75,87 @@ struct Tally {
     killed_opening: u64,
     under_way_applied: u64,
     stores: u64,
+}
+
+/// What the run has come to with an operation.
+struct Operated {
+    operation: Operation,
+    /// The number of the next one.
+    next: u64,
+    /// The last one that was begun, and the last that was done, in the store there is.
+    begun: Option<u64>,
+    done: Option<u64>,
+    /// How many were done in all, and into how many a kill fell.
+    finished: u64,
+    kills: u64,
+    /// How long it lasts.
+    typical: Duration,
+}
+
+impl Operated {
+    fn new(operation: Operation) -> Operated {
+        Operated {
+            operation,
+            next: 0,
+            begun: None,
+            done: None,
+            finished: 0,
+            kills: 0,
+            typical: OPERATION_TIME,
+        }
+    }
+
+    /// Notes what a child said of it.
+    fn note(&mut self, heard: &Heard) {
+        let number = |of: &Option<Mark>| of.as_ref().map(|mark| mark.number);
+        let (begun, done) = (number(&heard.begun), number(&heard.done));
+        self.finished += heard.operation_times.len() as u64;
+        self.kills += u64::from(begun.is_some() && begun != done);
+        self.begun = begun.or(self.begun);
+        self.done = done.or(self.done);
+        self.next = self.begun.map_or(0, |begun| begun + 1).max(self.next);
+        for took in &heard.operation_times {
+            self.typical = (7 * self.typical + *took) / 8;
+        }
+    }
+
+    /// That the store is another one.
+    fn start_over(&mut self) {
+        (self.begun, self.done) = (None, None);
+    }
+}
+
+/// What a child said.
+#[derive(Default)]
+struct Heard {
+    /// The number of each thread's next write.
+    next: Vec<u64>,
+    /// The last operation that was begun, and the last that was done.
+    begun: Option<Mark>,
+    done: Option<Mark>,
+    /// How long each that was done took.
+    operation_times: Vec<Duration>,
+}
+
+/// An operation's number, and the numbers of the threads' next writes when it was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mark {
+    number: u64,
+    writes: Vec<u64>,
+}
+
+/// What a child says that its parent may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Open,
+    Begun,
+}
+
+/// Reads what `--operation` says.
+pub fn parse_operation(text: &str) -> Result<(Operation, u64), String> {
+    let (operation, first) = text.split_once(':').ok_or("a number is missing")?;
+    let first = first.parse().map_err(|_| "a number is wanted")?;
+    Ok((operation.parse()?, first))
 }
 
 /// Runs the parent: so many cycles of start, kill, compare.
@@ -80,18 +168,41 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
     let mut rng = script::rng(seed, u64::MAX - 1, 0);
     let mut tally = Tally::default();
     let mut expected: Vec<Expected> = Vec::new();
+    let mut operated = Operation::ALL.map(Operated::new);
     let progress = Progress::new("crash", Some(cycles), "writes");
     for cycle in 0..cycles {
         let path = place.store(tally.stores);
         let fresh = expected.is_empty();
         if fresh {
             expected.resize_with(threads, Expected::default);
+            operated.iter_mut().for_each(Operated::start_over);
         }
+        // Every fifth one only writes.
+        let place_of = (cycle % (operated.len() as u64 + 1)) as usize;
+        let meanwhile = operated.get(place_of);
         // Another seed for another store: its writes are others.
         let store_seed = seed.wrapping_add(tally.stores);
-        let told = one_life(&path, store_seed, &expected, &mut rng, &mut tally);
-        let checked = told.and_then(|acknowledged| {
-            check(&path, store_seed, &mut expected, &acknowledged, &mut tally)
+        let life = Life {
+            path: &path,
+            seed: store_seed,
+            meanwhile,
+        };
+        let heard = life.run(&expected, &mut rng, &mut tally);
+        let checked = heard.and_then(|heard| {
+            if let Some(operated) = operated.get_mut(place_of) {
+                operated.note(&heard);
+                let operation = operated.operation;
+                check_copies(&path, store_seed, operation, &expected, &heard)?;
+            }
+            let acknowledged = &heard.next;
+            check(
+                &path,
+                store_seed,
+                &mut expected,
+                acknowledged,
+                &operated,
+                &mut tally,
+            )
         });
         checked.with_context(|| {
             format!(
@@ -116,80 +227,109 @@ pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow:
         output::count(tally.killed_opening),
         output::counted(tally.stores + u64::from(!expected.is_empty()), "store"),
     ))?;
+    let during = operated.iter().map(|of| {
+        let (operation, kills) = (of.operation, output::count(of.kills));
+        format!(
+            "{kills} during {operation} ({} done)",
+            output::count(of.finished)
+        )
+    });
+    out.line(format_args!(
+        "of the kills, {}: each was whole or absent",
+        during.collect::<Vec<_>>().join(", ")
+    ))?;
     out.finish()
 }
 
-/// Starts a child, kills it at a random time, and tells how many writes of each thread are acknowledged.
-fn one_life(
-    path: &Path,
+/// What a child is started with.
+struct Life<'a> {
+    path: &'a Path,
     seed: u64,
-    expected: &[Expected],
+    /// What it does beside its writes.
+    meanwhile: Option<&'a Operated>,
+}
+
+impl Life<'_> {
+    /// Starts a child, kills it at a random time, and tells what it said.
+    fn run(
+        &self,
+        expected: &[Expected],
+        rng: &mut SmallRng,
+        tally: &mut Tally,
+    ) -> anyhow::Result<Heard> {
+        let from: Vec<u64> = expected.iter().map(|thread| thread.writes).collect();
+        let mut child = self.start(&from)?;
+        let (event_sender, events) = mpsc::channel();
+        let output = child
+            .stdout
+            .take()
+            .context("the child has no standard output")?;
+        let mut errors = child
+            .stderr
+            .take()
+            .context("the child has no standard error")?;
+        thread::scope(|scope| {
+            let listener = scope.spawn(move || listen(output, from, &event_sender));
+            let complaints = scope.spawn(move || {
+                let mut text = String::new();
+                errors.read_to_string(&mut text).map(|_| text)
+            });
+            let killed_opening = wait(&events, self.meanwhile.map(|of| of.typical), rng);
+            // A child that ended by itself cannot be killed; that is told below.
+            let ended = child.try_wait();
+            let killed = child.kill().and_then(|()| child.wait());
+            let heard = listener
+                .join()
+                .map_err(|_| anyhow!("the listening thread panicked"))?;
+            let complaints = complaints
+                .join()
+                .map_err(|_| anyhow!("the listening thread panicked"))?;
+            // Whatever else went wrong, a child that ended by itself says why.
+            if let Some(status) = ended.context("cannot watch the child")? {
+                let complaints = complaints.unwrap_or_default();
+                let complaints = complaints.trim();
+                let problem = format!("the writing child ended by itself ({status}): {complaints}");
+                return Err(CheckFailed(problem).into());
+            }
+            killed.context("cannot kill the child")?;
+            tally.killed_opening += u64::from(killed_opening?);
+            heard
+        })
+    }
+
+    fn start(&self, from: &[u64]) -> anyhow::Result<Child> {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let from: Vec<String> = from.iter().map(u64::to_string).collect();
+        let operation = self
+            .meanwhile
+            .map(|of| format!("--operation={}:{}", of.operation, of.next));
+        Command::new(program)
+            .args([
+                "stress",
+                "--crash",
+                "--seed",
+                &self.seed.to_string(),
+                "--write-from",
+                &from.join(","),
+            ])
+            .args(operation)
+            .arg("--dir")
+            .arg(self.path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start the writing child")
+    }
+}
+
+/// Waits until the child is to be killed: at any time, or while it does something that lasts so long. Tells whether it was
+/// still opening its store.
+fn wait(
+    events: &Receiver<Event>,
+    operation: Option<Duration>,
     rng: &mut SmallRng,
-    tally: &mut Tally,
-) -> anyhow::Result<Vec<u64>> {
-    let from: Vec<u64> = expected.iter().map(|thread| thread.writes).collect();
-    let mut child = start(path, seed, &from)?;
-    let (opened_sender, opened) = mpsc::channel();
-    let output = child
-        .stdout
-        .take()
-        .context("the child has no standard output")?;
-    let mut errors = child
-        .stderr
-        .take()
-        .context("the child has no standard error")?;
-    thread::scope(|scope| {
-        let listener = scope.spawn(move || listen(output, from, &opened_sender));
-        let complaints = scope.spawn(move || {
-            let mut text = String::new();
-            errors.read_to_string(&mut text).map(|_| text)
-        });
-        let killed_opening = wait(&opened, rng);
-        // A child that ended by itself cannot be killed; that is told below.
-        let ended = child.try_wait();
-        let killed = child.kill().and_then(|()| child.wait());
-        let acknowledged = listener
-            .join()
-            .map_err(|_| anyhow!("the listening thread panicked"))?;
-        let complaints = complaints
-            .join()
-            .map_err(|_| anyhow!("the listening thread panicked"))?;
-        // Whatever else went wrong, a child that ended by itself says why.
-        if let Some(status) = ended.context("cannot watch the child")? {
-            let complaints = complaints.unwrap_or_default();
-            let complaints = complaints.trim();
-            let problem = format!("the writing child ended by itself ({status}): {complaints}");
-            return Err(CheckFailed(problem).into());
-        }
-        killed.context("cannot kill the child")?;
-        tally.killed_opening += u64::from(killed_opening?);
-        acknowledged
-    })
-}
-
-fn start(path: &Path, seed: u64, from: &[u64]) -> anyhow::Result<Child> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let from: Vec<String> = from.iter().map(u64::to_string).collect();
-    Command::new(program)
-        .args([
-            "stress",
-            "--crash",
-            "--seed",
-            &seed.to_string(),
-            "--write-from",
-            &from.join(","),
-        ])
-        .arg("--dir")
-        .arg(path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start the writing child")
-}
-
-/// Waits until the child is to be killed; tells whether it was still opening its store.
-fn wait(opened: &Receiver<()>, rng: &mut SmallRng) -> anyhow::Result<bool> {
+) -> anyhow::Result<bool> {
     let while_opening = rng.random_ratio(1, 5);
     let life = Duration::from_micros(rng.random_range(20_000..200_000));
     let patience = if while_opening {
@@ -197,10 +337,13 @@ fn wait(opened: &Receiver<()>, rng: &mut SmallRng) -> anyhow::Result<bool> {
     } else {
         OPEN_TIME_MAX
     };
-    match opened.recv_timeout(patience) {
-        Ok(()) => {
+    match events.recv_timeout(patience) {
+        Ok(_) => {
             thread::sleep(life);
-            Ok(false)
+            match operation {
+                Some(typical) => wait_for_begin(events, typical, rng).map(|()| false),
+                None => Ok(false),
+            }
         }
         Err(RecvTimeoutError::Timeout) if while_opening => Ok(true),
         Err(RecvTimeoutError::Timeout) => Err(CheckFailed(format!(
@@ -216,27 +359,78 @@ fn wait(opened: &Receiver<()>, rng: &mut SmallRng) -> anyhow::Result<bool> {
     }
 }
 
-/// Notes what a child says until it is gone: the number of each thread's next write.
+/// Waits for the next operation to begin, and some of the time that it is expected to last.
+fn wait_for_begin(
+    events: &Receiver<Event>,
+    typical: Duration,
+    rng: &mut SmallRng,
+) -> anyhow::Result<()> {
+    while events.try_recv().is_ok() {}
+    match events.recv_timeout(OPEN_TIME_MAX) {
+        Ok(_) => {
+            let most = typical.as_micros().max(1) as u64;
+            thread::sleep(Duration::from_micros(rng.random_range(0..most)));
+            Ok(())
+        }
+        Err(RecvTimeoutError::Timeout) => Err(CheckFailed(format!(
+            "the child did not get on with its operations for {}",
+            output::time(OPEN_TIME_MAX)
+        ))
+        .into()),
+        // It ended; who it was that ended it is found next.
+        Err(RecvTimeoutError::Disconnected) => {
+            thread::sleep(Duration::from_millis(100));
+            Ok(())
+        }
+    }
+}
+
+/// Notes what a child says until it is gone.
 fn listen(
     output: impl Read,
-    mut next: Vec<u64>,
-    opened: &mpsc::Sender<()>,
-) -> anyhow::Result<Vec<u64>> {
+    next: Vec<u64>,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<Heard> {
+    let mut heard = Heard {
+        next,
+        ..Heard::default()
+    };
+    let mut begun_at = Instant::now();
     for line in BufReader::new(output).lines() {
         let line = line.context("cannot hear the child")?;
         if line == "open" {
             // Nobody waits for it where the child is being killed already.
-            let _ = opened.send(());
+            let _ = events.send(Event::Open);
             continue;
         }
-        let told = line
-            .split_once(' ')
-            .and_then(|(thread, n)| Some((thread.parse().ok()?, n.parse().ok()?)));
-        let Some((thread, n)) = told else {
+        let Some((what, n)) = line.split_once(' ') else {
             bail!("the child said \"{line}\"")
         };
-        let (thread, n): (usize, u64) = (thread, n);
-        match next.get_mut(thread) {
+        let n: u64 = n
+            .parse()
+            .with_context(|| format!("the child said \"{line}\""))?;
+        if what == "begin" {
+            begun_at = Instant::now();
+            heard.begun = Some(Mark {
+                number: n,
+                writes: heard.next.clone(),
+            });
+            let _ = events.send(Event::Begun);
+            continue;
+        }
+        if what == "done" {
+            heard.operation_times.push(begun_at.elapsed());
+            heard.done.clone_from(&heard.begun);
+            if heard.done.as_ref().is_none_or(|done| done.number != n) {
+                let problem = format!("the child ended operation {n}, which it had not begun");
+                return Err(CheckFailed(problem).into());
+            }
+            continue;
+        }
+        let thread: usize = what
+            .parse()
+            .with_context(|| format!("the child said \"{line}\""))?;
+        match heard.next.get_mut(thread) {
             Some(next) if *next == n => *next += 1,
             _ => {
                 return Err(CheckFailed(format!(
@@ -246,7 +440,7 @@ fn listen(
             }
         }
     }
-    Ok(next)
+    Ok(heard)
 }
 
 fn size_bytes(path: &Path) -> anyhow::Result<u64> {
@@ -262,15 +456,43 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_counted_and_must_be_in_turn() {
-        let (sender, opened) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         let heard = listen(&b"open\n0 5\n1 0\n0 6\n"[..], vec![5, 0], &sender).unwrap();
-        assert_eq!(heard, [7, 1]);
-        assert!(opened.try_recv().is_ok());
+        assert_eq!(heard.next, [7, 1]);
+        assert_eq!(events.try_recv(), Ok(Event::Open));
         assert!(listen(&b"0 6\n"[..], vec![5], &sender).is_err(), "a gap");
         assert!(
             listen(&b"3 0\n"[..], vec![0], &sender).is_err(),
             "no such thread"
         );
         assert!(listen(&b"hello\n"[..], vec![0], &sender).is_err());
+        assert!(listen(&b"hello 1\n"[..], vec![0], &sender).is_err());
+    }
+
+    #[test]
+    fn a_kill_falls_into_an_operation_that_was_begun_and_not_done() {
+        let (sender, events) = mpsc::channel();
+        let hear = |said: &[u8]| listen(said, vec![0], &sender).unwrap();
+        let mut operated = Operated::new(Operation::Backup);
+        let heard = hear(b"open\n0 0\nbegin 3\n0 1\ndone 3\n0 2\nbegin 4\n");
+        let mark = |number, writes| Some(Mark { number, writes });
+        assert_eq!(heard.done, mark(3, vec![1]));
+        assert_eq!(heard.begun, mark(4, vec![3]));
+        operated.note(&heard);
+        assert_eq!((operated.kills, operated.finished), (1, 1));
+        assert_eq!((operated.done, operated.begun), (Some(3), Some(4)));
+        assert_eq!(operated.next, 5);
+        assert_eq!(
+            events.try_iter().filter(|of| *of == Event::Begun).count(),
+            2
+        );
+        for said in [&b"open\nbegin 5\ndone 5\n"[..], b"open\n", b""] {
+            operated.note(&hear(said));
+        }
+        assert_eq!(
+            (operated.kills, operated.finished, operated.next),
+            (1, 2, 6)
+        );
+        assert!(listen(&b"done 1\n"[..], vec![0], &sender).is_err());
     }
 }

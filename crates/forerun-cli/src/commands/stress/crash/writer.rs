@@ -1,4 +1,5 @@
-//! The child: it writes until it is killed, and acknowledges each finished write.
+//! The child: it writes until it is killed, and acknowledges each finished write. A further thread may do an operation
+//! meanwhile, again and again.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -9,15 +10,29 @@ use anyhow::{Context, anyhow};
 use forerun::{Db, WriteBatch};
 
 use super::super::script;
+use super::operation::Operation;
 use super::options;
 use crate::exit::Outcome;
 
-/// Runs the child: writes from the given numbers on until it is killed.
-pub fn write(dir: &Path, seed: u64, from: &[u64]) -> anyhow::Result<Outcome> {
+/// Runs the child: writes from the given numbers on, and does an operation from its number on, until it is killed.
+pub fn write(
+    dir: &Path,
+    seed: u64,
+    from: &[u64],
+    operation: Option<(Operation, u64)>,
+) -> anyhow::Result<Outcome> {
     let db = Db::open(dir, options()).context("cannot open the store")?;
     acknowledge("open")?;
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
+        let operating = operation.map(|(operation, first)| {
+            let (db, stopped) = (&db, &stopped);
+            scope.spawn(move || {
+                let ended = operation.repeat(db, dir, first, acknowledge);
+                stopped.store(true, Ordering::Relaxed); // a wish to end; orders nothing
+                ended
+            })
+        });
         let writers: Vec<_> = from
             .iter()
             .enumerate()
@@ -30,10 +45,10 @@ pub fn write(dir: &Path, seed: u64, from: &[u64]) -> anyhow::Result<Outcome> {
                 })
             })
             .collect();
-        writers.into_iter().try_for_each(|writer| {
+        writers.into_iter().chain(operating).try_for_each(|writer| {
             writer
                 .join()
-                .map_err(|_| anyhow!("a writing thread panicked"))?
+                .map_err(|_| anyhow!("a thread of the child panicked"))?
         })
     })?;
     Ok(Outcome::Done)
