@@ -188,6 +188,13 @@ pub struct Options {
     pub memtable_bytes: usize,
     /// The most memory that pages of runs, and their filters, may take, in bytes. Default: 256 MiB.
     pub cache_bytes: usize,
+    /// The most files of runs that are open at a time; others are closed, and opened again when a page of theirs is read.
+    /// Those that are being read do not count, nor do the log, the lock and files that are written, a handful. Default:
+    /// half of what the process may open (`RLIMIT_NOFILE`), from 16 to 65,536.
+    ///
+    /// What a snapshot or an iterator holds can be read as long as the store is open. Kept for longer than that, it may
+    /// need a file that is closed, and that the next opening of the store has removed: an error.
+    pub max_open_files: Option<usize>,
     /// Pages that the memory for entries and for the cache is asked in. Default: huge ones.
     pub pages: Pages,
     /// How runs are written.
@@ -230,6 +237,7 @@ impl Default for Options {
             memory_limit_bytes: 1 << 30,
             memtable_bytes: 64 << 20,
             cache_bytes: 256 << 20,
+            max_open_files: None,
             pages: Pages::Huge,
             run: RunOptions::default(),
             ttl: None,
@@ -359,6 +367,7 @@ impl fmt::Debug for Options {
             .field("memory_limit_bytes", &self.memory_limit_bytes)
             .field("memtable_bytes", &self.memtable_bytes)
             .field("cache_bytes", &self.cache_bytes)
+            .field("max_open_files", &self.max_open_files)
             .field("pages", &self.pages)
             .field("run", &self.run)
             .field("ttl", &self.ttl)

@@ -2,9 +2,12 @@
 
 mod common;
 
-use common::{open, small_options};
+use std::path::Path;
+
+use common::{open, run_files, small_options, tiny_options};
+use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Options, RunOptions};
+use forerun_db::{Background, Db, Options, ReadBackend, Result, RunOptions, TreeOptions, Values};
 
 #[test]
 fn a_page_size_out_of_bounds_counts_as_the_nearest_bound_in_the_cache_too() {
@@ -30,4 +33,119 @@ fn a_page_size_out_of_bounds_counts_as_the_nearest_bound_in_the_cache_too() {
         assert!(cache.hits > 4000 && cache.misses < 2000, "{cache}");
         assert!(cache.used_bytes <= cache.capacity_bytes, "{cache}");
     }
+}
+
+/// How many files of a store's runs this process has open.
+fn open_runs(store: &Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    links
+        .filter(|link| link.starts_with(store) && link.to_string_lossy().contains("run-"))
+        .count()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_store_of_more_runs_than_it_may_open_files_is_written_read_and_opened_again() {
+    const KEYSPACES: u32 = 40;
+    const FILES: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = |reads| Options {
+        max_open_files: Some(FILES),
+        memory_limit_bytes: 8 << 20,
+        cache_bytes: 64 << 10,
+        pages: Pages::Small,
+        reads,
+        ..Options::default()
+    };
+    let db = Db::open(&path, options(ReadBackend::Auto)).unwrap();
+    let key = |n: u32| n.to_be_bytes();
+    for n in 0..KEYSPACES {
+        let keyspace = db.keyspace(&format!("k{n}")).unwrap();
+        for i in 0..200 {
+            keyspace.put(&key(i), &[n as u8; 100]).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    db.put(b"more", b"").unwrap();
+    db.flush().unwrap();
+    assert!(open_runs(&path) <= FILES, "{} files", open_runs(&path));
+    db.close().unwrap();
+
+    for reads in ReadBackend::ALL {
+        let db = Db::open(&path, options(reads)).unwrap();
+        assert!(open_runs(&path) <= FILES, "{} files", open_runs(&path));
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let db = &db;
+                scope.spawn(move || {
+                    let keys: Vec<_> = (0..200).map(key).collect();
+                    let mut values = Values::new();
+                    for n in (0..KEYSPACES).map(|n| (n * 7 + thread * 11) % KEYSPACES) {
+                        let keyspace = db.find_keyspace(&format!("k{n}")).unwrap();
+                        keyspace.multi_get(&keys, &mut values).unwrap();
+                        for i in 0..200 {
+                            let value = values.get(i).unwrap();
+                            assert_eq!(value, Some(&[n as u8; 100][..]));
+                        }
+                        assert_eq!(keyspace.iter().map(Result::unwrap).count(), 200);
+                    }
+                });
+            }
+        });
+        assert!(open_runs(&path) <= FILES, "{} files", open_runs(&path));
+        assert!(db.verify().unwrap().problems.is_empty());
+        db.close().unwrap();
+    }
+    let checked = forerun_db::check(&path, &options(ReadBackend::Auto)).unwrap();
+    assert!(checked.problems.is_empty(), "{:?}", checked.problems);
+    assert_eq!(checked.runs.runs, u64::from(KEYSPACES) + 1);
+}
+
+#[test]
+fn what_a_reader_holds_is_read_from_files_that_are_obsolete_and_closed() {
+    let io = FaultIo::new();
+    let options = Options {
+        max_open_files: Some(1),
+        background: Background::Caller,
+        tree: TreeOptions {
+            level0_runs: 100,
+            level0_slow_runs: 200,
+            level0_stop_runs: 300,
+            ..TreeOptions::default()
+        },
+        ..tiny_options()
+    };
+    let db = open(&io, &options).unwrap();
+    let value = |n: u32| vec![n as u8; 700];
+    for n in 0..60_u32 {
+        db.put(&n.to_be_bytes(), &value(n)).unwrap();
+        db.flush().unwrap();
+    }
+    let before = run_files(&io);
+    assert_eq!(before.len(), 60);
+    let mut iter = db.iter();
+    let first = iter.next_entry().unwrap().unwrap().key.to_vec();
+    assert_eq!(first, 0_u32.to_be_bytes());
+    for n in 0..60_u32 {
+        db.put(&n.to_be_bytes(), b"new").unwrap();
+    }
+    db.compact().unwrap();
+    let kept = run_files(&io);
+    assert!(before.iter().all(|run| kept.contains(run)));
+    for n in 1..60_u32 {
+        let entry = iter.next_entry().unwrap().unwrap();
+        assert_eq!(
+            (entry.key, entry.value),
+            (&n.to_be_bytes()[..], &value(n)[..])
+        );
+    }
+    drop(iter);
+    let left = run_files(&io);
+    assert!(!before.iter().any(|run| left.contains(run)));
+    assert_eq!(
+        db.get(&7_u32.to_be_bytes()).unwrap().as_deref(),
+        Some(&b"new"[..])
+    );
 }

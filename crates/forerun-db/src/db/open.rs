@@ -19,6 +19,7 @@ use super::write::{Fits, Part, prepare};
 use super::{Commit, Counters, Inner, Visible, Writer};
 use crate::cache::{CacheOptions, PageCache};
 use crate::io::Io;
+use crate::io::open_files::{self, OpenFiles};
 use crate::ranges::RangeRef;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
@@ -53,6 +54,10 @@ pub(super) fn open_in(
     // So that there is room for the next one while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
     options.check()?;
+    let most_open = options
+        .max_open_files
+        .unwrap_or_else(open_files::default_most);
+    let io: Arc<dyn Io> = Arc::new(OpenFiles::new(io, most_open));
     let cache = PageCache::new(CacheOptions {
         capacity_bytes: options.cache_bytes,
         page_bytes: options.run.page_limit_bytes(),

@@ -90,7 +90,7 @@ impl IoFile for GuardedFile {
         guard("try_lock", || self.0.try_lock())
     }
 
-    fn shared(&self) -> Option<&Arc<File>> {
+    fn shared(&self) -> Option<Arc<File>> {
         // No system call, and reads go on without it.
         catch_unwind(AssertUnwindSafe(|| self.0.shared())).unwrap_or(None)
     }

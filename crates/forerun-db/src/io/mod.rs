@@ -11,6 +11,7 @@
 
 pub mod fault;
 pub(crate) mod guarded;
+pub(crate) mod open_files;
 mod os;
 mod pool;
 pub(crate) mod reads;
@@ -32,6 +33,9 @@ pub use reads::{ReadBackend, UnknownReadBackend};
 pub enum OpenMode {
     /// For reading; it must be there.
     Read,
+    /// For reading; it must be there. Its bytes never change, and its name stays its own as long as it is open: a store may
+    /// close it between two reads, and open it again.
+    ReadImmutable,
     /// For reading and writing; it must be there.
     ReadWrite,
     /// For reading and writing; it is created empty if it is not there, and left as it is if it is.
@@ -110,7 +114,7 @@ pub trait IoFile: Send + Sync + fmt::Debug {
 
     /// The operating system's file behind this one, if reads may go to it past [`IoFile::read_at`]: by other threads, or
     /// by the kernel, several together. It stays open for them when this one is dropped.
-    fn shared(&self) -> Option<&Arc<File>> {
+    fn shared(&self) -> Option<Arc<File>> {
         None
     }
 }

@@ -21,7 +21,7 @@ impl Io for OsIo {
         let mut options = OpenOptions::new();
         options.read(true);
         match mode {
-            OpenMode::Read => &mut options,
+            OpenMode::Read | OpenMode::ReadImmutable => &mut options,
             OpenMode::ReadWrite => options.write(true),
             OpenMode::Create => options.write(true).create(true).truncate(false),
             OpenMode::CreateEmpty => options.write(true).create(true).truncate(true),
@@ -151,8 +151,8 @@ impl IoFile for OsFile {
         }
     }
 
-    fn shared(&self) -> Option<&Arc<File>> {
-        Some(&self.file)
+    fn shared(&self) -> Option<Arc<File>> {
+        Some(Arc::clone(&self.file))
     }
 }
 

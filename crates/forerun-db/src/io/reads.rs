@@ -237,16 +237,20 @@ impl<'f> BatchedReads<'f> {
 
     /// Takes a read, which the next turn begins.
     pub(crate) fn push(&mut self, read: Read<&'f dyn IoFile>) {
-        match read.file.shared() {
-            Some(file) if self.backend != ReadBackend::Sync => {
+        let shared = match self.backend {
+            ReadBackend::Sync => None,
+            _ => read.file.shared(),
+        };
+        match shared {
+            Some(file) => {
                 self.shared.push(Progress::new(Read {
-                    file: Arc::clone(file),
+                    file,
                     offset: read.offset,
                     buffer: read.buffer,
                     token: read.token,
                 }));
             }
-            _ => self.own.push(read),
+            None => self.own.push(read),
         }
     }
 

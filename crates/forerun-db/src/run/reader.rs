@@ -233,7 +233,7 @@ impl Run {
 
 /// Opens the file of a run and reads its ends: the footer, the header, and what the run says of itself.
 fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMeta)> {
-    let opened = io.open(path, OpenMode::Read);
+    let opened = io.open(path, OpenMode::ReadImmutable);
     let file = opened.map_err(|error| Error::io("open", path, error))?;
     let len = file.len().map_err(|error| Error::io("read", path, error))?;
     let corrupt =

@@ -12,7 +12,10 @@ use std::sync::atomic::AtomicBool;
 
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
+use crate::io::guarded::GuardedIo;
+use crate::io::open_files::{self, OpenFiles};
 use crate::io::{Io, OsIo};
+use crate::panics;
 use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers};
 use crate::tree::catalog::run_files;
@@ -76,7 +79,18 @@ pub fn check_with_io(
     path: impl AsRef<Path>,
     options: &Options,
 ) -> Result<Checked> {
-    let path = path.as_ref();
+    let io = guarded(io, options);
+    panics::catch("checking a store", || check_on(io, path.as_ref(), options))
+}
+
+/// A file system whose panics are failures, and of which no more files are open than the options say.
+fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
+    let most_open = options.max_open_files;
+    let most_open = most_open.unwrap_or_else(open_files::default_most);
+    Arc::new(OpenFiles::new(Arc::new(GuardedIo(io)), most_open))
+}
+
+fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Checked> {
     let place = Place::open(&io, path, options)?;
     place.check(&io, path, options)
 }
@@ -159,7 +173,13 @@ pub fn repair_with_io(
     path: impl AsRef<Path>,
     options: &Options,
 ) -> Result<Repaired> {
-    let path = path.as_ref();
+    let io = guarded(io, options);
+    panics::catch("repairing a store", || {
+        repair_on(io, path.as_ref(), options)
+    })
+}
+
+fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Repaired> {
     let place = Place::open(&io, path, options)?;
     let build = Build {
         io: &*io,

@@ -1,0 +1,272 @@
+//! A bound on the files that are open: RocksDB's table cache, below the code that reads.
+//!
+//! ```text
+//!   run ──> ImmutableFile ──> entry: path, [ open file ]          opened again when it is read and not open
+//!                               ^
+//!   clock   entry ─> entry ─> entry ─> …   one a file that is open; room needed: the first that was not used lately
+//! ```
+//!
+//! A file that is opened as [`OpenMode::ReadImmutable`] may be closed between two reads and opened again, because its name
+//! leads to the same bytes as long as somebody holds it: a run's file is removed when the last who holds the run lets go.
+//! A read that is under way keeps the file open by a count of its own, so whatever is closed meanwhile, it reads what it
+//! began to read. Only a page that is not in memory comes here, and takes one uncontended lock.
+//!
+//! Locks are taken in the order entry, clock. Whoever goes through the clock only tries the locks of entries.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{Io, IoFile, OpenMode};
+
+/// A file system that keeps a bounded number of immutable files open. All others it opens as they are.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenFiles(Arc<Files>);
+
+#[derive(Debug)]
+struct Files {
+    io: Arc<dyn Io>,
+    most: usize,
+    clock: Mutex<Clock>,
+}
+
+#[derive(Debug, Default)]
+struct Clock {
+    /// The entries whose file is open, in the order in which they are looked at.
+    entries: VecDeque<Arc<Entry>>,
+    /// Files that are about to be opened: there is room kept for them.
+    opening: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    path: PathBuf,
+    file: Mutex<Option<Arc<dyn IoFile>>>,
+    /// Whether it was read since the clock last came by. Relaxed throughout: a hint.
+    is_used: AtomicBool,
+}
+
+/// A file that is open when it has to be.
+#[derive(Debug)]
+struct ImmutableFile {
+    files: Arc<Files>,
+    entry: Arc<Entry>,
+}
+
+/// Of the files that the process may open, the part that a store takes by default, and the bounds of that.
+const SHARE: u64 = 2;
+const LEAST: u64 = 16;
+const MOST: u64 = 1 << 16;
+
+/// How many files of runs a store keeps open by default: half of what the process may open.
+pub(crate) fn default_most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    (limit.unwrap_or(u64::MAX) / SHARE).clamp(LEAST, MOST) as usize
+}
+
+impl OpenFiles {
+    /// At most so many immutable files of `io` are open at a time, but for those that are being read.
+    pub(crate) fn new(io: Arc<dyn Io>, most: usize) -> OpenFiles {
+        OpenFiles(Arc::new(Files {
+            io,
+            most: most.max(1),
+            clock: Mutex::default(),
+        }))
+    }
+}
+
+impl Files {
+    fn clock(&self) -> MutexGuard<'_, Clock> {
+        // Nothing under the lock panics half-way through a change.
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a file. Where the system has none left to give, what is open and not in use is closed for it.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        loop {
+            match self.io.open(path, mode) {
+                Err(error) if is_out_of_files(&error) => {
+                    let closed = self.clock().close_one();
+                    if closed.is_none() {
+                        return Err(error);
+                    }
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Opens an entry's file, whose lock the caller has.
+    fn open_entry(&self, entry: &Arc<Entry>) -> io::Result<Arc<dyn IoFile>> {
+        let mut clock = self.clock();
+        let mut closed = Vec::new();
+        while clock.entries.len() + clock.opening >= self.most
+            && let Some(file) = clock.close_one()
+        {
+            closed.push(file);
+        }
+        clock.opening += 1;
+        drop(clock);
+        // Closing takes a call to the system.
+        drop(closed);
+        let opened = self.open(&entry.path, OpenMode::ReadImmutable);
+        let mut clock = self.clock();
+        clock.opening -= 1;
+        if opened.is_ok() {
+            clock.entries.push_back(Arc::clone(entry));
+        }
+        drop(clock);
+        opened.map(Arc::from)
+    }
+}
+
+impl Clock {
+    /// Takes a file out that was not read since it was last looked at, and is not being read. `None`: there is none.
+    fn close_one(&mut self) -> Option<Arc<dyn IoFile>> {
+        // Twice around: the first time takes marks off.
+        for _ in 0..2 * self.entries.len() {
+            let entry = self.entries.pop_front()?;
+            let was_used = entry.is_used.swap(false, Ordering::Relaxed);
+            let closed = match entry.file.try_lock() {
+                Ok(mut file) if !was_used => file.take_if(|file| !is_being_read(file)),
+                _ => None,
+            };
+            if closed.is_some() {
+                return closed;
+            }
+            self.entries.push_back(entry);
+        }
+        None
+    }
+}
+
+/// Whether anybody but the entry, whose lock the caller has, holds a file.
+fn is_being_read(file: &mut Arc<dyn IoFile>) -> bool {
+    // The file itself has one, and so has what was just asked for.
+    let is_shared = |file: Arc<File>| Arc::strong_count(&file) > 2;
+    Arc::strong_count(file) > 1 || file.shared().is_some_and(is_shared)
+}
+
+fn is_out_of_files(error: &io::Error) -> bool {
+    let numbers = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|number| numbers.contains(&number))
+}
+
+impl ImmutableFile {
+    /// The file, open.
+    fn open(&self) -> io::Result<Arc<dyn IoFile>> {
+        let entry = &self.entry;
+        // Held while the file is opened: others that want it wait for that.
+        let mut file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.is_used.store(true, Ordering::Relaxed);
+        if let Some(file) = &*file {
+            return Ok(Arc::clone(file));
+        }
+        let opened = self.files.open_entry(entry)?;
+        Ok(Arc::clone(file.insert(opened)))
+    }
+}
+
+impl Drop for ImmutableFile {
+    fn drop(&mut self) {
+        let mut clock = self.files.clock();
+        let place = clock
+            .entries
+            .iter()
+            .position(|of| Arc::ptr_eq(of, &self.entry));
+        let entry = place.and_then(|place| clock.entries.remove(place));
+        drop(clock);
+        drop(entry);
+    }
+}
+
+impl IoFile for ImmutableFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.open()?.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.open()?.len()
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.open()?.sync()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        // A lock would end when the file is closed.
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn shared(&self) -> Option<Arc<File>> {
+        // Where it cannot be opened, the read that follows tells why.
+        self.open().ok()?.shared()
+    }
+}
+
+impl Io for OpenFiles {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        if mode != OpenMode::ReadImmutable {
+            return self.0.open(path, mode);
+        }
+        let file = ImmutableFile {
+            files: Arc::clone(&self.0),
+            entry: Arc::new(Entry {
+                path: path.to_owned(),
+                file: Mutex::default(),
+                is_used: AtomicBool::new(false),
+            }),
+        };
+        // At once, so that a file that is missing is missed now.
+        file.open()?;
+        Ok(Box::new(file))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.0.io.list(dir)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.io.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.io.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.io.remove(path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.io.link(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.io.sync_dir(dir)
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        self.0.io.boot_id()
+    }
+}
+
+#[cfg(test)]
+#[path = "open_files_tests.rs"]
+mod tests;

@@ -1,0 +1,228 @@
+//! Files are closed and opened again, and whoever reads does not notice.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::io::OsIo;
+use crate::io::fault::FaultIo;
+use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
+use forerun_core::Wait;
+
+/// A file system that counts the files that are open, and has no more than so many.
+#[derive(Clone, Debug)]
+struct Counting {
+    io: Arc<dyn Io>,
+    open: Arc<AtomicUsize>,
+    peak: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Counting {
+    fn new(io: Arc<dyn Io>, most: usize) -> Counting {
+        Counting {
+            io,
+            open: Arc::default(),
+            peak: Arc::default(),
+            most,
+        }
+    }
+
+    fn peak(&self) -> usize {
+        self.peak.load(Ordering::SeqCst)
+    }
+}
+
+#[derive(Debug)]
+struct CountedFile {
+    file: Box<dyn IoFile>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for CountedFile {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Io for Counting {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        if self.open.load(Ordering::SeqCst) >= self.most {
+            return Err(Errno::MFILE.into());
+        }
+        let file = self.io.open(path, mode)?;
+        let now = self.open.fetch_add(1, Ordering::SeqCst) + 1;
+        self.peak.fetch_max(now, Ordering::SeqCst);
+        Ok(Box::new(CountedFile {
+            file,
+            open: Arc::clone(&self.open),
+        }))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.io.list(dir)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.io.create_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.io.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.io.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.io.sync_dir(dir)
+    }
+    fn boot_id(&self) -> Option<u128> {
+        self.io.boot_id()
+    }
+}
+
+impl IoFile for CountedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.file.write_at(bytes, offset)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+    fn shared(&self) -> Option<Arc<File>> {
+        self.file.shared()
+    }
+}
+
+fn byte(file: &dyn IoFile) -> io::Result<u8> {
+    let mut byte = [0];
+    file.read_at(&mut byte, 0)?;
+    Ok(byte[0])
+}
+
+fn paths(dir: &Path, count: u8) -> Vec<PathBuf> {
+    (0..count).map(|n| dir.join(format!("file-{n}"))).collect()
+}
+
+#[test]
+fn any_number_of_files_is_read_with_a_few_open() {
+    let model = FaultIo::new();
+    let paths = paths("/".as_ref(), 50);
+    for (n, path) in paths.iter().enumerate() {
+        model.write(path, &[n as u8]);
+    }
+    let counting = Counting::new(Arc::new(model), usize::MAX);
+    let files = OpenFiles::new(Arc::new(counting.clone()), 7);
+    let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
+    let mut held: Vec<_> = paths.iter().map(open).collect();
+    for round in 0..3 {
+        for (n, file) in held.iter().enumerate() {
+            assert_eq!(byte(&**file).unwrap(), n as u8, "round {round}");
+        }
+    }
+    assert_eq!(counting.peak(), 7);
+    held.truncate(3);
+    drop(held);
+    assert_eq!(counting.open.load(Ordering::SeqCst), 0);
+    assert_eq!(files.0.clock().entries.len(), 0);
+}
+
+#[test]
+fn a_file_that_is_used_stays_open_and_one_that_is_not_is_closed() {
+    let model = FaultIo::new();
+    let paths = paths("/".as_ref(), 5);
+    paths.iter().for_each(|path| model.write(path, b"x"));
+    let files = OpenFiles::new(Arc::new(model.clone()), 3);
+    let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
+    let hot = open(&paths[0]);
+    let cold = [open(&paths[1]), open(&paths[2])];
+    // All marks are taken off, once around.
+    let _third = open(&paths[3]);
+    byte(&*hot).unwrap();
+    let _fourth = open(&paths[4]);
+    let calls = model.calls();
+    byte(&*hot).unwrap();
+    assert_eq!(model.calls() - calls, 1, "a read and no opening");
+    let calls = model.calls();
+    for cold in &cold {
+        byte(&**cold).unwrap();
+    }
+    assert!(model.calls() - calls > 2, "openings too");
+}
+
+#[test]
+fn where_the_system_has_no_file_left_one_is_closed_for_it() {
+    let model = FaultIo::new();
+    let paths = paths("/".as_ref(), 10);
+    paths.iter().for_each(|path| model.write(path, b"x"));
+    let counting = Counting::new(Arc::new(model), 4);
+    let files = OpenFiles::new(Arc::new(counting.clone()), 100);
+    let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
+    let held: Vec<_> = paths.iter().map(open).collect();
+    held.iter()
+        .for_each(|file| assert_eq!(byte(&**file).unwrap(), b'x'));
+    // Files that are written get one too, as long as there is one.
+    let written: Vec<_> = (0..4)
+        .map(|n| {
+            files
+                .open(format!("/new-{n}").as_ref(), OpenMode::Create)
+                .unwrap()
+        })
+        .collect();
+    let refused = byte(&*held[0]).unwrap_err();
+    assert!(is_out_of_files(&refused), "{refused}");
+    drop(written);
+    assert_eq!(byte(&*held[0]).unwrap(), b'x');
+}
+
+#[test]
+fn reads_under_way_are_right_while_files_are_closed_and_opened() {
+    const FILES: u8 = 24;
+    let dir = tempfile::tempdir().unwrap();
+    let paths = paths(dir.path(), FILES);
+    for (n, path) in paths.iter().enumerate() {
+        std::fs::write(path, vec![n as u8; 8192]).unwrap();
+    }
+    let files = OpenFiles::new(Arc::new(OsIo), 3);
+    let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
+    let held: Vec<_> = paths.iter().map(open).collect();
+    let held = &held;
+    std::thread::scope(|scope| {
+        for (thread, backend) in ReadBackend::ALL.into_iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let mut reads = BatchedReads::new(backend);
+                    let wanted = (0..8).map(|n| (n * 5 + thread + round) % FILES as usize);
+                    for at in wanted {
+                        reads.push(Read {
+                            file: &*held[at],
+                            offset: 4096,
+                            buffer: vec![0xff; 4096],
+                            token: at as u32,
+                        });
+                    }
+                    let mut done: Vec<Done> = Vec::new();
+                    while done.len() < 8 {
+                        reads.turn(Wait::ForOne, &mut done);
+                    }
+                    for done in done {
+                        done.result.unwrap();
+                        assert!(
+                            done.buffer
+                                .iter()
+                                .all(|byte| u32::from(*byte) == done.token)
+                        );
+                    }
+                }
+            });
+        }
+    });
+    assert!(files.0.clock().entries.len() <= 3 + 8 * ReadBackend::ALL.len());
+}
