@@ -3,19 +3,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forerun::cache::{Cache, Cursor};
+use forerun::cache::{Cache, Walk};
 use pyo3::prelude::*;
 
 use crate::errors::invalid;
 use crate::items::Shown;
+
+/// Bytes of entries that are fetched at a time.
+const STEP_BYTES: usize = 256 << 10;
 
 /// An iterator over the entries of a cache, in no order.
 #[pyclass(module = "forerun")]
 pub(crate) struct CacheItems {
     cache: Arc<Cache>,
     shown: Shown,
-    /// Where the next part begins; `None` when all were fetched.
-    next: Option<Cursor>,
+    /// `None` when all were fetched.
+    walk: Option<Walk>,
     fetched: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -24,7 +27,7 @@ impl CacheItems {
         CacheItems {
             cache,
             shown,
-            next: Some(Cursor::default()),
+            walk: Some(Walk::default()),
             fetched: VecDeque::new(),
         }
     }
@@ -32,12 +35,17 @@ impl CacheItems {
     /// Copies entries until there are some, or no more.
     fn fetch(&mut self) {
         let takes_values = !matches!(self.shown, Shown::Keys);
-        while let (true, Some(from)) = (self.fetched.is_empty(), self.next) {
+        while self.fetched.is_empty()
+            && let Some(walk) = &mut self.walk
+        {
             let fetched = &mut self.fetched;
-            self.next = self.cache.pin().scan(from, |item| {
+            let is_more = walk.step(&self.cache, STEP_BYTES, |item| {
                 let value: &[u8] = if takes_values { item.value() } else { &[] };
                 fetched.push_back((item.key().to_vec(), value.to_vec()));
             });
+            if !is_more {
+                self.walk = None;
+            }
         }
     }
 }

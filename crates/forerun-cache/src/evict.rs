@@ -77,6 +77,20 @@ impl Cache {
         }
     }
 
+    /// Goes through about `quantum_bytes` of blocks whose items have expired or were flushed, if nobody empties another one.
+    pub(crate) fn reclaim_some(&self, quantum_bytes: usize) {
+        let Ok(mut evictor) = self.evictor.try_lock() else {
+            return;
+        };
+        if evictor.at_work.is_none() {
+            let victim = self.blocks.choose(self.moment(), 0.0, false);
+            evictor.at_work = victim.map(|victim| (victim, 0));
+        }
+        if evictor.at_work.is_some() {
+            self.evict(&mut evictor, quantum_bytes);
+        }
+    }
+
     /// Goes through a part of a victim, and gives where it ended. At the victim's end its block is retired.
     fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> usize {
         let pinned = self.epochs.pin();

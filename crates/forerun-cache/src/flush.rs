@@ -36,6 +36,9 @@ const LAG_MAX: u64 = 1 << (Generation::BITS - 1);
 /// A flush sweeps one part of this many, so that a sweep is over when a quarter is left.
 const PARTS: u64 = 1 << (Generation::BITS - 2);
 
+/// Bytes of blocks that a flush goes through.
+const QUANTUM_BYTES: usize = 16 << 10;
+
 /// When something is looked at: it decides which items are there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
@@ -120,6 +123,9 @@ impl Cache {
         self.flushes.add();
         // What is stored from now on goes to other blocks, so that the ones until now can be emptied as a whole.
         self.blocks.close_open();
+        // Who flushes again and again after a few items gets the same blocks again.
+        self.reclaim_some(QUANTUM_BYTES);
+        self.collect();
     }
 
     /// Flushes, if the time has come for which somebody asked.

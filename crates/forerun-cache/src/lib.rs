@@ -25,6 +25,7 @@
 //! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`], [`Guard::get_and_touch`], [`Guard::scan`].
 //! - [`Item`] is what was found, valid as long as its guard is borrowed. A large value can be had as a [`SharedValue`], which
 //!   outlives the guard.
+//! - [`Walk`] visits all items in bounded steps.
 //! - [`ValueBuffer`] takes a value that comes in pieces.
 //!
 //! # Time
@@ -55,6 +56,7 @@ mod stats;
 mod sweep;
 mod sync;
 mod value;
+mod walk;
 mod write;
 
 pub use cache::Cache;
@@ -69,3 +71,4 @@ pub use request::{
 };
 pub use stats::CacheStats;
 pub use value::{SharedValue, ValueBuffer};
+pub use walk::Walk;

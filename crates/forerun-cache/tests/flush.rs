@@ -40,9 +40,12 @@ fn a_flush_looks_at_no_item() {
     cache.flush_all(0);
     let stats = cache.stats();
     assert_eq!((items, stats.items, stats.item_bytes), (20_000, 0, 0));
-    assert_eq!(stats.expired, 0, "they are still where they were");
+    assert!(
+        stats.expired < 1000,
+        "most are still where they were: {stats:?}"
+    );
     assert_eq!(visited(&cache), 0);
-    assert_eq!(cache.remove_expired(), 20_000);
+    assert_eq!(cache.remove_expired(), 20_000 - stats.expired);
     assert_eq!((cache.stats().items, cache.stats().expired), (0, 20_000));
 }
 
@@ -117,6 +120,19 @@ fn a_cache_that_refuses_uses_the_memory_of_what_was_flushed() {
         assert_eq!(cache.stats().items, again as u64);
         assert!((0..again as u32).all(|n| cache.get(&n.to_be_bytes()).unwrap() == value(n)));
     }
+}
+
+#[test]
+fn flushing_again_and_again_takes_no_further_memory() {
+    let cache = cache(WhenFull::Evict);
+    let mut most = 0;
+    for round in 0..1000u32 {
+        (0..3u32).for_each(|n| set(&cache, &n.to_be_bytes(), &round.to_be_bytes()));
+        set(&cache, b"large", &[1; 100_000]);
+        cache.flush_all(0);
+        most = most.max(cache.stats().memory_bytes);
+    }
+    assert!(most < 2 << 20, "{most} bytes");
 }
 
 /// Items know how often all was flushed by a few bits only: none comes back when they come round.

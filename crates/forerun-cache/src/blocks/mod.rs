@@ -427,8 +427,10 @@ impl Blocks {
     }
 
     fn gone(&self, pool: &Pool, moment: Moment) -> Option<(Queue, usize)> {
-        let mut gone = self.in_use(pool).filter(|(meta, _)| meta.is_gone(moment));
-        gone.find_map(|(meta, at)| self.close(pool, meta, at).then_some(at))
+        let gone = self.in_use(pool).filter(|(meta, _)| meta.is_gone(moment));
+        let closed = gone.filter(|(meta, at)| self.close(pool, meta, *at));
+        // Each gives a whole block, and this one for the least work.
+        closed.min_by_key(|(meta, _)| meta.tail()).map(|(_, at)| at)
     }
 
     fn sparsest(&self, pool: &Pool, below: f64) -> Option<(Queue, usize)> {

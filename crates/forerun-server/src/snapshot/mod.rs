@@ -1,12 +1,13 @@
 //! A cache's content in a file, from one server's end to the next one's start. `docs/format.md` draws the file.
 //!
 //! ```text
-//!   write   cache ── scan ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
+//!   write   cache ── walk ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
 //!   read    FILE ──> frames, checked ──> records ──> cache
 //! ```
 //!
 //! What is written is what was there while it was written: the server goes on, so two items of a snapshot may be of two
-//! moments. Items that are stale or claimed are left out: they wait for a client that brings a new value.
+//! moments. A disk may be slow, and what is read under a guard cannot be used for anything else: records are copied out a
+//! piece at a time, and written when the guard is gone. Items that are stale or claimed are left out: they wait for a client that brings a new value.
 
 mod frames;
 mod record;
@@ -17,15 +18,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forerun_cache::{Cache, Cursor};
+use forerun_cache::{Cache, SharedValue, Walk};
 
 use frames::{FrameReader, FrameWriter};
-use record::{Read as Next, read_record, write_end, write_record};
+use record::{Read as Next, push_head, read_record, write_end};
 
 /// The file's first bytes.
 const MAGIC: [u8; 8] = *b"FORECACH";
 /// The version of the format.
 const VERSION: u32 = 1;
+/// Bytes of items that are copied out at a time.
+const PIECE_BYTES: usize = 512 << 10;
+/// Longer values are shared rather than copied where the cache can share them: one at a time of the largest.
+const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
 
@@ -231,18 +236,24 @@ fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<Sn
     to.write_all(&header(now_unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
-    let mut failed = Ok(());
-    let mut at = Some(Cursor::default());
-    while let (Some(cursor), Ok(())) = (at, &failed) {
-        // A guard a part, so that the cache can use what it gives up meanwhile.
-        at = cache.pin().scan(cursor, |item| {
-            if failed.is_ok() && !item.is_stale() && !item.is_claimed() {
-                failed = write_record(&mut frames, &item, now_s, now_unix_s);
-                items += u64::from(failed.is_ok());
+    let mut walk = Walk::default();
+    let mut piece = Piece::default();
+    let mut is_more = true;
+    while is_more {
+        is_more = walk.step(cache, PIECE_BYTES, |item| {
+            if item.is_stale() || item.is_claimed() {
+                return;
+            }
+            items += 1;
+            push_head(&mut piece.bytes, &item, now_s, now_unix_s);
+            let is_long = item.value().len() >= SHARED_BYTES_MIN;
+            match is_long.then(|| item.to_shared()).flatten() {
+                Some(value) => piece.shared.push((piece.bytes.len(), value)),
+                None => piece.bytes.extend_from_slice(item.value()),
             }
         });
+        piece.write(&mut frames)?;
     }
-    failed?;
     write_end(&mut frames, items)?;
     let bytes = frames.finish()? + HEADER_BYTES as u64;
     Ok(SnapshotStats {
@@ -250,6 +261,29 @@ fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<Sn
         bytes,
         ..SnapshotStats::default()
     })
+}
+
+/// Records that were copied out.
+#[derive(Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    /// Values that were not copied, and where in `bytes` they belong.
+    shared: Vec<(usize, SharedValue)>,
+}
+
+impl Piece {
+    /// Writes the records, and is empty again.
+    fn write(&mut self, to: &mut impl Write) -> io::Result<()> {
+        let mut done = 0;
+        for (at, value) in self.shared.drain(..) {
+            to.write_all(&self.bytes[done..at])?;
+            to.write_all(&value)?;
+            done = at;
+        }
+        to.write_all(&self.bytes[done..])?;
+        self.bytes.clear();
+        Ok(())
+    }
 }
 
 fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {

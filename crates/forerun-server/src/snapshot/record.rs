@@ -21,18 +21,12 @@ use super::frames::{FRAME_BYTES, FrameReader};
 /// Bytes of a record before its key.
 const HEAD_BYTES: usize = 1 + 4 + 8 + 8 + 4;
 
-/// Writes an item. `now_s` is the cache's clock, `now_unix_s` the same moment for everybody else.
-pub(super) fn write_record(
-    to: &mut impl Write,
-    item: &Item<'_>,
-    now_s: u32,
-    now_unix_s: u64,
-) -> io::Result<()> {
+/// Appends a record up to its value. `now_s` is the cache's clock, `now_unix_s` the same moment for everybody else.
+pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_unix_s: u64) {
     let expires_at = match item.expiry() {
         Expiry::Never => 0,
         Expiry::At(second) => now_unix_s + u64::from(second.saturating_sub(now_s)),
     };
-    let mut head = Vec::with_capacity(HEAD_BYTES + MAX_KEY_BYTES);
     // Keys have at most MAX_KEY_BYTES = 250 bytes, values at most 1 GiB.
     head.push(item.key().len() as u8);
     head.extend_from_slice(&item.flags().to_le_bytes());
@@ -40,8 +34,6 @@ pub(super) fn write_record(
     head.extend_from_slice(&item.cas().to_le_bytes());
     head.extend_from_slice(&(item.value().len() as u32).to_le_bytes());
     head.extend_from_slice(item.key());
-    to.write_all(&head)?;
-    to.write_all(item.value())
 }
 
 /// Writes what stands behind the last item.

@@ -225,3 +225,47 @@ fn faults_are_told_apart_and_name_the_file() {
         "{error}"
     );
 }
+
+/// A disk on which each write takes as long as many sets of other clients.
+struct Busy<'c> {
+    cache: &'c Cache,
+    next: u32,
+    refused: u32,
+}
+
+impl Write for Busy<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for _ in 0..20 {
+            self.next += 1;
+            let stored = self
+                .cache
+                .store(Store::set(&self.next.to_be_bytes(), &[1; 100_000]));
+            self.refused += u32::from(!matches!(stored, forerun_cache::Stored::Stored { .. }));
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes: 16 << 20,
+        ..CacheOptions::default()
+    })
+    .expect("a cache");
+    for n in 0..1000_u32 {
+        cache.store(Store::set(&(n + 1_000_000).to_be_bytes(), &[2; 100_000]));
+    }
+    let mut to = Busy {
+        cache: &cache,
+        next: 0,
+        refused: 0,
+    };
+    write_to(&cache, &mut to, NOW_UNIX_S).expect("it takes all");
+    assert!(to.next >= 200, "{} sets", to.next);
+    assert_eq!(to.refused, 0);
+}

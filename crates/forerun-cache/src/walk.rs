@@ -1,0 +1,96 @@
+//! Visiting all items a bounded step at a time, so that whoever copies them somewhere slow holds no guard meanwhile.
+//!
+//! ```text
+//!   part of the index (about 1,500 items)   │ visited in place, up to the step's bytes │ keys of the others, copied │
+//!   later steps                                                                          └▶ looked up again, by key
+//! ```
+
+use crate::cache::Cache;
+use crate::guard::Cursor;
+use crate::item::Item;
+
+/// A walk through the items of a cache. It holds no guard between its steps.
+///
+/// An item that was stored before the first step and is still there at the last is visited, in some version, at least once.
+///
+/// ```
+/// use forerun_cache::{Cache, CacheOptions, Store, Walk};
+///
+/// let cache = Cache::new(CacheOptions::default())?;
+/// cache.store(Store::set(b"CH/Bern", b"46.948,7.447"));
+/// let mut walk = Walk::default();
+/// let mut copied = Vec::new();
+/// while walk.step(&cache, 256 << 10, |item| copied.push(item.value().to_vec())) {
+///     // Here the copies can be written to a slow disk.
+/// }
+/// assert_eq!(copied, [b"46.948,7.447"]);
+/// # Ok::<(), forerun_cache::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Walk {
+    /// The part that comes next.
+    next: Option<Cursor>,
+    /// Keys of the last part whose items were not visited, each behind its length.
+    keys: Vec<u8>,
+    /// Where the next of them begins.
+    at: usize,
+}
+
+impl Default for Walk {
+    fn default() -> Walk {
+        Walk {
+            next: Some(Cursor::default()),
+            keys: Vec::new(),
+            at: 0,
+        }
+    }
+}
+
+impl Walk {
+    /// Visits items until they have `step_bytes` or a part of the index is through. The last item may exceed the step. `false`:
+    /// that was the last step.
+    pub fn step(
+        &mut self,
+        cache: &Cache,
+        step_bytes: usize,
+        mut each: impl FnMut(Item<'_>),
+    ) -> bool {
+        let mut bytes = 0;
+        let guard = cache.pin();
+        if self.at == self.keys.len() {
+            self.keys.clear();
+            self.at = 0;
+            let Some(from) = self.next else {
+                return false;
+            };
+            self.next = guard.scan(from, |item| {
+                if bytes < step_bytes {
+                    bytes += item.size_bytes();
+                    each(item);
+                } else {
+                    // A key has 250 bytes at most.
+                    self.keys.push(item.key().len() as u8);
+                    self.keys.extend_from_slice(item.key());
+                }
+            });
+        } else {
+            while bytes < step_bytes
+                && let Some(key) = self.next_key()
+            {
+                let Some(item) = guard.peek(key) else {
+                    continue;
+                };
+                bytes += item.size_bytes();
+                each(item);
+            }
+        }
+        self.at < self.keys.len() || self.next.is_some()
+    }
+
+    fn next_key(&mut self) -> Option<&[u8]> {
+        let start = self.at + 1;
+        let len = usize::from(*self.keys.get(self.at)?);
+        self.at = start + len;
+        self.keys.get(start..self.at)
+    }
+}
