@@ -427,6 +427,10 @@ impl Decide for Counting<'_> {
                 is_unconditional: false,
             });
         };
+        // An empty value is no number whatever its version; memcached looks at the two in this order.
+        if old.value().is_empty() {
+            return Plan::Answer(Counted::NotANumber);
+        }
         if differs(compare_cas, old) {
             return Plan::Answer(Counted::Exists);
         }

@@ -2,71 +2,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::memcached::{VERSION, ask, connect, start};
 use common::{FILES, Kept, cases};
-
-/// What the answers are compared with.
-const VERSION: &str = "1.6.18";
-
-/// A memcached that ends with the test.
-struct Memcached(Child);
-
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(socket: &Path) -> Option<Memcached> {
-    let version = Command::new("memcached").arg("-V").output().ok()?;
-    if !String::from_utf8_lossy(&version.stdout).contains(VERSION) {
-        return None;
-    }
-    let child = Command::new("memcached")
-        .args(["-u", "root", "-t", "1", "-s"])
-        .arg(socket)
-        .stdin(Stdio::null())
-        .spawn()
-        .ok()?;
-    Some(Memcached(child))
-}
-
-fn connect(socket: &Path) -> UnixStream {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => return stream,
-            Err(error) => assert!(
-                Instant::now() < deadline,
-                "memcached does not listen: {error}"
-            ),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Sends `bytes` and reads up to the answer to a `version` behind it, or to the connection's end.
-fn ask(stream: &mut UnixStream, bytes: &[u8]) -> Vec<u8> {
-    let end = format!("VERSION {VERSION}\r\n");
-    // A connection that memcached has closed is answered by nothing.
-    let _ = stream.write_all(&[bytes, b"version\r\n"].concat());
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    while !answer.ends_with(end.as_bytes()) {
-        match stream.read(&mut buffer) {
-            Ok(count) if count > 0 => answer.extend_from_slice(&buffer[..count]),
-            _ => return answer,
-        }
-    }
-    answer.truncate(answer.len() - end.len());
-    answer
-}
 
 #[test]
 fn memcached_answers_as_the_conversations_say() {

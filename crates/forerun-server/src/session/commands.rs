@@ -194,6 +194,8 @@ fn touch(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
     turn.counters.cmd_touch.add(1);
     let reply = if turn.cache.touch(key, turn.shared.expiry(expiration)) {
         turn.counters.touch_hits.add(1);
+        // A touched item counts as fetched: it was of use to somebody.
+        turn.cache.pin().get(key);
         replies::TOUCHED
     } else {
         turn.counters.touch_misses.add(1);

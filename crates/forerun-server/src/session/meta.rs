@@ -9,7 +9,7 @@ use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::commands::count_arithmetic;
-use super::meta_get::{expiry_behind, expiry_of_new, meta_get, push_echo};
+use super::meta_get::{expiry_behind, expiry_of_new, meta_get, push_echo, push_seconds_left};
 use super::turn::Turn;
 
 /// The key and flags of a meta command without a data block, or what to answer instead.
@@ -184,17 +184,13 @@ fn push_counted(
     }
     for flag in flags.each() {
         expiry = expiry_behind(turn, flags, flag[0], expiry, is_new);
-        let seconds_left = turn.seconds_left(expiry);
         let out = turn.out.bytes_mut();
         match flag[0] {
             b'c' => {
                 out.extend_from_slice(b" c");
                 push_u64(out, cas);
             }
-            b't' => {
-                out.extend_from_slice(b" t");
-                out.extend_from_slice(itoa::Buffer::new().format(seconds_left).as_bytes());
-            }
+            b't' => push_seconds_left(turn, expiry),
             b'O' => {
                 out.push(b' ');
                 out.extend_from_slice(flag);

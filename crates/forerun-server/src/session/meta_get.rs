@@ -91,10 +91,7 @@ fn push_flag(
         b'c' => item.cas(),
         b'h' => item.was_fetched().into(),
         b'l' => turn.cache.now().saturating_sub(item.last_access()).into(),
-        b't' => match u64::try_from(turn.seconds_left(expiry)) {
-            Ok(seconds) => seconds,
-            Err(_) => return turn.say(b" t-1"),
-        },
+        b't' => return push_seconds_left(turn, expiry),
         b'O' => {
             let out = turn.out.bytes_mut();
             out.push(b' ');
@@ -132,58 +129,96 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     if !flags.opaque_fits() {
         return turn.say(replies::BAD_OPAQUE);
     }
+    let is_touch = flags.ttl.is_some();
+    turn.counters.cmd_touch.add(is_touch.into());
+    turn.counters.cmd_get.add(1);
     let cache = turn.cache;
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
-    let mut is_new = false;
     if item.is_none() && flags.vivify.is_some() {
         // Storing may wait until readers are done, this one included.
         drop(guard);
-        is_new = vivify(turn, key, flags);
+        if let Some(cas) = vivify(turn, key, flags) {
+            // The item was fetched, by this command, unless that is to leave no trace.
+            find(&cache.pin(), key, flags);
+            count_touch_and_get(turn, is_touch, true);
+            return push_made(turn, key, flags, cas);
+        }
         guard = cache.pin();
         item = find(&guard, key, flags);
     }
-    let is_touch = flags.ttl.is_some();
-    let counters = turn.counters;
-    if is_touch {
-        counters.cmd_touch.add(1);
-    }
-    counters.cmd_get.add(1);
+    count_touch_and_get(turn, is_touch, item.is_some());
     let Some(item) = item else {
-        counters.get_misses.add(1);
-        counters.touch_misses.add(is_touch.into());
         return push_miss(turn, key, is_binary, flags.letters, flags.text);
     };
-    counters.get_hits.add(1);
-    counters.touch_hits.add(is_touch.into());
 
     let with_value = flags.has(b'v') && flags.compare_cas != Some(item.cas());
     push_code(turn, &item, with_value);
-    let mut expiry = if is_new { Expiry::Never } else { item.expiry() };
+    let mut expiry = item.expiry();
     let mut is_wanted = false;
     for flag in flags.each() {
-        expiry = expiry_behind(turn, flags, flag[0], expiry, is_new);
+        expiry = expiry_behind(turn, flags, flag[0], expiry, false);
         match (flag[0], flags.recache) {
-            (b'R', Some(below)) => {
-                is_wanted = !is_new && expires_before(expiry, turn.shared.expiry(below))
-            }
+            (b'R', Some(below)) => is_wanted = expires_before(expiry, turn.shared.expiry(below)),
             _ => push_flag(turn, flag, key, &item, expiry, is_binary),
         }
     }
-    if is_new {
-        turn.say(b" W");
-    } else {
-        push_claim(turn, &item, is_wanted);
-    }
+    push_claim(turn, &item, is_wanted);
     turn.say(b"\r\n");
     if with_value {
         push_value(turn, &item);
     }
-    if is_touch && !is_new {
-        // Touching is writing, too, and comes when the item was answered. What is new was made with its expiry.
+    if is_touch {
+        // Touching is writing, too, and comes when the item was answered.
         drop(guard);
         cache.touch(key, expiry);
     }
+}
+
+fn count_touch_and_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
+    let counters = turn.counters;
+    let (gets, touches) = match hit {
+        true => (&counters.get_hits, &counters.touch_hits),
+        false => (&counters.get_misses, &counters.touch_misses),
+    };
+    gets.add(1);
+    touches.add(is_touch.into());
+}
+
+/// Appends the answer to a meta get that made its item: an empty one, which this client is to fill. It is not looked up, since
+/// it may have expired already.
+fn push_made(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
+    let with_value = flags.has(b'v') && flags.compare_cas != Some(cas);
+    turn.say(if with_value { b"VA 0" } else { b"HD" });
+    let mut expiry = Expiry::Never;
+    for flag in flags.each() {
+        expiry = expiry_behind(turn, flags, flag[0], expiry, true);
+        match flag[0] {
+            b's' | b'f' | b'h' | b'l' => turn.say(&[b' ', flag[0], b'0']),
+            b'c' => {
+                turn.say(b" c");
+                push_u64(turn.out.bytes_mut(), cas);
+            }
+            b't' => push_seconds_left(turn, expiry),
+            b'O' => {
+                turn.say(b" ");
+                turn.say(flag);
+            }
+            b'k' => push_key_flag(turn.out.bytes_mut(), key, flags.has(b'b')),
+            _ => {}
+        }
+    }
+    turn.say(b" W\r\n");
+    if with_value {
+        turn.say(b"\r\n");
+    }
+}
+
+/// Appends ` t` and the seconds until `expiry`, -1 for never.
+pub(super) fn push_seconds_left(turn: &mut Turn<'_>, expiry: Expiry) {
+    let seconds_left = turn.seconds_left(expiry);
+    turn.say(b" t");
+    turn.say(itoa::Buffer::new().format(seconds_left).as_bytes());
 }
 
 /// The expiry that an item has once `letter`, one of its command's flags, is obeyed: `T` sets it, and so does `N` where the
@@ -219,8 +254,8 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
     }
 }
 
-/// Makes an empty item that this client is to fill; false if another was faster or there is no room.
-fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> bool {
+/// Makes an empty item that this client is to fill, and tells its version; nothing if another was faster or there is no room.
+fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
     let stored = turn.cache.store(Store {
         mode: Mode::Add,
         expiry: expiry_of_new(turn, flags),
@@ -228,7 +263,10 @@ fn vivify(turn: &Turn<'_>, key: &[u8], flags: &Flags<'_>) -> bool {
         claimed: true,
         ..Store::set(key, b"")
     });
-    matches!(stored, Stored::Stored { .. })
+    match stored {
+        Stored::Stored { cas } => Some(cas),
+        _ => None,
+    }
 }
 
 fn expires_before(expiry: Expiry, limit: Expiry) -> bool {

@@ -15,6 +15,8 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod memcached;
+
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
