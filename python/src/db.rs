@@ -69,8 +69,9 @@ impl Db {
         self.path.clone()
     }
 
-    /// The keyspace of a name, created if there is none. What is written to it lives for `ttl_seconds`, if that is said
-    /// when it is created or first asked for.
+    /// The keyspace of a name, created if there is none. What is written to it lives for `ttl_seconds`, a whole number of
+    /// seconds; without, for ever. A keyspace keeps the time to live that it was created with, and asking for another one
+    /// is an error.
     #[pyo3(signature = (name, *, ttl_seconds=None))]
     fn keyspace(
         slf: &Bound<'_, Db>,

@@ -31,6 +31,8 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         | E::EmptyRange { .. }
         | E::OutOfOrder { .. }
         | E::PrefixOrder { .. }
+        | E::BadOption { .. }
+        | E::KeyspaceTtl { .. }
         | E::LogOff => InvalidArgumentError::new_err(words),
         E::NotAStore { .. } => NotFoundError::new_err(words),
         E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),

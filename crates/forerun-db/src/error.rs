@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The result of the crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -169,6 +170,17 @@ pub enum Error {
         /// Name of the comparator in its options, if there are any.
         given: Option<String>,
     },
+    /// The entries of a keyspace live another time than the one given. A keyspace keeps the time to live that it was
+    /// created with.
+    #[error("{} has {}, and was asked for with a time to live of {} s", Whose(.keyspace), Lives(.stored), .given.as_secs())]
+    KeyspaceTtl {
+        /// Name of the keyspace; that of the store's own is empty.
+        keyspace: String,
+        /// The time to live that it was created with; `None`: its entries stay for ever.
+        stored: Option<Duration>,
+        /// The time to live in the options.
+        given: Duration,
+    },
     /// A keyspace cannot have this name.
     #[error("a keyspace cannot be named {:?}: {reason}", Name(.name))]
     KeyspaceName {
@@ -319,6 +331,30 @@ impl fmt::Display for Given<'_> {
         match self.0 {
             Some(name) => write!(f, "it was opened with {name:?}"),
             None => f.write_str("its options, which must have that, are not among the store's"),
+        }
+    }
+}
+
+/// Shows which keyspace is meant.
+struct Whose<'a>(&'a String);
+
+impl fmt::Display for Whose<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.is_empty() {
+            true => f.write_str("the store's own keyspace"),
+            false => write!(f, "keyspace {:?}", Name(self.0)),
+        }
+    }
+}
+
+/// Shows a time to live.
+struct Lives<'a>(&'a Option<Duration>);
+
+impl fmt::Display for Lives<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(ttl) => write!(f, "a time to live of {} s", ttl.as_secs()),
+            None => f.write_str("no time to live"),
         }
     }
 }

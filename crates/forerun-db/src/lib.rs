@@ -19,6 +19,7 @@
 pub mod backup;
 mod batch;
 mod cache;
+mod clock;
 mod comparator;
 mod db;
 mod error;

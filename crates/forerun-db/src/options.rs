@@ -112,8 +112,8 @@ pub enum Background {
 
 /// What a keyspace has of its own: its order, the shape of its runs, how long its entries live.
 ///
-/// Of this the store remembers the name of the comparator only; the rest holds from when it is given until the store is
-/// closed, as with [`Options`].
+/// Of this the store remembers the name of the comparator and the time to live; the rest holds from when it is given until
+/// the store is closed, as with [`Options`].
 ///
 /// ```
 /// use forerun_db::{Db, KeyspaceOptions, Options};
@@ -137,7 +137,8 @@ pub struct KeyspaceOptions {
     /// The shape of its tree of runs. Writes to the store are held up where that of any keyspace says so; the rate of
     /// writing is the store's, in [`Options::tree`], and not looked at here.
     pub tree: TreeOptions,
-    /// How long what is written stays; see [`Options::ttl`]. Default: none, for ever.
+    /// How long what is written stays; see [`Options::ttl`]. Default: none. A keyspace that is there keeps the one it was
+    /// created with; a new one keeps what is written for ever.
     pub ttl: Option<Duration>,
     /// How a page is searched. Default: by heads.
     pub row_search: RowSearch,
@@ -199,9 +200,14 @@ pub struct Options {
     pub pages: Pages,
     /// How runs are written.
     pub run: RunOptions,
-    /// How long what is written stays: when it is older, it is not found any more, and flushes and compactions leave it
-    /// out. Ages are known from flush to flush, so a thing lives up to that much longer, and as long as it is in a
-    /// memtable. Default: none, for ever.
+    /// How long what is written stays, in whole seconds, at least one. Each read decides it by the system's clock: an
+    /// entry is found for at least this long and gone a second later, wherever it lies and whenever the store was opened.
+    /// A snapshot and an iterator go by the clock of the moment they were made: what they see does not expire under them.
+    /// Flushes and compactions leave out what has expired. Over a time to live of more than twelve days, an entry may live
+    /// longer by a millionth of it; after the clock was set back, until it has caught up.
+    ///
+    /// A store keeps the time to live that it was created with; asking for another one is
+    /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none. A new store then keeps what is written for ever.
     pub ttl: Option<Duration>,
     /// How a page is searched. Default: by heads, which wins everywhere.
     pub row_search: RowSearch,
@@ -276,9 +282,10 @@ impl Options {
     /// Refuses what contradicts itself.
     pub(crate) fn check(&self) -> Result<()> {
         self.tree.check()?;
+        check_ttl(self.ttl)?;
         for (name, options) in &self.keyspaces {
             check_keyspace_name(name)?;
-            options.tree.check()?;
+            options.check()?;
         }
         Ok(())
     }
@@ -342,6 +349,45 @@ impl Options {
     pub(crate) fn order_of(&self, dir: &Path, name: &str, comparator: &str) -> Result<KeyOrder> {
         let options = self.of_stored_keyspace(dir, name, comparator)?;
         Ok(KeyOrder::new(options.comparator))
+    }
+}
+
+impl KeyspaceOptions {
+    /// Refuses what contradicts itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_ttl(self.ttl)?;
+        self.tree.check()
+    }
+
+    /// The same with the time to live of a keyspace that is there, in seconds, 0 for none, unless they ask for another.
+    pub(crate) fn with_stored_ttl(self, keyspace: &str, ttl: u64) -> Result<KeyspaceOptions> {
+        let stored = (ttl > 0).then(|| Duration::from_secs(ttl));
+        match self.ttl {
+            Some(given) if Some(given) != stored => Err(Error::KeyspaceTtl {
+                keyspace: keyspace.to_owned(),
+                stored,
+                given,
+            }),
+            _ => Ok(KeyspaceOptions {
+                ttl: stored,
+                ..self
+            }),
+        }
+    }
+
+    /// The time to live in seconds; 0: for ever.
+    pub(crate) fn ttl_s(&self) -> u64 {
+        self.ttl.map_or(0, |ttl| ttl.as_secs())
+    }
+}
+
+fn check_ttl(ttl: Option<Duration>) -> Result<()> {
+    match ttl {
+        Some(ttl) if ttl.subsec_nanos() != 0 || ttl.is_zero() => Err(Error::BadOption {
+            option: "ttl",
+            reason: format!("{ttl:?} is not a whole number of seconds, at least 1"),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -30,6 +30,23 @@ pub(crate) enum Kind {
     Value,
 }
 
+/// What a read of a keyspace sees: operations up to `sequence`, but for those up to `expired_sequence`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) sequence: u64,
+    pub(crate) expired_sequence: u64,
+}
+
+impl Moment {
+    /// As of a sequence number, where nothing has expired.
+    pub(crate) fn at(sequence: u64) -> Moment {
+        Moment {
+            sequence,
+            expired_sequence: 0,
+        }
+    }
+}
+
 /// One version, where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version<'a> {

@@ -302,6 +302,7 @@ fn a_batch_that_takes_more_than_a_memtable_is_let_in_whole() {
 #[test]
 fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     let io = FaultIo::new();
+    io.set_unix_time_s(Some(1_000));
     let mortal = KeyspaceOptions {
         ttl: Some(Duration::from_secs(3)),
         ..KeyspaceOptions::default()
@@ -318,10 +319,10 @@ fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     for keyspace in [&sessions, &users] {
         keyspace.put(b"old", b"value").unwrap();
     }
-    // At once, before anything has expired.
+    // Before anything has expired.
     let before = db.snapshot();
     db.flush().unwrap();
-    std::thread::sleep(Duration::from_millis(4100));
+    io.set_unix_time_s(Some(1_004));
     sessions.put(b"new", b"value").unwrap();
     sessions.compact().unwrap();
     assert_eq!(sessions.get(b"old").unwrap(), None);

@@ -4,7 +4,7 @@ use super::copy::{self, Meter};
 use super::found::{Found, record_name, run_name};
 use super::record::Record;
 use super::{Backup, Backups};
-use crate::db::{BackupSource, now_unix};
+use crate::db::BackupSource;
 use crate::run::Run;
 use crate::store_dir::write_whole;
 use crate::tree::levels::record as record_of;
@@ -65,7 +65,7 @@ impl Backups {
         });
         let record = Record {
             number,
-            created_unix: now_unix(),
+            created_unix: self.io.unix_time_s(),
             checksums: checksums.collect::<Result<_>>()?,
             manifest,
         };

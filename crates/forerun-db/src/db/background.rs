@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Inner;
+use crate::clock::Expiry;
 use crate::{Background, Error, Result};
 
 /// How often what has expired is looked for: a sixteenth of the time to live, within these bounds.
@@ -94,8 +95,8 @@ impl Inner {
     /// How often what has expired is looked for, if anything does.
     fn expiry_looks(&self) -> Option<Duration> {
         let spaces = self.spaces.load();
-        let ttl = spaces.iter().filter_map(|space| space.options.load().ttl);
-        let shortest = ttl.min()?;
+        let ttl = spaces.iter().filter_map(|space| space.expiry.as_ref());
+        let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
         Some((shortest / 16).clamp(SOONEST_LOOK, LATEST_LOOK))
     }
 

@@ -11,12 +11,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Inner;
 use super::directory::DirGuard;
 use super::generation::{Frozen, Generation};
-use super::snapshots::Expired;
+use super::snapshots::Moment;
 use super::space::Space;
 use super::state::Table;
 use super::stats::TreeWork;
@@ -86,9 +85,9 @@ impl Inner {
     /// change that this makes.
     pub(super) fn write_table(&self, space: &Space, table: &Table) -> Result<Edit> {
         let state = space.state.load_full();
-        // What has just been written has not expired.
-        let (snapshots, _) = self.list_readers(space, 0);
-        let mut retain = Retain::new(space.order().clone(), snapshots);
+        let (snapshots, expired_sequence) = self.list_readers(space);
+        let mut retain =
+            Retain::new(space.order().clone(), snapshots).with_expired(expired_sequence);
         if !table.ranges.is_empty() {
             let known = vec![Arc::clone(&state.ranges), Arc::clone(&table.ranges)];
             retain = retain.with_ranges(known);
@@ -101,6 +100,7 @@ impl Inner {
         Ok(Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
             ranges: table.ranges.list().iter().map(RangeRef::to_owned).collect(),
+            expired_sequence,
             ..Edit::default()
         })
     }
@@ -127,13 +127,10 @@ impl Inner {
             Writer::Logged(commit) => commit.segments().holding(flushed_sequence + 1),
             Writer::Unlogged { .. } => None,
         };
-        let spaces = self.spaces.load();
-        let expiring = |space: &&Arc<Space>| space.options.load().ttl.is_some();
         Logged {
             flushed_sequence,
             first_segment: first_segment.unwrap_or(catalog.first_segment()),
-            written_by: now_unix(),
-            expiring: spaces.iter().filter(expiring).map(|of| of.id()).collect(),
+            marks: self.clock.marks_up_to(flushed_sequence),
         }
     }
 
@@ -160,7 +157,6 @@ impl Inner {
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.lock_compacting();
-        self.expire(&guard)?;
         if self.remove_covered_runs(&guard)? {
             return Ok(true);
         }
@@ -205,44 +201,21 @@ impl Inner {
         self.wait_until(|| self.trash.is_empty())
     }
 
-    /// Lets what is older than its keyspace's time to live expire, if there is one, and anything is.
-    fn expire(&self, guard: &DirGuard<'_>) -> Result<()> {
-        let mut edits = Vec::new();
-        for space in self.spaces.load().iter() {
-            let Some(ttl) = space.options.load().ttl else {
-                continue;
-            };
-            let catalog = self.tree.catalog();
-            let by = now_unix().saturating_sub(ttl.as_secs());
-            let expired_sequence = catalog.written_by(space.id(), by);
-            let runs = catalog.runs_of(space.id());
-            if runs.is_some_and(|runs| runs.expired_sequence < expired_sequence) {
-                let edit = Edit {
-                    expired_sequence,
-                    ..Edit::default()
-                };
-                edits.push((space.id(), edit));
-            }
-        }
-        match edits.is_empty() {
-            true => Ok(()),
-            false => self.install(guard, &edits, Memtables::Same),
-        }
-    }
-
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
         let mut edits = Vec::new();
         for space in self.spaces.load().iter() {
             let state = space.state.load_full();
-            if state.ranges.is_empty() && state.expired_sequence == 0 {
+            if state.ranges.is_empty() && space.expiry.is_none() {
                 continue;
             }
-            let (snapshots, expired) = self.list_readers(space, state.expired_sequence);
-            let removed = state.levels.covered(&state.ranges, expired, &snapshots);
+            let (snapshots, expired_sequence) = self.list_readers(space);
+            let levels = &state.levels;
+            let removed = levels.covered(&state.ranges, expired_sequence, &snapshots);
             if !removed.is_empty() {
                 let edit = Edit {
                     removed,
+                    expired_sequence,
                     ..Edit::default()
                 };
                 edits.push((space.id(), edit));
@@ -254,11 +227,16 @@ impl Inner {
         }
     }
 
-    /// The sequence numbers that readers of a keyspace go by, and up to which everything in it has expired for all of them:
-    /// at most `expired`. The runs were picked before: whatever they hold is visible.
-    fn list_readers(&self, space: &Space, expired: u64) -> (Vec<u64>, u64) {
-        let visible = || self.visible.last();
-        self.snapshots.list(space.id(), expired, visible)
+    /// The sequence numbers that readers of a keyspace go by, and up to which everything in it has expired for all of them.
+    /// What is to be written was chosen before: all of it is visible.
+    fn list_readers(&self, space: &Space) -> (Vec<u64>, u64) {
+        self.snapshots.list(space.id(), || {
+            let sequence = self.visible.last();
+            Moment {
+                sequence,
+                expired_sequence: space.expired_sequence(&self.clock, sequence),
+            }
+        })
     }
 
     /// Flushes, and compacts everything there is in some keyspaces down to the last level.
@@ -274,7 +252,6 @@ impl Inner {
             loop {
                 let guard = self.directory.enter()?;
                 let _one_at_a_time = self.lock_compacting();
-                self.expire(&guard)?;
                 self.remove_covered_runs(&guard)?;
                 let state = space.state.load_full();
                 let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
@@ -294,11 +271,13 @@ impl Inner {
     ) -> Result<()> {
         let run_bytes = space.options.load().tree.run_bytes;
         let state = space.state.load_full();
-        let (snapshots, expired) = self.list_readers(space, state.expired_sequence);
+        let (snapshots, expired_sequence) = self.list_readers(space);
         let retain = Retain::new(space.order().clone(), snapshots)
             .with_ranges(vec![Arc::clone(&state.ranges)])
-            .with_expired(expired);
-        let done = self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;
+            .with_expired(expired_sequence);
+        let mut done =
+            self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;
+        done.edit.expired_sequence = expired_sequence;
         self.install(guard, &[(space.id(), done.edit)], Memtables::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
@@ -360,10 +339,6 @@ impl Inner {
         };
         let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
         catalog.install(edits, logged.as_ref())?;
-        if edits.iter().any(|(_, edit)| edit.expired_sequence > 0) {
-            // Before the states, so that a snapshot that does not know of it yet keeps what has expired.
-            self.expired.store(Arc::new(Expired::of(&catalog)));
-        }
         let spaces = self.spaces.load();
         for (id, _) in edits {
             let (Some(space), Some(runs)) = (spaces.by_id(*id), catalog.runs_of(*id)) else {
@@ -441,10 +416,4 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Now, in seconds since 1970; 0 for a clock that stands before.
-pub(crate) fn now_unix() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

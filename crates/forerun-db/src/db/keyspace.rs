@@ -11,6 +11,7 @@ use super::space::Space;
 use super::stats::KeyspaceStats;
 use super::view::View;
 use super::{Inner, Open};
+use crate::clock::Expiry;
 use crate::memtable::Strategy;
 use crate::options::check_keyspace_name;
 use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, Values, WriteBatch};
@@ -72,7 +73,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it is there and ordered by another
-    /// comparator; [`Error::BadOption`].
+    /// comparator, [`Error::KeyspaceTtl`] if its entries have another time to live; [`Error::BadOption`].
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let space = self.inner()?.open_keyspace(name, options)?;
         Ok(self.handle(space))
@@ -298,7 +299,7 @@ impl std::fmt::Debug for Keyspace {
 impl Inner {
     fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Space>> {
         check_keyspace_name(name)?;
-        options.tree.check()?;
+        options.check()?;
         // Closing waits for this.
         let _guard = self.directory.enter()?;
         // One at a time: who comes second finds what the first has made.
@@ -313,16 +314,20 @@ impl Inner {
                     given: Some(given.to_owned()),
                 });
             }
-            space.set_options(options);
+            let ttl = space.expiry.as_ref().map_or(0, Expiry::ttl);
+            space.set_options(options.with_stored_ttl(name, ttl)?);
             return Ok(Arc::clone(space));
         }
         let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
-        let id = catalog.create(name, given, &order)?;
+        let id = catalog.create(name, given, &order, options.ttl_s())?;
         let Some(runs) = catalog.runs_of(id) else {
             return Err(Error::Closed);
         };
         let space = Space::new(self.number, id, name, options, runs, self.reading.clone());
         let space = Arc::new(space);
+        if let Some(expiry) = &space.expiry {
+            self.clock.expect(expiry.ttl());
+        }
         self.spaces.store(Arc::new(spaces.with(&space)));
         Ok(space)
     }

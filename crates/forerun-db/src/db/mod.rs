@@ -51,6 +51,7 @@ use arc_swap::ArcSwap;
 use forerun_core::ProcessBound;
 
 use crate::cache::PageCache;
+use crate::clock::Clock;
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
 use crate::memtable::Strategy;
@@ -76,7 +77,6 @@ use work::Work;
 use write::Writer;
 
 pub(crate) use checkpoint::BackupSource;
-pub(crate) use compact::now_unix;
 pub use ingest::Ingestion;
 pub use iter::Iter;
 pub use keyspace::Keyspace;
@@ -150,7 +150,8 @@ struct Inner {
     tree: Tree,
     /// Where files of runs go that are of no use any more.
     trash: Arc<Trash>,
-    /// What has expired, by keyspace.
+    clock: Arc<Clock>,
+    /// What had expired for the last snapshot.
     expired: ArcSwap<Expired>,
     /// The memtables that take writes. A write holds the lock for reading; to replace them is to wait for those.
     active: RwLock<Generation>,

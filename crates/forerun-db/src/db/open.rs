@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, RwLock};
 use arc_swap::ArcSwap;
 
 use super::compact::Tree;
-use super::compact::now_unix;
 use super::directory::Directory;
 use super::flush::table_bytes_for;
 use super::generation::Generation;
@@ -18,6 +17,7 @@ use super::work::Work;
 use super::write::{Fits, Part, prepare};
 use super::{Commit, Counters, Inner, Visible, Writer};
 use crate::cache::{CacheOptions, PageCache};
+use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
 use crate::ranges::RangeRef;
@@ -77,6 +77,12 @@ pub(super) fn open_in(
         let reason = "it has no keyspace of the store's own";
         return Err(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
     };
+    let ttls = spaces.iter().filter_map(|space| space.expiry.as_ref());
+    let clock = Arc::new(Clock::new(
+        Arc::clone(&io),
+        catalog.marks().to_vec(),
+        ttls.map(Expiry::ttl),
+    ));
     let first_needed = catalog.first_segment();
 
     let mut bad_mark = None;
@@ -119,6 +125,7 @@ pub(super) fn open_in(
         edits: BTreeMap::new(),
         flushed_sequence: catalog.flushed_sequence(),
         spaces: &spaces,
+        clock: &clock,
         own: &own,
         write: Write {
             io: &*io,
@@ -160,12 +167,10 @@ pub(super) fn open_in(
             Some((number, _)) if !tail.is_behind_runs => *number,
             _ => tail.next_number,
         };
-        let expiring = |space: &&Arc<Space>| space.options.load().ttl.is_some();
         let logged = Logged {
             flushed_sequence,
             first_segment,
-            written_by: now_unix(),
-            expiring: spaces.iter().filter(expiring).map(|of| of.id()).collect(),
+            marks: clock.marks_up_to(flushed_sequence),
         };
         let edits: Vec<(u32, Edit)> = edits.into_iter().collect();
         catalog.install(&edits, Some(&logged))?;
@@ -191,6 +196,7 @@ pub(super) fn open_in(
             Arc::clone(&io),
             path,
             options.wal_segment_bytes,
+            Arc::clone(&clock),
             tail,
             is_marked_closed,
         ))),
@@ -209,7 +215,8 @@ pub(super) fn open_in(
         cache,
         limiter,
         trash: Arc::clone(catalog.trash()),
-        expired: ArcSwap::from_pointee(Expired::of(&catalog)),
+        expired: ArcSwap::from_pointee(Expired::default()),
+        clock,
         tree: Tree::new(catalog),
         active: RwLock::new(generation),
         frozen: Mutex::default(),
@@ -240,10 +247,12 @@ fn open_spaces(
         id,
         name,
         comparator,
+        ttl,
         ..
     } in catalog.keyspaces()
     {
         let options = options.of_stored_keyspace(path, name, comparator)?;
+        let options = options.with_stored_ttl(name, *ttl)?;
         if let Some(runs) = catalog.runs_of(*id) {
             let space = Space::new(store, *id, name, options, runs, reading.clone());
             spaces.push(Arc::new(space));
@@ -269,6 +278,7 @@ struct Replay<'a> {
     /// The last sequence number in runs, these included.
     flushed_sequence: u64,
     spaces: &'a Spaces,
+    clock: &'a Clock,
     own: &'a Arc<Space>,
     write: Write<'a>,
     options: &'a Options,
@@ -276,6 +286,8 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
+        self.clock
+            .note(u64::from(record.written), record.first_sequence);
         if let Some(needed_bytes) = self.insert(record)? {
             self.make_room(record.first_sequence, needed_bytes)?;
             if let Some(needed_bytes) = self.insert(record)? {

@@ -4,43 +4,30 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::tree::catalog::Catalog;
-
-/// What a read of a keyspace sees: operations up to `sequence`, but for those up to `expired_sequence`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Moment {
-    pub(super) sequence: u64,
-    pub(super) expired_sequence: u64,
-}
+pub(super) use crate::versions::Moment;
 
 /// Up to which sequence number everything has expired, by keyspace. Never changed: another one takes its place.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     /// Later ones have more in them.
     number: u64,
-    /// Ascending by keyspace; only those where anything has.
+    /// Ascending by keyspace; only those where anything does.
     of: Vec<(u32, u64)>,
 }
 
 impl Expired {
-    /// What has expired by now.
-    pub(super) fn of(catalog: &Catalog) -> Expired {
-        let sequence = |id| catalog.runs_of(id).map_or(0, |runs| runs.expired_sequence);
-        let ids = catalog.keyspaces().iter().map(|keyspace| keyspace.id);
-        let of: Vec<_> = ids
-            .map(|id| (id, sequence(id)))
-            .filter(|of| of.1 > 0)
-            .collect();
-        Expired::new(of)
-    }
-
-    fn new(of: Vec<(u32, u64)>) -> Expired {
+    /// These, ascending by keyspace.
+    pub(super) fn new(of: Vec<(u32, u64)>) -> Expired {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         Expired {
             // Relaxed: that no two are the same is enough.
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             of,
         }
+    }
+
+    pub(super) fn is_same(&self, other: &Expired) -> bool {
+        self.of == other.of
     }
 
     fn in_keyspace(&self, id: u32) -> u64 {
@@ -109,20 +96,16 @@ impl Snapshots {
     }
 
     /// The sequence numbers that readers go by, ascending: those of the snapshots, and the newest visible one, which
-    /// `visible` gives. Later readers go by a greater one. And up to which everything in a keyspace has expired for all
-    /// snapshots: at most `expired`.
-    pub(super) fn list(
-        &self,
-        keyspace: u32,
-        expired: u64,
-        visible: impl FnOnce() -> u64,
-    ) -> (Vec<u64>, u64) {
+    /// `now` gives: later readers go by a greater one. And up to which everything in a keyspace has expired for all of
+    /// them, be it for `now`, for whom it has expired for later readers too.
+    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> Moment) -> (Vec<u64>, u64) {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
-        sequences.push(visible());
+        let now = now();
+        sequences.push(now.sequence);
         sequences.dedup();
         let expired_for = live.values().map(|(of, _)| of.in_keyspace(keyspace));
-        (sequences, expired_for.fold(expired, u64::min))
+        (sequences, expired_for.fold(now.expired_sequence, u64::min))
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
@@ -152,8 +135,12 @@ mod tests {
             sequence,
             expired: Arc::clone(expired),
         };
+        let now = |expired_sequence| Moment {
+            sequence: 8,
+            expired_sequence,
+        };
         let snapshots = Snapshots::default();
-        assert_eq!(snapshots.list(0, 9, || 8), (vec![8], 9));
+        assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
         assert_eq!(
             snapshots
                 .add(|| seen(7, &some))
@@ -161,19 +148,19 @@ mod tests {
                 .expired_sequence,
             5
         );
-        assert_eq!(snapshots.list(0, 9, || 8), (vec![7, 8], 2));
+        assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 2));
         snapshots.add(|| seen(7, &more));
         snapshots.add(|| seen(3, &none));
         snapshots.add_again(&seen(7, &more));
-        assert_eq!(snapshots.list(0, 9, || 8), (vec![3, 7, 8], 0));
+        assert_eq!(snapshots.list(0, || now(9)), (vec![3, 7, 8], 0));
         snapshots.remove(&seen(3, &none));
         snapshots.remove(&seen(7, &more));
-        assert_eq!(snapshots.list(0, 9, || 8), (vec![7, 8], 2));
-        assert_eq!(snapshots.list(3, 9, || 8), (vec![7, 8], 5));
-        assert_eq!(snapshots.list(3, 1, || 8), (vec![7, 8], 1));
+        assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 2));
+        assert_eq!(snapshots.list(3, || now(9)), (vec![7, 8], 5));
+        assert_eq!(snapshots.list(3, || now(1)), (vec![7, 8], 1));
         snapshots.remove(&seen(7, &some));
-        assert_eq!(snapshots.list(0, 9, || 8), (vec![7, 8], 4));
+        assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 4));
         snapshots.remove(&seen(7, &more));
-        assert_eq!(snapshots.list(0, 9, || 8), (vec![8], 9));
+        assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
     }
 }

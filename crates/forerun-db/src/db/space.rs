@@ -17,6 +17,7 @@ use forerun_core::Pages;
 
 use super::parking::Parking;
 use super::state::{State, Table};
+use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
 use crate::memtable::{Comparator, MemTableConfig};
 use crate::run::lookup::ReadContext;
@@ -36,6 +37,8 @@ pub(super) struct Space {
     comparator: Arc<dyn Comparator>,
     pub(super) options: ArcSwap<KeyspaceOptions>,
     pub(super) state: ArcSwap<State>,
+    /// What has expired, if its entries do.
+    pub(super) expiry: Option<Expiry>,
     /// Cursors over the state, between two uses.
     pub(super) parking: Parking,
     /// Whether it was dropped, or is about to be.
@@ -54,6 +57,10 @@ impl Space {
         reading: ReadContext,
     ) -> Space {
         let comparator = Arc::clone(&options.comparator);
+        let expiry = match options.ttl_s() {
+            0 => None,
+            ttl => Some(Expiry::new(ttl, runs.expired_sequence)),
+        };
         let state = State {
             tables: Vec::new(),
             levels: Arc::clone(&runs.levels),
@@ -73,6 +80,7 @@ impl Space {
             comparator,
             options: ArcSwap::from_pointee(options),
             state: ArcSwap::from_pointee(state),
+            expiry,
             parking: Parking::default(),
             is_dropped: AtomicBool::new(false),
             last_used_bytes: AtomicUsize::new(0),
@@ -97,6 +105,15 @@ impl Space {
 
     pub(super) fn comparator(&self) -> &dyn Comparator {
         &*self.comparator
+    }
+
+    /// Up to which sequence number everything in it has expired by now, where everything up to `visible` is visible.
+    #[inline]
+    pub(super) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
+        match &self.expiry {
+            None => 0,
+            Some(expiry) => expiry.expired_sequence(clock, visible),
+        }
     }
 
     /// An empty memtable for it, which takes no writes yet.

@@ -36,7 +36,7 @@ pub(super) struct State {
     pub(super) levels: Arc<Levels>,
     /// Deletions of ranges that cover something in the runs.
     pub(super) ranges: Arc<Ranges>,
-    /// Everything up to this sequence number, all of it in runs, has expired.
+    /// Everything up to this sequence number has expired, and is left out of runs: readers must not see what is older.
     pub(super) expired_sequence: u64,
     /// What lookups in runs go through.
     pub(super) reading: ReadContext,

@@ -13,7 +13,7 @@ use arc_swap::Guard;
 use super::Inner;
 use super::cursor::Cursor;
 use super::iter::Iter;
-use super::snapshots::{Moment, Seen};
+use super::snapshots::{Expired, Moment, Seen};
 use super::space::Space;
 use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
@@ -37,10 +37,27 @@ pub(super) struct View<'a> {
 impl Inner {
     /// This moment, for a snapshot.
     pub(super) fn now(&self) -> Seen {
+        let sequence = self.visible.last();
         Seen {
-            sequence: self.visible.last(),
-            expired: self.expired.load_full(),
+            sequence,
+            expired: self.expired(sequence),
         }
+    }
+
+    /// What has expired by now, by keyspace. Called by one thread at a time.
+    fn expired(&self, visible: u64) -> Arc<Expired> {
+        let last = self.expired.load_full();
+        if !self.clock.is_on() {
+            return last;
+        }
+        let spaces = self.spaces.load();
+        let expiring = spaces.iter().filter(|space| space.expiry.is_some());
+        let of = |space: &Arc<Space>| (space.id(), space.expired_sequence(&self.clock, visible));
+        let now = Expired::new(expiring.map(of).collect());
+        if !now.is_same(&last) {
+            self.expired.store(Arc::new(now));
+        }
+        self.expired.load_full()
     }
 }
 
@@ -52,9 +69,11 @@ impl<'a> View<'a> {
         inner.visible.prefetch();
         let state = space.state.load();
         state.prefetch();
+        let sequence = inner.visible.last();
+        let expired_sequence = space.expired_sequence(&inner.clock, sequence);
         let moment = Moment {
-            sequence: inner.visible.last(),
-            expired_sequence: state.expired_sequence,
+            sequence,
+            expired_sequence: expired_sequence.max(state.expired_sequence),
         };
         View {
             inner,
@@ -97,7 +116,7 @@ impl<'a> View<'a> {
             return self.get_covered(key, cover);
         }
         for table in &self.state.tables {
-            match table.memtable.get(key, self.moment.sequence)? {
+            match table.memtable.get_as_of(key, self.moment)? {
                 Lookup::Value(value) => return Ok(Some(value.to_vec())),
                 Lookup::Deleted => return Ok(None),
                 Lookup::Missing => {}
@@ -141,14 +160,15 @@ impl<'a> View<'a> {
         let mut missing = values.take_missing();
         let older = match self.state.tables.split_first() {
             Some((newest, older)) => {
-                let sequence = self.moment.sequence;
                 let answer = |position: usize, lookup: Result<Lookup<'_>>| match lookup {
                     Ok(Lookup::Value(value)) => values.set_found(position, value),
                     Ok(Lookup::Deleted) => {}
                     Ok(Lookup::Missing) => missing.push(position as u32),
                     Err(error) => values.set_failed(position, error),
                 };
-                newest.memtable.multi_get(keys, sequence, strategy, answer);
+                newest
+                    .memtable
+                    .multi_get_as_of(keys, self.moment, strategy, answer);
                 older
             }
             // Nothing was written to the keyspace lately.
@@ -221,20 +241,15 @@ impl<'a> View<'a> {
             }
             let mut is_missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
-            memtable.multi_get(
-                &batch[..left],
-                self.moment.sequence,
-                strategy,
-                |i, lookup| {
-                    let position = positions[i] as usize;
-                    match lookup {
-                        Ok(Lookup::Value(value)) => values.set_found(position, value),
-                        Ok(Lookup::Deleted) => {}
-                        Ok(Lookup::Missing) => is_missing[i] = true,
-                        Err(error) => values.set_failed(position, error),
-                    }
-                },
-            );
+            memtable.multi_get_as_of(&batch[..left], self.moment, strategy, |i, lookup| {
+                let position = positions[i] as usize;
+                match lookup {
+                    Ok(Lookup::Value(value)) => values.set_found(position, value),
+                    Ok(Lookup::Deleted) => {}
+                    Ok(Lookup::Missing) => is_missing[i] = true,
+                    Err(error) => values.set_failed(position, error),
+                }
+            });
             let mut kept = 0;
             for i in 0..left {
                 if is_missing[i] {

@@ -325,7 +325,8 @@ impl Inner {
             Writer::Unlogged { next_sequence, .. } => {
                 self.counters.count_write();
                 // Relaxed: it hands out numbers; `visible` orders what is done under them.
-                Ok(next_sequence.fetch_add(count as u64, Ordering::Relaxed))
+                let take = || next_sequence.fetch_add(count as u64, Ordering::Relaxed);
+                Ok(self.clock.number(take))
             }
         }
     }
@@ -337,7 +338,8 @@ impl Inner {
             Writer::Logged(commit) => commit.log_ingestion(),
             // Relaxed: as in `log`.
             Writer::Unlogged { next_sequence, .. } => {
-                Ok(next_sequence.fetch_add(1, Ordering::Relaxed))
+                let take = || next_sequence.fetch_add(1, Ordering::Relaxed);
+                Ok(self.clock.number(take))
             }
         }
     }

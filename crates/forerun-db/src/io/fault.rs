@@ -100,6 +100,12 @@ impl FaultIo {
         self.lock().has_links = has_links;
     }
 
+    /// Stops the clock at a time, in seconds since 1970, which a crash does not change. `None`: it is the system's, as at
+    /// first.
+    pub fn set_unix_time_s(&self, unix_time_s: Option<u64>) {
+        self.lock().unix_time_s = unix_time_s;
+    }
+
     /// The file system after the power was lost and came back. This one stays without.
     ///
     /// `seed` chooses what of the unsynced changes was kept. Seeds 0 and 1 are the extremes:
@@ -273,6 +279,10 @@ impl Io for FaultIo {
         disk.check_dir(dir)?;
         disk.sync_names(dir);
         Ok(())
+    }
+
+    fn unix_time_s(&self) -> u64 {
+        self.lock().unix_time_s.unwrap_or_else(super::system_time_s)
     }
 
     fn boot_id(&self) -> Option<u128> {

@@ -63,6 +63,14 @@ impl Io for GuardedIo {
         // Without a number, recovery assumes that the power was lost.
         guard("boot_id", || Ok(self.0.boot_id())).unwrap_or(None)
     }
+
+    fn opened_by(&self, path: &Path) -> Vec<u32> {
+        guard("opened_by", || Ok(self.0.opened_by(path))).unwrap_or_default()
+    }
+
+    fn unix_time_s(&self) -> u64 {
+        guard("unix_time_s", || Ok(self.0.unix_time_s())).unwrap_or_else(|_| super::system_time_s())
+    }
 }
 
 impl IoFile for GuardedFile {

@@ -77,11 +77,26 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// died, the machine has not.
     fn boot_id(&self) -> Option<u128>;
 
+    /// Seconds since 1970, by which entries expire; 0 for a clock that stands before. It is asked once a batch, so it must
+    /// be cheap.
+    fn unix_time_s(&self) -> u64 {
+        system_time_s()
+    }
+
     /// The other processes that have a file open, as far as the system tells.
     fn opened_by(&self, path: &Path) -> Vec<u32> {
         let _ = path;
         Vec::new()
     }
+}
+
+/// The system's clock, in seconds since 1970: the coarse one, which is read without a call to the system.
+pub(crate) fn system_time_s() -> u64 {
+    #[cfg(target_os = "linux")]
+    let clock = rustix::time::ClockId::RealtimeCoarse;
+    #[cfg(not(target_os = "linux"))]
+    let clock = rustix::time::ClockId::Realtime;
+    u64::try_from(rustix::time::clock_gettime(clock).tv_sec).unwrap_or(0)
 }
 
 /// An open file. All methods may be called from many threads at once.

@@ -11,15 +11,16 @@ use super::node::{Node, Stands, Target};
 use super::partition::partition;
 use super::search::{Descent, Lookup, entries, find, find_alone, start};
 use super::strategy::Strategy;
+use crate::versions::Moment;
 
 /// Lookups in flight. Each asks for one line or two at a time, and a Zen 4 core has room for 24 misses: from 12 to 24
 /// lookups measure alike, and 32 are slower.
 const IN_FLIGHT: usize = 16;
 
-/// A batch: the keys, and the sequence number up to which it sees.
+/// A batch: the keys, and what it sees.
 pub(super) struct Batch<'k, K> {
     pub(super) keys: &'k [K],
-    pub(super) snapshot: u64,
+    pub(super) moment: Moment,
 }
 
 impl<'k, K: AsRef<[u8]>> Batch<'k, K> {
@@ -29,7 +30,7 @@ impl<'k, K: AsRef<[u8]>> Batch<'k, K> {
     }
 
     pub(super) fn target(&self, list: &SkipList, position: usize) -> Target<'k> {
-        Target::new(list.order(), self.key(position), self.snapshot)
+        Target::new(list.order(), self.key(position), self.moment)
     }
 
     /// The positions in key order, each with its key's prefix.
@@ -88,10 +89,7 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
     match strategy {
         Strategy::Single => {
             for (position, key) in batch.keys.iter().enumerate() {
-                sink(
-                    position,
-                    find_alone::<V>(list, key.as_ref(), batch.snapshot),
-                );
+                sink(position, find_alone::<V>(list, key.as_ref(), batch.moment));
             }
         }
         Strategy::Finger => finger::<V, K>(list, batch, sink),
@@ -132,6 +130,7 @@ impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Entered<'a, 'k, 
             key: &[],
             prefix: 0,
             sequence: 0,
+            expired_sequence: 0,
         };
         Entered {
             list,
@@ -196,7 +195,7 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
         let descent = unsafe { Descent::from(list, target, start, top) };
         let found = descent
             .land::<V, _>(&mut path)
-            .map(|descent| descent.hit().map_or(Lookup::Missing, Lookup::of));
+            .map(|descent| descent.answer());
         // A search that failed has left the lower part of its path as it was, for a smaller key: still before
         // every key to come, but perhaps far. The next one starts from the top.
         known = if found.is_ok() { known.max(top + 1) } else { 0 };

@@ -53,8 +53,14 @@ fn victim<'a>(table: &'a MemTable, keys: &[Vec<u8>], heights: Range<usize>) -> (
 
 /// The newest version of a key that a snapshot sees, found without checks.
 fn node<'a>(table: &'a MemTable, key: &[u8], snapshot: u64) -> Node<'a> {
-    let mut descent =
-        start::<Trusting>(&table.list, Target::new(table.list.order(), key, snapshot));
+    let mut descent = start::<Trusting>(
+        &table.list,
+        Target::new(
+            table.list.order(),
+            key,
+            crate::versions::Moment::at(snapshot),
+        ),
+    );
     while descent.step::<Trusting, _>(&mut NoTrail).unwrap() == Step::Read {}
     descent.hit().expect("the key is there")
 }

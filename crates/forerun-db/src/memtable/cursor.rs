@@ -4,6 +4,7 @@ use super::check::{Checked, Visit};
 use super::list::SkipList;
 use super::node::{Node, Target};
 use super::search::{NoTrail, start};
+use crate::versions::Moment;
 
 /// The first version.
 pub(super) fn first<V: Visit>(list: &SkipList) -> Checked<Option<Node<'_>>> {
@@ -63,7 +64,7 @@ fn seek<'a, V: Visit>(
     key: &[u8],
     sequence: u64,
 ) -> Checked<(Node<'a>, Option<Node<'a>>)> {
-    let target = Target::new(list.order(), key, sequence);
+    let target = Target::new(list.order(), key, Moment::at(sequence));
     let descent = start::<V>(list, target);
     Ok(descent.land::<V, _>(&mut NoTrail)?.place())
 }

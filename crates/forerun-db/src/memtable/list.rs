@@ -23,7 +23,7 @@ use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
 use super::search::{Descent, Step, Trail, start};
 use super::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::comparator::KeyOrder;
-use crate::versions::{Kind, MAX_SEQUENCE};
+use crate::versions::{Kind, MAX_SEQUENCE, Moment};
 
 pub(super) struct SkipList {
     arena: Arena,
@@ -155,7 +155,7 @@ impl SkipList {
         let height = node.height();
         // Relaxed: see `top_level`.
         self.height.fetch_max(height, Ordering::Relaxed);
-        let target = Target::new(&self.order, node.key(), sequence);
+        let target = Target::new(&self.order, node.key(), Moment::at(sequence));
         let mut path = Splice::new(self.head());
         let mut descent = if height <= GUIDE_LEVEL {
             let descent = start::<Trusting>(self, target);

@@ -51,7 +51,7 @@ use self::list::{NewListError, SkipList};
 use self::node::{Node, Seal};
 use self::prepared::Refused;
 use crate::comparator::KeyOrder;
-use crate::versions::{Version, Versions, Visible};
+use crate::versions::{Moment, Version, Versions, Visible};
 use crate::{Error, Op, Result, Values};
 
 /// What a memtable is made with.
@@ -183,7 +183,12 @@ impl MemTable {
     /// # Errors
     /// [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
     pub fn get(&self, key: &[u8], snapshot: u64) -> Result<Lookup<'_>> {
-        with_checks!(self, V => search::find_alone::<V>(&self.list, key, snapshot))
+        self.get_as_of(key, Moment::at(snapshot))
+    }
+
+    /// [`get`](Self::get) where entries expire: of one that has, the key is deleted.
+    pub(crate) fn get_as_of(&self, key: &[u8], moment: Moment) -> Result<Lookup<'_>> {
+        with_checks!(self, V => search::find_alone::<V>(&self.list, key, moment))
             .map_err(corrupt_entry)
     }
 
@@ -197,9 +202,20 @@ impl MemTable {
         keys: &[K],
         snapshot: u64,
         strategy: Strategy,
+        sink: impl FnMut(usize, Result<Lookup<'a>>),
+    ) {
+        self.multi_get_as_of(keys, Moment::at(snapshot), strategy, sink);
+    }
+
+    /// [`multi_get`](Self::multi_get) where entries expire, as [`get_as_of`](Self::get_as_of).
+    pub(crate) fn multi_get_as_of<'a, K: AsRef<[u8]>>(
+        &'a self,
+        keys: &[K],
+        moment: Moment,
+        strategy: Strategy,
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
-        let batch = Batch { keys, snapshot };
+        let batch = Batch { keys, moment };
         with_checks!(self, V => batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
             sink(position, lookup.map_err(corrupt_entry));
         }));

@@ -29,7 +29,7 @@ use forerun_core::arch::prefetch_read;
 use super::arena::Arena;
 use super::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::comparator::KeyOrder;
-use crate::versions::{Kind, MAX_SEQUENCE};
+use crate::versions::{Kind, MAX_SEQUENCE, Moment};
 
 /// The tallest tower: with half the nodes of each level on the next, enough for more nodes than memory holds.
 pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
@@ -477,15 +477,18 @@ pub(super) struct Target<'k> {
     pub(super) key: &'k [u8],
     pub(super) prefix: u64,
     pub(super) sequence: u64,
+    /// What is not newer than this has expired.
+    pub(super) expired_sequence: u64,
 }
 
 impl<'k> Target<'k> {
     #[inline(always)]
-    pub(super) fn new(order: &KeyOrder, key: &'k [u8], sequence: u64) -> Self {
+    pub(super) fn new(order: &KeyOrder, key: &'k [u8], moment: Moment) -> Self {
         Target {
             key,
             prefix: order.prefix(key),
-            sequence,
+            sequence: moment.sequence,
+            expired_sequence: moment.expired_sequence,
         }
     }
 }

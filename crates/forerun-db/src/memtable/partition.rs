@@ -74,7 +74,8 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
                 let target = Target {
                     key: batch.key(key.position),
                     prefix: key.prefix,
-                    sequence: batch.snapshot,
+                    sequence: batch.moment.sequence,
+                    expired_sequence: batch.moment.expired_sequence,
                 };
                 next.stands(list.order(), &target) != Stands::Before
             };
@@ -103,12 +104,15 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
         std::mem::swap(&mut pending, &mut next_round);
     }
     for &(_, node) in &hits {
-        if let Lookup::Value(value) = Lookup::of(node) {
+        if let Lookup::Value(value) = Lookup::of(node, batch.moment.expired_sequence) {
             prefetch_value(value);
         }
     }
     for (position, node) in hits {
-        sink(position, Ok(Lookup::of(node)));
+        sink(
+            position,
+            Ok(Lookup::of(node, batch.moment.expired_sequence)),
+        );
     }
 }
 

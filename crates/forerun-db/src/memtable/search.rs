@@ -7,7 +7,7 @@ use super::check::{Checked, Visit};
 use super::guide::GUIDE_LEVEL;
 use super::list::SkipList;
 use super::node::{Node, REST_BYTES, Seen, Stands, Target};
-use crate::versions::Kind;
+use crate::versions::{Kind, Moment};
 
 /// What a memtable knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,18 +198,27 @@ impl<'a, 'k> Descent<'a, 'k> {
     pub(super) fn hit(&self) -> Option<Node<'a>> {
         self.found
     }
+
+    /// Once landed: what the table knows of the key.
+    #[inline(always)]
+    pub(super) fn answer(&self) -> Lookup<'a> {
+        match self.hit() {
+            None => Lookup::Missing,
+            Some(node) => Lookup::of(node, self.target.expired_sequence),
+        }
+    }
 }
 
-/// Looks one key up alone: the newest version that `snapshot` sees.
+/// Looks one key up alone: the newest version that is seen.
 #[inline(always)]
 pub(super) fn find_alone<'a, V: Visit>(
     list: &'a SkipList,
     key: &[u8],
-    snapshot: u64,
+    moment: Moment,
 ) -> Checked<Lookup<'a>> {
-    let target = Target::new(list.order(), key, snapshot);
+    let target = Target::new(list.order(), key, moment);
     let descent = start::<V>(list, target).land::<V, _>(&mut NoTrail)?;
-    Ok(descent.hit().map_or(Lookup::Missing, Lookup::of))
+    Ok(descent.answer())
 }
 
 /// Where the searches for some targets begin: at the guide's nodes, whose lines are asked for, where there is a guide.
@@ -250,10 +259,7 @@ pub(super) fn find<'a, 'k, V: Visit>(
         while descent.step::<V, _>(&mut NoTrail)? == Step::Read {
             suspend().await;
         }
-        let Some(node) = descent.hit() else {
-            return Ok(Lookup::Missing);
-        };
-        let lookup = Lookup::of(node);
+        let lookup = descent.answer();
         // What `prefetch_rest` has asked for with the node is there; more is worth another wait.
         if let Lookup::Value(value) = lookup
             && value.len() > REST_BYTES
@@ -266,12 +272,12 @@ pub(super) fn find<'a, 'k, V: Visit>(
 }
 
 impl<'a> Lookup<'a> {
-    /// What a node answers.
+    /// What a node answers where everything up to a sequence number has expired: then what is older has too.
     #[inline(always)]
-    pub(super) fn of(node: Node<'a>) -> Self {
+    pub(super) fn of(node: Node<'a>, expired_sequence: u64) -> Self {
         match node.kind() {
-            Kind::Value => Lookup::Value(node.value()),
-            Kind::Deletion => Lookup::Deleted,
+            Kind::Value if node.sequence() > expired_sequence => Lookup::Value(node.value()),
+            Kind::Value | Kind::Deletion => Lookup::Deleted,
         }
     }
 }

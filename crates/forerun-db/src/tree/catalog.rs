@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::cache::PageCache;
+use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::ranges::{RangeTombstone, Ranges};
@@ -68,17 +69,12 @@ pub(crate) struct Logged {
     pub(crate) flushed_sequence: u64,
     /// The first segment of the log with anything that is not.
     pub(crate) first_segment: u64,
-    /// By when, in seconds since 1970, all of that was written.
-    pub(crate) written_by: u64,
-    /// The keyspaces for which that is noted: those whose entries expire.
-    pub(crate) expiring: Vec<u32>,
+    /// When all of that was written, if entries of any keyspace expire.
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// Deletions of ranges are gone through once so many bytes of runs a deletion were rewritten or removed.
 const FORGET_BYTES: u64 = 64;
-
-/// Notes of times that are kept: when there are more, every other one goes.
-const MOST_TIMES: usize = 256;
 
 impl Catalog {
     /// Opens the runs of a store, and removes files of runs that the manifest does not name. A store that has neither
@@ -98,7 +94,8 @@ impl Catalog {
         let manifest = match Manifest::read(&**io, dir)? {
             Some(manifest) => manifest,
             None if found.is_empty() => {
-                let manifest = Manifest::new(options.comparator.name());
+                let mut manifest = Manifest::new(options.comparator.name());
+                manifest.keyspaces[0].ttl = options.ttl.map_or(0, |ttl| ttl.as_secs());
                 manifest.write(&**io, dir)?;
                 manifest
             }
@@ -170,15 +167,9 @@ impl Catalog {
         self.manifest.first_segment
     }
 
-    /// Up to which sequence number everything in a keyspace was written by a time, in seconds since 1970, as far as is
-    /// noted.
-    pub(crate) fn written_by(&self, keyspace: u32, time: u64) -> u64 {
-        let Some(place) = self.place(keyspace) else {
-            return 0;
-        };
-        let times = &self.manifest.keyspaces[place].times;
-        let notes = times.partition_point(|(noted, _)| *noted <= time);
-        times[..notes].last().map_or(0, |(_, sequence)| *sequence)
+    /// When what is in runs was written.
+    pub(crate) fn marks(&self) -> &[Mark] {
+        &self.manifest.marks
     }
 
     fn place(&self, keyspace: u32) -> Option<usize> {
@@ -198,11 +189,7 @@ impl Catalog {
         if let Some(logged) = logged {
             manifest.flushed_sequence = logged.flushed_sequence;
             manifest.first_segment = logged.first_segment;
-            for keyspace in &logged.expiring {
-                if let Some(place) = place(&manifest, *keyspace) {
-                    note_time(&mut manifest.keyspaces[place].times, logged);
-                }
-            }
+            manifest.marks.clone_from(&logged.marks);
         }
         for (keyspace, edit) in edits {
             let Some(place) = place(&manifest, *keyspace) else {
@@ -210,16 +197,24 @@ impl Catalog {
                 added.for_each(|run| run.remove_when_dropped(&self.trash));
                 continue;
             };
-            runs[place].edit(edit, &mut manifest.keyspaces[place]);
+            // What of a memtable has expired too comes into no run, or into a later one.
+            let expired_sequence = edit.expired_sequence.min(manifest.flushed_sequence);
+            runs[place].edit(edit, expired_sequence, &mut manifest.keyspaces[place]);
         }
         self.replace(manifest, runs, edits)
     }
 
-    /// Adds a keyspace, durably, and returns its number.
+    /// Adds a keyspace whose entries live so many seconds, or for ever (0), durably, and returns its number.
     ///
     /// # Errors
     /// [`Error::TooManyKeyspaces`]; [`Error::Io`], as [`install`](Self::install).
-    pub(crate) fn create(&mut self, name: &str, comparator: &str, order: &KeyOrder) -> Result<u32> {
+    pub(crate) fn create(
+        &mut self,
+        name: &str,
+        comparator: &str,
+        order: &KeyOrder,
+        ttl: u64,
+    ) -> Result<u32> {
         let mut manifest = self.manifest.clone();
         let id = manifest.next_keyspace;
         if manifest.keyspaces.len() >= MAX_KEYSPACES || id == u32::MAX {
@@ -229,7 +224,10 @@ impl Catalog {
             });
         }
         manifest.next_keyspace = id + 1;
-        manifest.keyspaces.push(Keyspace::new(id, name, comparator));
+        manifest.keyspaces.push(Keyspace {
+            ttl,
+            ..Keyspace::new(id, name, comparator)
+        });
         let mut runs = self.runs.clone();
         runs.push(KeyspaceRuns {
             levels: Arc::new(Levels::with_runs(order.clone(), [])),
@@ -305,11 +303,11 @@ impl Catalog {
 
 impl KeyspaceRuns {
     /// Makes a change, here and in the manifest.
-    fn edit(&mut self, edit: &Edit, keyspace: &mut Keyspace) {
+    fn edit(&mut self, edit: &Edit, expired_sequence: u64, keyspace: &mut Keyspace) {
         let levels = self.levels.edit(edit);
         debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
         keyspace.levels = levels.records();
-        keyspace.expired_sequence = keyspace.expired_sequence.max(edit.expired_sequence);
+        keyspace.expired_sequence = keyspace.expired_sequence.max(expired_sequence);
         self.edit_ranges(edit, keyspace, &levels);
         self.levels = Arc::new(levels);
         self.expired_sequence = keyspace.expired_sequence;
@@ -358,22 +356,6 @@ fn ranges_of(order: &KeyOrder, tombstones: &[RangeTombstone]) -> Ranges {
 fn place(manifest: &Manifest, keyspace: u32) -> Option<usize> {
     let by_id = |of: &Keyspace| of.id.cmp(&keyspace);
     manifest.keyspaces.binary_search_by(by_id).ok()
-}
-
-fn note_time(times: &mut Vec<(u64, u64)>, logged: &Logged) {
-    // A clock that was put back must not make the notes go back.
-    let last = times.last().map_or(0, |(time, _)| *time);
-    if logged.written_by < last {
-        return;
-    }
-    times.push((logged.written_by, logged.flushed_sequence));
-    if times.len() > MOST_TIMES {
-        let mut is_kept = false;
-        times.retain(|_| {
-            is_kept = !is_kept;
-            is_kept
-        });
-    }
 }
 
 /// Opens the runs of a keyspace that a manifest names.

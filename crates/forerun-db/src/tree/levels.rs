@@ -49,7 +49,7 @@ pub(crate) struct Edit {
     pub(crate) removed: Vec<u64>,
     /// Deletions of ranges that come from memtables.
     pub(crate) ranges: Vec<RangeTombstone>,
-    /// Everything up to this sequence number expires.
+    /// Everything up to this sequence number has expired, and was left out of the runs that are added.
     pub(crate) expired_sequence: u64,
 }
 

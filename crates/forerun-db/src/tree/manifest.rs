@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  0       8         12         16       20
-//! ┌───────┬─────────┬──────────┬────────┬──────────┬───────────────┬──────────────────┬───────────────┬───────────┬───────────┬──────────┐
-//! │ magic │ version │ checksum │ length │ next_run │ first_segment │ flushed_sequence │ next_keyspace │ keyspaces │ keyspaces │ checksum │
-//! └───────┴─────────┴──────────┴────────┴──────────┴───────────────┴──────────────────┴───────────────┴─ count ───┴───────────┴──────────┘
-//!                                       └────────────────────────────────── length bytes ──────────────────────────────────┘
+//! ┌───────┬─────────┬──────────┬────────┬──────────┬───────────────┬──────────────────┬───────────────┬───────┬───────────┬──────────┐
+//! │ magic │ version │ checksum │ length │ next_run │ first_segment │ flushed_sequence │ next_keyspace │ marks │ keyspaces │ checksum │
+//! └───────┴─────────┴──────────┴────────┴──────────┴───────────────┴──────────────────┴───────────────┴───────┴───────────┴──────────┘
+//!                                       └──────────────────────────────── length bytes ────────────────────────────────┘
+//! marks = count │ count × (second │ first_sequence)      keyspaces = count │ count × keyspace
 //! keyspace = id │ name │ comparator │ levels: 7 × (count │ count × (number │ bytes │ checksum))
 //! ```
 //!
@@ -17,10 +18,12 @@ mod decode;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::clock::Mark;
 use crate::io::{Io, OpenMode, read_all};
 use crate::ranges::RangeTombstone;
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::store_dir::write_whole;
+use crate::wal::record::u32_at;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
 /// Name of the file.
@@ -31,7 +34,7 @@ pub(crate) const LEVELS: usize = 7;
 
 pub(crate) const KIND: Kind = Kind {
     magic: *b"FORE-MAN",
-    version: 1,
+    version: 2,
 };
 
 /// What the file says.
@@ -45,6 +48,8 @@ pub(crate) struct Manifest {
     pub(crate) flushed_sequence: u64,
     /// A number above those of all keyspaces that there ever were.
     pub(crate) next_keyspace: u32,
+    /// When what is in runs was written, if entries of any keyspace expire.
+    pub(crate) marks: Vec<Mark>,
     /// Ascending by id. The first is the default one: id 0, and an empty name.
     pub(crate) keyspaces: Vec<Keyspace>,
 }
@@ -62,8 +67,8 @@ pub(crate) struct Keyspace {
     pub(crate) ranges: Arc<Vec<RangeTombstone>>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
-    /// When, in seconds since 1970, everything up to which sequence number had been written; both ascending.
-    pub(crate) times: Vec<(u64, u64)>,
+    /// How many seconds entries live; 0: for ever.
+    pub(crate) ttl: u64,
 }
 
 /// A run, so that its file is told from any other.
@@ -86,7 +91,7 @@ impl Keyspace {
             levels: Default::default(),
             ranges: Arc::default(),
             expired_sequence: 0,
-            times: Vec::new(),
+            ttl: 0,
         }
     }
 }
@@ -99,6 +104,7 @@ impl Manifest {
             first_segment: 1,
             flushed_sequence: 0,
             next_keyspace: 1,
+            marks: Vec::new(),
             keyspaces: vec![Keyspace::new(0, "", comparator)],
         }
     }
@@ -139,6 +145,11 @@ impl Manifest {
             put_u64(bytes, self.first_segment);
             put_u64(bytes, self.flushed_sequence);
             bytes.extend_from_slice(&self.next_keyspace.to_le_bytes());
+            put_u32(bytes, self.marks.len());
+            for mark in &self.marks {
+                put_u64(bytes, mark.second);
+                put_u64(bytes, mark.first_sequence);
+            }
             put_u32(bytes, self.keyspaces.len());
             for keyspace in &self.keyspaces {
                 keyspace.encode_into(bytes);
@@ -147,6 +158,12 @@ impl Manifest {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Manifest, Bad> {
+        if KIND.check_head(bytes).is_ok() && u32_at(bytes, 8) < KIND.version {
+            return Err(Bad::Bytes {
+                offset: 8,
+                reason: "its version is from before the first release and is not read any more",
+            });
+        }
         KIND.unseal(bytes, decode::manifest)
     }
 }
@@ -171,11 +188,7 @@ impl Keyspace {
             put_bytes(bytes, &range.end);
         }
         put_u64(bytes, self.expired_sequence);
-        put_u32(bytes, self.times.len());
-        for (time, sequence) in &self.times {
-            put_u64(bytes, *time);
-            put_u64(bytes, *sequence);
-        }
+        put_u64(bytes, self.ttl);
     }
 }
 
@@ -203,10 +216,17 @@ mod tests {
         manifest.first_segment = 7;
         manifest.flushed_sequence = 12_345;
         manifest.next_keyspace = 5;
+        manifest.marks = [(1_000, 1), (1_002, 40), (2_000, 12_345)]
+            .map(|(second, first_sequence)| Mark {
+                second,
+                first_sequence,
+            })
+            .to_vec();
         manifest.keyspaces[0].levels[0] = vec![run(39), run(31)];
         manifest.keyspaces[0].levels[6] = vec![run(3), run(11), run(5)];
         let mut other = manifest.keyspaces[0].clone();
         (other.id, other.name) = (3, "users".into());
+        (other.ttl, other.expired_sequence) = (60, 39);
         other.levels = Default::default();
         other.levels[1].push(run(12));
         manifest.keyspaces.push(other);
@@ -254,7 +274,7 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 10] = [
+        let changes: [(&str, Change); 13] = [
             ("a number twice", |m| {
                 m.keyspaces[1].levels[1][0].number = 39
             }),
@@ -275,6 +295,13 @@ mod tests {
             ("a sequence number beyond all", |m| {
                 m.flushed_sequence = 1 << 56
             }),
+            ("more has expired than was written", |m| {
+                m.keyspaces[1].expired_sequence = 12_346
+            }),
+            ("seconds out of order", |m| m.marks[1].second = 1_000),
+            ("the time of what is not in runs", |m| {
+                m.marks[2].first_sequence = 12_346
+            }),
         ];
         for (name, change) in changes {
             let mut manifest = sample();
@@ -284,8 +311,13 @@ mod tests {
                 "{name}"
             );
         }
-        let newer = Kind { version: 2, ..KIND }.seal_bytes(b"");
-        assert_eq!(Manifest::decode(&newer), Err(Bad::Newer(2)));
+        let newer = Kind { version: 3, ..KIND }.seal_bytes(b"");
+        assert_eq!(Manifest::decode(&newer), Err(Bad::Newer(3)));
+        let older = Kind { version: 1, ..KIND }.seal_bytes(b"");
+        assert!(matches!(
+            Manifest::decode(&older),
+            Err(Bad::Bytes { offset: 8, .. })
+        ));
     }
 
     #[test]

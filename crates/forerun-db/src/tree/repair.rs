@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::{OpenMode, link_or_copy};
 use crate::ranges::RangeTombstone;
@@ -253,7 +254,8 @@ impl Repair<'_> {
                 keyspace.name = recovered_name(*id);
             }
         }
-        for (keyspace, _) in found.values() {
+        for (keyspace, _) in found.values_mut() {
+            keyspace.ttl = self.options.of_keyspace(&keyspace.name).ttl_s();
             self.with_build(keyspace, |_, _| Ok(()))?;
         }
         let mut manifest = Manifest::new(own);
@@ -266,6 +268,13 @@ impl Repair<'_> {
             manifest.keyspaces.push(made);
         }
         manifest.flushed_sequence = self.newest;
+        if manifest.keyspaces.iter().any(|of| of.ttl > 0) && self.newest > 0 {
+            // When it was written is lost: at the latest now.
+            manifest.marks = vec![Mark {
+                second: self.base.io.unix_time_s(),
+                first_sequence: 1,
+            }];
+        }
         self.find_log(&mut manifest, losses)?;
         Ok(manifest)
     }

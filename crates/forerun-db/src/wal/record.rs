@@ -1,22 +1,22 @@
 //! One record of the log: a batch of writes under a checksum.
 //!
 //! ```text
-//!  0          4        8          16      20      24
-//! ┌──────────┬────────┬──────────┬───────┬───────┬─────────┐
-//! │ checksum │ length │ sequence │ count │ flags │ payload │
-//! └──────────┴────────┴──────────┴───────┴───────┴─────────┘
-//! checksum = crc32c(payload ‖ bytes 4..24 ‖ salt of the segment ‖ offset in the file)
+//!  0          4        8          16      20      24        28
+//! ┌──────────┬────────┬──────────┬───────┬───────┬─────────┬─────────┐
+//! │ checksum │ length │ sequence │ count │ flags │ written │ payload │
+//! └──────────┴────────┴──────────┴───────┴───────┴─────────┴─────────┘
+//! checksum = crc32c(payload ‖ bytes 4..28 ‖ salt of the segment ‖ offset in the file)
 //! ```
 //!
 //! A writer makes a record in two steps. [`begin`] lays it down with the payload's checksum in
 //! place of the record's. When its turn comes, [`seal`] fills in what was unknown: the sequence
-//! number, the flags, and the checksum, which is carried on from the payload's.
+//! number, the flags, the time, and the checksum, which is carried on from the payload's.
 
 use crate::batch::Ops;
 use crate::{MAX_BATCH_BYTES, Result};
 
 /// Bytes before the payload.
-pub(crate) const HEADER_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 28;
 
 /// The first sequence number that cannot be: entries in memory keep 8 bits beside it.
 pub(crate) const SEQUENCE_END: u64 = 1 << 56;
@@ -42,6 +42,8 @@ pub(crate) struct Record<'a> {
     pub(crate) synced_before: bool,
     /// Whether it only gave an ingestion its number.
     pub(crate) is_ingestion: bool,
+    /// When it was written, in seconds since 1970.
+    pub(crate) written: u32,
     /// Its operations.
     pub(crate) ops: Ops<'a>,
     /// The greatest number of a keyspace among them.
@@ -74,8 +76,8 @@ pub(crate) fn begin_ingestion(out: &mut Vec<u8>) {
     out[at + 20..at + 24].copy_from_slice(&INGESTION.to_le_bytes());
 }
 
-/// Seals the unsealed records of `group`, which will stand at `offset`, and returns the sequence
-/// number after the last.
+/// Seals the unsealed records of `group`, which will stand at `offset` and are written in the second `written`, and
+/// returns the sequence number after the last.
 ///
 /// `synced_before` is set on the first of them: what stands before the others was not synced yet.
 pub(crate) fn seal(
@@ -84,6 +86,7 @@ pub(crate) fn seal(
     salt: u32,
     mut sequence: u64,
     synced_before: bool,
+    written: u32,
 ) -> u64 {
     let mut rest = group;
     let mut flags = if synced_before { SYNCED_BEFORE } else { 0 };
@@ -93,6 +96,7 @@ pub(crate) fn seal(
         record[8..16].copy_from_slice(&sequence.to_le_bytes());
         let flags_and_kind = flags | u32_at(record, 20);
         record[20..24].copy_from_slice(&flags_and_kind.to_le_bytes());
+        record[24..28].copy_from_slice(&written.to_le_bytes());
         let checksum = checksum(u32_at(record, 0), record, salt, offset);
         record[0..4].copy_from_slice(&checksum.to_le_bytes());
         sequence += u64::from(u32_at(record, 16));
@@ -143,6 +147,7 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
         count,
         synced_before,
         is_ingestion,
+        written: u32_at(bytes, 24),
         ops,
         greatest_keyspace,
     })
@@ -181,10 +186,10 @@ pub(crate) fn proves_durable(
 }
 
 fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32 {
-    let mut rest = [0; 32];
-    rest[..20].copy_from_slice(&header[4..HEADER_BYTES]);
-    rest[20..24].copy_from_slice(&salt.to_le_bytes());
-    rest[24..].copy_from_slice(&offset.to_le_bytes());
+    let mut rest = [0; 36];
+    rest[..24].copy_from_slice(&header[4..HEADER_BYTES]);
+    rest[24..28].copy_from_slice(&salt.to_le_bytes());
+    rest[28..].copy_from_slice(&offset.to_le_bytes());
     crc32c::crc32c_append(payload_checksum, &rest)
 }
 
@@ -219,7 +224,7 @@ mod tests {
                 keys.len() as u32,
             );
         }
-        assert_eq!(seal(&mut group, 32, SALT, 10, true), 14);
+        assert_eq!(seal(&mut group, 32, SALT, 10, true, 1_000), 14);
         [vec![0; 32], group].concat()
     }
 
@@ -239,6 +244,7 @@ mod tests {
                 (first, count, synced_before)
             );
             assert_eq!(record.last_sequence(), first + u64::from(count) - 1);
+            assert_eq!(record.written, 1_000);
             offset = record.end;
         }
         assert_eq!(offset, segment.len());
@@ -257,7 +263,7 @@ mod tests {
         let mut group = Vec::new();
         begin_ingestion(&mut group);
         begin_ingestion(&mut group);
-        assert_eq!(seal(&mut group, 0, SALT, 7, true), 9);
+        assert_eq!(seal(&mut group, 0, SALT, 7, true, 1_000), 9);
         for (offset, first, synced_before) in [(0, 7, true), (HEADER_BYTES, 8, false)] {
             let record = read(&group, offset, SALT).unwrap();
             assert_eq!(

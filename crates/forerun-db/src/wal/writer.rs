@@ -17,6 +17,7 @@ use super::closed::{self, Closed};
 use super::record;
 use super::recovery::{Tail, TailSegment};
 use super::segment::{self, Header};
+use crate::clock::Clock;
 use crate::io::{Io, OpenMode, write_all_at};
 use crate::store_dir::write_whole;
 use crate::{Error, Result};
@@ -71,6 +72,7 @@ pub(crate) struct LogWriter {
     segment_limit_bytes: u64,
     tail: Tail,
     segments: Arc<Segments>,
+    clock: Arc<Clock>,
     /// Whether `CLOSED` is in the directory.
     is_marked_closed: bool,
     /// Whether all that was there when the store was opened is on stable storage.
@@ -86,6 +88,7 @@ impl LogWriter {
         io: Arc<dyn Io>,
         dir: &Path,
         segment_limit_bytes: u64,
+        clock: Arc<Clock>,
         mut tail: Tail,
         is_marked_closed: bool,
     ) -> LogWriter {
@@ -95,6 +98,7 @@ impl LogWriter {
             io,
             dir: dir.to_owned(),
             segment_limit_bytes,
+            clock,
             is_settled: tail.is_durable,
             tail,
             is_marked_closed,
@@ -133,12 +137,14 @@ impl LogWriter {
         let Some(segment) = &mut self.tail.segment else {
             return Ok(());
         };
+        let second = self.clock.now();
         let next_sequence = record::seal(
             group,
             segment.len,
             segment.salt,
             sequence,
             segment.synced_len == segment.len,
+            u32::try_from(second).unwrap_or(u32::MAX),
         );
         if next_sequence > record::SEQUENCE_END {
             let source = std::io::Error::other("sequence numbers are used up");
@@ -162,6 +168,7 @@ impl LogWriter {
         }
         segment.len += group.len() as u64;
         self.tail.next_sequence = next_sequence;
+        self.clock.note(second, sequence);
         self.written_bytes += group.len() as u64;
         Ok(())
     }

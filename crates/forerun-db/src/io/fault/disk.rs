@@ -176,6 +176,8 @@ pub(super) struct Disk {
     pub(super) boots: u64,
     /// Whether a file may have several names.
     pub(super) has_links: bool,
+    /// What the clock says; `None` for the system's.
+    pub(super) unix_time_s: Option<u64>,
 }
 
 impl Default for Disk {
@@ -192,6 +194,7 @@ impl Default for Disk {
             powered_off: false,
             boots: 0,
             has_links: true,
+            unix_time_s: None,
         }
     }
 }
@@ -324,6 +327,7 @@ impl Disk {
             boots,
             capacity_bytes: self.capacity_bytes,
             has_links: self.has_links,
+            unix_time_s: self.unix_time_s,
             ..Disk::default()
         }
     }

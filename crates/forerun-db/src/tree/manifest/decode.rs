@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
+use crate::clock::Mark;
 use crate::ranges::RangeTombstone;
 use crate::sealed::{Bad, Reader};
 use crate::versions::MAX_SEQUENCE;
@@ -19,6 +20,7 @@ pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
         return Err(reader.bad("a sequence number is out of range"));
     }
     let next_keyspace = reader.u32()?;
+    let marks = marks(reader, flushed_sequence)?;
     let count = reader.u32()?;
     let mut keyspaces: Vec<Keyspace> = Vec::new();
     let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
@@ -44,9 +46,29 @@ pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
             first_segment,
             flushed_sequence,
             next_keyspace,
+            marks,
             keyspaces,
         }),
     }
+}
+
+/// When what is in runs was written.
+fn marks(reader: &mut Reader<'_>, flushed_sequence: u64) -> Result<Vec<Mark>, Bad> {
+    let mut marks: Vec<Mark> = Vec::new();
+    for _ in 0..reader.u32()? {
+        let mark = Mark {
+            second: reader.u64()?,
+            first_sequence: reader.u64()?,
+        };
+        let is_next = marks.last().is_none_or(|last| {
+            last.second < mark.second && last.first_sequence < mark.first_sequence
+        });
+        if !is_next || !(1..=flushed_sequence).contains(&mark.first_sequence) {
+            return Err(reader.bad("a time is out of order, or of what is not in runs"));
+        }
+        marks.push(mark);
+    }
+    Ok(marks)
 }
 
 fn keyspace(
@@ -90,13 +112,9 @@ fn keyspace(
         ranges.push(range);
     }
     let expired_sequence = reader.u64()?;
-    let mut times = Vec::new();
-    for _ in 0..reader.u32()? {
-        times.push((reader.u64()?, reader.u64()?));
-    }
-    let is_ascending = times.is_sorted() && times.is_sorted_by_key(|(_, sequence)| *sequence);
-    if !is_ascending || expired_sequence > flushed_sequence {
-        return Err(reader.bad("times are out of order, or more has expired than was written"));
+    let ttl = reader.u64()?;
+    if expired_sequence > flushed_sequence {
+        return Err(reader.bad("more has expired than is in runs"));
     }
     Ok(Keyspace {
         id,
@@ -105,6 +123,6 @@ fn keyspace(
         levels,
         ranges: Arc::new(ranges),
         expired_sequence,
-        times,
+        ttl,
     })
 }

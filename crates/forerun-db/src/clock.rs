@@ -1,0 +1,322 @@
+//! When things were written, for keyspaces whose entries expire.
+//!
+//! ```text
+//!   second           1000      1001          1007                  a mark for each second in which anything was written:
+//!   first sequence   1         4             90                    the first sequence number of that second
+//!                    1 2 3     4 ... 89      90 91 ... visible
+//!
+//!   at 1012 with a time to live of 5 s, everything up to 89 has expired: what is older than 1007 goes
+//! ```
+//!
+//! So an entry carries no time: its sequence number says when it was written, to the second, and what has expired in a
+//! keyspace is all that is numbered up to one sequence number. The log has the second in each record and the manifest has
+//! the marks of what is in runs, so a reopened store knows them all.
+//!
+//! Marks that are older than every time to live are forgotten. A year of writing every second would still leave 32 million
+//! of them, so those that only a long time to live needs are merged: to a 2^20th of it, which is one second up to twelve
+//! days. Merged marks, and a system clock that is set back, make entries live longer, never shorter.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::io::Io;
+
+/// The most marks that a time to live needs.
+const MOST_MARKS: u64 = 1 << 20;
+
+/// Below this many marks none are merged or forgotten.
+const FEW_MARKS: usize = 1 << 10;
+
+/// From a sequence number on, and up to the next mark's, everything was written in this second, counted from 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) second: u64,
+    pub(crate) first_sequence: u64,
+}
+
+/// The system's clock, and when everything was written that may expire.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    io: Arc<dyn Io>,
+    /// Whether entries of any keyspace expire. Else nothing is noted.
+    is_on: AtomicBool,
+    /// The second of the last mark.
+    last_second: AtomicU64,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// Ascending by both numbers.
+    marks: Vec<Mark>,
+    /// The times to live that there are, in seconds, ascending.
+    ttls: Vec<u64>,
+    /// How many marks there are when they are looked through next.
+    tidy_at: usize,
+}
+
+impl Clock {
+    /// One that knows these marks, in stores with keyspaces of these times to live.
+    pub(crate) fn new(io: Arc<dyn Io>, marks: Vec<Mark>, ttls: impl Iterator<Item = u64>) -> Clock {
+        let clock = Clock {
+            io,
+            is_on: AtomicBool::new(false),
+            last_second: AtomicU64::new(marks.last().map_or(0, |mark| mark.second)),
+            noted: Mutex::new(Noted {
+                marks,
+                ..Noted::default()
+            }),
+        };
+        ttls.for_each(|ttl| clock.expect(ttl));
+        clock
+    }
+
+    /// Notes times from now on, for a keyspace of this time to live, in seconds.
+    pub(crate) fn expect(&self, ttl: u64) {
+        let mut noted = self.lock();
+        if let Err(place) = noted.ttls.binary_search(&ttl) {
+            noted.ttls.insert(place, ttl);
+        }
+        // Relaxed: whoever writes to the keyspace has been shown it, which comes after.
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether entries of any keyspace expire.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        self.io.unix_time_s()
+    }
+
+    /// Notes that what is numbered from `first_sequence` on is written in this second or later. Called in the order of the
+    /// numbers, and before what they stand for is visible.
+    #[inline]
+    pub(crate) fn note(&self, second: u64, first_sequence: u64) {
+        // Relaxed: the one writer of the log is the only one that moves it.
+        if self.is_on() && second > self.last_second.load(Ordering::Relaxed) {
+            self.add(&mut self.lock(), second, first_sequence);
+        }
+    }
+
+    /// Takes a sequence number by `take` and notes that it is written now. Any threads may call it.
+    pub(crate) fn number(&self, take: impl FnOnce() -> u64) -> u64 {
+        if !self.is_on() {
+            return take();
+        }
+        let mut noted = self.lock();
+        let first_sequence = take();
+        self.add(&mut noted, self.now(), first_sequence);
+        first_sequence
+    }
+
+    fn add(&self, noted: &mut Noted, second: u64, first_sequence: u64) {
+        if noted.marks.last().is_some_and(|last| last.second >= second) {
+            return;
+        }
+        noted.marks.push(Mark {
+            second,
+            first_sequence,
+        });
+        self.last_second.store(second, Ordering::Relaxed);
+        if noted.marks.len() > noted.tidy_at.max(FEW_MARKS) {
+            noted.tidy(second);
+            noted.tidy_at = 2 * noted.marks.len();
+        }
+    }
+
+    /// Up to which sequence number everything was written so long ago that it has expired by now, `visible` being visible.
+    /// 0: nothing has, or it is unknown when it was written.
+    fn expired(&self, now: u64, ttl: u64, visible: u64) -> u64 {
+        // An entry lives for its time to live at least: it was written at any moment of its second.
+        let Some(limit) = now.checked_sub(ttl).and_then(|limit| limit.checked_sub(1)) else {
+            return 0;
+        };
+        let noted = self.lock();
+        let older = noted.marks.partition_point(|mark| mark.second <= limit);
+        match noted.marks.get(older) {
+            _ if older == 0 => 0,
+            // What is numbered and not visible yet may still be about to be noted.
+            Some(mark) => visible.min(mark.first_sequence - 1),
+            None => visible,
+        }
+    }
+
+    /// The marks of what is numbered up to this one: what the manifest keeps.
+    pub(crate) fn marks_up_to(&self, sequence: u64) -> Vec<Mark> {
+        let mut noted = self.lock();
+        noted.tidy(self.now());
+        let marks = noted.marks.iter().copied();
+        marks
+            .take_while(|mark| mark.first_sequence <= sequence)
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Noted> {
+        // Nothing under the lock panics half-way through a change.
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Noted {
+    /// Forgets marks that are older than every time to live, and merges those that only a long one needs.
+    fn tidy(&mut self, now: u64) {
+        let age = |mark: &Mark| now.saturating_sub(mark.second);
+        let Some(longest) = self.ttls.last() else {
+            return;
+        };
+        // The last one of those stays: what it stands for has expired, and would be unknown without it.
+        let old = self.marks.partition_point(|mark| age(mark) > *longest);
+        self.marks.drain(..old.saturating_sub(1));
+        if self.marks.len() <= FEW_MARKS {
+            return;
+        }
+        let ttls = &self.ttls;
+        let grain = |mark: &Mark| {
+            let place = ttls.partition_point(|ttl| *ttl < age(mark));
+            ttls.get(place).map_or(1, |ttl| ttl.div_ceil(MOST_MARKS))
+        };
+        self.marks.dedup_by(|mark, kept| {
+            let grain = grain(mark);
+            let is_merged = mark.second / grain == kept.second / grain;
+            if is_merged {
+                kept.second = mark.second;
+            }
+            is_merged
+        });
+    }
+}
+
+/// What has expired in a keyspace, worked out once a second.
+#[derive(Debug)]
+pub(crate) struct Expiry {
+    /// The time to live in seconds.
+    ttl: u64,
+    /// The second that this was worked out for last.
+    second: AtomicU64,
+    /// Everything up to this sequence number has expired. It never moves back.
+    expired_sequence: AtomicU64,
+}
+
+impl Expiry {
+    /// In a keyspace where everything up to a sequence number has expired.
+    pub(crate) fn new(ttl: u64, expired_sequence: u64) -> Expiry {
+        Expiry {
+            ttl,
+            second: AtomicU64::new(0),
+            expired_sequence: AtomicU64::new(expired_sequence),
+        }
+    }
+
+    /// The time to live in seconds.
+    pub(crate) fn ttl(&self) -> u64 {
+        self.ttl
+    }
+
+    /// Up to which sequence number everything has expired by now, where everything up to `visible` is visible.
+    #[inline]
+    pub(crate) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
+        let now = clock.now();
+        // Acquire pairs with the release in `work_out`: who sees the second sees the number of that second, or of a later one.
+        if self.second.load(Ordering::Acquire) != now {
+            self.work_out(clock, now, visible);
+        }
+        self.expired_sequence.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn work_out(&self, clock: &Clock, now: u64, visible: u64) {
+        let expired = clock.expired(now, self.ttl, visible);
+        // Relaxed: the store below carries it.
+        self.expired_sequence.fetch_max(expired, Ordering::Relaxed);
+        self.second.store(now, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::io::fault::FaultIo;
+
+    fn clock(now: u64, ttls: &[u64]) -> (FaultIo, Clock) {
+        let io = FaultIo::new();
+        io.set_unix_time_s(Some(now));
+        let clock = Clock::new(Arc::new(io.clone()), Vec::new(), ttls.iter().copied());
+        (io, clock)
+    }
+
+    proptest! {
+        #[test]
+        fn what_has_expired_is_what_a_time_beside_each_number_says(
+            steps in prop::collection::vec((0_u64..4, 1_u64..4), 1..60),
+            ttl in 1_u64..8,
+            later in 0_u64..12,
+        ) {
+            let (io, clock) = clock(100, &[ttl]);
+            let (mut now, mut written) = (100, Vec::new());
+            for (pause, count) in steps {
+                now += pause;
+                clock.note(now, written.len() as u64 + 1);
+                written.extend((0..count).map(|_| now));
+            }
+            now += later;
+            io.set_unix_time_s(Some(now));
+            let visible = written.len() as u64;
+            let expired = Expiry::new(ttl, 0).expired_sequence(&clock, visible);
+            let wanted = written.iter().take_while(|second| **second + ttl < now).count();
+            prop_assert_eq!(expired, wanted as u64);
+        }
+    }
+
+    #[test]
+    fn what_is_not_visible_yet_does_not_expire() {
+        let (_, clock) = clock(100, &[1]);
+        clock.note(50, 1);
+        clock.note(90, 8);
+        assert_eq!(clock.expired(100, 1, 5), 5);
+        assert_eq!(clock.expired(90, 20, 5), 5);
+        assert_eq!(clock.expired(90, 20, 9), 7);
+    }
+
+    #[test]
+    fn a_clock_set_back_shortens_no_life_and_lets_nothing_return() {
+        let (io, clock) = clock(100, &[10]);
+        clock.note(100, 1);
+        clock.note(40, 2);
+        let expiry = Expiry::new(10, 0);
+        io.set_unix_time_s(Some(60));
+        assert_eq!(expiry.expired_sequence(&clock, 2), 0);
+        io.set_unix_time_s(Some(111));
+        assert_eq!(expiry.expired_sequence(&clock, 2), 2);
+        io.set_unix_time_s(Some(60));
+        assert_eq!(expiry.expired_sequence(&clock, 2), 2);
+    }
+
+    #[test]
+    fn marks_are_bounded_and_late_by_a_millionth_of_the_time_to_live_at_most() {
+        const LONG: u64 = 40 << 20;
+        let (_, clock) = clock(0, &[60, LONG]);
+        let end = 1 << 18;
+        for second in 1..=end {
+            clock.note(second, second);
+        }
+        clock.lock().tidy(end);
+        let marks = clock.lock().marks.len() as u64;
+        assert!(marks <= end / 40 + 70, "{marks} marks");
+        // To the second for the short one, and never early for the long one.
+        for now in [end, end + 30] {
+            assert_eq!(clock.expired(now, 60, end), now - 61);
+        }
+        for second in (1..end).step_by(4_001) {
+            let expired = clock.expired(second + LONG + 1, LONG, end);
+            assert!(
+                (second.saturating_sub(41)..=second).contains(&expired),
+                "{second}: {expired}"
+            );
+        }
+    }
+}

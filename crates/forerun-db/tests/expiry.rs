@@ -1,0 +1,421 @@
+//! Entries expire to the second when they are read, wherever they lie.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{entries, open, small_options, tiny_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::memtable::Strategy as Search;
+use forerun_db::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, Values, WalMode};
+use proptest::prelude::*;
+
+/// Seconds that entries of the keyspace `mortal` live.
+const TTL: u64 = 5;
+
+fn lives(seconds: u64) -> KeyspaceOptions {
+    KeyspaceOptions {
+        ttl: Some(Duration::from_secs(seconds)),
+        ..KeyspaceOptions::default()
+    }
+}
+
+fn options() -> Options {
+    Options {
+        keyspaces: vec![("mortal".into(), lives(TTL))],
+        ..tiny_options()
+    }
+}
+
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What every way of reading a keyspace finds, which is the same.
+fn read(keyspace: &Keyspace, case: &str) -> Entries {
+    let all = entries(keyspace.iter());
+    let backwards: Entries = keyspace.iter().rev().map(Result::unwrap).collect();
+    assert!(all.iter().eq(backwards.iter().rev()), "{case}: backwards");
+    assert_eq!(entries(keyspace.range("a".."z")), all, "{case}: a range");
+    assert_eq!(entries(keyspace.prefix(b"key-")), all, "{case}: a prefix");
+    let map: BTreeMap<_, _> = all.iter().cloned().collect();
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    for key in &keys {
+        assert_eq!(
+            keyspace.get(key).unwrap().as_ref(),
+            map.get(key),
+            "{case}: get"
+        );
+    }
+    let mut values = Values::new();
+    for strategy in Search::ALL {
+        keyspace
+            .multi_get_with(&keys, strategy, &mut values)
+            .unwrap();
+        for (place, key) in keys.iter().enumerate() {
+            let value = values.get(place).unwrap();
+            assert_eq!(value, map.get(key).map(Vec::as_slice), "{case}: {strategy}");
+        }
+    }
+    all
+}
+
+const KEYS: u8 = 12;
+
+fn key(number: u8) -> Vec<u8> {
+    format!("key-{number:02}").into_bytes()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(bool, u8),
+    Delete(bool, u8),
+    DeleteRange(u8, u8),
+    Ingest(u8, u8),
+    Pass(u64),
+    Flush,
+    Compact,
+    TakeSnapshot,
+    DropSnapshot,
+    Reopen,
+    Kill,
+    PowerLoss,
+}
+
+fn step() -> impl proptest::strategy::Strategy<Value = Step> {
+    prop_oneof![
+        12 => (any::<bool>(), 0..KEYS).prop_map(|(is_mortal, key)| Step::Put(is_mortal, key)),
+        3 => (any::<bool>(), 0..KEYS).prop_map(|(is_mortal, key)| Step::Delete(is_mortal, key)),
+        1 => (0..KEYS, 1..4_u8).prop_map(|(from, count)| Step::DeleteRange(from, from + count)),
+        1 => (0..KEYS, 1..4_u8).prop_map(|(from, count)| Step::Ingest(from, (from + count).min(KEYS))),
+        6 => (0..4_u64).prop_map(Step::Pass),
+        2 => Just(Step::Flush),
+        1 => Just(Step::Compact),
+        2 => Just(Step::TakeSnapshot),
+        1 => Just(Step::DropSnapshot),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Kill),
+        1 => Just(Step::PowerLoss),
+    ]
+}
+
+/// The plain reference: each value with the second it was written in.
+#[derive(Clone, Default)]
+struct Model {
+    mortal: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
+    eternal: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Model {
+    fn alive(&self, now: u64) -> Entries {
+        let mortal = self.mortal.iter();
+        let alive = mortal.filter(|(_, (_, written))| written + TTL >= now);
+        alive
+            .map(|(key, (value, _))| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    fn eternal(&self) -> Entries {
+        self.eternal.clone().into_iter().collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn what_is_found_is_what_a_time_beside_each_entry_says(steps in prop::collection::vec(step(), 1..60)) {
+        let mut io = FaultIo::new();
+        let mut now = 1_000;
+        io.set_unix_time_s(Some(now));
+        let mut db = open(&io, &options()).unwrap();
+        db.keyspace("mortal").unwrap();
+        let mut model = Model::default();
+        let mut snapshot: Option<(Snapshot, Entries)> = None;
+        for (number, step) in steps.iter().enumerate() {
+            let case = format!("step {number}, {step:?}");
+            let mortal = db.keyspace("mortal").unwrap();
+            let value = format!("value {number}").into_bytes();
+            match step {
+                Step::Put(true, of) => {
+                    mortal.put(&key(*of), &value).unwrap();
+                    model.mortal.insert(key(*of), (value, now));
+                }
+                Step::Put(false, of) => {
+                    db.put(&key(*of), &value).unwrap();
+                    model.eternal.insert(key(*of), value);
+                }
+                Step::Delete(true, of) => {
+                    mortal.delete(&key(*of)).unwrap();
+                    model.mortal.remove(&key(*of));
+                }
+                Step::Delete(false, of) => {
+                    db.delete(&key(*of)).unwrap();
+                    model.eternal.remove(&key(*of));
+                }
+                Step::DeleteRange(from, to) => {
+                    mortal.delete_range(&key(*from), &key(*to)).unwrap();
+                    model.mortal.retain(|of, _| !(key(*from)..key(*to)).contains(of));
+                }
+                Step::Ingest(from, to) => {
+                    let mut ingestion = mortal.ingest();
+                    for of in *from..*to {
+                        ingestion.add(&key(of), &value).unwrap();
+                        model.mortal.insert(key(of), (value.clone(), now));
+                    }
+                    ingestion.commit().unwrap();
+                }
+                Step::Pass(seconds) => {
+                    now += seconds;
+                    io.set_unix_time_s(Some(now));
+                }
+                Step::Flush => db.flush().unwrap(),
+                Step::Compact => db.compact().unwrap(),
+                Step::TakeSnapshot => snapshot = Some((db.snapshot(), model.alive(now))),
+                Step::DropSnapshot => snapshot = None,
+                Step::Reopen | Step::Kill | Step::PowerLoss => {
+                    snapshot = None;
+                    drop(mortal);
+                    io = match step {
+                        Step::Reopen => {
+                            db.close().unwrap();
+                            io.clone()
+                        }
+                        Step::Kill => io.kill(),
+                        _ => {
+                            db.flush_wal().unwrap();
+                            io.crash(number as u64)
+                        }
+                    };
+                    // The time to live is the store's, whoever opens it.
+                    db = open(&io, &tiny_options()).unwrap();
+                }
+            }
+            let mortal = db.keyspace("mortal").unwrap();
+            prop_assert_eq!(read(&mortal, &case), model.alive(now), "{}", case);
+            prop_assert_eq!(entries(db.iter()), model.eternal(), "{}", case);
+            if let Some((snapshot, seen)) = &snapshot {
+                prop_assert_eq!(&entries(snapshot.keyspace(&mortal).iter()), seen, "{}: the snapshot", case);
+            }
+        }
+    }
+}
+
+/// Puts one key now, and sees it for as long as it lives.
+fn lives_for_its_time(io: &FaultIo, db: &Db, keyspace: &Keyspace, begun: u64, case: &str) {
+    io.set_unix_time_s(Some(begun));
+    keyspace.put(&key(1), b"value").unwrap();
+    let iter = keyspace.iter();
+    for age in 0..=TTL {
+        io.set_unix_time_s(Some(begun + age));
+        assert_eq!(read(keyspace, case).len(), 1, "{case}: after {age} s");
+    }
+    let before = db.snapshot();
+    io.set_unix_time_s(Some(begun + TTL + 1));
+    assert_eq!(read(keyspace, case), [], "{case}");
+    // What a snapshot and an iterator see stays.
+    assert_eq!(entries(before.keyspace(keyspace).iter()).len(), 1, "{case}");
+    assert_eq!(entries(iter).len(), 1, "{case}");
+    assert_eq!(
+        entries(db.snapshot().keyspace(keyspace).iter()),
+        [],
+        "{case}"
+    );
+}
+
+#[test]
+fn an_entry_in_a_memtable_expires_to_the_second_with_and_without_a_log() {
+    for wal in [WalMode::On, WalMode::Off] {
+        let io = FaultIo::new();
+        let db = open(&io, &Options { wal, ..options() }).unwrap();
+        let mortal = db.keyspace("mortal").unwrap();
+        for begun in [1_000, 2_000, 2_006, 2_012] {
+            lives_for_its_time(&io, &db, &mortal, begun, &format!("{wal:?}"));
+        }
+    }
+    let io = FaultIo::new();
+    let options = Options {
+        ttl: Some(Duration::from_secs(TTL)),
+        ..small_options()
+    };
+    let db = open(&io, &options).unwrap();
+    lives_for_its_time(&io, &db, &db.own_keyspace(), 3_000, "the store's own");
+}
+
+#[test]
+fn entries_of_a_quiet_keyspace_expire_across_flushes_of_others_and_reopening() {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(1_000));
+    let db = open(&io, &options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    mortal.put(&key(1), b"value").unwrap();
+    db.put(b"a", b"").unwrap();
+    db.flush().unwrap();
+    mortal.put(&key(2), b"value").unwrap();
+    io.set_unix_time_s(Some(1_003));
+    mortal.put(&key(3), b"value").unwrap();
+    drop((mortal, db));
+    // Recovery takes the times from the log, and writes long after that change nothing.
+    io.set_unix_time_s(Some(1_005));
+    let db = open(&io, &tiny_options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    assert_eq!(read(&mortal, "all are alive").len(), 3);
+    io.set_unix_time_s(Some(1_006));
+    db.put(b"b", b"").unwrap();
+    assert_eq!(
+        read(&mortal, "the last is alive"),
+        [(key(3), b"value".to_vec())]
+    );
+    db.flush().unwrap();
+    assert_eq!(read(&mortal, "flushed"), [(key(3), b"value".to_vec())]);
+    io.set_unix_time_s(Some(1_009));
+    assert_eq!(read(&mortal, "none is alive"), []);
+    drop((mortal, db));
+    let db = open(&io.kill(), &tiny_options()).unwrap();
+    assert_eq!(read(&db.keyspace("mortal").unwrap(), "opened again"), []);
+}
+
+#[test]
+fn a_first_time_to_live_in_a_store_that_has_runs_is_kept_to_the_second_too() {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(900));
+    let db = open(&io, &options()).unwrap();
+    db.put(b"a", b"").unwrap();
+    db.flush().unwrap();
+    io.set_unix_time_s(Some(1_000));
+    db.keyspace("mortal")
+        .unwrap()
+        .put(&key(1), b"value")
+        .unwrap();
+    drop(db);
+    io.set_unix_time_s(Some(1_005));
+    let db = open(&io, &tiny_options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    assert_eq!(read(&mortal, "alive").len(), 1);
+    io.set_unix_time_s(Some(1_006));
+    assert_eq!(read(&mortal, "expired"), []);
+}
+
+#[test]
+fn a_manifest_made_by_a_repair_keeps_times_to_live_and_expires_nothing_early() {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(1_000));
+    let db = open(&io, &options()).unwrap();
+    db.keyspace("mortal")
+        .unwrap()
+        .put(&key(1), b"value")
+        .unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    io.take("/store/MANIFEST");
+    io.set_unix_time_s(Some(1_003));
+    let repaired =
+        forerun_db::repair_with_io(std::sync::Arc::new(io.clone()), common::STORE, &options());
+    repaired.unwrap();
+    let db = open(&io, &options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    io.set_unix_time_s(Some(1_008));
+    assert_eq!(read(&mortal, "alive").len(), 1);
+    io.set_unix_time_s(Some(1_009));
+    assert_eq!(read(&mortal, "expired"), []);
+}
+
+#[test]
+fn what_has_expired_leaves_the_disk_and_an_older_value_does_not_return_with_the_clock() {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(1_000));
+    let db = open(&io, &options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    mortal.put(&key(1), b"first").unwrap();
+    db.compact().unwrap();
+    io.set_unix_time_s(Some(1_001));
+    mortal.delete(&key(1)).unwrap();
+    io.set_unix_time_s(Some(1_020));
+    // The memtable's deletion has expired with what it hides, and is left out of the run.
+    db.flush().unwrap();
+    io.set_unix_time_s(Some(1_000));
+    assert_eq!(read(&mortal, "the clock was set back"), []);
+    drop((mortal, db));
+    let db = open(&io, &options()).unwrap();
+    let mortal = db.keyspace("mortal").unwrap();
+    assert_eq!(read(&mortal, "opened again"), []);
+    io.set_unix_time_s(Some(1_020));
+    db.compact().unwrap();
+    let held = |level: &forerun_db::LevelStats| level.entries;
+    assert_eq!(mortal.stats().levels.iter().map(held).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_time_to_live_that_is_none_is_refused() {
+    let io = FaultIo::new();
+    for ttl in [Duration::ZERO, Duration::from_millis(1_500)] {
+        let own = Options {
+            ttl: Some(ttl),
+            ..small_options()
+        };
+        let of_keyspace = KeyspaceOptions {
+            ttl: Some(ttl),
+            ..KeyspaceOptions::default()
+        };
+        let listed = Options {
+            keyspaces: vec![("a".into(), of_keyspace.clone())],
+            ..small_options()
+        };
+        for options in [own, listed] {
+            let refused = open(&io, &options);
+            assert!(
+                matches!(refused, Err(Error::BadOption { option: "ttl", .. })),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(io.files(), [] as [std::path::PathBuf; 0]);
+        let db = open(&FaultIo::new(), &small_options()).unwrap();
+        let refused = db.keyspace_with("a", of_keyspace);
+        assert!(
+            matches!(refused, Err(Error::BadOption { option: "ttl", .. })),
+            "{refused:?}"
+        );
+        assert_eq!(db.keyspaces(), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn a_keyspace_asked_for_with_another_time_to_live_says_which_it_has() {
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    db.keyspace("mortal").unwrap();
+    db.keyspace("eternal").unwrap();
+    let ask = |db: &Db, name: &str| db.keyspace_with(name, lives(7)).map(drop);
+    let is_refused = |asked: Result<(), Error>, name: &str, has: Option<u64>| match asked {
+        Err(Error::KeyspaceTtl {
+            keyspace,
+            stored,
+            given,
+        }) => {
+            assert_eq!(keyspace, name);
+            assert_eq!(
+                (stored, given),
+                (has.map(Duration::from_secs), Duration::from_secs(7))
+            );
+        }
+        other => panic!("{other:?}"),
+    };
+    is_refused(ask(&db, "mortal"), "mortal", Some(TTL));
+    is_refused(ask(&db, "eternal"), "eternal", None);
+    db.keyspace_with("mortal", lives(TTL)).unwrap();
+    db.keyspace_with("mortal", KeyspaceOptions::default())
+        .unwrap();
+    drop(db);
+    let listed = Options {
+        keyspaces: vec![("mortal".into(), lives(7))],
+        ..small_options()
+    };
+    is_refused(open(&io, &listed).map(drop), "mortal", Some(TTL));
+    let own = Options {
+        ttl: Some(Duration::from_secs(7)),
+        ..small_options()
+    };
+    let refused = open(&io, &own).unwrap_err();
+    let told = "the store's own keyspace has no time to live, and was asked for with a time to live of 7 s";
+    assert_eq!(refused.to_string(), told);
+    let db = open(&io, &small_options()).unwrap();
+    is_refused(ask(&db, "mortal"), "mortal", Some(TTL));
+}
