@@ -26,7 +26,7 @@ from forerun._forerun import (
     gather,
     scatter,
 )
-from forerun.errors import Error
+from forerun.errors import Error, ForkedError
 
 __all__ = [
     "Cache",
@@ -35,6 +35,7 @@ __all__ = [
     "Db",
     "Error",
     "Export",
+    "ForkedError",
     "Items",
     "Keyspace",
     "Snapshot",

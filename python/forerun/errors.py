@@ -25,6 +25,10 @@ class ClosedError(Error):
     """The handle was closed."""
 
 
+class ForkedError(Error, RuntimeError):
+    """The handle was opened by another process, of which this one is a fork. Open the path again in this process."""
+
+
 class CorruptionError(Error):
     """Bytes on disk or in memory are not what was written."""
 

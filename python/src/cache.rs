@@ -1,7 +1,9 @@
 //! `Cache`: bounded memory, bytes under bytes.
 
+use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use forerun::ProcessBound;
 use forerun::cache::{
     Arithmetic, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
 };
@@ -11,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::cache_items::CacheItems;
-use crate::errors::{cache_exception, closed, invalid, too_large};
+use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
 use crate::items::Shown;
 use crate::keys::{Batch, Bytes};
 use crate::rows::Rows;
@@ -20,8 +22,11 @@ use crate::rows::Rows;
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
     /// `None` once it is closed. What is in use by then stays until it is not.
-    cache: RwLock<Option<Arc<forerun::cache::Cache>>>,
+    cache: RwLock<Option<Shared>>,
 }
+
+/// A cache, which only the process that made it may use or give back.
+pub(crate) type Shared = Arc<ProcessBound<forerun::cache::Cache>>;
 
 /// The values of a batch, one behind the other.
 #[derive(Default)]
@@ -41,12 +46,17 @@ impl Values {
 
 impl Cache {
     /// The cache at this second, unless it is closed.
-    fn open(&self) -> PyResult<Arc<forerun::cache::Cache>> {
+    fn open(&self) -> PyResult<InUse> {
         let cache = self.cache.read();
         let cache = cache.unwrap_or_else(PoisonError::into_inner);
         let cache = cache.clone().ok_or_else(|| closed("cache"))?;
-        cache.tick();
-        Ok(cache)
+        cache.get().map_err(forked)?.tick();
+        Ok(InUse(cache))
+    }
+
+    fn is_closed(&self) -> bool {
+        let cache = self.cache.read();
+        cache.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<Values> {
@@ -112,6 +122,18 @@ impl Cache {
     }
 }
 
+/// A cache that this process may use.
+struct InUse(Shared);
+
+impl Deref for InUse {
+    type Target = forerun::cache::Cache;
+
+    fn deref(&self) -> &forerun::cache::Cache {
+        // It was checked when this was made, and a call goes on in one process.
+        self.0.constant(|cache| cache)
+    }
+}
+
 /// The second in which something of this age is gone.
 fn expiry(cache: &forerun::cache::Cache, ttl_seconds: Option<u32>) -> Expiry {
     match ttl_seconds {
@@ -131,7 +153,7 @@ impl Cache {
             max_item_bytes: max_item_bytes.unwrap_or(default.max_item_bytes),
             ..default
         });
-        let cache = Arc::new(cache.map_err(cache_exception)?);
+        let cache = Arc::new(ProcessBound::new(cache.map_err(cache_exception)?));
         Ok(Cache {
             cache: RwLock::new(Some(cache)),
         })
@@ -332,31 +354,36 @@ impl Cache {
     }
 
     /// Gives its memory back. What is asked of it afterwards is refused.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_closed() {
+            return Ok(());
+        }
+        self.open()?;
         let cache = self.cache.write();
         let cache = cache.unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(cache));
+        Ok(())
     }
 
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.open().is_err()
+        self.is_closed()
     }
 
     /// The keys, in no order. One that is written meanwhile may be met twice.
     fn keys(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?, Shown::Keys))
+        Ok(CacheItems::new(self.open()?.0, Shown::Keys))
     }
 
     /// As `keys`, the values.
     fn values(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?, Shown::Values))
+        Ok(CacheItems::new(self.open()?.0, Shown::Values))
     }
 
     /// As `keys`, pairs of keys and values.
     fn items(&self) -> PyResult<CacheItems> {
-        Ok(CacheItems::new(self.open()?, Shown::Items))
+        Ok(CacheItems::new(self.open()?.0, Shown::Items))
     }
 
     fn __iter__(&self) -> PyResult<CacheItems> {
@@ -422,8 +449,12 @@ impl Cache {
     }
 
     #[pyo3(signature = (*_error))]
-    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
+        // A fork that leaves the block leaves the cache to its parent.
+        match self.close(py) {
+            Err(error) if is_forked(py, &error) => Ok(()),
+            closed => closed,
+        }
     }
 
     fn __repr__(&self) -> String {

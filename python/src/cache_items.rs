@@ -1,12 +1,13 @@
 //! An iterator over a cache, which fetches a part of it at a time while other Python threads run.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use forerun::cache::{Cache, Walk};
+use forerun::Forked;
+use forerun::cache::Walk;
 use pyo3::prelude::*;
 
-use crate::errors::invalid;
+use crate::cache::Shared;
+use crate::errors::{forked, invalid};
 use crate::items::Shown;
 
 /// Bytes of entries that are fetched at a time.
@@ -15,7 +16,7 @@ const STEP_BYTES: usize = 256 << 10;
 /// An iterator over the entries of a cache, in no order.
 #[pyclass(module = "forerun")]
 pub(crate) struct CacheItems {
-    cache: Arc<Cache>,
+    cache: Shared,
     shown: Shown,
     /// `None` when all were fetched.
     walk: Option<Walk>,
@@ -23,7 +24,7 @@ pub(crate) struct CacheItems {
 }
 
 impl CacheItems {
-    pub(crate) fn new(cache: Arc<Cache>, shown: Shown) -> CacheItems {
+    pub(crate) fn new(cache: Shared, shown: Shown) -> CacheItems {
         CacheItems {
             cache,
             shown,
@@ -33,13 +34,14 @@ impl CacheItems {
     }
 
     /// Copies entries until there are some, or no more.
-    fn fetch(&mut self) {
+    fn fetch(&mut self) -> Result<(), Forked> {
+        let cache = self.cache.get()?;
         let takes_values = !matches!(self.shown, Shown::Keys);
         while self.fetched.is_empty()
             && let Some(walk) = &mut self.walk
         {
             let fetched = &mut self.fetched;
-            let is_more = walk.step(&self.cache, STEP_BYTES, |item| {
+            let is_more = walk.step(cache, STEP_BYTES, |item| {
                 let value: &[u8] = if takes_values { item.value() } else { &[] };
                 fetched.push_back((item.key().to_vec(), value.to_vec()));
             });
@@ -47,6 +49,7 @@ impl CacheItems {
                 self.walk = None;
             }
         }
+        Ok(())
     }
 }
 
@@ -58,7 +61,7 @@ impl CacheItems {
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if self.fetched.is_empty() {
-            py.detach(|| self.fetch());
+            py.detach(|| self.fetch()).map_err(forked)?;
         }
         let entry = self.fetched.pop_front();
         let shown = entry.map(|(key, value)| self.shown.of(py, &key, &value));

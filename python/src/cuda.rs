@@ -16,6 +16,7 @@
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
 
+use forerun::PerProcess;
 use forerun::gpu::gather::{Direction, Integer, PairsAt, Request, RowCopy, Spec};
 use forerun::gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError, Stream};
 use forerun::table::{Dtype, Table};
@@ -326,10 +327,11 @@ pub(crate) enum Host<'a> {
 }
 
 /// Devices that were opened: their kernels are loaded once.
-static OPENED: Mutex<Vec<Gpu>> = Mutex::new(Vec::new());
+static OPENED: PerProcess<Mutex<Vec<Gpu>>> = PerProcess::new();
 
 fn opened(number: usize) -> Result<Gpu, GpuError> {
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let opened = OPENED.get_or_init(Mutex::default);
+    let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(gpu) = opened.iter().find(|gpu| gpu.info().ordinal == number) {
         return Ok(gpu.clone());
     }

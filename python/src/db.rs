@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::batch::WriteBatch;
-use crate::errors::{exception, invalid, unknown};
+use crate::errors::{exception, invalid, is_forked, unknown};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::long::run_long;
 use crate::snapshot::SnapshotView;
@@ -183,12 +183,16 @@ impl Db {
 
     #[pyo3(signature = (*_error))]
     fn __exit__(slf: &Bound<'_, Db>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
-        Db::close(slf)
+        // A fork that leaves the block leaves the store to its parent.
+        match slf.as_super().as_super().get().source() {
+            Err(error) if is_forked(slf.py(), &error) => Ok(()),
+            _ => Db::close(slf),
+        }
     }
 
     fn __repr__(slf: &Bound<'_, Db>) -> String {
         let path = slf.get().path.display();
-        let closed = open(slf).is_err();
+        let closed = slf.as_super().as_super().get().is_closed();
         format!("forerun.Db({path}{})", if closed { ", closed" } else { "" })
     }
 }

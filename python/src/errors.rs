@@ -1,6 +1,6 @@
 //! From the engine's errors to the exceptions of `forerun.errors`.
 
-use pyo3::PyErr;
+use pyo3::{PyErr, Python};
 
 mod exceptions {
     //! The classes stand in Python, where they can have two bases.
@@ -9,6 +9,7 @@ mod exceptions {
     pyo3::import_exception!(forerun.errors, AlreadyExistsError);
     pyo3::import_exception!(forerun.errors, LockedError);
     pyo3::import_exception!(forerun.errors, ClosedError);
+    pyo3::import_exception!(forerun.errors, ForkedError);
     pyo3::import_exception!(forerun.errors, CorruptionError);
     pyo3::import_exception!(forerun.errors, VersionError);
     pyo3::import_exception!(forerun.errors, MemoryLimitError);
@@ -38,6 +39,7 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),
         E::Locked { .. } => LockedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
+        E::Forked(_) => ForkedError::new_err(words),
         E::CorruptEntry { .. } | E::CorruptFile { .. } | E::MalformedBatch { .. } => {
             CorruptionError::new_err(words)
         }
@@ -81,6 +83,7 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         E::OtherTable { .. } => VersionError::new_err(words),
         E::BadRow { .. } => CorruptionError::new_err(words),
         E::Full { .. } | E::Memory(_) | E::Index(_) => MemoryLimitError::new_err(words),
+        E::Forked(_) => ForkedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
         _ => Error::new_err(words),
     }
@@ -95,6 +98,7 @@ pub(crate) fn refusal(refusal: forerun::gpu::gather::Refusal) -> PyErr {
 pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
     match error {
         forerun::gpu::GpuError::Refused(refused) => refusal(refused),
+        forerun::gpu::GpuError::Forked(_) => exceptions::ForkedError::new_err(error.to_string()),
         error => exceptions::DeviceError::new_err(error.to_string()),
     }
 }
@@ -112,6 +116,16 @@ pub(crate) fn invalid(words: impl Into<String>) -> PyErr {
 /// A word that is none of those an argument may be.
 pub(crate) fn unknown(argument: &str, given: &str, known: &str) -> PyErr {
     invalid(format!("`{argument}` is one of {known}, not {given:?}"))
+}
+
+/// Whether a handle was refused because this process is a fork of the one that opened it.
+pub(crate) fn is_forked(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<exceptions::ForkedError>(py)
+}
+
+/// A handle of another process.
+pub(crate) fn forked(forked: forerun::Forked) -> PyErr {
+    exceptions::ForkedError::new_err(forked.to_string())
 }
 
 /// A handle that was closed.

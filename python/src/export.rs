@@ -2,12 +2,13 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use forerun::ProcessBound;
 use forerun::table::Dtype;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use crate::arrays::numpy_name;
-use crate::errors::{invalid, table_exception};
+use crate::errors::{forked, invalid, table_exception};
 use crate::items::Shown;
 
 /// A batch: keys, and an array of their rows.
@@ -16,7 +17,8 @@ type KeysAndRows<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyAny>);
 /// An iterator over the rows of a table, batch by batch.
 #[pyclass(module = "forerun")]
 pub(crate) struct Export {
-    export: Mutex<forerun::table::Export>,
+    /// Another thread may have it locked at a fork.
+    export: ProcessBound<Mutex<forerun::table::Export>>,
     dtype: Dtype,
     dim: u32,
 }
@@ -24,7 +26,7 @@ pub(crate) struct Export {
 impl Export {
     pub(crate) fn new(export: forerun::table::Export, dtype: Dtype, dim: u32) -> Export {
         Export {
-            export: export.into(),
+            export: ProcessBound::new(export.into()),
             dtype,
             dim,
         }
@@ -32,8 +34,9 @@ impl Export {
 
     /// The next batch, fetched while other Python threads run: keys, and an array of their rows.
     fn fetch<'py>(&self, py: Python<'py>) -> PyResult<Option<(Vec<u64>, Bound<'py, PyAny>)>> {
+        let export = self.export.get().map_err(forked)?;
         let next = py.detach(|| {
-            let export = self.export.lock();
+            let export = export.lock();
             export.unwrap_or_else(PoisonError::into_inner).next()
         });
         let Some(rows) = next.transpose().map_err(table_exception)? else {

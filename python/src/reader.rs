@@ -35,10 +35,21 @@ impl Reader {
     }
 
     /// What it reads, unless it is closed. A clone: nothing is locked while Python runs.
+    ///
+    /// It is checked here that this process may use it, so that no call has to ask again.
     pub(crate) fn source(&self) -> PyResult<Source> {
         let source = self.source.read();
         let source = source.unwrap_or_else(std::sync::PoisonError::into_inner);
-        source.clone().ok_or_else(|| closed(self.what))
+        let source = source.as_ref().ok_or_else(|| closed(self.what))?;
+        source.check_process().map_err(exception)?;
+        Ok(source.clone())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        let source = self.source.read();
+        source
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .is_none()
     }
 
     /// Closes it, and gives what it read if it was open.
@@ -213,7 +224,7 @@ impl Reader {
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.source().is_err()
+        self.is_closed()
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -21,6 +21,14 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// Refuses every process but the one that opened the store.
+    pub(crate) fn check_process(&self) -> forerun::Result<()> {
+        match self {
+            Source::Keyspace(db, _) => db.check_process(),
+            Source::Snapshot(snapshot, _) => snapshot.check_process(),
+        }
+    }
+
     /// The same as of now, which stays.
     pub(crate) fn snapshot(&self) -> Source {
         match self {

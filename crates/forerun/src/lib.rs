@@ -69,6 +69,7 @@
 #![forbid(unsafe_code)]
 
 pub use forerun_core::arch::{Isa, isa};
+pub use forerun_core::{Forked, Owner, PerProcess, ProcessBound};
 pub use forerun_db::{
     BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange, Bytewise,
     CacheStats, Checked, CheckedBackups, Checks, Comparator, Compression, Create, Db, Described,

@@ -24,7 +24,14 @@ impl Table {
     pub(crate) fn open(&self) -> PyResult<forerun::table::Table> {
         let table = self.table.read();
         let table = table.unwrap_or_else(PoisonError::into_inner);
-        table.clone().ok_or_else(|| closed("table"))
+        let table = table.as_ref().ok_or_else(|| closed("table"))?;
+        table.check_process().map_err(table_exception)?;
+        Ok(table.clone())
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        let table = self.table.read();
+        table.unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     /// Does what reads so many keys while other Python threads run, unless it is over before they would.

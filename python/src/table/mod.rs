@@ -22,7 +22,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::arrays::zeros;
 use crate::cuda::stream_of;
 use crate::dlpack::is_on_cuda;
-use crate::errors::{invalid, table_exception};
+use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
 use crate::items::Shown;
 use crate::numbers::Numbers;
@@ -327,7 +327,7 @@ impl Table {
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.open().is_err()
+        self.is_closed()
     }
 
     /// Rows in all tiers. With a path it reads through the store.
@@ -413,7 +413,11 @@ impl Table {
 
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+        // A fork that leaves the block leaves the table to its parent.
+        match self.open() {
+            Err(error) if is_forked(py, &error) => Ok(()),
+            _ => self.close(py),
+        }
     }
 
     fn __repr__(&self) -> String {

@@ -42,6 +42,15 @@ impl Snapshot {
         Snapshot { open, seen }
     }
 
+    /// Refuses every process but the one that opened the store, as all methods do that can fail.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn check_process(&self) -> Result<()> {
+        self.open.get()?;
+        Ok(())
+    }
+
     /// Sequence number of the last operation it sees.
     pub fn sequence(&self) -> u64 {
         self.seen.sequence

@@ -1,0 +1,90 @@
+"""Rows of a table in the workers of a PyTorch DataLoader, however they are started.
+
+    python workers.py --start fork|forkserver|spawn
+
+A table belongs to the process that opened it, and one process at a time has a store open. There are two ways to use one
+with workers:
+
+1. The workers make the keys, and the main process looks up the rows of each batch. One lookup of many keys is what a
+   table does best, and every row that was written is seen: take this unless the workers need the rows.
+2. Each worker opens a checkpoint of its own. A checkpoint shares its files with the store, so it is made in an instant
+   and takes next to no space. What is pickled, or inherited by a fork, are paths; the table is opened when the worker
+   first needs it.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import forerun
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+DIM = 16
+
+
+class Keys(Dataset):
+    """Way 1: a worker makes keys. It does not touch the table."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, position: int) -> int:
+        return position * 7 % self.rows
+
+
+class Rows(Dataset):
+    """Way 2: a worker looks up rows, in a checkpoint of its own."""
+
+    def __init__(self, rows: int, checkpoints: list[Path]) -> None:
+        self.rows = rows
+        self.checkpoints = checkpoints
+        self._table: forerun.Table | None = None
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitems__(self, positions: list[int]) -> list[tuple[int, np.ndarray]]:
+        """A batch at a time, so that it is one lookup."""
+        if self._table is None:
+            worker = get_worker_info()
+            self._table = forerun.Table(DIM, path=self.checkpoints[worker.id if worker else 0])
+        keys = np.array(positions) * 7 % self.rows
+        return list(zip(keys.tolist(), self._table.find(keys)[0]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--start", default="fork", choices=["fork", "forkserver", "spawn"])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=10_000)
+    options = parser.parse_args()
+    loading = {"batch_size": 256, "num_workers": options.workers, "multiprocessing_context": options.start}
+    with tempfile.TemporaryDirectory() as directory:
+        with forerun.Table(DIM, path=Path(directory, "table"), host_capacity=1000) as table:
+            everything = np.arange(options.rows)
+            table.insert(everything, np.repeat(everything, DIM).reshape(-1, DIM).astype(np.float32))
+
+            seen = 0
+            for keys in DataLoader(Keys(options.rows), **loading):
+                rows, found = table.find(keys)
+                assert found.all() and (rows[:, 0] == keys.numpy()).all()
+                seen += len(keys)
+            print(f"way 1: {seen} rows, looked up here")
+
+            checkpoints = [Path(directory, f"worker-{number}") for number in range(options.workers)]
+            for checkpoint in checkpoints:
+                table.checkpoint(checkpoint)
+            seen = 0
+            for keys, rows in DataLoader(Rows(options.rows, checkpoints), **loading):
+                assert torch.equal(rows[:, 0], keys.to(rows.dtype))
+                seen += len(keys)
+            print(f"way 2: {seen} rows, looked up by the workers")
+
+
+if __name__ == "__main__":
+    main()
