@@ -265,6 +265,14 @@ impl Io for OpenFiles {
     fn boot_id(&self) -> Option<u128> {
         self.0.io.boot_id()
     }
+
+    fn opened_by(&self, path: &Path) -> Vec<u32> {
+        self.0.io.opened_by(path)
+    }
+
+    fn unix_time_s(&self) -> u64 {
+        self.0.io.unix_time_s()
+    }
 }
 
 #[cfg(test)]
