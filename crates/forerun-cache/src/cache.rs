@@ -14,7 +14,9 @@ use crate::index::bucket::{ItemRef, SLOTS};
 use crate::index::place::{BUCKETS, Place};
 use crate::limbo::Limbo;
 use crate::options::{CacheOptions, Error};
+use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
+use crate::value::LargeValue;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -31,6 +33,8 @@ pub struct Cache {
     pub(crate) ghosts: Ghosts,
     pub(crate) evictor: Mutex<Evictor>,
     pub(crate) budget: Arc<Budget>,
+    /// Where large values lie.
+    pub(crate) runs: Arc<PageRuns>,
     /// Blocks that are kept free ahead of the writers.
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
@@ -80,6 +84,7 @@ impl Cache {
         if !budget.try_charge(Purpose::Fixed, fixed_bytes) {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
+        let runs = PageRuns::new(&budget, most_bytes, LargeValue::OVERHEAD_BYTES);
         let blocks_ahead = (limit_bytes / blocks.len_bytes() / 256).clamp(1, 8);
         Ok(Cache {
             hasher: KeyHasher::new(options.seed),
@@ -91,6 +96,7 @@ impl Cache {
             ghosts,
             evictor: Mutex::default(),
             budget,
+            runs: Arc::new(runs),
             blocks_ahead,
             last_cas: AtomicU64::new(0),
             now: AtomicU32::new(1),

@@ -50,6 +50,7 @@ mod limit;
 mod lookup;
 mod operations;
 mod options;
+mod page_runs;
 mod request;
 mod room;
 mod stats;

@@ -74,7 +74,7 @@ impl Limbo {
 fn bytes(remains: &Remains, block_bytes: usize) -> usize {
     match remains {
         Remains::Block(_) => block_bytes,
-        Remains::Large(value) => LargeValue::charge_bytes(value.bytes().len()),
+        Remains::Large(value) => value.charged_bytes(),
         Remains::Index(_) => 0,
     }
 }

@@ -67,6 +67,10 @@ impl Cache {
             if self.blocks.release_one() {
                 continue;
             }
+            if self.blocks.are_kept() {
+                // The system takes no memory back: evicting more is in vain.
+                return false;
+            }
             // What waits for readers is as good as given back; evicting more meanwhile would be too much.
             let waiting_bytes = self.limbo.waiting_bytes();
             if waiting_bytes >= self.budget.excess_bytes() {

@@ -7,6 +7,7 @@ use crate::evict::Leaves;
 use crate::index::place::Place;
 use crate::item::Item;
 use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
+use crate::page_runs::Refused;
 use crate::request::{
     Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate, Mode, Store, Stored, Value,
 };
@@ -63,24 +64,22 @@ impl Cache {
         // With any key, the item has to fit.
         let is_small =
             len_bytes + MAX_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
-        let bytes = if is_small {
-            len_bytes
-        } else {
-            LargeValue::charge_bytes(len_bytes)
-        };
-        let charge = loop {
-            if let Some(charge) = Charge::new(&self.budget, bytes) {
-                break charge;
+        loop {
+            let (made, need) = if is_small {
+                let charge = Charge::new(&self.budget, len_bytes).ok_or(Refused::Limit);
+                let small = charge.map(|charge| Buffered::Small(vec![0; len_bytes].into(), charge));
+                (small, Need::Bytes(len_bytes))
+            } else {
+                let large = LargeValue::zeroed(&self.runs, len_bytes).map(Buffered::Large);
+                (large, Need::Large(len_bytes))
+            };
+            match made {
+                Ok(buffered) => return Ok(ValueBuffer::new(buffered)),
+                Err(Refused::System(error)) => return Err(error.into()),
+                Err(Refused::Limit) if self.make_room(need) => {}
+                Err(Refused::Limit) => return Err(Error::Full { len_bytes }),
             }
-            if !self.make_room(Need::Bytes(bytes)) {
-                return Err(Error::Full { len_bytes });
-            }
-        };
-        Ok(ValueBuffer::new(if is_small {
-            Buffered::Small(vec![0; len_bytes].into(), charge)
-        } else {
-            Buffered::Large(LargeValue::zeroed(len_bytes, charge)?)
-        }))
+        }
     }
 
     /// Removes an item.

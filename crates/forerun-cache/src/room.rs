@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Block,
     /// So many bytes for something else.
     Bytes(usize),
+    /// Pages for a value of so many bytes.
+    Large(usize),
 }
 
 /// Bytes of blocks that a writer goes through for each that it has written: a block is emptied while an eighth of another one
@@ -48,6 +50,10 @@ impl Cache {
             self.collect();
             if self.has_room(need) {
                 return true;
+            }
+            if need != Need::Block && self.blocks.are_kept() {
+                // The system takes no memory back: emptying blocks is in vain.
+                return false;
             }
             if held.is_some() && self.limbo.oldest() >= held {
                 return false;
@@ -84,20 +90,23 @@ impl Cache {
             Need::Block => self.blocks.len_bytes(),
             // A part of a block is given back as a whole.
             Need::Bytes(bytes) => bytes + self.blocks.len_bytes(),
+            Need::Large(len_bytes) => self.runs.charge_bytes(len_bytes) + self.blocks.len_bytes(),
         }
     }
 
     fn has_room(&self, need: Need) -> bool {
-        match need {
+        let fits = || match need {
             Need::Block => self.blocks.at_hand() > 0 || self.blocks.can_charge_one(),
-            Need::Bytes(bytes) => loop {
-                if bytes <= self.budget.left_bytes() {
-                    break true;
-                }
-                if !self.blocks.release_one() {
-                    break false;
-                }
-            },
+            Need::Bytes(bytes) => bytes <= self.budget.left_bytes(),
+            Need::Large(len_bytes) => self.runs.has_room(len_bytes),
+        };
+        loop {
+            if fits() {
+                break true;
+            }
+            if need == Need::Block || !(self.blocks.release_one() || self.runs.release_kept()) {
+                break false;
+            }
         }
     }
 

@@ -3,52 +3,72 @@
 //! ```text
 //!   item in a block   │ header │ key │ 0 … │ LargeValue* │      the item owns one share
 //!                                               │
-//!   mapping of its own                          └▶ │ value …   │      others: SharedValue, as long as a slow reader has it
+//!   run of pages                                └▶ │ value …   │      others: SharedValue, as long as a slow reader has it
 //! ```
 
-#![allow(unsafe_code, reason = "a mapping's bytes are handed out as slices")]
+#![allow(unsafe_code, reason = "a run's bytes are handed out as slices")]
 
 use crate::budget::Charge;
-use forerun_core::{Pages, Region, RegionError};
+use crate::page_runs::{PageRuns, Refused, Run};
 use std::fmt;
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of the smallest page: what a mapping is rounded up to.
-const PAGE_BYTES: usize = forerun_core::region::MIN_ALIGN_BYTES;
-
-/// A value in a mapping of its own.
+/// A value in pages of its own, which count towards the limit.
 #[derive(Debug)]
 pub(crate) struct LargeValue {
-    region: Region,
-    _charge: Charge,
+    /// Until it is dropped.
+    run: Option<Run>,
+    start: NonNull<u8>,
+    len_bytes: usize,
+    runs: Arc<PageRuns>,
 }
 
+// SAFETY: it owns its bytes, as a Box<[u8]> does: they are written through `bytes_mut` only.
+unsafe impl Send for LargeValue {}
+// SAFETY: as above.
+unsafe impl Sync for LargeValue {}
+
 impl LargeValue {
-    /// Bytes that a value of a length is charged.
-    pub(crate) fn charge_bytes(len_bytes: usize) -> usize {
-        len_bytes.next_multiple_of(PAGE_BYTES) + size_of::<LargeValue>() + 2 * size_of::<usize>()
-    }
+    /// Bytes of a value beside its pages: itself, and the counts of its shares.
+    pub(crate) const OVERHEAD_BYTES: usize = size_of::<LargeValue>() + 2 * size_of::<usize>();
 
     /// Zeroes, to be written.
-    pub(crate) fn zeroed(len_bytes: usize, charge: Charge) -> Result<LargeValue, RegionError> {
+    pub(crate) fn zeroed(runs: &Arc<PageRuns>, len_bytes: usize) -> Result<LargeValue, Refused> {
+        let run = runs.allocate(len_bytes)?;
         Ok(LargeValue {
-            region: Region::new(len_bytes, Pages::Small)?,
-            _charge: charge,
+            start: run.start(),
+            run: Some(run),
+            len_bytes,
+            runs: Arc::clone(runs),
         })
+    }
+
+    /// Bytes that it is charged.
+    pub(crate) fn charged_bytes(&self) -> usize {
+        self.runs.charge_bytes(self.len_bytes)
     }
 
     /// The value.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the region is `len` initialised bytes that live as long as it; they are written through `bytes_mut` only,
-        // which takes the value mutably.
-        unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.region.len()) }
+        // SAFETY: the run has so many initialised bytes, which are the value's until it is dropped; they are written through
+        // `bytes_mut` only, which takes the value mutably.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 
     /// The value, to be written, before it is shared.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; and nobody else has the value.
-        unsafe { std::slice::from_raw_parts_mut(self.region.as_ptr(), self.region.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl Drop for LargeValue {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.runs.free(run);
+        }
     }
 }
 

@@ -10,12 +10,12 @@
 
 use crate::blocks::record::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
 use crate::blocks::{Queue, Taker};
-use crate::budget::Charge;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::evict::Leaves;
 use crate::index::bucket::ItemRef;
 use crate::index::place::Place;
+use crate::page_runs::Refused;
 use crate::room::Need;
 use crate::stats::Count;
 use crate::value::LargeValue;
@@ -226,7 +226,7 @@ impl Cache {
         Ok(Outcome::Written { cas })
     }
 
-    /// A mapping with the value, if that is too large for a block.
+    /// The value in pages of its own, if it is too large for a block.
     fn large_if_needed(
         &self,
         key: &[u8],
@@ -236,10 +236,11 @@ impl Cache {
         if size_bytes(key.len(), len_bytes) <= self.blocks.item_bytes_max() {
             return Ok(None);
         }
-        let bytes = LargeValue::charge_bytes(len_bytes);
-        let lacks = || Obstacle::Lacks(Need::Bytes(bytes));
-        let charge = Charge::new(&self.budget, bytes).ok_or_else(lacks)?;
-        let mut large = LargeValue::zeroed(len_bytes, charge).map_err(|_| Obstacle::NoMapping)?;
+        let mut large =
+            LargeValue::zeroed(&self.runs, len_bytes).map_err(|refused| match refused {
+                Refused::Limit => Obstacle::Lacks(Need::Large(len_bytes)),
+                Refused::System(_) => Obstacle::NoMapping,
+            })?;
         let mut rest = large.bytes_mut();
         for part in parts {
             let (here, behind) = rest.split_at_mut(part.len());

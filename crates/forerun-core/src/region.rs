@@ -187,18 +187,16 @@ impl Region {
 
 impl Region {
     /// Gives the memory behind a range of bytes back to the system, as far as it is whole pages: they cost nothing until
-    /// they are touched again. The range's bytes are zeros or what they were. Where the system has no such call, nothing
-    /// happens.
+    /// they are touched again, and read as zeros then. `false`: the system did not take all of it, or has no such call; the
+    /// range's bytes are zeros or what they were, and the memory is still held.
     ///
     /// # Safety
     /// The range must lie in the region, and nothing may refer to its bytes.
-    pub unsafe fn release(&self, offset: usize, len_bytes: usize) {
+    pub unsafe fn release(&self, offset: usize, len_bytes: usize) -> bool {
         debug_assert!(offset + len_bytes <= self.len_bytes);
-        if self.backing != Backing::Heap {
-            // SAFETY: the range lies in a mapping of ours, by the caller's word, who also vouches that nobody has its
-            // bytes.
-            unsafe { map::release(self.base.as_ptr().add(offset), len_bytes) };
-        }
+        // SAFETY: the range lies in a mapping of ours, by the caller's word, who also vouches that nobody has its bytes.
+        self.backing != Backing::Heap
+            && unsafe { map::release(self.base.as_ptr().add(offset), len_bytes) }
     }
 }
 
@@ -213,6 +211,11 @@ impl Region {
             unsafe { map::populate(self.base.as_ptr().add(offset), len_bytes) };
         }
     }
+}
+
+/// The system's page: what memory is given, and given back, by.
+pub fn page_bytes() -> usize {
+    map::page_bytes()
 }
 
 /// Bytes of memory that the machine has, where the system tells: Linux does.

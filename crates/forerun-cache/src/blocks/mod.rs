@@ -35,7 +35,7 @@ pub(crate) use meta::Queue;
 use record::{NewRecord, Record};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// No block is open.
@@ -55,6 +55,8 @@ pub(crate) struct Blocks {
     pool: Mutex<Pool>,
     /// How many blocks a writer could take at once, so that one can ask without the lock.
     at_hand: AtomicUsize,
+    /// The system did not take the last block back that it was given.
+    is_release_refused: AtomicBool,
     budget: Arc<Budget>,
 }
 
@@ -131,6 +133,7 @@ impl Blocks {
             open: Queue::ALL.map(|_| (0..CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
             pool: Mutex::default(),
             at_hand: AtomicUsize::new(0),
+            is_release_refused: AtomicBool::new(false),
             budget: Arc::clone(budget),
         };
         {
@@ -367,7 +370,8 @@ impl Blocks {
         self.note_at_hand(&pool);
     }
 
-    /// Gives a free block's memory back to the system, for something else to be charged. `false`: there is none.
+    /// Gives a free block's memory back to the system, for something else to be charged. `false`: there is none, or the system
+    /// does not take it and it stays charged.
     pub(crate) fn release_one(&self) -> bool {
         let mut pool = self.pool();
         if pool.free.len() <= EVICTORS {
@@ -376,15 +380,25 @@ impl Blocks {
         let Some(block) = pool.free.pop() else {
             return false;
         };
+        let offset = block as usize * self.block_bytes;
         // SAFETY: the block is within the region, and free: nobody refers to its bytes.
-        unsafe {
-            self.region
-                .release(block as usize * self.block_bytes, self.block_bytes);
+        let is_released = unsafe { self.region.release(offset, self.block_bytes) };
+        if is_released {
+            pool.released.push(block);
+            self.budget.uncharge(Purpose::Blocks, self.block_bytes);
+        } else {
+            pool.free.push(block);
         }
-        pool.released.push(block);
         self.note_at_hand(&pool);
-        self.budget.uncharge(Purpose::Blocks, self.block_bytes);
-        true
+        // Relaxed: an advice.
+        self.is_release_refused
+            .store(!is_released, Ordering::Relaxed);
+        is_released
+    }
+
+    /// Whether there are free blocks that the system does not take back.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.is_release_refused.load(Ordering::Relaxed) && self.at_hand() > 0
     }
 
     /// Whether the system would have to give another block, and may.

@@ -89,18 +89,25 @@ pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
     let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
 }
 
-/// Gives back the memory of the whole pages in a range, which stays mapped and reads as zeros from then on.
+/// The system's page.
+pub(super) fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Gives back the memory of the whole pages in a range, which stays mapped and reads as zeros from then on. `false`: the system
+/// has no such call, or did not take it (pages that are locked in memory stay).
 ///
 /// # Safety
 /// The range was mapped by this module, and nothing refers to its bytes.
-pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) {
+pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) -> bool {
     #[cfg(target_os = "linux")]
     // SAFETY: the range is as the caller says; nothing refers to the bytes that are gone.
-    unsafe {
-        advise_whole_pages(start, len_bytes, Advice::LinuxDontNeed);
-    }
+    return unsafe { advise_whole_pages(start, len_bytes, Advice::LinuxDontNeed) };
     #[cfg(not(target_os = "linux"))]
-    let _ = (start, len_bytes);
+    {
+        let _ = (start, len_bytes);
+        false
+    }
 }
 
 /// Puts memory behind the whole pages in a range.
@@ -117,20 +124,20 @@ pub(super) unsafe fn populate(start: *mut u8, len_bytes: usize) {
     let _ = (start, len_bytes);
 }
 
-/// Tells the system something of the whole pages in a range. A refusal leaves them as they are.
+/// Tells the system something of the whole pages in a range. `false`: it refused, and they may be as they were.
 ///
 /// # Safety
 /// The range was mapped by this module, and its bytes may become what the advice makes of them.
 #[cfg(target_os = "linux")]
-unsafe fn advise_whole_pages(start: *mut u8, len_bytes: usize, advice: Advice) {
+unsafe fn advise_whole_pages(start: *mut u8, len_bytes: usize, advice: Advice) -> bool {
     let page_bytes = rustix::param::page_size();
     let before_bytes = start.align_offset(page_bytes);
     let inner_bytes = len_bytes.saturating_sub(before_bytes);
     let inner_bytes = inner_bytes - inner_bytes % page_bytes;
-    if inner_bytes > 0 {
-        // SAFETY: what is advised are whole pages inside the range, which the caller vouches for.
-        let _ = unsafe { rustix::mm::madvise(start.add(before_bytes).cast(), inner_bytes, advice) };
-    }
+    // SAFETY: what is advised are whole pages inside the range, which the caller vouches for.
+    inner_bytes == 0
+        || unsafe { rustix::mm::madvise(start.add(before_bytes).cast(), inner_bytes, advice) }
+            .is_ok()
 }
 
 fn page_multiple(len_bytes: usize) -> usize {

@@ -1,0 +1,327 @@
+//! Where large values lie: runs of pages in a few big mappings.
+//!
+//! ```text
+//!   mapping   │ value │ free │ value │ value │ free …            an eighth of the memory limit, at least 64 MiB
+//!   mapping   │ free …
+//!
+//!   free      runs by place and by length; the shortest that is long enough is taken
+//!   kept      runs whose memory the system did not take back: charged until it does, and used again first
+//! ```
+//!
+//! A mapping for each value would meet the system's limit of mappings (65,530 a process by default): then no value can be mapped,
+//! and none can be unmapped where that splits a mapping. Here a value that leaves gives its memory back in place. What fragments
+//! is address space: a free run costs no memory, and neighbouring ones are one.
+
+#![allow(unsafe_code, reason = "runs are zeroed and given back to the system")]
+
+use crate::budget::{Budget, Purpose};
+use crate::sync::unpoisoned;
+use forerun_core::region::page_bytes;
+use forerun_core::{Pages, Region, RegionError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The shortest mapping that is made for more than one value.
+const MAPPING_BYTES_MIN: usize = 64 << 20;
+/// Mappings that make up the memory limit.
+const MAPPINGS: usize = 8;
+
+/// The memory of all large values.
+#[derive(Debug)]
+pub(crate) struct PageRuns {
+    budget: Arc<Budget>,
+    mapping_bytes: usize,
+    /// Charged for each run beside its pages.
+    overhead_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mappings: Vec<Arc<Region>>,
+    /// Pages of free runs, by mapping and first page.
+    free: BTreeMap<(usize, usize), usize>,
+    /// The same runs by their length: pages, mapping, first page.
+    by_pages: BTreeSet<(usize, usize, usize)>,
+    kept: Vec<Run>,
+}
+
+/// A run of pages that its holder alone has, until [`PageRuns::free`] takes it back.
+#[derive(Debug)]
+pub(crate) struct Run {
+    region: Arc<Region>,
+    mapping: usize,
+    first: usize,
+    pages: usize,
+}
+
+impl Run {
+    /// The first byte. As many bytes as were asked for are initialised.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        // SAFETY: the run lies in the region, whose base is not null.
+        unsafe { NonNull::new_unchecked(self.region.as_ptr().add(self.first * page_bytes())) }
+    }
+}
+
+/// Why there is no run.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It is not within the limit.
+    Limit,
+    /// The system gives no address space.
+    System(RegionError),
+}
+
+impl PageRuns {
+    /// No memory yet, within a budget whose limit may be raised to `most_bytes`. A run costs `overhead_bytes` beside its pages.
+    pub(crate) fn new(budget: &Arc<Budget>, most_bytes: usize, overhead_bytes: usize) -> PageRuns {
+        PageRuns {
+            budget: Arc::clone(budget),
+            mapping_bytes: (most_bytes / MAPPINGS).max(MAPPING_BYTES_MIN),
+            overhead_bytes,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Bytes that a run of a length is charged.
+    pub(crate) fn charge_bytes(&self, len_bytes: usize) -> usize {
+        pages_of(len_bytes) * page_bytes() + self.overhead_bytes
+    }
+
+    /// A run of `len_bytes` zeroes, charged.
+    pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Run, Refused> {
+        let pages = pages_of(len_bytes);
+        if let Some(run) = self.take_kept(pages)? {
+            // SAFETY: the run is so many pages of a region, and nobody else has it.
+            unsafe { run.start().write_bytes(0, pages * page_bytes()) };
+            return Ok(run);
+        }
+        self.charge(self.charge_bytes(len_bytes))?;
+        self.take_free(pages).map_err(|error| {
+            let bytes = self.charge_bytes(len_bytes);
+            self.budget.uncharge(Purpose::Large, bytes);
+            Refused::System(error)
+        })
+    }
+
+    /// Takes a run back. Memory that the system does not take stays charged.
+    pub(crate) fn free(&self, run: Run) {
+        self.budget.uncharge(Purpose::Large, self.overhead_bytes);
+        self.give_back(run);
+    }
+
+    /// Tries once more to give a kept run back to the system. `true`: it took it.
+    pub(crate) fn release_kept(&self) -> bool {
+        let kept = {
+            let mut state = self.state();
+            // In turn, so that one which is never taken does not hide the others.
+            (!state.kept.is_empty()).then(|| state.kept.remove(0))
+        };
+        kept.is_some_and(|run| self.give_back(run))
+    }
+
+    /// Whether a run of a length is within the limit: one that is charged already, or a new one.
+    pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
+        let left_bytes = self.budget.left_bytes();
+        let pages = pages_of(len_bytes);
+        let has_kept = || self.state().kept.iter().any(|run| run.pages >= pages);
+        left_bytes >= self.charge_bytes(len_bytes)
+            || (left_bytes >= self.overhead_bytes && has_kept())
+    }
+
+    fn charge(&self, bytes: usize) -> Result<(), Refused> {
+        match self.budget.try_charge(Purpose::Large, bytes) {
+            true => Ok(()),
+            false => Err(Refused::Limit),
+        }
+    }
+
+    /// The front of a kept run, whose pages are charged already.
+    fn take_kept(&self, pages: usize) -> Result<Option<Run>, Refused> {
+        let mut state = self.state();
+        let Some(at) = state.kept.iter().position(|run| run.pages >= pages) else {
+            return Ok(None);
+        };
+        self.charge(self.overhead_bytes)?;
+        let mut run = state.kept.swap_remove(at);
+        if run.pages > pages {
+            state.kept.push(Run {
+                region: Arc::clone(&run.region),
+                mapping: run.mapping,
+                first: run.first + pages,
+                pages: run.pages - pages,
+            });
+            run.pages = pages;
+        }
+        Ok(Some(run))
+    }
+
+    /// The front of the shortest free run that is long enough, or of a new mapping.
+    fn take_free(&self, pages: usize) -> Result<Run, RegionError> {
+        let mut state = self.state();
+        let found = state.by_pages.range((pages, 0, 0)..).next().copied();
+        let (free_pages, mapping, first) = match found {
+            Some(found) => found,
+            None => {
+                let len_bytes = pages * page_bytes();
+                let region = Region::new(len_bytes.max(self.mapping_bytes), Pages::Small)
+                    .or_else(|_| Region::new(len_bytes, Pages::Small))?;
+                let free_pages = region.len() / page_bytes();
+                state.mappings.push(Arc::new(region));
+                (free_pages, state.mappings.len() - 1, 0)
+            }
+        };
+        state.remove_free(mapping, first);
+        if free_pages > pages {
+            state.insert_free(mapping, first + pages, free_pages - pages);
+        }
+        Ok(Run {
+            region: Arc::clone(&state.mappings[mapping]),
+            mapping,
+            first,
+            pages,
+        })
+    }
+
+    /// Gives a run's memory back to the system, or keeps the run. `true`: it is given back.
+    fn give_back(&self, run: Run) -> bool {
+        let bytes = run.pages * page_bytes();
+        // SAFETY: the run lies in the region, and its holder has given it away: nobody refers to its bytes.
+        let is_released = unsafe { run.region.release(run.first * page_bytes(), bytes) };
+        let mut state = self.state();
+        if is_released {
+            state.join_free(run.mapping, run.first, run.pages);
+            self.budget.uncharge(Purpose::Large, bytes);
+        } else {
+            state.kept.push(run);
+        }
+        is_released
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        unpoisoned(self.state.lock())
+    }
+}
+
+impl State {
+    /// Adds a free run, as one with its neighbours.
+    fn join_free(&mut self, mapping: usize, mut first: usize, mut pages: usize) {
+        let before = self.free.range(..(mapping, first)).next_back();
+        if let Some((&(before_mapping, before), &before_pages)) = before
+            && before_mapping == mapping
+            && before + before_pages == first
+        {
+            self.remove_free(mapping, before);
+            first = before;
+            pages += before_pages;
+        }
+        if let Some(behind_pages) = self.remove_free(mapping, first + pages) {
+            pages += behind_pages;
+        }
+        self.insert_free(mapping, first, pages);
+    }
+
+    fn insert_free(&mut self, mapping: usize, first: usize, pages: usize) {
+        self.free.insert((mapping, first), pages);
+        self.by_pages.insert((pages, mapping, first));
+    }
+
+    fn remove_free(&mut self, mapping: usize, first: usize) -> Option<usize> {
+        let pages = self.free.remove(&(mapping, first))?;
+        self.by_pages.remove(&(pages, mapping, first));
+        Some(pages)
+    }
+}
+
+fn pages_of(len_bytes: usize) -> usize {
+    len_bytes.div_ceil(page_bytes()).max(1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    const OVERHEAD: usize = 48;
+
+    fn runs(limit_bytes: usize) -> PageRuns {
+        PageRuns::new(&Arc::new(Budget::new(limit_bytes)), limit_bytes, OVERHEAD)
+    }
+
+    fn fill(run: &Run, len_bytes: usize, byte: u8) {
+        // SAFETY: the run has so many bytes, and is the test's.
+        unsafe { run.start().write_bytes(byte, len_bytes) };
+    }
+
+    fn is_filled(run: &Run, len_bytes: usize, byte: u8) -> bool {
+        // SAFETY: as above; they are initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(run.start().as_ptr(), len_bytes) };
+        bytes.iter().all(|&found| found == byte)
+    }
+
+    #[test]
+    fn runs_are_zeroes_at_first_and_never_overlap_whatever_comes_and_goes() {
+        let limit_bytes = 16 << 20;
+        let runs = runs(limit_bytes);
+        let mut rng = SmallRng::seed_from_u64(5);
+        let mut held: Vec<(Run, usize, u8)> = Vec::new();
+        for step in 0..3000u32 {
+            let len_bytes = rng.random_range(1..300_000);
+            match runs.allocate(len_bytes) {
+                Ok(run) => {
+                    assert!(is_filled(&run, len_bytes, 0), "step {step}");
+                    fill(&run, len_bytes, step as u8 | 1);
+                    held.push((run, len_bytes, step as u8 | 1));
+                }
+                Err(Refused::Limit) => assert!(held.len() > 20),
+                Err(Refused::System(error)) => panic!("{error}"),
+            }
+            while rng.random_ratio(1, 2) && !held.is_empty() {
+                let (run, len_bytes, byte) = held.swap_remove(rng.random_range(0..held.len()));
+                assert!(is_filled(&run, len_bytes, byte), "step {step}");
+                runs.free(run);
+            }
+            let charged = held
+                .iter()
+                .map(|(_, len_bytes, _)| runs.charge_bytes(*len_bytes));
+            assert_eq!(charged.sum::<usize>(), runs.budget.used_bytes());
+        }
+        held.into_iter().for_each(|(run, ..)| runs.free(run));
+        let state = runs.state();
+        assert_eq!((runs.budget.used_bytes(), state.mappings.len()), (0, 1));
+        assert_eq!(state.free.len(), 1, "free neighbours are one run");
+        assert_eq!(state.by_pages.len(), 1);
+    }
+
+    #[test]
+    fn memory_that_the_system_does_not_take_back_stays_charged_and_is_used_again() {
+        let runs = runs(1 << 20);
+        // The allocator takes no part of its memory back.
+        let heap = Region::on_heap(1 << 20).unwrap();
+        {
+            let mut state = runs.state();
+            let pages = heap.len() / page_bytes();
+            state.mappings.push(Arc::new(heap));
+            state.insert_free(0, 0, pages);
+        }
+        let run = runs.allocate(600_000).unwrap();
+        fill(&run, 600_000, 7);
+        let charged = runs.budget.used_bytes();
+        runs.free(run);
+        assert_eq!(runs.budget.used_bytes(), charged - OVERHEAD);
+        assert!(!runs.release_kept());
+        assert!(runs.has_room(600_000) && !runs.has_room(700_000));
+        assert!(matches!(runs.allocate(700_000), Err(Refused::Limit)));
+        // Two take its place, and nothing more is charged but what they cost beside their pages.
+        let two = [
+            runs.allocate(200_000).unwrap(),
+            runs.allocate(300_000).unwrap(),
+        ];
+        assert!(is_filled(&two[0], 200_000, 0) && is_filled(&two[1], 300_000, 0));
+        assert_eq!(runs.budget.used_bytes(), charged + OVERHEAD);
+        two.into_iter().for_each(|run| runs.free(run));
+        assert_eq!(runs.budget.used_bytes(), charged - OVERHEAD);
+    }
+}
