@@ -53,7 +53,7 @@ pub enum Error {
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
     #[error(
         "the write needs {needed_bytes} bytes of memory, and {used_bytes} of the limit of {limit_bytes} are in use; \
-         raise `memory_limit_bytes`"
+         raise `memory_limit_bytes`, or drop iterators, which hold the memtables that they began with"
     )]
     MemoryLimit {
         /// Bytes the write would have taken.

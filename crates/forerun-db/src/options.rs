@@ -180,8 +180,10 @@ impl fmt::Debug for KeyspaceOptions {
 pub struct Options {
     /// The order of keys. A store keeps the one it was created with. Default: [`Bytewise`].
     pub comparator: Arc<dyn Comparator>,
-    /// The most memory that all memtables together may take, in bytes. Where the next one does not fit, writes wait
-    /// until one is in runs; a batch that does not fit alone is an error. Default: 1 GiB.
+    /// The most memory that all memtables together may take, in bytes, those included that are in runs and that an iterator
+    /// still holds. Where the next one does not fit, writes wait until one is in runs. Where iterators alone hold the
+    /// memory, a write waits for a second and is [`Error::MemoryLimit`] then; drop them and write again. A batch that does
+    /// not fit alone, with an eighth more for the memtable's own needs, is an error at once. Default: 1 GiB.
     pub memory_limit_bytes: usize,
     /// Size in bytes at which a memtable is full: its entries go to a run, and a new one takes the writes. At most
     /// half of `memory_limit_bytes` is used of it. Address space of this size is taken at once, memory as it is used.

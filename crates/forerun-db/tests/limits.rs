@@ -3,11 +3,15 @@
 mod common;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::{open, run_files, small_options, tiny_options};
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Db, Options, ReadBackend, Result, RunOptions, TreeOptions, Values};
+use forerun_db::{
+    Background, Db, Durability, Error, Options, ReadBackend, Result, RunOptions, TreeOptions,
+    Values, WriteBatch,
+};
 
 #[test]
 fn a_page_size_out_of_bounds_counts_as_the_nearest_bound_in_the_cache_too() {
@@ -148,4 +152,142 @@ fn what_a_reader_holds_is_read_from_files_that_are_obsolete_and_closed() {
         db.get(&7_u32.to_be_bytes()).unwrap().as_deref(),
         Some(&b"new"[..])
     );
+}
+
+fn limited(memory_limit_bytes: usize, memtable_bytes: usize) -> Options {
+    Options {
+        memory_limit_bytes,
+        memtable_bytes,
+        background: Background::Threads,
+        wal_segment_bytes: 64 << 20,
+        ..small_options()
+    }
+}
+
+fn batch(values: u32, bytes: usize, seed: u8) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    for n in 0..values {
+        batch
+            .put(
+                &[&[seed][..], &n.to_be_bytes()].concat(),
+                &vec![seed; bytes],
+            )
+            .unwrap();
+    }
+    batch
+}
+
+#[test]
+fn batches_that_each_need_most_of_the_memory_never_have_it_together() {
+    const LIMIT: usize = 4 << 20;
+    let db = open(&FaultIo::new(), &limited(LIMIT, 256 << 10)).unwrap();
+    let done = AtomicBool::new(false);
+    let most = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(SeqCst) {
+                most = most.max(db.stats().memtables_used_bytes);
+            }
+            most
+        });
+        // Smaller writes beside them.
+        let small = scope.spawn(|| {
+            let mut written = 0_u32;
+            while !done.load(SeqCst) {
+                db.put(&[b"small", &written.to_be_bytes()[..]].concat(), &[1; 500])
+                    .unwrap();
+                written += 1;
+            }
+            written
+        });
+        for seed in 0..6 {
+            db.write(&batch(33, 100 << 10, seed), Durability::Buffered)
+                .unwrap();
+            assert!(db.stats().memtables_used_bytes <= LIMIT);
+        }
+        done.store(true, SeqCst);
+        assert!(small.join().unwrap() > 0);
+        watch.join().unwrap()
+    });
+    assert!((3_300_000..=LIMIT).contains(&most), "{most} bytes");
+    for seed in 0..6_u8 {
+        assert_eq!(db.prefix(&[seed]).count(), 33);
+    }
+    let too_large = db.write(&batch(50, 100 << 10, 9), Durability::Buffered);
+    assert!(
+        matches!(too_large, Err(Error::MemoryLimit { .. })),
+        "{too_large:?}"
+    );
+    db.put(b"more", b"").unwrap();
+}
+
+#[test]
+fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
+    const LIMIT: usize = 1 << 20;
+    for background in [Background::Threads, Background::Caller] {
+        let options = Options {
+            background,
+            ..limited(LIMIT, 128 << 10)
+        };
+        let db = open(&FaultIo::new(), &options).unwrap();
+        let mut held = Vec::new();
+        let mut written = 0_u32;
+        let error = loop {
+            // Each holds the memtable that takes writes now.
+            if written.is_multiple_of(100) {
+                let mut iter = db.iter();
+                drop(iter.next_entry().unwrap().map(|entry| entry.key.to_vec()));
+                held.push(iter);
+            }
+            match db.put(&written.to_be_bytes(), &[7; 1000]) {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+            let used = db.stats().memtables_used_bytes;
+            assert!(used <= LIMIT, "{used} bytes");
+            assert!(written < 5000, "what iterators hold is not counted");
+        };
+        match &error {
+            Error::MemoryLimit {
+                used_bytes,
+                limit_bytes,
+                ..
+            } => {
+                assert!(*used_bytes > LIMIT / 2 && *limit_bytes == LIMIT, "{error}");
+            }
+            other => panic!("{other}"),
+        }
+        assert!(error.to_string().contains("iterators"), "{error}");
+        assert!(written > 500);
+        // A flush takes no memory, and what was written is there.
+        db.flush().unwrap();
+        assert_eq!(db.iter().count(), written as usize);
+        drop(held);
+        for more in 0..500 {
+            db.put(&(written + more).to_be_bytes(), &[7; 1000]).unwrap();
+        }
+        db.flush().unwrap();
+        db.settle().unwrap();
+        assert!(db.stats().memtables_used_bytes < LIMIT / 4);
+    }
+}
+
+#[test]
+fn a_write_waits_for_an_iterator_of_another_thread() {
+    const LIMIT: usize = 1 << 20;
+    let db = open(&FaultIo::new(), &limited(LIMIT, 256 << 10)).unwrap();
+    db.write(&batch(60, 10 << 10, 1), Durability::Buffered)
+        .unwrap();
+    let iter = db.iter();
+    db.flush().unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| db.write(&batch(60, 10 << 10, 2), Durability::Buffered));
+        // It lets go while the writer waits, or before.
+        while db.stats().memtables_used_bytes == 0 {
+            std::thread::yield_now();
+        }
+        drop(iter);
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(db.iter().count(), 120);
 }

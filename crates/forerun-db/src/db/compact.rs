@@ -84,16 +84,19 @@ impl Inner {
     /// Writes a memtable that takes no more writes to a run, to none if nothing of it is of use any more, and tells the
     /// change that this makes.
     pub(super) fn write_table(&self, space: &Space, table: &Table) -> Result<Edit> {
-        let state = space.state.load_full();
+        // Not the state, which holds memtables: their memory counts as long as they are held.
+        let state = space.state.load();
+        let (levels, ranges) = (Arc::clone(&state.levels), Arc::clone(&state.ranges));
+        drop(state);
         let (snapshots, expired_sequence) = self.list_readers(space);
         let mut retain =
             Retain::new(space.order().clone(), snapshots).with_expired(expired_sequence);
         if !table.ranges.is_empty() {
-            let known = vec![Arc::clone(&state.ranges), Arc::clone(&table.ranges)];
+            let known = vec![ranges, Arc::clone(&table.ranges)];
             retain = retain.with_ranges(known);
         }
         // Generations are flushed in order, so what is older is in runs.
-        let below = |key: &[u8]| state.levels.may_hold_from(0, key);
+        let below = |key: &[u8]| levels.may_hold_from(0, key);
         let runs = self.with_build(space, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
         })?;
@@ -253,10 +256,10 @@ impl Inner {
                 let guard = self.directory.enter()?;
                 let _one_at_a_time = self.lock_compacting();
                 self.remove_covered_runs(&guard)?;
-                let state = space.state.load_full();
-                let Some(compaction) = pick_full(&state.levels, limit, &state.ranges) else {
-                    break;
-                };
+                let state = space.state.load();
+                let picked = pick_full(&state.levels, limit, &state.ranges);
+                drop(state);
+                let Some(compaction) = picked else { break };
                 self.run_compaction(&guard, space, &compaction)?;
             }
         }
@@ -270,10 +273,11 @@ impl Inner {
         compaction: &Compaction,
     ) -> Result<()> {
         let run_bytes = space.options.load().tree.run_bytes;
-        let state = space.state.load_full();
+        // Not the state, which holds memtables, for as long as this takes.
+        let ranges = Arc::clone(&space.state.load().ranges);
         let (snapshots, expired_sequence) = self.list_readers(space);
         let retain = Retain::new(space.order().clone(), snapshots)
-            .with_ranges(vec![Arc::clone(&state.ranges)])
+            .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
         let mut done =
             self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;

@@ -12,17 +12,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use super::Inner;
 use super::generation::{Frozen, Generation};
+use super::memory::Size;
 use super::space::Space;
 use crate::tree::levels::Edit;
 use crate::{Background, Error, Result, TreeOptions};
-
-/// The most generations there are at a time: each has a memtable that is searched by every lookup.
-const MAX_GENERATIONS: usize = 6;
 
 /// While writes are slowed down, so many bytes of them are taken a second.
 const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
@@ -44,50 +42,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts an empty generation in the place of one that has no room for `needed_bytes`, unless somebody did already.
-    pub(super) fn make_room(&self, full: u64, needed_bytes: usize) -> Result<()> {
-        let usual_bytes = self.options.memtable_bytes;
-        let limit_bytes = match table_bytes_for(needed_bytes) {
-            bytes if bytes <= usual_bytes => usual_bytes,
-            bytes if bytes <= self.options.memory_limit_bytes => bytes,
-            _ => {
-                return Err(Error::MemoryLimit {
-                    needed_bytes,
-                    used_bytes: 0,
-                    limit_bytes: self.options.memory_limit_bytes,
-                });
-            }
-        };
-        self.replace_generation(full, limit_bytes)?;
-        match self.options.background {
-            Background::Threads => Ok(()),
-            Background::Caller => self.work_off(),
-        }
-    }
-
-    /// Freezes a generation, if it still takes writes, and puts one of this size before it.
-    fn replace_generation(&self, full: u64, limit_bytes: usize) -> Result<()> {
-        loop {
-            self.wait_for_room(full, limit_bytes)?;
-            let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
-            if active.number != full {
-                return Ok(());
-            }
-            // Under the lock only one thread adds generations, so there is still room.
-            if !self.has_room(&active, limit_bytes) {
-                continue;
-            }
-            return self.freeze(&mut active, limit_bytes);
-        }
-    }
-
     /// Puts a generation of this size before the one that takes writes. `active` is held for writing, and there is room.
-    fn freeze(&self, active: &mut Generation, limit_bytes: usize) -> Result<()> {
+    pub(super) fn freeze(&self, active: &mut Generation, limit_bytes: usize) -> Result<()> {
         if self.visible.has_hole() {
             // There are entries in it that will never be visible: only the log can tell what becomes of them.
             return Err(self.poisoned());
         }
         let table = self.own.new_table(&self.options, limit_bytes)?;
+        // From now on it counts with what it holds, as long as anybody holds it.
+        active.hold(&self.held);
         self.own.show_table(&table);
         let next = Generation::new(active.number + 1, limit_bytes, &self.own, table);
         let frozen = Frozen {
@@ -105,7 +68,7 @@ impl Inner {
     pub(super) fn flush_under_lock(&self, active: &mut Generation) -> Result<()> {
         self.wait_until(|| self.frozen().is_empty())?;
         if !active.is_empty() {
-            self.freeze(active, self.options.memtable_bytes)?;
+            self.freeze(active, self.bytes_beside(active))?;
             self.wait_until(|| self.frozen().is_empty())?;
         }
         Ok(())
@@ -117,17 +80,14 @@ impl Inner {
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a generation of this size may be added behind the one that takes writes.
-    fn has_room(&self, active: &Generation, limit_bytes: usize) -> bool {
-        let frozen = self.frozen();
-        // One that holds nothing goes away as soon as the flush looks at it; still its memory counts until then.
-        let taken: usize = frozen.iter().map(|of| of.generation.limit_bytes).sum();
-        let taken = taken + active.limit_bytes;
-        let fits = taken.saturating_add(limit_bytes) <= self.options.memory_limit_bytes;
-        // A batch that needs nearly all of the memory is let in when only the generation before it is left.
-        (fits || frozen.is_empty())
-            && frozen.len() + 1 < MAX_GENERATIONS
-            && !self.any_level0(|options| options.level0_stop_runs)
+    /// Whether a generation is on its way to runs right now.
+    pub(super) fn is_flushing(&self) -> bool {
+        matches!(self.flushing.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Whether writes wait for the runs in level 0 to be merged.
+    pub(super) fn is_level0_full(&self) -> bool {
+        self.any_level0(|options| options.level0_stop_runs)
     }
 
     /// Whether level 0 of any keyspace has as many runs as its options say.
@@ -138,20 +98,6 @@ impl Inner {
             runs >= limit(&space.options.load().tree)
         };
         spaces.iter().any(reaches)
-    }
-
-    fn wait_for_room(&self, full: u64, limit_bytes: usize) -> Result<()> {
-        let begun = Instant::now();
-        let mut looks = 0;
-        let result = self.wait_until(|| {
-            looks += 1;
-            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
-            active.number != full || self.has_room(&active, limit_bytes)
-        });
-        if looks > 1 {
-            self.counters.count_stall(begun.elapsed());
-        }
-        result
     }
 
     /// Waits for flushes and compactions, or does them, until the store is as `is_done` wants it. If one fails
@@ -235,22 +181,13 @@ impl Inner {
         let (number, is_empty) = (active.number, active.is_empty());
         drop(active);
         if !is_empty {
-            self.replace_generation(number, self.options.memtable_bytes)?;
+            self.replace_generation(number, Size::any(self.options.memtable_bytes))?;
         }
         self.wait_until(|| {
             let frozen = self.frozen();
             !frozen.iter().any(|of| of.generation.number <= number)
         })
     }
-}
-
-/// Bytes of an empty memtable that takes a batch which another had no room for. The towers of its entries are drawn
-/// anew and may be higher, hence the eighth.
-pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
-    const HEAD_BYTES: usize = 1 << 10;
-    needed_bytes
-        .saturating_add(needed_bytes / 8)
-        .saturating_add(HEAD_BYTES)
 }
 
 fn pause_for(bytes: u64) -> Duration {

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::memory::HeldMemory;
 use super::space::Space;
 use super::state::Table;
 
@@ -138,6 +139,18 @@ impl Generation {
         }
         if self.tables.len() > 1 {
             self.used_bytes.fetch_sub(needed.bytes(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes in use.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.sum(Table::used_bytes)
+    }
+
+    /// Counts what it holds, which grows no more, until the last who holds it lets go, table by table.
+    pub(super) fn hold(&self, memory: &Arc<HeldMemory>) {
+        for (_, table) in &self.tables {
+            table.hold(memory);
         }
     }
 

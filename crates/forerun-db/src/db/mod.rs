@@ -28,6 +28,7 @@ mod generation;
 mod ingest;
 mod iter;
 mod keyspace;
+mod memory;
 mod open;
 mod parking;
 mod snapshot;
@@ -68,6 +69,7 @@ use commit::Commit;
 use compact::Tree;
 use directory::Directory;
 use generation::{Frozen, Generation};
+use memory::HeldMemory;
 use snapshots::{Expired, Snapshots};
 use space::{Space, Spaces};
 use stats::Counters;
@@ -162,7 +164,9 @@ struct Inner {
     snapshots: Snapshots,
     counters: Counters,
     recovery: RecoveryReport,
-    work: Work,
+    work: Arc<Work>,
+    /// Memory of memtables that take no more writes.
+    held: Arc<HeldMemory>,
     /// Held by whoever flushes, so that generations become runs in order.
     flushing: Mutex<()>,
     /// Whether writes are slowed down, and for how many bytes no pause has been made yet.

@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 
 use super::compact::Tree;
 use super::directory::Directory;
-use super::flush::table_bytes_for;
 use super::generation::Generation;
+use super::memory::{HeldMemory, table_bytes_for};
 use super::snapshots::{Expired, Snapshots};
 use super::space::{Space, Spaces};
 use super::work::Work;
@@ -205,6 +205,7 @@ pub(super) fn open_in(
     for (space, table) in generation.tables() {
         space.show_table(table);
     }
+    let work = Arc::new(Work::default());
     Ok(Inner {
         io,
         path: path.to_owned(),
@@ -225,7 +226,8 @@ pub(super) fn open_in(
         snapshots: Snapshots::default(),
         counters: Counters::default(),
         recovery,
-        work: Work::default(),
+        held: Arc::new(HeldMemory::new(Arc::clone(&work))),
+        work,
         flushing: Mutex::new(()),
         is_slow: AtomicBool::new(false),
         slow_debt_bytes: AtomicU64::new(0),

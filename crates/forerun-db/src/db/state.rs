@@ -11,10 +11,11 @@
 //! later went elsewhere: a read that loads the state first and the sequence number that it goes by second sees all up to
 //! that number, or up to where the state was replaced, and nothing in between.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forerun_core::arch::prefetch_read;
 
+use super::memory::{HeldBytes, HeldMemory};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig};
@@ -49,6 +50,8 @@ pub(super) struct Table {
     pub(super) memtable: MemTable,
     /// Deletions of ranges that were written with it.
     pub(super) ranges: Arc<Ranges>,
+    /// Its memory, once it takes no more writes. The last field: it is given back when the memory is.
+    held: OnceLock<HeldBytes>,
 }
 
 impl Table {
@@ -57,12 +60,18 @@ impl Table {
         Ok(Table {
             memtable: MemTable::new(config)?,
             ranges: Arc::new(Ranges::new(order)),
+            held: OnceLock::new(),
         })
     }
 
     /// Bytes of memory in use.
     pub(super) fn used_bytes(&self) -> usize {
         self.memtable.stats().used_bytes + self.ranges.used_bytes()
+    }
+
+    /// Counts its memory, which grows no more, until it is dropped.
+    pub(super) fn hold(&self, memory: &Arc<HeldMemory>) {
+        self.held.get_or_init(|| memory.hold(self.used_bytes()));
     }
 
     /// Whether nothing was written to it.

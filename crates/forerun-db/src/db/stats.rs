@@ -197,7 +197,7 @@ pub struct Stats {
     pub memtable: MemTableStats,
     /// Memtables, full ones on their way to a run and those of all keyspaces included.
     pub memtables: usize,
-    /// Memory in use by all of them, in bytes.
+    /// Memory in use by all of them, in bytes, and by those that are in runs and that iterators still hold.
     pub memtables_used_bytes: usize,
     /// The levels of the trees of runs of all keyspaces together, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
@@ -253,6 +253,7 @@ impl Inner {
         let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
         // There always is one.
         let memtable = active.table(0).map(|table| table.memtable.stats());
+        let memtables_used_bytes = active.used_bytes() + self.held.bytes();
         drop(active);
         Stats {
             memtable: memtable.unwrap_or(MemTableStats {
@@ -263,7 +264,7 @@ impl Inner {
                 backing: Backing::Heap,
             }),
             memtables,
-            memtables_used_bytes: keyspaces.iter().map(|of| of.memtable_bytes).sum(),
+            memtables_used_bytes,
             levels,
             keyspaces,
             cache: self.cache.stats(),

@@ -1,0 +1,281 @@
+//! The memory of memtables, which stays below [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
+//!
+//! ```text
+//!   limit   │ held: full, or flushed and still read │ active: in use │ the next one, up to its limit │ reserve │
+//!                        │                                             ^
+//!                        └── goes with the last who holds a table ─────┘ room
+//! ```
+//!
+//! A memtable that takes no more writes counts as long as anybody holds it: until its run is there, and longer where an
+//! iterator reads it. The next one is made when there is room for all it may grow to, so the limit holds whatever is
+//! written. A write for which there is no room waits for flushes. What only readers hold is waited for a moment: it may be
+//! the writer's own iterator, so then the write fails instead of waiting for itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Inner;
+use super::generation::{EMPTY_TABLE_BYTES, Generation};
+use super::work::Work;
+use crate::{Background, Error, Result};
+
+/// The most generations there are at a time: each has a memtable that is searched by every lookup.
+const MAX_GENERATIONS: usize = 6;
+
+/// Kept free, so that a generation can make way for an empty one that has next to nothing, at any time.
+const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
+
+/// Where readers hold so much that there is no room for a memtable of the usual size, one of this part of it will do.
+const LEAST_SHARE: usize = 8;
+
+/// How long a write waits for readers alone.
+const READERS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Bytes of memtables that take no more writes and are held by somebody.
+#[derive(Debug)]
+pub(super) struct HeldMemory {
+    bytes: AtomicUsize,
+    /// Those who wait for room.
+    work: Arc<Work>,
+}
+
+/// What a memtable takes of it, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HeldBytes {
+    memory: Arc<HeldMemory>,
+    bytes: usize,
+}
+
+impl HeldMemory {
+    pub(super) fn new(work: Arc<Work>) -> HeldMemory {
+        HeldMemory {
+            bytes: AtomicUsize::new(0),
+            work,
+        }
+    }
+
+    /// Counts a memtable until what is returned is dropped.
+    pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
+        // Relaxed, here and below: a sum. Who adds to it has the lock that one needs to make a generation, and what goes
+        // off it meanwhile leaves more room.
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        HeldBytes {
+            memory: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.memory.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.memory.work.nudge();
+    }
+}
+
+/// The size of a generation that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Bytes that it should have.
+    wanted: usize,
+    /// Bytes that will do.
+    least: usize,
+}
+
+impl Size {
+    /// Of an empty memtable that takes a batch of so many bytes, which another had no room for, and more.
+    fn for_batch(needed_bytes: usize, usual_bytes: usize) -> Size {
+        let for_batch = table_bytes_for(needed_bytes);
+        Size {
+            wanted: for_batch.max(usual_bytes),
+            least: for_batch.max(usual_bytes / LEAST_SHARE),
+        }
+    }
+
+    /// Of one that only takes the place of another.
+    pub(super) fn any(usual_bytes: usize) -> Size {
+        Size {
+            wanted: usual_bytes,
+            least: EMPTY_TABLE_BYTES,
+        }
+    }
+}
+
+/// Whether there is room for another generation.
+enum Room {
+    /// For one of this size.
+    For(usize),
+    /// When something is flushed or compacted that is on its way.
+    Later,
+    /// When the generation that takes writes is flushed.
+    AfterThis,
+    /// When readers let go of memtables.
+    AfterReaders,
+}
+
+impl Inner {
+    /// Puts an empty generation in the place of one that has no room for `needed_bytes`, unless somebody did already.
+    pub(super) fn make_room(&self, full: u64, needed_bytes: usize) -> Result<()> {
+        let size = Size::for_batch(needed_bytes, self.options.memtable_bytes);
+        if size.least
+            > self
+                .options
+                .memory_limit_bytes
+                .saturating_sub(RESERVE_BYTES)
+        {
+            return Err(self.no_room_for(needed_bytes, 0));
+        }
+        self.replace_generation(full, size)?;
+        match self.options.background {
+            Background::Threads => Ok(()),
+            Background::Caller => self.work_off(),
+        }
+    }
+
+    /// Freezes a generation, if it still takes writes, and puts one of this size before it.
+    pub(super) fn replace_generation(&self, full: u64, size: Size) -> Result<()> {
+        // A large one is not to wait for a moment when all other writers happen to leave room.
+        let is_large = size.wanted > self.options.memtable_bytes;
+        loop {
+            if !is_large {
+                self.wait_for_room(full, size)?;
+            }
+            let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+            if active.number != full {
+                return Ok(());
+            }
+            // Under the lock only one thread adds generations, so room that there is stays.
+            match self.room(&active, size) {
+                Room::For(bytes) => return self.freeze(&mut active, bytes),
+                Room::AfterThis => return self.replace_by_flushing(&mut active, size),
+                _ if is_large => return self.replace_by_flushing(&mut active, size),
+                Room::Later | Room::AfterReaders => {}
+            }
+        }
+    }
+
+    /// [`replace_generation`](Self::replace_generation) where what takes writes must be in runs before there is room:
+    /// meanwhile, with `active` held for writing, no more is written.
+    fn replace_by_flushing(&self, active: &mut Generation, size: Size) -> Result<()> {
+        self.wait_until(|| self.frozen().is_empty() && !self.is_level0_full())?;
+        if self.free_bytes(active) < size.wanted && !active.is_empty() {
+            self.freeze(active, EMPTY_TABLE_BYTES)?;
+            self.wait_until(|| self.frozen().is_empty())?;
+        }
+        let begun = Instant::now();
+        loop {
+            let turn = self.work.turn().ok_or(Error::Closed)?;
+            let free = self.free_bytes(active);
+            if free >= size.least {
+                return self.freeze(active, free.min(size.wanted));
+            }
+            let Some(left) = READERS_PATIENCE.checked_sub(begun.elapsed()) else {
+                return Err(self.no_room_for(size.least, self.held.bytes()));
+            };
+            self.work.wait(turn, Some(left));
+        }
+    }
+
+    /// Bytes of a generation that is put before one that was flushed, or will be at once.
+    pub(super) fn bytes_beside(&self, active: &Generation) -> usize {
+        let usual_bytes = self.options.memtable_bytes;
+        self.free_bytes(active)
+            .min(usual_bytes)
+            .max(EMPTY_TABLE_BYTES)
+    }
+
+    /// Bytes that are free for the next generation, if the one that takes writes is frozen.
+    fn free_bytes(&self, active: &Generation) -> usize {
+        let taken = self.held.bytes() + active.used_bytes() + RESERVE_BYTES;
+        self.options.memory_limit_bytes.saturating_sub(taken)
+    }
+
+    fn room(&self, active: &Generation, size: Size) -> Room {
+        let free = self.free_bytes(active);
+        let frozen = self.frozen().len();
+        let has_place = frozen + 1 < MAX_GENERATIONS && !self.is_level0_full();
+        if has_place && free >= size.wanted {
+            return Room::For(size.wanted);
+        }
+        // Who flushes holds what it has flushed until it is through.
+        if !has_place || frozen > 0 || self.is_flushing() {
+            return Room::Later;
+        }
+        let free_then = free.saturating_add(active.used_bytes());
+        if size.least <= EMPTY_TABLE_BYTES {
+            // For which the reserve is.
+            Room::For(free.max(EMPTY_TABLE_BYTES))
+        } else if free >= size.least {
+            Room::For(free)
+        } else if !active.is_empty() && free_then >= size.least {
+            Room::AfterThis
+        } else {
+            Room::AfterReaders
+        }
+    }
+
+    fn wait_for_room(&self, full: u64, size: Size) -> Result<()> {
+        let begun = Instant::now();
+        let mut looks = 0;
+        let mut since = None;
+        let mut result = self.wait_until(|| {
+            looks += 1;
+            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            if active.number != full {
+                return true;
+            }
+            let room = self.room(&active, size);
+            since = since.filter(|_| matches!(room, Room::AfterReaders));
+            match room {
+                Room::For(_) | Room::AfterThis => true,
+                Room::Later => false,
+                Room::AfterReaders => {
+                    since.get_or_insert_with(Instant::now);
+                    true
+                }
+            }
+        });
+        while let (Ok(()), Some(since)) = (&result, since) {
+            let Some(turn) = self.work.turn() else {
+                return Err(Error::Closed);
+            };
+            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            let is_stuck =
+                active.number == full && matches!(self.room(&active, size), Room::AfterReaders);
+            drop(active);
+            if !is_stuck {
+                break;
+            }
+            match READERS_PATIENCE.checked_sub(since.elapsed()) {
+                Some(left) => self.work.wait(turn, Some(left)),
+                None => result = Err(self.no_room_for(size.least, self.held.bytes())),
+            }
+        }
+        if looks > 1 || since.is_some() {
+            self.counters.count_stall(begun.elapsed());
+        }
+        result
+    }
+
+    fn no_room_for(&self, needed_bytes: usize, used_bytes: usize) -> Error {
+        Error::MemoryLimit {
+            needed_bytes,
+            used_bytes,
+            limit_bytes: self.options.memory_limit_bytes,
+        }
+    }
+}
+
+/// Bytes of an empty memtable that takes a batch which another had no room for. The towers of its entries are drawn
+/// anew and may be higher, hence the eighth.
+pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
+    const HEAD_BYTES: usize = 1 << 10;
+    needed_bytes
+        .saturating_add(needed_bytes / 8)
+        .saturating_add(HEAD_BYTES)
+}
