@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A range is deleted by one record, however many keys are in it: its tombstone covers their versions with smaller
-//! sequence numbers. The tombstones of a memtable stand beside it, and when that is flushed, in the manifest. Runs are
-//! written without what is covered (`tree/retain.rs`), and one all of which is covered is removed unread. A tombstone is
+//! sequence numbers. The tombstones of a memtable stand beside it, and when that is flushed, in a run of their own
+//! (`tree/range_run.rs`). Other runs are written without what is covered (`tree/retain.rs`), and one all of which is covered is removed unread. A tombstone is
 //! forgotten once every run that it could cover anything of was written knowing it.
 //!
 //! Tombstones come one at a time, while others read. A new one is put into a slot of the tail, which readers scan; what

@@ -3,9 +3,15 @@
 
 mod common;
 
-use common::{open, small_options};
-use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Db, Durability, Error, Options, WriteBatch};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::{STORE, open, run_files, small_options};
+use forerun_db::io::fault::{EIO, Fault, FaultIo};
+use forerun_db::{
+    Background, Db, Durability, Error, Options, WriteBatch, check_with_io, repair_with_io,
+};
 
 /// How the ranges lie.
 #[derive(Clone, Copy, Debug)]
@@ -129,10 +135,7 @@ fn range_deletions_are_read_back_from_the_log() {
         let io = FaultIo::new();
         let db = open(&io, &options()).unwrap();
         put_all(&db, COUNT);
-        for i in 0..COUNT {
-            let (start, end) = shape.range(i, COUNT);
-            db.delete_range(&start, &end).unwrap();
-        }
+        delete_all(&db, shape, COUNT);
         db.close().unwrap();
         let db = open(&io, &options()).unwrap();
         check(&db, shape, COUNT, "reopened");
@@ -203,10 +206,7 @@ fn a_log_of_range_deletions_is_replayed_into_less_memory_than_it_was_written_wit
         let io = FaultIo::new();
         let db = open(&io, &options()).unwrap();
         put_all(&db, COUNT);
-        for i in 0..COUNT {
-            let (start, end) = shape.range(i, COUNT);
-            db.delete_range(&start, &end).unwrap();
-        }
+        delete_all(&db, shape, COUNT);
         db.close().unwrap();
         let less = Options {
             memtable_bytes: 32 << 10,
@@ -244,4 +244,187 @@ fn a_batch_of_ranges_that_does_not_fit_the_memory_limit_is_refused_and_not_logge
     assert!(db.get(b"key").unwrap().is_none());
     db.close().unwrap();
     assert!(open(&io, &options).unwrap().get(b"key").unwrap().is_none());
+}
+
+fn delete_all(db: &Db, shape: Shape, count: u32) {
+    for i in 0..count {
+        let (start, end) = shape.range(i, count);
+        db.delete_range(&start, &end).unwrap();
+    }
+}
+
+/// Runs of keys.
+fn runs_in_levels(db: &Db) -> usize {
+    db.stats().levels.iter().map(|level| level.runs).sum()
+}
+
+#[test]
+fn the_manifest_names_ten_thousand_range_deletions_in_a_few_bytes_and_no_run_repeats_them() {
+    const COUNT: u32 = 10_000;
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    put_all(&db, COUNT);
+    db.flush().unwrap();
+    delete_all(&db, Shape::Disjoint, COUNT);
+    db.flush().unwrap();
+    check(&db, Shape::Disjoint, COUNT, "flushed");
+    let manifest = || {
+        io.read(PathBuf::from(STORE).join("MANIFEST"))
+            .unwrap()
+            .len()
+    };
+    assert!(manifest() < 1000, "{} bytes", manifest());
+    // One of them holds the ranges.
+    assert_eq!(run_files(&io).len(), runs_in_levels(&db) + 1);
+    let before = run_files(&io);
+    db.put(b"more", b"value").unwrap();
+    db.flush().unwrap();
+    let mut new = run_files(&io);
+    new.retain(|path| !before.contains(path));
+    for path in new {
+        let len = io.read(&path).unwrap().len();
+        assert!(len < 1000, "{path}: {len} bytes");
+    }
+    assert!(manifest() < 1000, "{} bytes", manifest());
+    db.delete(b"more").unwrap();
+    // What all runs were written without is forgotten.
+    db.compact().unwrap();
+    assert_eq!(run_files(&io).len(), runs_in_levels(&db));
+    check(&db, Shape::Disjoint, COUNT, "compacted");
+    db.close().unwrap();
+    let db = open(&io, &options()).unwrap();
+    check(&db, Shape::Disjoint, COUNT, "reopened");
+}
+
+#[test]
+fn range_deletions_of_many_flushes_are_brought_together() {
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    put_all(&db, 100);
+    db.flush().unwrap();
+    for i in 0..100 {
+        let (start, end) = Shape::Disjoint.range(i, 100);
+        db.delete_range(&start, &end).unwrap();
+        db.flush().unwrap();
+        let ranges = run_files(&io).len() - runs_in_levels(&db);
+        assert!((1..=8).contains(&ranges), "{ranges} runs of ranges");
+    }
+    check(&db, Shape::Disjoint, 100, "flushed");
+    assert!(db.verify().unwrap().problems.is_empty());
+    db.close().unwrap();
+    let db = open(&io, &options()).unwrap();
+    check(&db, Shape::Disjoint, 100, "reopened");
+}
+
+#[test]
+fn range_deletions_survive_the_loss_of_the_manifest_and_a_damaged_page_is_told_and_mended() {
+    const COUNT: u32 = 3_000;
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    put_all(&db, COUNT);
+    db.flush().unwrap();
+    let before = run_files(&io);
+    delete_all(&db, Shape::Disjoint, COUNT);
+    db.flush().unwrap();
+    db.close().unwrap();
+    let mut ranges = run_files(&io);
+    ranges.retain(|path| !before.contains(path));
+    let [ranges] = &ranges[..] else {
+        panic!("{ranges:?}");
+    };
+    let shared: Arc<FaultIo> = Arc::new(io.clone());
+
+    let manifest = PathBuf::from(STORE).join("MANIFEST");
+    let bytes = io.read(&manifest).unwrap();
+    io.write(&manifest, &bytes[..bytes.len() / 2]);
+    let repaired = repair_with_io(shared.clone(), STORE, &options()).unwrap();
+    assert!(repaired.rebuilt_manifest && repaired.losses.is_empty());
+    let db = open(&io, &options()).unwrap();
+    check(&db, Shape::Disjoint, COUNT, "repaired");
+    db.close().unwrap();
+
+    let ranges = &PathBuf::from(ranges);
+    let mut bytes = io.read(ranges).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    io.write(ranges, &bytes);
+    let refused = open(&io, &options()).unwrap_err();
+    assert!(matches!(&refused, Error::CorruptFile { path, .. } if path == ranges));
+    let checked = check_with_io(shared.clone(), STORE, &options()).unwrap();
+    assert_eq!(checked.problems.len(), 1, "{:?}", checked.problems);
+    let repaired = repair_with_io(shared, STORE, &options()).unwrap();
+    assert!(!repaired.losses.is_empty());
+    let db = open(&io, &options()).unwrap();
+    let left = keys(COUNT)
+        .filter(|key| !Shape::Disjoint.covers(*key, COUNT))
+        .count();
+    let found = db.iter().count();
+    assert!(
+        (left + 1..keys(COUNT).count()).contains(&found),
+        "{found} of {left}"
+    );
+    for key in keys(COUNT).filter(|key| !Shape::Disjoint.covers(*key, COUNT)) {
+        assert!(db.get(&key.to_be_bytes()).unwrap().is_some(), "key {key}");
+    }
+}
+
+/// One step of a short life: a range is deleted after some keys were put, and most of it is flushed and compacted.
+fn live(db: &Db, step: u8) -> Result<(), Error> {
+    let mut batch = WriteBatch::new();
+    for key in 0..20 {
+        batch.put(&[key, step], b"value").unwrap();
+    }
+    batch.delete_range(&[step], &[step + 3]).unwrap();
+    batch.delete_range(&[0], &[step / 2 + 1]).unwrap();
+    db.write(&batch, Durability::Synced)?;
+    match step % 4 {
+        3 => db.compact(),
+        1 => Ok(()),
+        _ => db.flush(),
+    }
+}
+
+/// The keys that are there after a number of steps.
+fn lived(steps: u8) -> BTreeSet<Vec<u8>> {
+    let mut keys = BTreeSet::new();
+    for step in 0..steps {
+        keys.extend((0..20).map(|key| vec![key, step]));
+        keys.retain(|key| key[0] > step / 2 && !(step..step + 3).contains(&key[0]));
+    }
+    keys
+}
+
+#[test]
+fn a_call_that_fails_or_a_power_loss_anywhere_brings_no_deleted_key_back() {
+    const STEPS: u8 = 12;
+    for fault in [Fault::Fail(EIO), Fault::PowerLoss] {
+        let mut hits = 0;
+        // Every fifth call, another one each time.
+        for call in (0..).step_by(5) {
+            let io = FaultIo::new();
+            io.fail_call(call + hits % 5, fault);
+            let mut done = 0;
+            if let Ok(db) = open(&io, &options()) {
+                while done < STEPS && live(&db, done).is_ok() {
+                    done += 1;
+                }
+            }
+            if io.hit().is_none() {
+                assert_eq!(done, STEPS);
+                break;
+            }
+            hits += 1;
+            let io = io.crash(hits);
+            let Ok(db) = open(&io, &options()) else {
+                panic!("{fault:?} at call {call}: the store does not open");
+            };
+            let found: BTreeSet<_> = db.iter().map(|entry| entry.unwrap().0).collect();
+            let is_right = found == lived(done) || found == lived(done + 1);
+            assert!(is_right, "{fault:?} at call {call}, after {done} steps");
+            drop(db);
+            let checked = check_with_io(Arc::new(io.clone()), STORE, &options()).unwrap();
+            assert!(checked.problems.is_empty(), "{:?}", checked.problems);
+        }
+        assert!(hits > 20, "{hits}");
+    }
 }

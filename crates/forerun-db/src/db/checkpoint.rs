@@ -91,7 +91,14 @@ impl Inner {
         let spaces = self.spaces.load();
         let levels = |space: &Arc<Space>| Arc::clone(&space.state.load().levels);
         let levels: Vec<_> = spaces.iter().map(levels).collect();
+        let catalog = self.tree.catalog();
+        let ranges = spaces.iter().filter_map(|space| {
+            let runs = &catalog.runs_of(space.id())?.range_runs;
+            Some((space.order().clone(), runs.clone()))
+        });
+        let ranges: Vec<_> = ranges.collect();
+        drop(catalog);
         let stop = self.work.stop_flag();
-        verify_levels(&*self.io, &self.path, &levels, &self.cache, stop)
+        verify_levels(&*self.io, &self.path, &levels, &ranges, &self.cache, stop)
     }
 }

@@ -28,6 +28,7 @@ use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
 use crate::tree::pick::{Compaction, pick, pick_full, urgency};
+use crate::tree::range_run::{MOST_RANGE_RUNS, write_range_run};
 use crate::tree::retain::Retain;
 use crate::wal::segment;
 
@@ -100,12 +101,45 @@ impl Inner {
         let runs = self.with_build(space, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
         })?;
-        Ok(Edit {
+        let mut edit = Edit {
             added: runs.into_iter().map(|run| (0, run)).collect(),
-            ranges: table.ranges.list().iter().map(RangeRef::to_owned).collect(),
             expired_sequence,
             ..Edit::default()
-        })
+        };
+        if let Err(error) = self.write_ranges(space, table, &mut edit) {
+            let written = edit.all_added();
+            written.for_each(|run| run.remove_when_dropped(&self.trash));
+            return Err(error);
+        }
+        Ok(edit)
+    }
+
+    /// Writes the deletions of ranges beside a memtable to a run of their own, those that cover anything in runs.
+    fn write_ranges(&self, space: &Space, table: &Table, edit: &mut Edit) -> Result<()> {
+        if table.ranges.is_empty() {
+            return Ok(());
+        }
+        let state = space.state.load();
+        let levels = state.levels.edit(edit);
+        let needs = levels.needs();
+        let (added, known) = (table.ranges.list(), state.ranges.list());
+        let mut tombstones: Vec<_> = added.iter().filter(|range| needs.holds(*range)).collect();
+        edit.ranges = tombstones
+            .iter()
+            .map(|of| RangeRef::to_owned(*of))
+            .collect();
+        if tombstones.is_empty() {
+            return Ok(());
+        }
+        let before = self.tree.catalog().runs_of(space.id()).cloned();
+        let before = before.map_or(Vec::new(), |runs| runs.range_runs);
+        if before.len() >= MOST_RANGE_RUNS {
+            tombstones.extend(known.iter());
+            edit.removed = before.iter().map(|run| run.number()).collect();
+        }
+        let run = self.with_build(space, u64::MAX, |build| write_range_run(tombstones, build))?;
+        edit.range_runs.extend(run);
+        Ok(())
     }
 
     /// Puts the runs of a generation, the oldest there is, in its place.
@@ -116,8 +150,8 @@ impl Inner {
         flushed: &Frozen,
     ) -> Result<()> {
         let counts = &self.tree.counts;
-        let runs = edits.iter().flat_map(|(_, edit)| &edit.added);
-        let bytes: u64 = runs.map(|(_, run)| run.meta().file_bytes).sum();
+        let runs = edits.iter().flat_map(|(_, edit)| edit.all_added());
+        let bytes: u64 = runs.map(|run| run.meta().file_bytes).sum();
         self.install(guard, edits, Memtables::Flushed(flushed))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
         counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -164,8 +164,8 @@ impl Inner {
                 Ok(edit) => edits.push((space.id(), edit)),
                 Err(error) => {
                     // No manifest names them.
-                    let written = edits.iter().flat_map(|(_, edit)| &edit.added);
-                    written.for_each(|(_, run)| run.remove_when_dropped(&self.trash));
+                    let written = edits.iter().flat_map(|(_, edit)| edit.all_added());
+                    written.for_each(|run| run.remove_when_dropped(&self.trash));
                     return Err(error);
                 }
             }

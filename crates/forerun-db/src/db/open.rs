@@ -28,6 +28,7 @@ use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::levels::Edit;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::manifest::{self, Keyspace};
+use crate::tree::range_run::write_range_run;
 use crate::tree::retain::Retain;
 use crate::wal::closed;
 use crate::wal::record::Record;
@@ -148,8 +149,8 @@ pub(super) fn open_in(
     let (mut tail, mut recovery) = match recovered {
         Ok(recovered) => recovered,
         Err(error) => {
-            let written = edits.values().flat_map(|edit| &edit.added);
-            written.for_each(|(_, run)| run.remove_when_dropped(catalog.trash()));
+            let written = edits.values().flat_map(Edit::all_added);
+            written.for_each(|run| run.remove_when_dropped(catalog.trash()));
             return Err(error);
         }
     };
@@ -332,8 +333,6 @@ impl Replay<'_> {
             let mut retain = Retain::new(space.order().clone(), Vec::new());
             let edit = self.edits.entry(space.id()).or_default();
             if !table.ranges.is_empty() {
-                let deleted = table.ranges.list();
-                edit.ranges.extend(deleted.iter().map(RangeRef::to_owned));
                 retain = retain.with_ranges(vec![Arc::clone(&table.ranges)]);
             }
             let build = Build {
@@ -352,6 +351,10 @@ impl Replay<'_> {
             let mut versions = table.memtable.versions();
             let runs = write_runs(&mut versions, &mut retain, |_| true, &build)?;
             edit.added.extend(runs.into_iter().map(|run| (0, run)));
+            let ranges = table.ranges.list();
+            let run = write_range_run(ranges.iter().collect(), &build)?;
+            edit.range_runs.extend(run);
+            edit.ranges.extend(ranges.iter().map(RangeRef::to_owned));
         }
         self.flushed_sequence = next_sequence - 1;
         Ok(())

@@ -11,7 +11,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 use super::stored::{PageLocation, checksum};
-use crate::ranges::RangeTombstone;
 use crate::versions::MAX_SEQUENCE;
 use crate::{MAX_KEY_BYTES, Result};
 
@@ -24,6 +23,16 @@ pub(super) const FOOTER_BYTES: usize = 64;
 const VERSION: u32 = 1;
 const HEADER_MAGIC: [u8; 8] = *b"FORE-RUN";
 const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
+
+/// What the versions of a run are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Of keys.
+    #[default]
+    Keys,
+    /// Deletions of ranges: from the key up to, not including, the value.
+    Ranges,
+}
 
 /// What a run says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,8 +69,8 @@ pub(crate) struct RunMeta {
     /// The keyspace that it was written for, by number and by name: for a repair.
     pub(crate) keyspace: u32,
     pub(crate) keyspace_name: String,
-    /// The deletions of ranges of keys that were in force when it was made: for a repair.
-    pub(crate) range_tombstones: Vec<RangeTombstone>,
+    /// What its versions are.
+    pub(crate) holds: Holds,
     /// Bytes of the file; not written in it.
     pub(crate) file_bytes: u64,
     /// The checksum of the footer, which depends on all else in the file; not written in the meta.
@@ -104,14 +113,11 @@ impl RunMeta {
         string(&self.largest);
         string(self.comparator.as_bytes());
         string(self.keyspace_name.as_bytes());
-        bytes.extend_from_slice(&(self.range_tombstones.len() as u32).to_le_bytes());
-        for tombstone in &self.range_tombstones {
-            for bound in [&tombstone.start, &tombstone.end] {
-                bytes.extend_from_slice(&(bound.len() as u32).to_le_bytes());
-                bytes.extend_from_slice(bound);
-            }
-            bytes.extend_from_slice(&tombstone.sequence.to_le_bytes());
-        }
+        let holds: u32 = match self.holds {
+            Holds::Keys => 0,
+            Holds::Ranges => 1,
+        };
+        bytes.extend_from_slice(&holds.to_le_bytes());
         bytes
     }
 
@@ -137,13 +143,11 @@ impl RunMeta {
             keyspace_name: rest.text()?,
             ..RunMeta::default()
         };
-        for _ in 0..rest.u32()? {
-            meta.range_tombstones.push(RangeTombstone {
-                start: rest.key()?,
-                end: rest.key()?,
-                sequence: rest.u64()?,
-            });
-        }
+        meta.holds = match rest.u32()? {
+            0 => Holds::Keys,
+            1 => Holds::Ranges,
+            _ => return Err("the run holds neither keys nor ranges"),
+        };
         let ingested = meta.ingested_sequence;
         let is_numbered = ingested == 0
             || (ingested <= MAX_SEQUENCE
@@ -320,11 +324,7 @@ mod tests {
             smallest: b"".to_vec(),
             largest: b"zebra".to_vec(),
             comparator: "forerun.bytewise".into(),
-            range_tombstones: vec![RangeTombstone {
-                start: b"a".to_vec(),
-                end: b"b".to_vec(),
-                sequence: 7,
-            }],
+            holds: Holds::Ranges,
             ..RunMeta::default()
         }
     }

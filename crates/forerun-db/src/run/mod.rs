@@ -45,7 +45,7 @@ mod stored;
 mod testing;
 mod writer;
 
-pub(crate) use meta::RunMeta;
+pub(crate) use meta::{Holds, RunMeta};
 pub use one::{Add, OneRun};
 pub(crate) use page::{Page, PageKind};
 pub(crate) use pending::{INGESTED_AS, PendingRun};

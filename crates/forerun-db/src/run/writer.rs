@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::filter::{self, Filter};
-use super::meta::{RunMeta, encode_header, new_salt};
+use super::meta::{Holds, RunMeta, encode_header, new_salt};
 use super::out::Out;
 use super::page::{PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
@@ -23,7 +23,6 @@ use super::stored::PageLocation;
 use super::{Compression, RunOptions};
 use crate::comparator::KeyOrder;
 use crate::io::{Io, OpenMode};
-use crate::ranges::RangeTombstone;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
 
@@ -235,11 +234,14 @@ impl RunWriter {
         self.meta.keyspace_name = name.to_owned();
     }
 
-    /// Notes the deletions of ranges that are in force, and up to which of them the versions that are added were left
-    /// out.
-    pub(crate) fn note_ranges(&mut self, ranges: Vec<RangeTombstone>, applied: u64) {
-        self.meta.range_tombstones = ranges;
-        self.meta.ranges_applied = applied;
+    /// Notes up to which deletion of a range the versions that are covered were left out.
+    pub(crate) fn note_ranges_applied(&mut self, sequence: u64) {
+        self.meta.ranges_applied = sequence;
+    }
+
+    /// Notes that the versions are deletions of ranges.
+    pub(crate) fn note_ranges(&mut self) {
+        self.meta.holds = Holds::Ranges;
     }
 
     /// Writes what is left, and makes the file durable; its name in the directory is for the caller to sync.

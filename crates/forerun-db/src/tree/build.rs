@@ -76,7 +76,17 @@ pub(crate) fn write_runs(
     build: &Build<'_>,
 ) -> Result<Vec<Arc<Run>>> {
     let mut written = Vec::new();
-    let opened = write_files(versions, retain, below, build, &mut written).and_then(|()| {
+    let done = write_files(versions, retain, below, build, &mut written);
+    open_written(done, &written, build)
+}
+
+/// Makes the names of new files durable and opens them, or removes them.
+pub(crate) fn open_written(
+    done: Result<()>,
+    written: &[(u64, PathBuf)],
+    build: &Build<'_>,
+) -> Result<Vec<Arc<Run>>> {
+    let opened = done.and_then(|()| {
         if written.is_empty() {
             return Ok(Vec::new());
         }
@@ -89,7 +99,7 @@ pub(crate) fn write_runs(
         written.iter().map(open).collect()
     });
     if opened.is_err() {
-        for (_, path) in &written {
+        for (_, path) in written {
             // If that fails too, the next open removes it: no manifest names it.
             let _ = build.io.remove(path);
         }
@@ -140,12 +150,12 @@ fn write_files(
 }
 
 fn finish(mut writer: RunWriter, retain: &Retain) -> Result<()> {
-    let (ranges, applied) = retain.ranges();
-    writer.note_ranges(ranges, applied);
+    writer.note_ranges_applied(retain.ranges_applied());
     writer.finish().map(drop)
 }
 
-fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
+/// Begins a run. `written` names it from before it is created.
+pub(crate) fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
     let number = build.numbers.take();
     let path = run::path(build.dir, number);
     written.push((number, path.clone()));

@@ -18,12 +18,13 @@ use crate::cache::PageCache;
 use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::ranges::{RangeTombstone, Ranges};
+use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
+use crate::tree::range_run::read_range_run;
 use crate::tree::trash::Trash;
 use crate::{Error, MAX_KEYSPACES, Options, Result};
 
@@ -48,6 +49,8 @@ pub(crate) struct KeyspaceRuns {
     pub(crate) levels: Arc<Levels>,
     /// The deletions of ranges that cover something in the runs.
     pub(crate) ranges: Arc<Ranges>,
+    /// The runs that hold these, and maybe others that cover nothing any more.
+    pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
     /// Bytes of the runs that went since it was last seen which of the deletions are still needed.
@@ -108,9 +111,11 @@ impl Catalog {
         for keyspace in &manifest.keyspaces {
             let order = options.order_of(dir, &keyspace.name, &keyspace.comparator)?;
             let levels = open_levels(&**io, dir, keyspace, &order, cache)?;
+            let (range_runs, ranges) = open_ranges(&**io, dir, keyspace, &levels, cache)?;
             runs.push(KeyspaceRuns {
                 levels: Arc::new(levels),
-                ranges: Arc::new(ranges_of(&order, &keyspace.ranges)),
+                ranges: Arc::new(ranges),
+                range_runs,
                 expired_sequence: keyspace.expired_sequence,
                 gone_bytes: 0,
             });
@@ -193,7 +198,7 @@ impl Catalog {
         }
         for (keyspace, edit) in edits {
             let Some(place) = place(&manifest, *keyspace) else {
-                let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
+                let added = edit.all_added();
                 added.for_each(|run| run.remove_when_dropped(&self.trash));
                 continue;
             };
@@ -232,6 +237,7 @@ impl Catalog {
         runs.push(KeyspaceRuns {
             levels: Arc::new(Levels::with_runs(order.clone(), [])),
             ranges: Arc::new(Ranges::new(order.clone())),
+            range_runs: Vec::new(),
             expired_sequence: 0,
             gone_bytes: 0,
         });
@@ -261,7 +267,7 @@ impl Catalog {
         manifest.next_run = self.numbers.next();
         if let Err(error) = manifest.write(&*self.io, &self.dir) {
             for (_, edit) in edits {
-                let added = edit.added.iter().map(|(_, run)| run).chain(&edit.ingested);
+                let added = edit.all_added();
                 // A run that only changes its level is named by both.
                 let added = added.filter(|run| !edit.removed.contains(&run.number()));
                 self.in_doubt.extend(added.cloned());
@@ -269,8 +275,10 @@ impl Catalog {
             return Err(error);
         }
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
-        let before = self.runs.iter().flat_map(|runs| runs.levels.runs());
-        let before = before.map(|(_, run)| run).chain(&self.in_doubt);
+        let before = self.runs.iter().flat_map(KeyspaceRuns::all);
+        // Deletions of ranges that cover nothing were written in vain.
+        let added = edits.iter().flat_map(|(_, edit)| &edit.range_runs);
+        let before = before.chain(&self.in_doubt).chain(added);
         for run in before.filter(|run| !named.contains(&run.number())) {
             run.remove_when_dropped(&self.trash);
         }
@@ -283,10 +291,10 @@ impl Catalog {
     /// What there is now: the manifest, and the runs that it names, in its order. As long as somebody has them, their
     /// files can be read.
     pub(crate) fn moment(&self) -> Moment {
-        let levels = self.runs.iter().flat_map(|of| of.levels.runs());
+        let runs = self.runs.iter().flat_map(KeyspaceRuns::all);
         Moment {
             manifest: self.manifest.clone(),
-            runs: levels.map(|(_, run)| Arc::clone(run)).collect(),
+            runs: runs.cloned().collect(),
         }
     }
 
@@ -302,54 +310,77 @@ impl Catalog {
 }
 
 impl KeyspaceRuns {
+    /// All runs, in the order of the manifest.
+    fn all(&self) -> impl Iterator<Item = &Arc<Run>> {
+        let of_keys = self.levels.runs().map(|(_, run)| run);
+        of_keys.chain(&self.range_runs)
+    }
+
     /// Makes a change, here and in the manifest.
     fn edit(&mut self, edit: &Edit, expired_sequence: u64, keyspace: &mut Keyspace) {
         let levels = self.levels.edit(edit);
         debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
         keyspace.levels = levels.records();
         keyspace.expired_sequence = keyspace.expired_sequence.max(expired_sequence);
-        self.edit_ranges(edit, keyspace, &levels);
+        self.edit_ranges(edit, &levels);
+        keyspace.range_runs = self.range_runs.iter().map(|run| record(run)).collect();
         self.levels = Arc::new(levels);
         self.expired_sequence = keyspace.expired_sequence;
     }
 
     /// Adds deletions of ranges, and forgets those that cover nothing any more.
-    fn edit_ranges(&mut self, edit: &Edit, keyspace: &mut Keyspace, levels: &Levels) {
-        let known = &keyspace.ranges;
+    fn edit_ranges(&mut self, edit: &Edit, levels: &Levels) {
         let is_gone = |run: &&Arc<Run>| edit.removed.contains(&run.number());
         let gone = self.levels.runs().map(|(_, run)| run).filter(is_gone);
         self.gone_bytes += gone.map(|run| run.meta().file_bytes).sum::<u64>();
-        // To go through all of them takes its time, so it waits until as much was done to the runs.
-        let is_due = levels.needs_none(&self.ranges)
-            || self.gone_bytes >= FORGET_BYTES.saturating_mul(known.len() as u64);
-        let forgets = !known.is_empty() && !edit.removed.is_empty() && is_due;
-        if edit.ranges.is_empty() && !forgets {
+        self.range_runs.retain(|run| !is_gone(&run));
+        self.range_runs.extend(edit.range_runs.iter().cloned());
+        if !edit.ranges.is_empty() {
+            let added = edit.ranges.iter().map(RangeTombstone::as_ref);
+            self.ranges = Arc::new(self.ranges.with(added));
+        }
+        let has_changed = !edit.removed.is_empty() || !edit.ranges.is_empty();
+        if !has_changed || self.ranges.is_empty() {
             return;
         }
-        let needs = levels.needs();
-        let is_needed = |range: &&RangeTombstone| needs.holds(range.as_ref());
-        let added: Vec<_> = edit.ranges.iter().filter(is_needed).cloned().collect();
-        if forgets {
+        // To go through all of them takes its time, so it waits until as much was done to the runs.
+        let due_bytes = FORGET_BYTES.saturating_mul(self.ranges.len() as u64);
+        if self.gone_bytes >= due_bytes || levels.needs_none(&self.ranges) {
             self.gone_bytes = 0;
-            let kept = known.iter().filter(is_needed).cloned();
-            let kept: Vec<_> = kept.chain(added).collect();
-            if kept.len() == known.len() && edit.ranges.is_empty() {
-                return;
-            }
-            self.ranges = Arc::new(ranges_of(levels.order(), &kept));
-            keyspace.ranges = Arc::new(kept);
-        } else if !added.is_empty() {
-            let added = || added.iter().map(RangeTombstone::as_ref);
-            self.ranges = Arc::new(self.ranges.with(added()));
-            let known = known.iter().cloned();
-            keyspace.ranges = Arc::new(known.chain(added().map(|of| of.to_owned())).collect());
+            self.ranges = Arc::new(needed_ranges(levels, self.ranges.list().iter()));
+        }
+        if self.ranges.is_empty() {
+            self.range_runs.clear();
         }
     }
 }
 
-fn ranges_of(order: &KeyOrder, tombstones: &[RangeTombstone]) -> Ranges {
-    let tombstones = tombstones.iter().map(RangeTombstone::as_ref);
-    Ranges::of(order.clone(), tombstones)
+/// Those of some deletions of ranges that cover anything in runs.
+fn needed_ranges<'r>(
+    levels: &Levels,
+    tombstones: impl IntoIterator<Item = RangeRef<'r>>,
+) -> Ranges {
+    let needs = levels.needs();
+    let needed = tombstones.into_iter().filter(|range| needs.holds(*range));
+    Ranges::of(levels.order().clone(), needed)
+}
+
+/// Opens the runs of ranges of a keyspace, and reads them. Those that nothing needs are left out.
+fn open_ranges(
+    io: &dyn Io,
+    dir: &Path,
+    keyspace: &Keyspace,
+    levels: &Levels,
+    cache: &Arc<PageCache>,
+) -> Result<(Vec<Arc<Run>>, Ranges)> {
+    let (mut runs, mut tombstones) = (Vec::new(), Vec::new());
+    for named in &keyspace.range_runs {
+        let run = open_run(io, dir, named, levels.order(), cache)?;
+        tombstones.append(&mut read_range_run(&run)?);
+        runs.push(run);
+    }
+    let ranges = needed_ranges(levels, tombstones.iter().map(RangeTombstone::as_ref));
+    Ok((runs, ranges))
 }
 
 /// Where a keyspace stands in a manifest.

@@ -28,6 +28,7 @@ impl World {
             &self.io,
             dir,
             std::slice::from_ref(self.levels()),
+            &[],
             &self.cache,
             &self.stop,
         )

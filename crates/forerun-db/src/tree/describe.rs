@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::io::{Io, OsIo};
-use crate::run::{self, Page, PageKind, PageLocation, Run};
+use crate::run::{self, Holds, Page, PageKind, PageLocation, Run};
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::tree::offline::Place;
 use crate::{Error, Options, Result};
@@ -101,6 +101,12 @@ fn write_manifest(
                 write_record(text, record, &open)?;
             }
         }
+        if !keyspace.range_runs.is_empty() {
+            writeln!(text, "  deletions of ranges")?;
+        }
+        for record in &keyspace.range_runs {
+            write_record(text, record, &open)?;
+        }
     }
     Ok(())
 }
@@ -148,8 +154,13 @@ fn write_run(text: &mut String, run: &Run) -> std::fmt::Result {
     writeln!(text, "comparator     {}", meta.comparator)?;
     writeln!(
         text,
-        "versions       {}, {} of them deletions",
-        meta.entries, meta.deletions
+        "versions       {}, {} of them deletions{}",
+        meta.entries,
+        meta.deletions,
+        match meta.holds {
+            Holds::Keys => "",
+            Holds::Ranges => "; each deletes a range, from its key up to its value",
+        }
     )?;
     writeln!(text, "raw bytes      {}", meta.raw_bytes)?;
     writeln!(

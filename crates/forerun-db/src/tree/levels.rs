@@ -49,8 +49,18 @@ pub(crate) struct Edit {
     pub(crate) removed: Vec<u64>,
     /// Deletions of ranges that come from memtables.
     pub(crate) ranges: Vec<RangeTombstone>,
+    /// Runs to add that hold these; those that hold others, which they take the place of, are among the `removed`.
+    pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired, and was left out of the runs that are added.
     pub(crate) expired_sequence: u64,
+}
+
+impl Edit {
+    /// The runs that are added, wherever.
+    pub(crate) fn all_added(&self) -> impl Iterator<Item = &Arc<Run>> {
+        let added = self.added.iter().map(|(_, run)| run);
+        added.chain(&self.ingested).chain(&self.range_runs)
+    }
 }
 
 impl Levels {

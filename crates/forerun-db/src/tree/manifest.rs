@@ -7,7 +7,7 @@
 //! └───────┴─────────┴──────────┴────────┴──────────┴───────────────┴──────────────────┴───────────────┴───────┴───────────┴──────────┘
 //!                                       └──────────────────────────────── length bytes ────────────────────────────────┘
 //! marks = count │ count × (second │ first_sequence)      keyspaces = count │ count × keyspace
-//! keyspace = id │ name │ comparator │ levels: 7 × (count │ count × (number │ bytes │ checksum))
+//! keyspace = id │ name │ comparator │ levels, ranges: 8 × (count │ count × (number │ bytes │ checksum)) │ …
 //! ```
 //!
 //! `docs/format.md` defines it. It is small (24 bytes a run), so each change writes it anew, in one piece and durably:
@@ -16,11 +16,9 @@
 mod decode;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::clock::Mark;
 use crate::io::{Io, OpenMode, read_all};
-use crate::ranges::RangeTombstone;
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::store_dir::write_whole;
 use crate::wal::record::u32_at;
@@ -63,8 +61,8 @@ pub(crate) struct Keyspace {
     pub(crate) comparator: String,
     /// The runs of each level, in the level's order.
     pub(crate) levels: [Vec<RunRecord>; LEVELS],
-    /// Deletions of ranges of keys that cover something in runs.
-    pub(crate) ranges: Arc<Vec<RangeTombstone>>,
+    /// The runs that hold deletions of ranges of keys.
+    pub(crate) range_runs: Vec<RunRecord>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
     /// How many seconds entries live; 0: for ever.
@@ -89,7 +87,7 @@ impl Keyspace {
             name: name.to_owned(),
             comparator: comparator.to_owned(),
             levels: Default::default(),
-            ranges: Arc::default(),
+            range_runs: Vec::new(),
             expired_sequence: 0,
             ttl: 0,
         }
@@ -134,9 +132,10 @@ impl Manifest {
 
     /// The records of all runs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRecord> {
-        self.keyspaces
-            .iter()
-            .flat_map(|keyspace| keyspace.levels.iter().flatten())
+        self.keyspaces.iter().flat_map(|keyspace| {
+            let of_keys = keyspace.levels.iter().flatten();
+            of_keys.chain(&keyspace.range_runs)
+        })
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -173,19 +172,13 @@ impl Keyspace {
         bytes.extend_from_slice(&self.id.to_le_bytes());
         put_bytes(bytes, self.name.as_bytes());
         put_bytes(bytes, self.comparator.as_bytes());
-        for level in &self.levels {
-            put_u32(bytes, level.len());
-            for run in level {
+        for runs in self.levels.iter().chain([&self.range_runs]) {
+            put_u32(bytes, runs.len());
+            for run in runs {
                 for word in [run.number, run.bytes, run.checksum] {
                     put_u64(bytes, word);
                 }
             }
-        }
-        put_u32(bytes, self.ranges.len());
-        for range in &*self.ranges {
-            put_u64(bytes, range.sequence);
-            put_bytes(bytes, &range.start);
-            put_bytes(bytes, &range.end);
         }
         put_u64(bytes, self.expired_sequence);
         put_u64(bytes, self.ttl);
@@ -224,10 +217,11 @@ mod tests {
             .to_vec();
         manifest.keyspaces[0].levels[0] = vec![run(39), run(31)];
         manifest.keyspaces[0].levels[6] = vec![run(3), run(11), run(5)];
+        manifest.keyspaces[0].range_runs = vec![run(33), run(34)];
         let mut other = manifest.keyspaces[0].clone();
         (other.id, other.name) = (3, "users".into());
         (other.ttl, other.expired_sequence) = (60, 39);
-        other.levels = Default::default();
+        (other.levels, other.range_runs) = Default::default();
         other.levels[1].push(run(12));
         manifest.keyspaces.push(other);
         manifest
@@ -274,9 +268,12 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 13] = [
+        let changes: [(&str, Change); 14] = [
             ("a number twice", |m| {
                 m.keyspaces[1].levels[1][0].number = 39
+            }),
+            ("a run of keys and of ranges", |m| {
+                m.keyspaces[0].range_runs[0].number = 39
             }),
             ("a number of the future", |m| {
                 m.keyspaces[1].levels[1][0].number = 40

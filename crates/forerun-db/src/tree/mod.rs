@@ -14,7 +14,7 @@
 //!   verify.rs    every byte looked at                  repair.rs    a manifest from what is left
 //!   checkpoint.rs  a copy by hard links            salvage.rs   what can be read of a damaged run
 //!   offline.rs   a closed store checked, repaired  describe.rs  and shown
-//!   trash.rs     files on their way off the disk
+//!   trash.rs     files on their way off the disk   range_run.rs  deletions of ranges, in a run of their own
 //! ```
 
 pub(crate) mod build;
@@ -32,6 +32,7 @@ pub(crate) mod merge;
 mod model_tests;
 pub(crate) mod offline;
 pub(crate) mod pick;
+pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;
 pub(crate) mod salvage;

@@ -127,19 +127,17 @@ impl Place {
         for keyspace in &manifest.keyspaces {
             let order = options.order_of(path, &keyspace.name, &keyspace.comparator)?;
             let mut runs = Vec::new();
+            let mut verify = |named| {
+                let verified = &mut checked.runs;
+                verify_file(&**io, path, named, &order, &self.cache, &stop, verified)
+            };
             for (level, records) in keyspace.levels.iter().enumerate() {
                 for named in records {
-                    let run = verify_file(
-                        &**io,
-                        path,
-                        named,
-                        &order,
-                        &self.cache,
-                        &stop,
-                        &mut checked.runs,
-                    )?;
-                    runs.extend(run.map(|run| (level, run)));
+                    runs.extend(verify(named)?.map(|run| (level, run)));
                 }
+            }
+            for named in &keyspace.range_runs {
+                verify(named)?;
             }
             let levels = Levels::with_runs(order, runs);
             checked.runs.note_overlap(path, &levels);

@@ -32,12 +32,13 @@ use crate::comparator::KeyOrder;
 use crate::io::{OpenMode, link_or_copy};
 use crate::ranges::RangeTombstone;
 use crate::run::cursor::RunCursor;
-use crate::run::{self, Run};
+use crate::run::{self, Holds, Run};
 use crate::tree::build::{Build, RunNumbers, write_runs};
 use crate::tree::catalog::{open_run, run_files};
-use crate::tree::levels::Levels;
+use crate::tree::levels::{Levels, record};
 use crate::tree::manifest::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
 use crate::tree::merge::Merge;
+use crate::tree::range_run::{collect_ranges, write_range_run};
 use crate::tree::retain::Retain;
 use crate::tree::salvage::{KeyRange, Loss, Salvage};
 use crate::tree::verify::{Verified, verify_run};
@@ -120,6 +121,9 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
     }
 }
 
+/// The records of the runs of all levels.
+type RunRecords = [Vec<RunRecord>; LEVELS];
+
 /// The name of a keyspace whose own is lost.
 pub(crate) fn recovered_name(id: u32) -> String {
     format!("recovered-{id}")
@@ -153,8 +157,8 @@ impl Repair<'_> {
             let mended = self.with_build(keyspace, |repair, build| {
                 repair.mend_keyspace(build, keyspace, losses)
             })?;
-            if let Some(levels) = mended {
-                keyspace.levels = levels;
+            if let Some((levels, range_runs)) = mended {
+                (keyspace.levels, keyspace.range_runs) = (levels, range_runs);
                 continue;
             }
             losses.truncate(before.1);
@@ -164,6 +168,7 @@ impl Repair<'_> {
                 ..before.0
             };
             let named = keyspace.levels.iter().flatten();
+            let named = named.chain(&keyspace.range_runs);
             let mut numbers: Vec<u64> = named.map(|run| run.number).collect();
             numbers.sort_unstable();
             // One that is not there is lost.
@@ -216,7 +221,7 @@ impl Repair<'_> {
         build: &Build<'_>,
         keyspace: &Keyspace,
         losses: &mut Vec<Loss>,
-    ) -> Result<Option<[Vec<RunRecord>; LEVELS]>> {
+    ) -> Result<Option<(RunRecords, Vec<RunRecord>)>> {
         let mut runs = Vec::new();
         for (level, records) in keyspace.levels.iter().enumerate() {
             for named in records {
@@ -225,7 +230,15 @@ impl Repair<'_> {
             }
         }
         let levels = Levels::with_runs(build.order.clone(), runs);
-        Ok(levels.overlap().is_none().then(|| levels.records()))
+        if levels.overlap().is_some() {
+            return Ok(None);
+        }
+        let mut range_runs = Vec::new();
+        for named in &keyspace.range_runs {
+            let run = self.read(build, named.number, Some(named), losses)?;
+            range_runs.extend(run.map(|run| record(&run)));
+        }
+        Ok(Some((levels.records(), range_runs)))
     }
 
     /// Makes a manifest of the runs that are there. Each says which keyspace it was written for.
@@ -329,9 +342,19 @@ impl Repair<'_> {
             run_bytes: u64::MAX,
             ..*build
         };
-        let mut runs = self.write(&whole, &mut salvage)?;
+        let written = match run.meta().holds {
+            Holds::Keys => self.write(&whole, &mut salvage)?.pop(),
+            Holds::Ranges => {
+                let tombstones = collect_ranges(&mut salvage)?;
+                let tombstones = tombstones.iter().map(RangeTombstone::as_ref).collect();
+                let written = write_range_run(tombstones, &whole)?;
+                self.repaired.new_runs += usize::from(written.is_some());
+                self.written.extend(written.clone());
+                written
+            }
+        };
         losses.extend(salvage.into_losses());
-        Ok(runs.pop())
+        Ok(written)
     }
 
     /// Writes versions to new runs: the newest of each key, deletions included, since nobody holds a snapshot, and what
@@ -352,10 +375,13 @@ impl Repair<'_> {
         numbers: &[u64],
         losses: &mut Vec<Loss>,
     ) -> Result<Keyspace> {
-        let mut groups = Vec::new();
+        // Deletions of ranges that were in force still are: each run of them came with a flush, all of which is in runs.
+        let (mut groups, mut range_runs) = (Vec::new(), Vec::new());
         for number in numbers {
-            let run = self.read(build, *number, None, losses)?;
-            groups.extend(run.map(Group::of));
+            match self.read(build, *number, None, losses)? {
+                Some(run) if run.meta().holds == Holds::Ranges => range_runs.push(run),
+                run => groups.extend(run.map(Group::of)),
+            }
         }
         let order = build.order.clone();
         while let Some((a, b)) = Group::unclear_pair(&groups, &order) {
@@ -383,24 +409,10 @@ impl Repair<'_> {
         let levels = Levels::with_runs(order, placed);
         let mut keyspace = keyspace.clone();
         keyspace.levels = levels.records();
-        let newest = levels
-            .runs()
-            .map(|(_, run)| run.meta().largest_sequence)
-            .max();
-        // A run tells which deletions of ranges were in force when it was made. They still are: what they covered then is
-        // older. Each came with its memtable, and all of that is in runs. No two have one sequence number.
-        let known = keyspace.ranges.iter().cloned();
-        let mut ranges: BTreeMap<u64, RangeTombstone> =
-            known.map(|range| (range.sequence, range)).collect();
-        for run in groups.iter().flat_map(|group| &group.runs) {
-            for range in &run.meta().range_tombstones {
-                let of_number = ranges.entry(range.sequence);
-                of_number.or_insert_with(|| range.clone());
-            }
-        }
-        keyspace.ranges = Arc::new(ranges.into_values().collect());
-        let deleted = keyspace.ranges.iter().map(|range| range.sequence).max();
-        self.newest = newest.max(deleted).unwrap_or(0).max(self.newest);
+        keyspace.range_runs = range_runs.iter().map(|run| record(run)).collect();
+        let all = levels.runs().map(|(_, run)| run).chain(&range_runs);
+        let newest = all.map(|run| run.meta().largest_sequence).max();
+        self.newest = newest.unwrap_or(0).max(self.newest);
         Ok(keyspace)
     }
 

@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
-use crate::ranges::{RangeRef, RangeTombstone, Ranges};
+use crate::ranges::Ranges;
 use crate::versions::{Kind, Version};
 
 /// Decides, of versions given in order, which are kept.
@@ -66,16 +66,11 @@ impl Retain {
         }
     }
 
-    /// The deletions of ranges, and up to which of them nothing is left that they cover: what an older snapshot sees
-    /// is kept.
-    pub(crate) fn ranges(&self) -> (Vec<RangeTombstone>, u64) {
+    /// Up to which deletion of a range nothing is left that it covers: what an older snapshot sees is kept.
+    pub(crate) fn ranges_applied(&self) -> u64 {
         let oldest = self.snapshots.first().copied().unwrap_or(u64::MAX);
         let largest = self.ranges.iter().map(|of| of.largest_sequence()).max();
-        let mut tombstones = Vec::new();
-        for ranges in &self.ranges {
-            tombstones.extend(ranges.list().iter().map(RangeRef::to_owned));
-        }
-        (tombstones, largest.unwrap_or(0).min(oldest))
+        largest.unwrap_or(0).min(oldest)
     }
 
     /// Whether a version is kept. Versions come in order. `below` tells whether anything older of this key may be

@@ -39,7 +39,7 @@ pub struct Verified {
     pub problems: Vec<Error>,
 }
 
-/// Looks at the runs of open levels, those of each keyspace, as their files are now.
+/// Looks at the runs of open levels, those of each keyspace, as their files are now, and at runs of ranges.
 ///
 /// # Errors
 /// [`Error::Closed`] if it was told to stop. What is wrong with the runs is no error of this call.
@@ -47,10 +47,17 @@ pub(crate) fn verify_levels(
     io: &dyn Io,
     dir: &Path,
     levels: &[Arc<Levels>],
+    ranges: &[(KeyOrder, Vec<Arc<Run>>)],
     cache: &Arc<PageCache>,
     stop: &AtomicBool,
 ) -> Result<Verified> {
     let mut verified = Verified::default();
+    for (order, runs) in ranges {
+        for run in runs {
+            limiter::check(stop)?;
+            verify_file(io, dir, &record(run), order, cache, stop, &mut verified)?;
+        }
+    }
     for levels in levels {
         for (_, run) in levels.runs() {
             limiter::check(stop)?;

@@ -1,11 +1,9 @@
 //! The body of a manifest, read and held against what must be true of one.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
 use crate::clock::Mark;
-use crate::ranges::RangeTombstone;
 use crate::sealed::{Bad, Reader};
 use crate::versions::MAX_SEQUENCE;
 
@@ -81,12 +79,13 @@ fn keyspace(
     let name = reader.text()?.to_owned();
     let comparator = reader.text()?.to_owned();
     let mut levels: [Vec<RunRecord>; LEVELS] = Default::default();
-    for level in &mut levels {
+    let mut range_runs = Vec::new();
+    for runs in levels.iter_mut().chain([&mut range_runs]) {
         let count = reader.u32()? as usize;
         if count > reader.rest() / RUN_BYTES {
             return Err(reader.bad("a level has more runs than there are bytes"));
         }
-        level.reserve_exact(count);
+        runs.reserve_exact(count);
         for _ in 0..count {
             let run = RunRecord {
                 number: reader.u64()?,
@@ -96,20 +95,8 @@ fn keyspace(
             if run.number == 0 || run.number >= next_run || !numbers.insert(run.number) {
                 return Err(reader.bad("a run's number is out of range, or is there twice"));
             }
-            level.push(run);
+            runs.push(run);
         }
-    }
-    let mut ranges = Vec::new();
-    for _ in 0..reader.u32()? {
-        let range = RangeTombstone {
-            sequence: reader.u64()?,
-            start: reader.bytes()?.to_vec(),
-            end: reader.bytes()?.to_vec(),
-        };
-        if range.sequence > flushed_sequence {
-            return Err(reader.bad("a range was deleted later than all that is in runs"));
-        }
-        ranges.push(range);
     }
     let expired_sequence = reader.u64()?;
     let ttl = reader.u64()?;
@@ -121,7 +108,7 @@ fn keyspace(
         name,
         comparator,
         levels,
-        ranges: Arc::new(ranges),
+        range_runs,
         expired_sequence,
         ttl,
     })

@@ -1,0 +1,91 @@
+//! Deletions of ranges in a file: a run whose keys are their starts and whose values are their ends.
+//!
+//! ```text
+//!   memtable's ranges ──flush──> run-000018.run     "b" @7 -> "m"     "h" @9 -> "t"     holds: ranges
+//!   MANIFEST   … levels: runs of keys … ranges: 18, 25
+//! ```
+//!
+//! So the manifest, which is written whole at each change, names a hundred thousand ranges in 24 bytes, and whatever copies,
+//! verifies or repairs runs does so with these. They are read when the store is opened. At the flush that would make too many of
+//! them, one takes the place of all.
+
+use std::sync::Arc;
+
+use super::build::{Build, begin, open_written};
+use crate::ranges::{RangeRef, RangeTombstone};
+use crate::run::cursor::RunCursor;
+use crate::run::{Holds, Run, RunOptions};
+use crate::versions::{Kind, Version, Versions};
+use crate::{Error, Result};
+
+/// With so many runs of ranges, the next one takes the place of all.
+pub(crate) const MOST_RANGE_RUNS: usize = 8;
+
+/// Writes deletions of ranges to a run of their own, and opens it. `None`: there are none.
+///
+/// # Errors
+/// As [`write_runs`](super::build::write_runs).
+pub(crate) fn write_range_run(
+    mut tombstones: Vec<RangeRef<'_>>,
+    build: &Build<'_>,
+) -> Result<Option<Arc<Run>>> {
+    if tombstones.is_empty() {
+        return Ok(None);
+    }
+    tombstones.sort_unstable_by(|a, b| {
+        let by_start = build.order.compare(a.start, b.start);
+        by_start.then(b.sequence.cmp(&a.sequence))
+    });
+    let build = &Build {
+        // Nobody looks a key up in it.
+        options: RunOptions {
+            filter_bits_per_key: 0,
+            ..build.options
+        },
+        ..*build
+    };
+    let mut written = Vec::new();
+    let mut write = || {
+        let mut writer = begin(build, &mut written)?;
+        for tombstone in &tombstones {
+            writer.add(Version {
+                key: tombstone.start,
+                sequence: tombstone.sequence,
+                kind: Kind::Value,
+                value: tombstone.end,
+            })?;
+        }
+        writer.note_ranges();
+        writer.finish().map(drop)
+    };
+    let done = write();
+    open_written(done, &written, build).map(|mut runs| runs.pop())
+}
+
+/// The deletions of ranges in a run, in the order they were made.
+///
+/// # Errors
+/// [`Error::CorruptFile`], also for a run of keys; [`Error::Io`].
+pub(crate) fn read_range_run(run: &Run) -> Result<Vec<RangeTombstone>> {
+    if run.meta().holds != Holds::Ranges {
+        let reason = "it is named as a run of range deletions, and holds keys";
+        return Err(Error::corrupt_file(run.path(), 0, reason));
+    }
+    collect_ranges(&mut RunCursor::past_cache(run))
+}
+
+/// The deletions of ranges that versions stand for, in the order they were made.
+pub(crate) fn collect_ranges(versions: &mut dyn Versions) -> Result<Vec<RangeTombstone>> {
+    let mut tombstones = Vec::new();
+    versions.seek_first()?;
+    while let Some(version) = versions.at() {
+        tombstones.push(RangeTombstone {
+            start: version.key.to_vec(),
+            end: version.value.to_vec(),
+            sequence: version.sequence,
+        });
+        versions.next()?;
+    }
+    tombstones.sort_unstable_by_key(|tombstone| tombstone.sequence);
+    Ok(tombstones)
+}
