@@ -240,6 +240,37 @@ impl Commit {
         &self.segments
     }
 
+    /// The first segment that is needed once everything up to a sequence number is in runs; none if there is no segment.
+    /// Where that is all that was logged, a new segment is begun, so that what is in runs takes no room in the log.
+    pub(super) fn first_needed(&self, flushed_sequence: u64) -> Option<u64> {
+        let mut queue = self.lock();
+        let mut log = loop {
+            match queue.log.take() {
+                Some(log) => break log,
+                None => queue = self.sleep(queue),
+            }
+        };
+        if queue.check().is_ok() {
+            self.is_busy.store(true, Ordering::Relaxed);
+            drop(queue);
+            let left = log.leave_flushed(flushed_sequence);
+            queue = self.lock();
+            self.is_busy.store(false, Ordering::Relaxed);
+            if let Err(failure) = left {
+                // The last segment stays, and goes with the next flush.
+                let error = self.note(&mut queue, failure);
+                tracing::warn!(%error, "cannot begin a segment of the log");
+            }
+        }
+        queue.counts.syncs = log.syncs();
+        queue.log = Some(log);
+        if queue.sleepers > 0 {
+            self.wake.notify_all();
+        }
+        drop(queue);
+        self.segments.holding(flushed_sequence + 1)
+    }
+
     /// Where the log ends once no group is being written: number and length of its last segment, if there is one, and
     /// the last sequence number.
     pub(super) fn end(&self) -> (Option<(u64, u64)>, u64) {

@@ -161,7 +161,7 @@ impl Inner {
     /// What is in runs when everything up to a sequence number is.
     fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
         let first_segment = match &self.writer {
-            Writer::Logged(commit) => commit.segments().holding(flushed_sequence + 1),
+            Writer::Logged(commit) => commit.first_needed(flushed_sequence),
             Writer::Unlogged { .. } => None,
         };
         Logged {

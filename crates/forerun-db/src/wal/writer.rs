@@ -225,6 +225,20 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Begins a segment if the last one holds nothing but what is in runs, up to `flushed_sequence`: so that it can go.
+    pub(crate) fn leave_flushed(&mut self, flushed_sequence: u64) -> Result<(), Failure> {
+        let is_used = |segment: &TailSegment| segment.len > segment::HEADER_BYTES as u64;
+        let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
+        match is_flushed && self.tail.segment.as_ref().is_some_and(is_used) {
+            true => {
+                self.settle()?;
+                self.unmark_closed()?;
+                self.begin_segment()
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Makes durable what an earlier process left with the operating system: the last segment, its
     /// name, and what recovery cut off. What is written now stands behind it.
     fn settle(&mut self) -> Result<(), Failure> {
