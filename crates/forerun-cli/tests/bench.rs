@@ -109,3 +109,34 @@ fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
     );
     place.succeeds(&["bench", "gpu-table", "--once", "--quick"]);
 }
+
+#[test]
+fn sets_are_measured_beside_each_disturbance() {
+    let place = Place::new();
+    let told = place.succeeds(&[
+        "bench", "server", "--study", "tail", "--quick", "--json", "--alone", "--rate", "500",
+    ]);
+    let rows: Vec<serde_json::Value> = told
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect();
+    let cases: Vec<&str> = rows.iter().filter_map(|row| row["case"].as_str()).collect();
+    assert_eq!(cases, ["none", "gat", "snapshot", "flush_all", "expiry"]);
+    for row in &rows {
+        assert_eq!(row["sets"], 100, "500 a second for 200 ms: {row}");
+        assert_eq!(row["refused"], 0, "{row}");
+        let latency = |name: &str| row[name].as_f64().expect("a number");
+        assert!(
+            latency("p50_us") > 0.0 && latency("p50_us") <= latency("p999_us"),
+            "{row}"
+        );
+        assert!(latency("p999_us") <= latency("max_us") * 1.01, "{row}");
+        let is_disturbed =
+            ["gat", "snapshot", "flush_all"].contains(&row["case"].as_str().expect("text"));
+        assert_eq!(
+            row["disturbances"].as_u64() > Some(0),
+            is_disturbed,
+            "{row}"
+        );
+    }
+}

@@ -31,6 +31,13 @@ set a key, sent together. Each connection has --depth requests in flight. Reques
 replies are told by their lengths and last bytes, and one in 32 is compared byte by byte. The column `client` says what \
 share of its core the load generator used: near 100% it is what limits, not the server.
 
+--study tail measures something else: how long a set into a full cache takes beside gat, snapshots, flush_all and a storm of \
+expiries, each by itself, on this server and memcached in turn. One connection sets at --rate, and a set's time counts from \
+when it was due. It takes --value-bytes (the first), --memory, --threads, --rounds and --duration-ms, and starts and fills a \
+server for every turn. For snapshots on a slow disk, name a directory there:
+
+  forerun bench server --study tail --value-bytes 1Ki --memory 256Mi --snapshot-dir /mnt/slow
+
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
     /// Items, or as many as fit in 60% of the memory [default: 2M; with --quick 2000]
@@ -85,9 +92,28 @@ pub struct Args {
     #[arg(long)]
     pub alone: bool,
 
+    /// Measures this instead of requests a second
+    #[arg(long, value_name = "STUDY")]
+    pub study: Option<Study>,
+
+    /// With --study tail: sets a second
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: u32,
+
+    /// With --study tail: where this server writes its snapshots [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub snapshot_dir: Option<PathBuf>,
+
     /// Rounds, JSON, page.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// What is measured instead of requests a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Study {
+    /// How long sets into a full cache take beside what may disturb them.
+    Tail,
 }
 
 /// The lists with their defaults.
@@ -107,9 +133,12 @@ impl Args {
     pub(super) fn plan(&self) -> Result<Plan> {
         let quick = self.output.quick;
         let items = self.items.unwrap_or(if quick { 2000 } else { 2_000_000 });
-        let memory = self
-            .memory
-            .unwrap_or(if quick { 64 << 20 } else { 1 << 30 });
+        let memory = self.memory.unwrap_or(match (quick, self.study) {
+            (true, Some(Study::Tail)) => 16 << 20,
+            (true, None) => 64 << 20,
+            (false, Some(Study::Tail)) => 256 << 20,
+            (false, None) => 1 << 30,
+        });
         ensure!(items > 0, "--items: there is nothing to ask for");
         ensure!(memory >= 8 << 20, "--memory: 8 MiB at least");
         let keys = or(&self.keys, &[1, 10, 100]);
@@ -117,7 +146,11 @@ impl Args {
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
             "--keys: from 1 to 10000 a request"
         );
-        let sizes: &[usize] = if quick { &[64] } else { &[64, 1024, 4096] };
+        let sizes: &[usize] = match (quick, self.study) {
+            (_, Some(Study::Tail)) => &[1024],
+            (true, None) => &[64],
+            (false, None) => &[64, 1024, 4096],
+        };
         let sizes = or(&self.value_bytes, sizes);
         ensure!(
             sizes.iter().all(|bytes| *bytes <= 1_000_000),

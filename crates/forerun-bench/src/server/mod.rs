@@ -5,6 +5,7 @@
 //!  process.rs  a server's process, its cores  request.rs  requests, composed beforehand; what they are answered with
 //!  client.rs   the load                       reply.rs    replies that are not the expected ones
 //!  row.rs      a result                       show.rs     tables, the page
+//!  tail/       a study: sets into a full cache beside what may disturb them
 //!
 //!  for each value size                        the servers started and loaded
 //!    for each access x form x keys a request  (harness)
@@ -21,8 +22,9 @@ pub mod reply;
 pub mod request;
 mod row;
 mod show;
+mod tail;
 
-pub use args::Args;
+pub use args::{Args, Study};
 pub use row::ServerRow;
 
 use crate::harness::{self, Case, Outcome, Sample, Turn};
@@ -91,6 +93,10 @@ pub fn run_to(args: &Args, own: Program, progress: &Progress, out: &mut dyn Writ
         }
     }
     facts.push(("cores".to_owned(), bench.cores()));
+    if let Some(Study::Tail) = args.study {
+        let own_first = args.server.is_none();
+        return tail::run(args, &plan, programs, own_first, facts, progress, out);
+    }
     if !args.output.json {
         write_facts(out, &facts)?;
     }

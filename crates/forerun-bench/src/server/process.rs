@@ -150,6 +150,18 @@ impl Process {
         Some(Duration::from_nanos(busy_ns))
     }
 
+    /// Asks it for a copy of its cache on disk, as `serve --snapshot` writes it on SIGUSR2.
+    ///
+    /// # Errors
+    /// The signal cannot be sent.
+    pub fn ask_for_snapshot(&self) -> Result<()> {
+        let id = i32::try_from(self.id()).ok();
+        let id = id.and_then(rustix::process::Pid::from_raw);
+        let id = id.context("it has no process number")?;
+        rustix::process::kill_process(id, rustix::process::Signal::USR2)
+            .context("cannot send SIGUSR2")
+    }
+
     /// Bytes of memory that lie in RAM for it, where the system tells.
     pub fn resident_bytes(&self) -> Option<u64> {
         crate::process::resident_bytes_of(self.id())

@@ -1,0 +1,284 @@
+//! What a turn of the study does to a server: fills it, sets at a fixed rate, disturbs it.
+
+use super::super::data::Items;
+use super::super::process::Process;
+use super::Disturbance;
+use crate::skew::Skew;
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a server may leave a command unanswered.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Sets that are sent together while a server is filled.
+const FILL_BATCH: u64 = 500;
+/// Keys of one `gat`.
+const GAT_KEYS: usize = 30;
+/// How often a server is asked to flush, or to write a snapshot unless it still writes one.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Keys that are drawn for a turn, and used over and over.
+const DRAWN: usize = 100_000;
+
+/// A connection that waits for its answers.
+pub(super) struct Link {
+    stream: BufReader<TcpStream>,
+    line: Vec<u8>,
+}
+
+impl Link {
+    pub(super) fn connect(address: SocketAddr) -> Result<Link> {
+        let stream = TcpStream::connect(address).context("cannot connect to the server")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Link {
+            stream: BufReader::with_capacity(256 << 10, stream),
+            line: Vec::new(),
+        })
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let sent = self.stream.get_mut().write_all(bytes);
+        sent.context("cannot write to the server")
+    }
+
+    /// The next line of an answer, without its end.
+    pub(super) fn line(&mut self) -> Result<&[u8]> {
+        self.line.clear();
+        let read = self.stream.read_until(b'\n', &mut self.line);
+        ensure!(
+            read.context("cannot read from the server")? > 0,
+            "the server closed the connection"
+        );
+        Ok(self.line.trim_ascii_end())
+    }
+
+    /// Reads lines up to this one. A value has no line end in it, and none of them is this line.
+    fn await_line(&mut self, last: &[u8]) -> Result<()> {
+        while self.line()? != last {}
+        Ok(())
+    }
+}
+
+/// Appends a set of item `number`.
+pub(super) fn push_set(items: Items, number: u64, expires: u64, end: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"set ");
+    items.push_key(number, out);
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, " 0 {expires} {}{end}\r\n", items.value_bytes);
+    items.push_value(number, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Stores items `from..items.count`, which expire then (0: never).
+fn store(link: &mut Link, items: Items, from: u64, expires: u64) -> Result<()> {
+    let mut batch = Vec::new();
+    for first in (from..items.count).step_by(FILL_BATCH as usize) {
+        batch.clear();
+        for number in first..items.count.min(first + FILL_BATCH) {
+            push_set(items, number, expires, " noreply", &mut batch);
+        }
+        batch.extend_from_slice(b"mn\r\n");
+        link.send(&batch)?;
+        link.await_line(b"MN")?;
+    }
+    Ok(())
+}
+
+fn unix_time() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// Fills a server with all items, more than it has room for. Before a storm of expiries, the newer half of those that stay
+/// is stored again, so that all of it expires in the same second, in the middle of a turn of `timed`; returns when that
+/// turn is to begin.
+pub(super) fn fill(
+    link: &mut Link,
+    items: Items,
+    disturbance: Disturbance,
+    timed: Duration,
+) -> Result<()> {
+    let start = Instant::now();
+    store(link, items, 0, 0)?;
+    if disturbance != Disturbance::Expiry {
+        return Ok(());
+    }
+    // Half as many sets, with time to spare.
+    let expires = unix_time() + start.elapsed() + timed / 2 + Duration::from_secs(1);
+    let expires_s = expires.as_secs();
+    store(link, items, items.count / 2, expires_s)?;
+    let begin = Duration::from_secs(expires_s).saturating_sub(timed / 2);
+    std::thread::sleep(begin.saturating_sub(unix_time()));
+    Ok(())
+}
+
+/// What a turn's sets were answered with.
+pub(super) struct Set {
+    pub(super) sets: u64,
+    /// Sets that were not stored.
+    pub(super) refused: u64,
+    /// Nanoseconds from when a set was due until its answer came.
+    pub(super) latencies: Histogram<u64>,
+}
+
+/// Sets one item every `interval` for `timed`. A set that is due while the one before is still unanswered waits, and that
+/// time counts as its own: a server that stops for a second is charged for every set of that second.
+pub(super) fn set(
+    link: &mut Link,
+    items: Items,
+    seed: u64,
+    interval: Duration,
+    timed: Duration,
+) -> Result<Set> {
+    let numbers = items.draw(Skew::Uniform, DRAWN, seed);
+    let mut told = Set {
+        sets: 0,
+        refused: 0,
+        latencies: Histogram::new_with_bounds(1, 2 * PATIENCE.as_nanos() as u64, 3)?,
+    };
+    let mut request = Vec::new();
+    let start = Instant::now();
+    for number in numbers.iter().cycle() {
+        request.clear();
+        push_set(items, *number, 0, "", &mut request);
+        let due = interval * u32::try_from(told.sets).context("too many sets in a turn")?;
+        if due >= timed {
+            break;
+        }
+        let early = due.saturating_sub(start.elapsed());
+        if !early.is_zero() {
+            std::thread::sleep(early);
+        }
+        link.send(&request)?;
+        let answer = link.line()?;
+        match answer {
+            b"STORED" => {}
+            _ if answer.starts_with(b"SERVER_ERROR") => told.refused += 1,
+            _ => bail!(
+                "the server answered {:?}",
+                answer.escape_ascii().to_string()
+            ),
+        }
+        told.sets += 1;
+        let latency = start.elapsed().saturating_sub(due);
+        told.latencies.saturating_record(latency.as_nanos() as u64);
+    }
+    Ok(told)
+}
+
+/// Disturbs a server until `over`. How often it did.
+pub(super) fn disturb(
+    disturbance: Disturbance,
+    process: &Process,
+    items: Items,
+    can_snapshot: bool,
+    over: &AtomicBool,
+) -> Result<u64> {
+    // Relaxed, here and in the loops: a flag that carries nothing with it.
+    let goes_on = || !over.load(Ordering::Relaxed);
+    let mut count = 0;
+    match disturbance {
+        Disturbance::Gat => {
+            let mut link = Link::connect(process.address())?;
+            let numbers = items.draw(Skew::Uniform, DRAWN, 1);
+            let mut request = Vec::new();
+            for keys in numbers.chunks_exact(GAT_KEYS).cycle() {
+                if !goes_on() {
+                    break;
+                }
+                request.clear();
+                request.extend_from_slice(b"gat 3600");
+                for number in keys {
+                    request.push(b' ');
+                    items.push_key(*number, &mut request);
+                }
+                request.extend_from_slice(b"\r\n");
+                link.send(&request)?;
+                link.await_line(b"END")?;
+                count += 1;
+            }
+        }
+        Disturbance::FlushAll => {
+            let mut link = Link::connect(process.address())?;
+            while goes_on() {
+                link.send(b"flush_all\r\n")?;
+                link.await_line(b"OK")?;
+                count += 1;
+                std::thread::sleep(PERIOD);
+            }
+        }
+        Disturbance::Snapshot if can_snapshot => {
+            while goes_on() {
+                process.ask_for_snapshot()?;
+                count += 1;
+                std::thread::sleep(PERIOD);
+            }
+        }
+        // The items expire by themselves; a server that writes no snapshots while it serves is left alone.
+        Disturbance::None | Disturbance::Expiry | Disturbance::Snapshot => {}
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const ITEMS: Items = Items {
+        count: 10,
+        value_bytes: 8,
+    };
+
+    /// A server that answers every set, but the third not before a pause.
+    fn answers_late(pause: Duration) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut answers = stream.try_clone().unwrap();
+            // Two lines a set.
+            for (at, line) in BufReader::new(stream).lines().enumerate() {
+                if line.is_err() {
+                    break;
+                }
+                if at == 5 {
+                    std::thread::sleep(pause);
+                }
+                if at % 2 == 1 && answers.write_all(b"STORED\r\n").is_err() {
+                    break;
+                }
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn sets_that_had_to_wait_for_a_stalled_one_are_charged_for_it() {
+        let pause = Duration::from_millis(200);
+        let mut link = Link::connect(answers_late(pause)).unwrap();
+        let interval = Duration::from_millis(2);
+        let told = set(&mut link, ITEMS, 7, interval, Duration::from_millis(400)).unwrap();
+        assert_eq!((told.sets, told.refused), (200, 0));
+        assert!(told.latencies.max() >= pause.as_nanos() as u64);
+        // A hundred sets were due in the pause: half of them waited for half of it and more.
+        let waited = told.latencies.count_between(100_000_000, u64::MAX);
+        assert!(waited >= 40, "{waited} sets waited");
+    }
+
+    #[test]
+    fn a_set_is_written_as_the_protocol_has_it() {
+        let mut out = Vec::new();
+        push_set(ITEMS, 3, 60, " noreply", &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("set key:000000000003 0 60 8 noreply\r\n"));
+        assert_eq!(
+            text.len(),
+            "set key:000000000003 0 60 8 noreply\r\n".len() + 10
+        );
+    }
+}

@@ -1,0 +1,390 @@
+//! `bench server --study tail`: how long sets into a full cache take beside what may disturb them.
+//!
+//! ```text
+//!  for each disturbance        none, gat, snapshot, flush_all, expiry
+//!    round after round         this server, memcached: a process of its own each turn, filled until it evicts
+//!      setter                  a set every interval; its time counts from when it was due
+//!      disturber               a connection, or a signal, beside it
+//! ```
+//!
+//! load.rs has the setter, the disturbers and the filling.
+
+mod load;
+
+use super::PEER;
+use super::args::{Args, Plan};
+use super::data::{Items, KEY_BYTES};
+use super::process::{self, Process, Program, Share, Split};
+use crate::output::write_facts;
+use crate::page::{or_dash, times};
+use crate::progress::Progress;
+use crate::report::{Report, Section};
+use crate::size::{count, digits, short};
+use crate::table::Table;
+use anyhow::{Context, Result, anyhow, ensure};
+use hdrhistogram::Histogram;
+use load::{Link, Set};
+use serde::Serialize;
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Items are this many times what fits, so that a filled cache evicts.
+const OVERFILL: f64 = 1.3;
+/// What an item takes besides its key and value, at least, in any of the servers.
+const ITEM_OVERHEAD_BYTES: u64 = 40;
+/// A turn's time, so that a storm of expiries, which servers see once a second, falls into it.
+const TIMED_MS: u32 = 4_000;
+const TIMED_QUICK_MS: u32 = 200;
+
+const LEAD: &str = "How long a set into a full cache takes, from when it was due, beside what may disturb it. Sets come at a \
+fixed rate, so that a server that stops is charged for every set of that time.";
+
+/// What goes on beside the sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disturbance {
+    /// Nothing.
+    None,
+    /// `gat` of 30 keys at a time, one after the other.
+    Gat,
+    /// Snapshots of the running server, one after the other.
+    Snapshot,
+    /// `flush_all`, ten times a second.
+    FlushAll,
+    /// Half of the items expire in the same second.
+    Expiry,
+}
+
+impl Disturbance {
+    const ALL: [Disturbance; 5] = [
+        Disturbance::None,
+        Disturbance::Gat,
+        Disturbance::Snapshot,
+        Disturbance::FlushAll,
+        Disturbance::Expiry,
+    ];
+}
+
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Disturbance::None => "none",
+            Disturbance::Gat => "gat",
+            Disturbance::Snapshot => "snapshot",
+            Disturbance::FlushAll => "flush_all",
+            Disturbance::Expiry => "expiry",
+        })
+    }
+}
+
+/// One result of the study: a line of JSON.
+#[derive(Clone, Debug, Serialize)]
+struct TailRow {
+    bench: &'static str,
+    study: &'static str,
+    /// The disturbance.
+    case: String,
+    /// The server.
+    engine: String,
+    memory_mib: u64,
+    value_bytes: u64,
+    threads: u64,
+    rounds: u64,
+    /// Sets of all rounds.
+    sets: u64,
+    /// Those that were not stored.
+    refused: u64,
+    /// Sets a second: the rate asked for, or less if the server could not follow.
+    keys_per_second: f64,
+    /// What the disturber did, in all rounds: `gat` lines, requests for a snapshot, flushes.
+    disturbances: u64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+    /// `p999_us` over memcached's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p999_vs_peer: Option<f64>,
+}
+
+/// What the rounds of one server and disturbance told.
+struct Told {
+    sets: u64,
+    refused: u64,
+    disturbances: u64,
+    latencies: Histogram<u64>,
+}
+
+/// A server of the study.
+struct Server {
+    program: Program,
+    /// It writes a snapshot when it gets SIGUSR2.
+    can_snapshot: bool,
+}
+
+struct Study<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    items: Items,
+    timed: Duration,
+    split: Split,
+}
+
+/// Runs the study on `programs`, the first of which is this project's if `own_first`.
+///
+/// # Errors
+/// A server that cannot be started or answers wrongly, or an output that cannot be written.
+pub(super) fn run(
+    args: &Args,
+    plan: &Plan,
+    programs: Vec<Program>,
+    own_first: bool,
+    mut facts: Vec<(String, String)>,
+    progress: &Progress,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let quick = args.output.quick;
+    let rounds = args.output.rounds.unwrap_or(if quick { 1 } else { 5 });
+    let timed_ms = if quick { TIMED_QUICK_MS } else { TIMED_MS };
+    let value_bytes = plan.loads[0].value_bytes;
+    let item_bytes = value_bytes as u64 + KEY_BYTES as u64 + ITEM_OVERHEAD_BYTES;
+    let fit = (plan.memory_mib << 20) as f64 / item_bytes as f64;
+    let study = Study {
+        args,
+        plan,
+        items: Items {
+            count: (fit * OVERFILL) as u64,
+            value_bytes,
+        },
+        timed: Duration::from_millis(args.output.duration_ms.unwrap_or(timed_ms).into()),
+        split: Split::of(usize::from(args.threads)),
+    };
+    // Snapshots go to a directory that is gone afterwards, on the disk that was asked for.
+    let parent = args.snapshot_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let dir = tempfile::tempdir_in(&parent)
+        .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+    facts.push(("snapshots in".to_owned(), parent.display().to_string()));
+    if !args.output.json {
+        write_facts(out, &facts)?;
+    }
+    let servers: Vec<Server> = programs
+        .into_iter()
+        .enumerate()
+        .map(|(at, program)| Server {
+            program,
+            can_snapshot: own_first && at == 0,
+        })
+        .collect();
+    let turns = Disturbance::ALL.len() * servers.len() * rounds as usize;
+    let bar = progress.steps("measuring", turns as u64);
+    let mut rows: Vec<TailRow> = Vec::new();
+    for disturbance in Disturbance::ALL {
+        let mut told: Vec<Option<Told>> = servers.iter().map(|_| None).collect();
+        for round in 0..rounds {
+            for (server, told) in servers.iter().zip(&mut told) {
+                let turn = study.turn(server, disturbance, round, dir.path());
+                let turn =
+                    turn.with_context(|| format!("{}, {disturbance}", server.program.name))?;
+                match told {
+                    None => *told = Some(turn),
+                    Some(told) => told.add(turn)?,
+                }
+                bar.step();
+            }
+        }
+        let of_case = servers.iter().zip(told.iter().flatten());
+        let of_case: Vec<TailRow> = of_case
+            .map(|(server, told)| study.row(server, disturbance, u64::from(rounds), told))
+            .collect();
+        let peer = of_case.iter().find(|row| row.engine == PEER);
+        let peer_us = peer.map(|row| row.p999_us);
+        let of_case: Vec<TailRow> = of_case
+            .into_iter()
+            .map(|row| TailRow {
+                p999_vs_peer: peer_us.map(|peer_us| row.p999_us / peer_us),
+                ..row
+            })
+            .collect();
+        args.output.json_rows(&of_case, out)?;
+        rows.extend(of_case);
+    }
+    let (constant, table) = table(&rows);
+    if !args.output.json {
+        writeln!(out)?;
+        write_facts(out, &constant)?;
+        writeln!(out, "\n{}\n{}", table.to_text(), legend(&study))?;
+        out.flush()?;
+    }
+    let mut report = Report::new("Sets into a full cache, disturbed", LEAD);
+    report.facts = facts;
+    report.facts.extend(constant);
+    report.sections.push(Section::Table {
+        caption: String::new(),
+        table,
+    });
+    for line in legend(&study).lines() {
+        report.sections.push(Section::Text(line.to_owned()));
+    }
+    args.output.write_report(&report)
+}
+
+impl Told {
+    fn add(&mut self, turn: Told) -> Result<()> {
+        self.sets += turn.sets;
+        self.refused += turn.refused;
+        self.disturbances += turn.disturbances;
+        Ok(self.latencies.add(turn.latencies)?)
+    }
+}
+
+impl Study<'_> {
+    /// Starts a server, fills it, and sets beside the disturbance.
+    fn turn(
+        &self,
+        server: &Server,
+        disturbance: Disturbance,
+        round: u32,
+        dir: &Path,
+    ) -> Result<Told> {
+        let mut program = server.program.clone();
+        if server.can_snapshot && disturbance == Disturbance::Snapshot {
+            let file: PathBuf = dir.join("cache.snapshot");
+            program.args.extend(["--snapshot".into(), file.into()]);
+        }
+        let mut process = Process::start(
+            &program,
+            &Share {
+                threads: usize::from(self.args.threads),
+                memory_mib: self.plan.memory_mib,
+                connections: 64,
+                cores: self.split.server.clone(),
+            },
+        )?;
+        let mut link = Link::connect(process.address())?;
+        load::fill(&mut link, self.items, disturbance, self.timed).context("while filling it")?;
+        let over = AtomicBool::new(false);
+        let interval = Duration::from_secs(1) / self.args.rate;
+        let (set, disturbed) = std::thread::scope(|scope| {
+            let disturber = scope.spawn(|| {
+                self.pin(1);
+                load::disturb(
+                    disturbance,
+                    &process,
+                    self.items,
+                    server.can_snapshot,
+                    &over,
+                )
+            });
+            let setter = scope.spawn(|| {
+                self.pin(0);
+                load::set(&mut link, self.items, round.into(), interval, self.timed)
+            });
+            let set = setter.join();
+            // Relaxed: see where it is read.
+            over.store(true, Ordering::Relaxed);
+            (set, disturber.join())
+        });
+        // A server that ended says more than the connection that it closed.
+        process.check()?;
+        let panicked = |_| anyhow!("a client panicked");
+        let Set {
+            sets,
+            refused,
+            latencies,
+        } = set.map_err(panicked)??;
+        let disturbances = disturbed.map_err(panicked)??;
+        ensure!(
+            sets > 0,
+            "no set was due in a turn: raise --rate or --duration-ms"
+        );
+        Ok(Told {
+            sets,
+            refused,
+            disturbances,
+            latencies,
+        })
+    }
+
+    /// Puts the current thread on a client's core.
+    fn pin(&self, client: usize) {
+        let cores = &self.split.client;
+        if let Some(core) = cores.get(client % cores.len().max(1)) {
+            process::pin(&[*core]);
+        }
+    }
+
+    fn row(&self, server: &Server, disturbance: Disturbance, rounds: u64, told: &Told) -> TailRow {
+        let micros = |ns: u64| ns as f64 / 1000.0;
+        let at = |quantile| micros(told.latencies.value_at_quantile(quantile));
+        TailRow {
+            bench: "server",
+            study: "tail",
+            case: disturbance.to_string(),
+            engine: server.program.name.clone(),
+            memory_mib: self.plan.memory_mib,
+            value_bytes: self.items.value_bytes as u64,
+            threads: self.args.threads.into(),
+            rounds,
+            sets: told.sets,
+            refused: told.refused,
+            keys_per_second: told.sets as f64 / (self.timed.as_secs_f64() * rounds as f64),
+            disturbances: told.disturbances,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: micros(told.latencies.max()),
+            p999_vs_peer: None,
+        }
+    }
+}
+
+fn table(rows: &[TailRow]) -> (Vec<(String, String)>, Table) {
+    let mut table = Table::new([
+        "beside",
+        "server",
+        "memory",
+        "value",
+        "sets/s",
+        "refused",
+        "disturbances",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "max us",
+        "p99.9 vs memcached",
+    ]);
+    for row in rows {
+        table.push([
+            row.case.clone(),
+            row.engine.clone(),
+            format!("{} MiB", row.memory_mib),
+            format!("{}B", count(row.value_bytes)),
+            short(row.keys_per_second),
+            count(row.refused),
+            count(row.disturbances),
+            digits(row.p50_us),
+            digits(row.p99_us),
+            digits(row.p999_us),
+            digits(row.max_us),
+            or_dash(row.p999_vs_peer, times),
+        ]);
+    }
+    let constant = table.take_constant(&[
+        "beside", "server", "refused", "p50 us", "p99 us", "p99.9 us", "max us",
+    ]);
+    (constant, table)
+}
+
+fn legend(study: &Study<'_>) -> String {
+    format!(
+        "A set every {} us for {} ms a round, into a cache that is full; times count from when a set was due until its answer came.\n\
+         none: nothing beside it. gat: lines of 30 keys, one after the other. snapshot: SIGUSR2 to this server, ten times a second \
+         unless it still writes; memcached writes none while it serves and is left alone. flush_all: ten times a second. expiry: \
+         half of the items expire in the same second, in the middle of the round.\n\
+         refused: sets that were not stored. disturbances: gat lines, requests for a snapshot, flushes.",
+        1_000_000 / study.args.rate,
+        study.timed.as_millis(),
+    )
+}
