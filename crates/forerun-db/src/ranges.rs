@@ -117,16 +117,22 @@ impl Ranges {
     ) -> Ranges {
         let ranges = Ranges::new(order);
         ranges.add(tombstones);
-        let mut list = List::clone(&ranges.list.load());
+        ranges.merge_blocks();
+        ranges
+    }
+
+    /// Makes as few blocks of them as possible, for those who read.
+    fn merge_blocks(&self) {
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = List::clone(&self.list.load());
         while let [.., a, b] = &list.blocks[..]
             && a.can_take(b)
         {
-            let merged = Block::merge(&ranges.order, a, b);
+            let merged = Block::merge(&self.order, a, b);
             list.blocks.truncate(list.blocks.len() - 2);
             list.blocks.push(Arc::new(merged));
         }
-        ranges.list.store(Arc::new(list));
-        ranges
+        self.list.store(Arc::new(list));
     }
 
     fn with_list(order: KeyOrder, list: List, count: usize, used_bytes: usize) -> Ranges {
@@ -139,7 +145,7 @@ impl Ranges {
         }
     }
 
-    /// These and others. What both have is shared.
+    /// These and others, in as few blocks as possible. The tombstones of both are shared.
     pub(crate) fn with<'r>(&self, others: impl IntoIterator<Item = RangeRef<'r>>) -> Ranges {
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let list = self.list.load_full();
@@ -148,6 +154,7 @@ impl Ranges {
         copy.tail = Arc::new(Tail(std::array::from_fn(|at| list.tail.0[at].clone())));
         let ranges = Ranges::with_list(self.order.clone(), copy, self.len(), self.used_bytes());
         ranges.add(others);
+        ranges.merge_blocks();
         ranges
     }
 

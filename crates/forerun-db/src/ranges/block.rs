@@ -22,11 +22,11 @@ use crate::comparator::KeyOrder;
 /// Tombstones in a leaf.
 pub(super) const LEAF: usize = 16;
 
-/// Blocks of this many levels are merged into one that keeps them as its parts: sixteen of them.
-const KEPT_LEVELS: u32 = 4;
+/// A block that is this many times as large as its largest part becomes a part itself.
+const PARTS: usize = 16;
 
 /// A block with at most this many tombstones has no parts: they are scanned.
-const SCANNED: usize = LEAF << KEPT_LEVELS;
+const SCANNED: usize = LEAF * PARTS;
 
 /// The most tombstones in a block: the bounds are numbered in 32 bits.
 const MOST: usize = 1 << 30;
@@ -59,6 +59,8 @@ pub(super) struct Block {
     fragments: Box<[Fragment]>,
     /// Blocks that together hold the same tombstones, oldest first; none if these are few.
     parts: Box<[Arc<Block>]>,
+    /// Tombstones in the largest part.
+    largest_part: usize,
     /// A block of level n was merged from two of level n - 1.
     level: u32,
     smallest_sequence: u64,
@@ -210,6 +212,7 @@ impl Block {
         Block {
             fragments: laid.pop().unwrap_or_default().into_boxed_slice(),
             parts: Box::default(),
+            largest_part: 0,
             level: 0,
             smallest_sequence: sequences().min().unwrap_or(0),
             largest_sequence: sequences().max().unwrap_or(0),
@@ -222,14 +225,16 @@ impl Block {
         let leaves: Box<[_]> = a.leaves.iter().chain(&b.leaves).cloned().collect();
         let a_count = a.count() as u32;
         let overlay = Leaves(&leaves).overlay(order, &a.fragments, &b.fragments, a_count);
-        let parts = match leaves.len() * LEAF <= SCANNED {
+        let parts: Box<[Arc<Block>]> = match leaves.len() * LEAF <= SCANNED {
             true => Box::default(),
             false => a.as_parts().iter().chain(b.as_parts()).cloned().collect(),
         };
+        let largest_part = parts.iter().map(|part| part.count()).max();
         Block {
             leaves,
             fragments: overlay.into_boxed_slice(),
             parts,
+            largest_part: largest_part.unwrap_or(0),
             level: a.level.max(b.level) + 1,
             smallest_sequence: a.smallest_sequence.min(b.smallest_sequence),
             largest_sequence: a.largest_sequence.max(b.largest_sequence),
@@ -238,7 +243,7 @@ impl Block {
 
     /// What a block that this one is merged into keeps of it: itself or its parts.
     fn as_parts(self: &Arc<Block>) -> &[Arc<Block>] {
-        match self.parts.is_empty() || self.level.is_multiple_of(KEPT_LEVELS) {
+        match self.count() >= PARTS * self.largest_part {
             true => std::slice::from_ref(self),
             false => &self.parts,
         }

@@ -199,3 +199,25 @@ fn what_is_counted_for_a_range_is_at_least_what_it_takes() {
         assert!(taken >= 16 * COUNT as usize, "{name}: {taken} bytes");
     }
 }
+
+#[test]
+fn ranges_that_come_a_few_at_a_time_to_many_take_no_more_memory_for_it() {
+    const FLUSHES: u64 = 150;
+    let bound = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let mut ranges = Ranges::new(KeyOrder::Bytewise);
+    for flush in 0..FLUSHES {
+        let sequences = flush * 40 + 1..=(flush + 1) * 40;
+        let bounds: Vec<_> = sequences.map(|of| (bound(of), of)).collect();
+        ranges = ranges.with(bounds.iter().map(|(start, sequence)| RangeRef {
+            start,
+            end: &[0xff; 9],
+            sequence: *sequence,
+        }));
+    }
+    let (counted, taken) = (ranges.used_bytes(), ranges.list().taken_bytes());
+    assert_eq!(ranges.len() as u64, FLUSHES * 40);
+    assert!(taken <= counted, "{taken} of {counted} bytes");
+    for snapshot in (1..FLUSHES * 40).step_by(97) {
+        assert_eq!(ranges.cover(&[0xff; 8], snapshot), snapshot);
+    }
+}
