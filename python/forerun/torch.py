@@ -1,17 +1,27 @@
 """Embeddings whose rows are in a `forerun.Table`, as modules of PyTorch.
 
 `Embedding` and `EmbeddingBag` are called as those of `torch.nn`; the rows they give are the table's, which may be far
-larger than memory. Gradients are collected row by row as they flow back, and `apply_gradients` adds them to the table:
+larger than memory. Gradients are collected row by row as they flow back, and `SGD` adds them to the table:
 
 >>> import forerun, torch
->>> from forerun.torch import Embedding
+>>> from forerun.torch import SGD, Embedding
 >>> table = forerun.Table(dim=4)
 >>> table.insert([3, 5], torch.ones(2, 4))
 >>> words = Embedding(table)
+>>> optimizer = SGD(words, lr=0.25)
 >>> words(torch.tensor([[5, 3]])).sum().backward()
->>> words.apply_gradients(lr=0.25)
+>>> optimizer.step()
 >>> table[3].tolist()
 [0.75, 0.75, 0.75, 0.75]
+
+    rows     a parameter of each module: as many rows as keys have a gradient now
+    rows.grad                            the sum of the gradients of each, in float32 at least
+    keys     whose they are              (in _Gradients, beside the parameter)
+
+What works on parameters and their gradients works on these: `zero_grad`, `clip_grad_norm_`, `GradScaler`. The optimizers of
+`torch.optim` pass them over, so that one optimizer may be given all parameters of a model; only `SGD` of this module, and
+`apply_gradients`, change the table. As `torch.nn.Embedding` does after `model.half()`, a module gives rows of the type
+that it was converted to; the table keeps its own.
 
 What they do is a registered operator, so `torch.compile` takes it whole. Keys may be on a GPU, and then so are the rows:
 both go over the link by the current stream, but for rows that the table's device tier has on that GPU, which stay there.
@@ -21,21 +31,28 @@ That has not yet been run on a GPU.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as _optimizer
 
 from forerun import Table
-from forerun.errors import InvalidArgumentError
+from forerun.errors import InvalidArgumentError, PartialError
 
-__all__ = ["Embedding", "EmbeddingBag"]
+__all__ = ["Embedding", "EmbeddingBag", "SGD"]
 
-# An operator takes tensors and numbers; this is which module a number stands for.
+# An operator takes tensors and numbers; this is what a number stands for.
 _modules: weakref.WeakValueDictionary[int, _Rows] = weakref.WeakValueDictionary()
+_collected: weakref.WeakValueDictionary[int, _Gradients] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+
+# Held while rows are made for keys that have none: two threads that meet a key first must not both insert its row, since
+# the later one would undo what was learned meanwhile.
+_making_rows = threading.Lock()
 
 
 def _bits(tensor: Tensor) -> Any:
@@ -44,6 +61,93 @@ def _bits(tensor: Tensor) -> Any:
     if tensor.is_cuda:
         return tensor
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which elements of a type are summed: a sum of 16-bit floats would round at each addition."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class _Gradients:
+    """The gradients that came back to a module's rows. It outlives the module as long as a graph refers to it."""
+
+    def __init__(self, table: Table, dtype: torch.dtype) -> None:
+        self.table = table
+        self.dtype = dtype
+        self.lock = threading.RLock()
+        self.keys = torch.empty(0, dtype=torch.int64)
+        self.rows = nn.Parameter(torch.empty((0, table.dim), dtype=_wide(dtype)))
+        self.rows._forerun = self  # type: ignore[attr-defined]
+
+    def put(self, keys: Tensor, sums: Tensor) -> None:
+        """Replaces them: distinct keys, and the sum of each."""
+        self.keys, self.rows.grad = keys, None
+        # What the parameter holds is never read, so it takes no memory; but a gradient has the shape of its parameter.
+        self.rows.data = sums.new_zeros(()).expand_as(sums)
+        self.rows.grad = sums
+
+    def clear(self) -> None:
+        with self.lock:
+            self.put(self.keys.new_empty(0), self.rows.data.new_empty((0, self.table.dim)))
+            self.rows.grad = None
+
+    def add(self, keys: Tensor, gradients: Tensor) -> None:
+        keys = keys.reshape(-1)
+        gradients = gradients.detach().reshape(-1, self.table.dim).to(_wide(self.dtype))
+        with self.lock:
+            before = self.rows.grad
+            # One that was set to None, or to zero, was taken by whoever did that.
+            if before is not None and bool(before.any()):
+                keys = torch.cat([self.keys.to(keys.device), keys])
+                gradients = torch.cat([before.to(gradients.device), gradients])
+            keys, positions = torch.unique(keys, return_inverse=True)
+            sums = gradients.new_zeros((len(keys), self.table.dim)).index_add_(0, positions, gradients)
+            self.put(keys, sums)
+
+    def get(self) -> tuple[Tensor, Tensor]:
+        with self.lock:
+            if self.rows.grad is None:
+                return self.keys.new_empty(0), self.rows.data.new_empty((0, self.table.dim))
+            return self.keys.clone(), self.rows.grad.clone()
+
+    def apply(self, lr: float) -> None:
+        with self.lock:
+            keys, sums = self.get()
+            if len(keys) > 0:
+                changes = sums.mul(-lr).to("cpu", self.dtype)
+                try:
+                    self.table.add(_bits(keys.cpu()), _bits(changes))
+                except PartialError as error:
+                    # All others were added. What is left is what another call is to add.
+                    failed = torch.tensor(error.positions, device=keys.device)
+                    self.put(keys[failed], sums[failed])
+                    raise
+            self.clear()
+
+
+def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Has an optimizer of dense parameters pass over rows: it would keep state for each place, whose key changes."""
+    if isinstance(optimizer, SGD):
+        return
+    hidden = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradients = getattr(parameter, "_forerun", None)
+            if gradients is not None and parameter.grad is not None:
+                hidden.append((gradients, gradients.keys, parameter.grad))
+                parameter.grad = None
+    optimizer._forerun_hidden = hidden  # type: ignore[attr-defined]
+
+
+def _show_again(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for gradients, keys, gradient in optimizer.__dict__.pop("_forerun_hidden", ()):
+        # What a closure has collected meanwhile takes its place.
+        if gradients.rows.grad is None:
+            gradients.put(keys, gradient)
+
+
+_optimizer.register_optimizer_step_pre_hook(_hide_from)
+_optimizer.register_optimizer_step_post_hook(_show_again)
 
 
 @torch.library.custom_op("forerun::find", mutates_args=())
@@ -59,7 +163,10 @@ def _(keys: Tensor, gate: Tensor, module: int, dim: int) -> Tensor:
 # It gives something, a gradient of 0 for the gate, so that no compiler takes it for an operator without effect.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
 def _collect(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
-    _modules[module]._gradients.append((keys.flatten().clone(), gradient.detach().flatten(0, -2).clone()))
+    gradients = _collected.get(module)
+    # A module that is gone has nobody to ask for its gradients.
+    if gradients is not None:
+        gradients.add(keys, gradient)
     return gate.new_zeros(())
 
 
@@ -71,6 +178,8 @@ def _(keys: Tensor, gradient: Tensor, gate: Tensor, module: int) -> Tensor:
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
     keys, gate, ctx.module, _ = inputs
     ctx.save_for_backward(keys, gate)
+    # As long as the graph may run backward.
+    ctx.gradients = _collected.get(ctx.module)
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
@@ -95,28 +204,61 @@ class _Rows(nn.Module):
         self.embedding_dim = table.dim
         self.padding_idx = padding_idx
         self._initialize = initialize
-        self._gradients: list[tuple[Tensor, Tensor]] = []
-        # Keys have no gradient. This has, and lets those of the rows through.
-        self._gate = nn.Parameter(torch.zeros((), dtype=dtype))
+        self._table_dtype = dtype
+        self._gradients = _Gradients(table, dtype)
+        self.rows = self._gradients.rows
+        self._open_gate(dtype)
         self._number = next(_numbers)
         _modules[self._number] = self
+        _collected[self._number] = self._gradients
+
+    def _open_gate(self, dtype: torch.dtype) -> None:
+        """Makes what lets gradients through, since keys have none. It is no parameter: nobody but autograd changes it. Its
+        type is that of the rows that the module gives."""
+        self._gate = torch.zeros((), dtype=dtype, requires_grad=True)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        # Gradients stay as they are: `half` must not round their sums.
+        rows = self._parameters.pop("rows")
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._parameters["rows"] = rows
+        dtype = fn(torch.empty(0, dtype=self._gate.dtype)).dtype
+        if dtype != self._gate.dtype:
+            self._open_gate(dtype)
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Saves nothing: rows are in the table."""
+
+    def _load_from_state_dict(self, *_: Any) -> None:
+        """Loads nothing."""
 
     def _find(self, wanted: Tensor) -> Tensor:
         keys, rows = wanted.cpu(), self._room(wanted)
         _, found = self.table.find(_bits(keys), out=_bits(rows))
         if self.training and self._initialize is not None and not found.all():
-            is_missing = ~torch.from_numpy(found)
-            if self.padding_idx is not None:
-                is_missing &= keys != self.padding_idx
-            missing = torch.unique(keys[is_missing])
-            made = self._initialize(len(missing)).to("cpu", rows.dtype).contiguous()
+            with _making_rows:
+                self._make_rows(keys, rows)
+        return rows.to(wanted.device, self._gate.dtype, non_blocking=True)
+
+    def _make_rows(self, keys: Tensor, rows: Tensor) -> None:
+        """Makes rows for keys that have none, and looks all of them up again."""
+        assert self._initialize is not None
+        # Another thread may have made some, by now.
+        is_missing = ~torch.from_numpy(self.table.contains(_bits(keys))).reshape(keys.shape)
+        if self.padding_idx is not None:
+            is_missing &= keys != self.padding_idx
+        missing = torch.unique(keys[is_missing])
+        if len(missing) > 0:
+            made = self._initialize(len(missing)).to("cpu", self._table_dtype).contiguous()
             self.table.insert(_bits(missing), _bits(made))
-            self.table.find(_bits(keys), out=_bits(rows))
-        return rows.to(wanted.device, non_blocking=True)
+        self.table.find(_bits(keys), out=_bits(rows))
 
     def _room(self, wanted: Tensor) -> Tensor:
         """Zeros for the rows of keys: where the table can put rows that are to be where the keys are."""
-        shape, dtype = (*wanted.shape, self.embedding_dim), self._gate.dtype
+        shape, dtype = (*wanted.shape, self.embedding_dim), self._table_dtype
         if wanted.is_cuda and wanted.device.index == self.table.gpu:
             return torch.zeros(shape, dtype=dtype, device=wanted.device)
         # Pinned memory goes over the link while the processor goes on.
@@ -127,32 +269,55 @@ class _Rows(nn.Module):
             raise InvalidArgumentError(
                 f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on {keys.device}"
             )
-        rows: Tensor = torch.ops.forerun.find(keys.contiguous(), self._gate, self._number, self.embedding_dim)
+        gate = self._gate if self.rows.requires_grad else self._gate.detach()
+        rows: Tensor = torch.ops.forerun.find(keys.contiguous(), gate, self._number, self.embedding_dim)
         if self.padding_idx is not None:
             rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)
         return rows
 
     def collected_gradients(self) -> tuple[Tensor, Tensor]:
-        """Keys that gradients came back to since `apply_gradients` or `clear_gradients`, each once, and their sums."""
-        if not self._gradients:
-            return torch.empty(0, dtype=torch.int64), torch.empty((0, self.embedding_dim), dtype=self._gate.dtype)
-        keys, positions = torch.unique(torch.cat([keys for keys, _ in self._gradients]), return_inverse=True)
-        gradients = torch.cat([gradient for _, gradient in self._gradients])
-        sums = gradients.new_zeros((len(keys), self.embedding_dim))
-        return keys, sums.index_add_(0, positions, gradients)
+        """Keys that have a gradient, each once, and the gradients: copies of what `rows.grad` holds."""
+        return self._gradients.get()
 
     def apply_gradients(self, lr: float) -> None:
-        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and forgets them."""
-        keys, sums = self.collected_gradients()
-        self.table.add(_bits(keys.cpu()), _bits(sums.mul_(-lr).cpu()))
-        self.clear_gradients()
+        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and forgets them.
+
+        If a tier fails some keys, which is a `PartialError`, only theirs are kept, and another call adds those.
+        """
+        self._gradients.apply(lr)
 
     def clear_gradients(self) -> None:
-        """Forgets the collected gradients."""
+        """Forgets the collected gradients, as `zero_grad` does."""
         self._gradients.clear()
 
     def extra_repr(self) -> str:
         return f"{self.table!r}, padding_idx={self.padding_idx}"
+
+
+class SGD(torch.optim.Optimizer):
+    """Stochastic gradient descent for the rows of embeddings: of these modules, and of all that are in them.
+
+    It is stepped beside the optimizer of the dense parameters, and takes learning-rate schedulers and a `GradScaler`
+    as any other. `step` forgets the gradients that it has added.
+    """
+
+    def __init__(self, modules: nn.Module | Iterable[nn.Module], lr: float) -> None:
+        given = [modules] if isinstance(modules, nn.Module) else list(modules)
+        inside = (module for each in given for module in each.modules())
+        rows = {id(module): module.rows for module in inside if isinstance(module, _Rows)}
+        if not rows:
+            raise InvalidArgumentError("there is no embedding of a table in these modules")
+        super().__init__(list(rows.values()), {"lr": lr})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter._forerun.apply(float(group["lr"]))
+        return loss
 
 
 class Embedding(_Rows):
@@ -213,8 +378,9 @@ class EmbeddingBag(_Rows):
             least = rows.new_full((bags, self.embedding_dim), float("-inf"))
             greatest = least.scatter_reduce(0, bag.unsqueeze(-1).expand_as(rows), rows, "amax")
             return greatest.masked_fill(counts == 0, 0)
-        sums = rows.new_zeros((bags, self.embedding_dim)).index_add(0, bag, rows)
-        return sums / counts.clamp(min=1) if self.mode == "mean" else sums
+        wide = rows.to(_wide(rows.dtype))
+        sums = wide.new_zeros((bags, self.embedding_dim)).index_add(0, bag, wide)
+        return (sums / counts.clamp(min=1) if self.mode == "mean" else sums).to(rows.dtype)
 
     def _bags(self, input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor, int]:
         """Keys one after the other, the bag of each, and the number of bags."""

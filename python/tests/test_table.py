@@ -267,3 +267,10 @@ def test_threads_see_whole_rows(tmp_path):
         thread.join()
     threading.excepthook = previous
     assert not failures
+
+
+def test_rows_of_16_bits_that_repeat_in_a_call_are_summed_before_they_are_rounded():
+    table = forerun.Table(2, "float16")
+    table.insert([1], np.zeros((1, 2), np.float16))
+    table.add(np.ones(4095, np.uint64), np.ones((4095, 2), np.float16))
+    assert table[1].tolist() == [4096.0, 4096.0]

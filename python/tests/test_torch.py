@@ -1,11 +1,15 @@
 """`forerun.torch` against `torch.nn`."""
 
+import copy
+import gc
+import threading
+
 import forerun
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-from forerun.torch import Embedding, EmbeddingBag  # noqa: E402
+from forerun.torch import SGD, Embedding, EmbeddingBag, _bits  # noqa: E402
 
 ROWS = torch.randn(100, 8, generator=torch.Generator().manual_seed(1))
 
@@ -169,3 +173,232 @@ def test_an_embedding_gives_rows_where_its_keys_are(device_capacity):
     assert rows.is_cuda
     expected = torch.where((keys.cpu() < 100).unsqueeze(-1), ROWS[keys.cpu().clamp(max=99)], 0.0)
     assert torch.equal(rows.detach().cpu(), expected)
+
+
+def backward(words, keys, factor=1.0):
+    (words(keys) * factor).sum().backward()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("by", ["optimizer", "module"])
+def test_gradients_are_forgotten_by_zero_grad(table, set_to_none, by):
+    words, keys = Embedding(table), torch.tensor([1, 2, 2])
+    optimizer = SGD(words, lr=1.0)
+    for factor in (5.0, 7.0):
+        {"optimizer": optimizer, "module": words}[by].zero_grad(set_to_none=set_to_none)
+        backward(words, keys, factor)
+    touched, sums = words.collected_gradients()
+    assert touched.tolist() == [1, 2] and sums[:, 0].tolist() == [7.0, 14.0]
+    # Without zero_grad they add up, as those of parameters do.
+    backward(words, torch.tensor([2, 3]))
+    assert words.collected_gradients()[1][:, 0].tolist() == [7.0, 15.0, 1.0]
+    words.zero_grad()
+    backward(words, torch.tensor([9]))
+    assert words.collected_gradients()[0].tolist() == [9]
+
+
+def test_a_step_does_what_that_of_torch_does(table):
+    torch.manual_seed(4)
+    words, theirs = Embedding(table), torch.nn.Embedding.from_pretrained(ROWS.clone(), freeze=False)
+    ours, plain = SGD(torch.nn.Sequential(words), lr=0.5), torch.optim.SGD(theirs.parameters(), lr=0.5)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for optimizer in (ours, plain)]
+    for _ in range(4):
+        keys, wanted = torch.randint(0, 100, (30,)), torch.randn(30, 8)
+        for module, optimizer, schedule in zip((words, theirs), (ours, plain), schedules):
+            optimizer.zero_grad()
+            (module(keys) - wanted).square().sum().backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 3.0)
+            optimizer.step()
+            schedule.step()
+        after = torch.from_numpy(table.find(np.arange(100))[0])
+        torch.testing.assert_close(after, theirs.weight.detach())
+
+
+def test_clipping_sees_gradients(table):
+    words, keys = Embedding(table), torch.tensor([1, 1, 2])
+    theirs = torch.nn.Embedding.from_pretrained(ROWS, freeze=False)
+    for module in (words, theirs):
+        backward(module, keys)
+    norms = [torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5) for module in (words, theirs)]
+    torch.testing.assert_close(*norms)
+    touched, sums = words.collected_gradients()
+    torch.testing.assert_close(sums, theirs.weight.grad[touched])
+    torch.nn.utils.clip_grad_value_(words.parameters(), 0.01)
+    assert words.collected_gradients()[1].max() == pytest.approx(0.01)
+
+
+def test_a_grad_scaler_unscales_gradients_and_leaves_out_steps_with_an_infinity(table):
+    words, scaler = Embedding(table), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = SGD(words, lr=1.0)
+    before = table[1].copy()
+    for factor, change in ((1.0, 1.0), (float("inf"), 0.0), (2.0, 2.0)):
+        optimizer.zero_grad()
+        scaler.scale((words(torch.tensor([1])) * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        after = table[1].copy()
+        np.testing.assert_allclose(before - after, change, rtol=1e-5, atol=1e-6)
+        before = after
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_optimizers_of_dense_parameters_pass_over_rows(table, make):
+    model = torch.nn.Sequential(Embedding(table), torch.nn.Linear(8, 1))
+    dense, rows = make(model.parameters(), lr=0.1, weight_decay=0.1), SGD(model, lr=0.1)
+    for length in (5, 9, 2):
+        dense.zero_grad()
+        keys = torch.arange(length)
+        before = table.find(np.arange(100))[0]
+        model(keys).sum().backward()
+        sums = model[0].collected_gradients()[1]
+        weight = model[1].weight.detach().clone()
+        dense.step()
+        assert not torch.equal(weight, model[1].weight)
+        assert (table.find(np.arange(100))[0] == before).all(), "only its own optimizer changes the table"
+        assert torch.equal(model[0].collected_gradients()[1], sums)
+        rows.step()
+        torch.testing.assert_close(torch.from_numpy(table.find(np.arange(length))[0]), torch.from_numpy(before[:length]) - 0.1 * sums)
+
+
+def test_a_graph_can_run_backward_after_a_step_of_an_optimizer(table):
+    model = torch.nn.Sequential(Embedding(table))
+    optimizer = torch.optim.SGD(list(model.parameters()) + [torch.nn.Parameter(torch.ones(1))], lr=0.1, weight_decay=0.5)
+    first, second = model(torch.tensor([1])), model(torch.tensor([2]))
+    first.sum().backward()
+    for group in optimizer.param_groups:
+        group["params"][-1].grad = torch.ones(1)
+    optimizer.step()
+    second.sum().backward()
+    assert model[0].collected_gradients()[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_module_that_is_converted_gives_rows_of_that_type_and_learns(dtype, to):
+    table = forerun.Table(4, dtype)
+    table.insert([1, 2], torch.ones(2, 4).to(getattr(torch, dtype)))
+    words = torch.nn.Sequential(Embedding(table)).to(to)
+    optimizer = SGD(words, lr=0.25)
+    rows = words(torch.tensor([1, 1]))
+    assert rows.dtype == to and (rows == 1).all()
+    rows.sum().backward()
+    assert words[0].rows.grad.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    optimizer.step()
+    assert table[1].tolist() == [0.5] * 4 and table[2].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_many_gradients_of_a_row_of_16_bits_are_summed_before_they_are_rounded(dtype):
+    table = forerun.Table(2, str(dtype).removeprefix("torch."))
+    table.insert([1], _bits(torch.zeros(1, 2, dtype=dtype)))
+    words = Embedding(table)
+    for _ in range(4):
+        backward(words, torch.ones(250, dtype=torch.int64))
+    assert words.collected_gradients()[1].tolist() == [[1000.0, 1000.0]]
+    words.apply_gradients(lr=1.0)
+    assert words(torch.tensor(1)).tolist() == [-1000.0, -1000.0]
+    table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
+    # Rows that repeat in a call of the table itself, too.
+    table.add([1] * 999, _bits(torch.ones(999, 2, dtype=dtype)))
+    assert words(torch.tensor(1)).tolist() == [1000.0, 1000.0]
+    table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
+    for mode, expected in (("sum", 1000.0), ("mean", 1.0)):
+        bag = EmbeddingBag(table, mode=mode)
+        assert bag(torch.ones((1, 1000), dtype=torch.int64)).tolist() == [[expected] * 2]
+
+
+class Failing:
+    """A table whose `add` fails for some keys, once."""
+
+    def __init__(self, table, keys):
+        self.table, self.keys = table, keys
+
+    def __getattr__(self, name):
+        return getattr(self.table, name)
+
+    def add(self, keys, rows):
+        fails = np.isin(keys, self.keys)
+        self.keys = []
+        self.table.add(keys[~fails], rows[~fails])
+        if fails.any():
+            raise forerun.errors.PartialError("some failed", np.flatnonzero(fails).tolist())
+
+
+def test_a_retry_after_a_partial_failure_adds_what_failed_and_nothing_twice(table):
+    words = Embedding(Failing(table, [2, 5]))
+    backward(words, torch.arange(8))
+    with pytest.raises(forerun.errors.PartialError):
+        words.apply_gradients(lr=1.0)
+    assert words.collected_gradients()[0].tolist() == [2, 5]
+    words.apply_gradients(lr=1.0)
+    words.apply_gradients(lr=1.0)
+    torch.testing.assert_close(torch.from_numpy(table.find(np.arange(8))[0]), ROWS[:8] - 1)
+
+
+def test_threads_that_go_backward_at_once_lose_no_gradient(table):
+    words, threads = Embedding(table), []
+    for number in range(8):
+        threads.append(threading.Thread(target=lambda: [backward(words, torch.arange(50)) for _ in range(20)]))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    touched, sums = words.collected_gradients()
+    assert touched.tolist() == list(range(50)) and (sums == 160).all()
+
+
+def test_threads_that_meet_a_key_first_at_once_get_one_row():
+    table, barrier = forerun.Table(4), threading.Barrier(4)
+    made = iter(range(1, 10**6))
+
+    def initialize(count):
+        return torch.full((count, 4), float(next(made)))
+
+    words, seen = Embedding(table, initialize=initialize), [[] for _ in range(4)]
+
+    def meet(mine):
+        for key in range(100):
+            barrier.wait()
+            mine.append(words(torch.tensor([key]))[0, 0].item())
+
+    threads = [threading.Thread(target=meet, args=(mine,)) for mine in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen[0] == seen[1] == seen[2] == seen[3] == table.find(np.arange(100))[0][:, 0].tolist()
+
+
+def test_a_single_key_has_a_row_and_a_gradient(table):
+    words = Embedding(table)
+    row = words(torch.tensor(7))
+    assert torch.equal(row, ROWS[7])
+    row.sum().backward()
+    touched, sums = words.collected_gradients()
+    assert touched.tolist() == [7] and sums.tolist() == [[1.0] * 8]
+
+
+def test_a_graph_whose_module_is_gone_runs_backward(table):
+    words, weight = Embedding(table), torch.ones(8, requires_grad=True)
+    optimizer = SGD(words, lr=1.0)
+    loss = (words(torch.tensor([1])) * weight).sum()
+    del words
+    gc.collect()
+    loss.backward()
+    assert torch.equal(weight.grad, ROWS[1])
+    optimizer.step()
+    torch.testing.assert_close(torch.from_numpy(table[1]), ROWS[1] - 1, msg="its optimizer has its gradients")
+
+
+def test_a_module_that_is_frozen_collects_nothing(table):
+    words = Embedding(table).requires_grad_(False)
+    assert not words(torch.tensor([1])).requires_grad
+
+
+def test_a_state_holds_no_rows_and_fits_whatever_was_collected(table):
+    model = torch.nn.Sequential(Embedding(table), torch.nn.Linear(8, 1))
+    empty = copy.deepcopy(model.state_dict())
+    assert list(empty) == ["1.weight", "1.bias"]
+    model(torch.arange(5)).sum().backward()
+    assert list(model.state_dict()) == list(empty)
+    model.load_state_dict(empty)
+    assert len(model[0].collected_gradients()[0]) == 5

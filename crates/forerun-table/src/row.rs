@@ -77,39 +77,63 @@ impl Dtype {
         Dtype::ALL.get(usize::from(code)).copied()
     }
 
-    /// Adds the elements of `by` to those of `to`, as far as both reach.
-    pub(crate) fn add(self, to: &mut [u8], by: &[u8]) {
+    /// Adds the elements of rows to those of `to`, as far as both reach. Elements of 16 bits are summed in 32 and rounded once:
+    /// rounded at each addition, 1,000 ones would make 256 of a bfloat16.
+    pub(crate) fn add<'r>(self, to: &mut [u8], rows: impl Iterator<Item = &'r [u8]> + Clone) {
         match self {
-            Dtype::U8 | Dtype::I8 => each(to, by, |[a], [b]| [u8::wrapping_add(a, b)]),
-            Dtype::I32 => each(to, by, |a, b| {
+            Dtype::U8 | Dtype::I8 => each(to, rows, |[a], [b]| [u8::wrapping_add(a, b)]),
+            Dtype::I32 => each(to, rows, |a, b| {
                 i32::wrapping_add(i32::from_le_bytes(a), i32::from_le_bytes(b)).to_le_bytes()
             }),
-            Dtype::I64 => each(to, by, |a, b| {
+            Dtype::I64 => each(to, rows, |a, b| {
                 i64::wrapping_add(i64::from_le_bytes(a), i64::from_le_bytes(b)).to_le_bytes()
             }),
-            Dtype::F16 => each(to, by, |a, b| {
-                let sum = f16::from_le_bytes(a).to_f32() + f16::from_le_bytes(b).to_f32();
-                f16::from_f32(sum).to_le_bytes()
-            }),
-            Dtype::Bf16 => each(to, by, |a, b| {
-                let sum = bf16::from_le_bytes(a).to_f32() + bf16::from_le_bytes(b).to_f32();
-                bf16::from_f32(sum).to_le_bytes()
-            }),
-            Dtype::F32 => each(to, by, |a, b| {
+            Dtype::F16 => {
+                let widen = |bytes| f16::from_le_bytes(bytes).to_f32();
+                sum_wide(to, rows, widen, |sum| f16::from_f32(sum).to_le_bytes());
+            }
+            Dtype::Bf16 => {
+                let widen = |bytes| bf16::from_le_bytes(bytes).to_f32();
+                sum_wide(to, rows, widen, |sum| bf16::from_f32(sum).to_le_bytes());
+            }
+            Dtype::F32 => each(to, rows, |a, b| {
                 (f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes()
             }),
-            Dtype::F64 => each(to, by, |a, b| {
+            Dtype::F64 => each(to, rows, |a, b| {
                 (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes()
             }),
         }
     }
 }
 
-fn each<const N: usize>(to: &mut [u8], by: &[u8], add: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+/// Adds row after row.
+fn each<'r, const N: usize>(
+    to: &mut [u8],
+    rows: impl Iterator<Item = &'r [u8]>,
+    add: impl Fn([u8; N], [u8; N]) -> [u8; N],
+) {
     let (to, _) = to.as_chunks_mut::<N>();
-    let (by, _) = by.as_chunks::<N>();
-    for (to, by) in to.iter_mut().zip(by) {
-        *to = add(*to, *by);
+    for row in rows {
+        let (row, _) = row.as_chunks::<N>();
+        for (to, by) in to.iter_mut().zip(row) {
+            *to = add(*to, *by);
+        }
+    }
+}
+
+/// Adds element after element, that of all rows, so that the sum needs no memory for a row of its own.
+fn sum_wide<'r>(
+    to: &mut [u8],
+    rows: impl Iterator<Item = &'r [u8]> + Clone,
+    widen: impl Fn([u8; 2]) -> f32,
+    round: impl Fn(f32) -> [u8; 2],
+) {
+    let (to, _) = to.as_chunks_mut::<2>();
+    for (at, to) in to.iter_mut().enumerate() {
+        let elements = rows
+            .clone()
+            .filter_map(|row| row.as_chunks::<2>().0.get(at));
+        *to = round(elements.fold(widen(*to), |sum, by| sum + widen(*by)));
     }
 }
 
@@ -175,7 +199,7 @@ mod tests {
 
     fn sum(dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
         let mut to = a.to_vec();
-        dtype.add(&mut to, b);
+        dtype.add(&mut to, std::iter::once(b));
         to
     }
 
@@ -218,5 +242,19 @@ mod tests {
         let (a, b) = (bf16::from_f32(256.0).to_le_bytes(), bf16::ONE.to_le_bytes());
         assert_eq!(sum(Dtype::Bf16, &a, &b), a);
         assert_eq!(sum(Dtype::Bf16, &b, &b), bf16::from_f32(2.0).to_le_bytes());
+    }
+
+    #[test]
+    fn many_rows_of_16_bits_are_summed_before_they_are_rounded() {
+        let one = bf16::ONE.to_le_bytes();
+        let mut sum = bf16::ZERO.to_le_bytes();
+        Dtype::Bf16.add(&mut sum, std::iter::repeat_n(&one[..], 1000));
+        assert_eq!(sum, bf16::from_f32(1000.0).to_le_bytes());
+        let one = f16::ONE.to_le_bytes();
+        let mut sum = [f16::ZERO.to_le_bytes(), f16::ONE.to_le_bytes()].concat();
+        let row = [one, one].concat();
+        Dtype::F16.add(&mut sum, std::iter::repeat_n(&row[..], 4095));
+        let expected = [4095.0, 4096.0].map(|sum| f16::from_f32(sum).to_le_bytes());
+        assert_eq!(sum, expected.concat());
     }
 }

@@ -309,12 +309,12 @@ impl Updating<'_> {
             .zip(&present)
             .filter(|(_, present)| **present)
         {
-            for &at in *group {
-                let given = &self.rows[at * row_bytes..][..row_bytes];
-                match self.how {
-                    Update::Assign => row.copy_from_slice(given),
-                    Update::Add => inner.row.dtype.add(row, given),
-                }
+            let given = group
+                .iter()
+                .map(|&at| &self.rows[at * row_bytes..][..row_bytes]);
+            match self.how {
+                Update::Assign => given.for_each(|given| row.copy_from_slice(given)),
+                Update::Add => inner.row.dtype.add(row, given),
             }
         }
         let recalled = inner.recall(&keys);
