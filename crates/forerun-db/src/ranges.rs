@@ -236,7 +236,10 @@ impl Ranges {
         let mut key = smallest;
         while self.order.compare(key, largest).is_le() {
             match list.newest_over(&self.order, key, snapshot) {
-                Some(newest) if newest.sequence > sequence => key = newest.end,
+                // It ends behind the key, unless a comparator contradicts itself.
+                Some(newest) if newest.sequence > sequence && newest.covers(&self.order, key) => {
+                    key = newest.end;
+                }
                 _ => return false,
             }
         }

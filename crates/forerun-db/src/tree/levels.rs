@@ -523,6 +523,30 @@ mod tests {
                 }
             }
 
+            // A deletion of a range is needed by the runs that it touches and that are older.
+            let needs = levels.needs();
+            let bounds = (0..=u8::MAX).step_by(23).map(key);
+            for (start, end) in bounds.clone().flat_map(|start| bounds.clone().map(move |end| (start.clone(), end))) {
+                if order.compare(&start, &end).is_ge() {
+                    continue;
+                }
+                for sequence in [1, 2, 3, 6, 100, 103, 200] {
+                    let range = RangeRef { start: &start, end: &end, sequence };
+                    let is_needed = |run: &Run| {
+                        run.meta().smallest_sequence < sequence
+                            && order.compare(&start, largest(run)).is_le()
+                            && order.compare(smallest(run), &end).is_lt()
+                    };
+                    let expected = levels.runs().any(|(_, run)| is_needed(run));
+                    prop_assert_eq!(needs.holds(range), expected, "{:?}", range);
+                    let alone = Ranges::of(order.clone(), [range]);
+                    for (_, run) in levels.runs() {
+                        prop_assert_eq!(levels.run_needs_any(run, &alone), is_needed(run));
+                    }
+                    prop_assert!(!levels.needs_none(&alone) || !expected);
+                }
+            }
+
             // Taking out half of them, one edit for all or one for each, comes to the same.
             let removed: Vec<u64> = all.iter().copied().step_by(2).collect();
             let once = levels.edit(&Edit { removed: removed.clone(), ..Edit::default() });
