@@ -9,7 +9,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Address, Listen, Server, ServerOptions};
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options for a server on a free port of the loopback interface.
 pub fn options() -> ServerOptions {

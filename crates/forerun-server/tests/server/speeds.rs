@@ -191,6 +191,7 @@ impl Place {
             .listen
             .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
         options.tls = Some(papers.options(VerifyClient::No));
+        options.drain_timeout = STALLED;
         let cache = Cache::new(CacheOptions {
             memory_limit_bytes: 128 << 20,
             max_item_bytes: 2 << 20,
@@ -210,6 +211,11 @@ impl Place {
     }
 
     fn client(&self, in_tls: bool) -> Client {
+        self.client_at(in_tls, Speed::AtOnce)
+    }
+
+    /// A client that has this speed from its first byte on.
+    fn client_at(&self, in_tls: bool, speed: Speed) -> Client {
         let (socket, tls) = match in_tls {
             true => {
                 let stream = self.papers.client(None, &self.server);
@@ -225,7 +231,7 @@ impl Place {
         let mut client = Client {
             socket: Paced {
                 socket,
-                speed: Speed::AtOnce,
+                speed,
                 done: 0,
             },
             tls,
@@ -412,4 +418,15 @@ fn a_drain_tells_tls_clients_of_the_end() {
     idle.expect_end("idle");
     reads.expect(&answer.repeat(VALUES), "the reader");
     reads.expect_end("the reader");
+}
+
+#[test]
+fn a_handshake_of_any_speed_is_completed() {
+    let place = Place::new();
+    for speed in [Speed::BytesFirst, Speed::Slowly] {
+        // It answers a command behind the handshake.
+        let mut client = place.client_at(true, speed);
+        client.write_all(b"quit\r\n").expect("it is sent");
+        client.expect_end(&format!("{speed:?}"));
+    }
 }
