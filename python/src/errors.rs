@@ -45,7 +45,13 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         }
         E::NewerFormat { .. } | E::ComparatorMismatch { .. } => VersionError::new_err(words),
         E::MemoryLimit { .. } | E::OutOfMemory { .. } => MemoryLimitError::new_err(words),
-        E::Poisoned { .. } => ReadOnlyError::new_err(words),
+        E::Poisoned { .. } | E::KeyspaceStopped { .. } => ReadOnlyError::new_err(words),
+        E::CompactionFailed { cause, .. } if matches!(**cause, E::CorruptFile { .. }) => {
+            CorruptionError::new_err(words)
+        }
+        E::CompactionFailed { cause, .. } if matches!(**cause, E::Io { .. }) => {
+            IoError::new_err(words)
+        }
         E::Io { .. } => IoError::new_err(words),
         _ => Error::new_err(words),
     }

@@ -238,6 +238,25 @@ pub enum Error {
         /// The failure.
         cause: Arc<Error>,
     },
+    /// The runs of a keyspace cannot be compacted. Its reads go on, and its writes until its level 0 is full; other
+    /// keyspaces are not concerned.
+    #[error("{} cannot be compacted: {cause}", Keyspace(.keyspace))]
+    CompactionFailed {
+        /// Name of the keyspace; that of the store's own is empty.
+        keyspace: String,
+        /// Why: damage names the file and the offset of the page.
+        cause: Arc<Error>,
+    },
+    /// The keyspace takes no writes: its level 0 is full, and its runs cannot be compacted. Reads go on, and so do other
+    /// keyspaces. Writes are taken again when a compaction succeeds: see [`Db::compact`](crate::Db::compact), and
+    /// [`repair`](crate::repair) for damage.
+    #[error("{} takes no writes, since its level 0 is full and cannot be compacted: {cause}", Keyspace(.keyspace))]
+    KeyspaceStopped {
+        /// Name of the keyspace; that of the store's own is empty.
+        keyspace: String,
+        /// Why compactions fail.
+        cause: Arc<Error>,
+    },
     /// Versions were given to a run that is not in the order of the one before.
     #[error("key {} is out of order", Key(.key))]
     OutOfOrder {
@@ -302,7 +321,9 @@ impl Error {
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
         match self {
             Error::Io { source, .. } => Some(source.kind()),
-            Error::Poisoned { cause } => cause.io_kind(),
+            Error::Poisoned { cause }
+            | Error::CompactionFailed { cause, .. }
+            | Error::KeyspaceStopped { cause, .. } => cause.io_kind(),
             _ => None,
         }
     }
@@ -370,6 +391,18 @@ impl fmt::Debug for Name<'_> {
         match shown.len() < self.0.len() {
             true => f.write_str("..."),
             false => Ok(()),
+        }
+    }
+}
+
+/// Shows which keyspace is meant.
+struct Keyspace<'a>(&'a str);
+
+impl fmt::Display for Keyspace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("the default keyspace"),
+            name => write!(f, "keyspace {name:?}"),
         }
     }
 }

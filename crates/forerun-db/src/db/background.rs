@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Inner;
+use super::work::Task;
 use crate::clock::Expiry;
 use crate::{Background, Error, Result};
 
@@ -29,17 +30,14 @@ impl Workers {
             }
         }));
         let mut workers = Workers::default();
-        for (name, step) in [
-            (
-                "forerun-flush",
-                Inner::flush_one as fn(&Inner) -> Result<bool>,
-            ),
-            ("forerun-compact", Inner::compact_one),
+        for (name, task) in [
+            ("forerun-flush", Task::Flush),
+            ("forerun-compact", Task::Compact),
         ] {
             let worker = Arc::clone(inner);
             let started = std::thread::Builder::new()
                 .name(name.into())
-                .spawn(move || worker.work_on(name, step));
+                .spawn(move || worker.work_on(name, task));
             match started {
                 Ok(thread) => workers.0.push(thread),
                 Err(error) => {
@@ -64,16 +62,29 @@ impl Workers {
 
 impl Inner {
     /// Does one kind of work whenever there is some, until the store is closed.
-    fn work_on(&self, name: &str, step: fn(&Inner) -> Result<bool>) {
+    fn work_on(&self, name: &str, task: Task) {
         while let Some(turn) = self.work.turn() {
             let worked = self.guard("working in the background", || {
                 self.trash.collect();
-                step(self)
+                match task {
+                    Task::Flush => self.flush_one(),
+                    Task::Compact => self.compact_one(),
+                }
             });
             match worked {
-                Ok(true) => self.work.note(None),
-                // Time passes without a turn.
-                Ok(false) => self.work.wait(turn, self.expiry_looks()),
+                Ok(true) => self.work.note_done(task),
+                Ok(false) => {
+                    self.work.clear(task);
+                    // Time passes without a turn.
+                    let at_most = match task {
+                        Task::Flush => None,
+                        Task::Compact => [self.expiry_looks(), self.compaction_retry()]
+                            .into_iter()
+                            .flatten()
+                            .min(),
+                    };
+                    self.work.sleep(task, turn, at_most);
+                }
                 Err(Error::Closed) => break,
                 Err(error @ Error::Poisoned { .. }) => {
                     // It panicked, and would again.
@@ -83,10 +94,8 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will try again");
-                    self.work.note(Some(error));
-                    if let Some(turn) = self.work.turn() {
-                        self.work.wait(turn, None);
-                    }
+                    self.work.note_failed(task, error);
+                    self.work.sleep(task, turn, None);
                 }
             }
         }
@@ -106,7 +115,8 @@ impl Inner {
             while self.flush_one()? || self.compact_one()? {}
             Ok(())
         })?;
-        self.work.note(None);
+        self.work.note_done(Task::Flush);
+        self.work.note_done(Task::Compact);
         Ok(())
     }
 }

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::directory::DirGuard;
@@ -19,8 +20,8 @@ use super::snapshots::Moment;
 use super::space::Space;
 use super::state::Table;
 use super::stats::TreeWork;
+use super::work::{Patience, Task};
 use super::write::Writer;
-use crate::Result;
 use crate::ranges::RangeRef;
 use crate::run::Run;
 use crate::tree::build::{Build, write_runs};
@@ -31,6 +32,7 @@ use crate::tree::pick::{Compaction, pick, pick_full, urgency};
 use crate::tree::range_run::{MOST_RANGE_RUNS, write_range_run};
 use crate::tree::retain::Retain;
 use crate::wal::segment;
+use crate::{Error, Result};
 
 /// The tree of runs and what changes it.
 pub(super) struct Tree {
@@ -39,6 +41,9 @@ pub(super) struct Tree {
     compacting: Mutex<()>,
     counts: Counts,
 }
+
+/// A worker that waits for a compaction to be tried again waits so long at least.
+const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 
 /// What becomes of memtables when the runs change.
 enum Memtables<'a> {
@@ -198,8 +203,15 @@ impl Inner {
             return Ok(true);
         }
         let spaces = self.spaces.load_full();
+        let now = Instant::now();
+        // What failed a short time ago waits, and others have their turn.
+        let may_be_tried = |space: &&Arc<Space>| {
+            let wait = space.compaction_wait(now);
+            wait.is_none_or(|wait| wait.is_zero())
+        };
         let mut due: Vec<(f64, &Arc<Space>)> = spaces
             .iter()
+            .filter(may_be_tried)
             .map(|space| (self.urgency_of(space), space))
             .filter(|(urgency, _)| *urgency >= 1.0)
             .collect();
@@ -212,8 +224,15 @@ impl Inner {
         match picked {
             None => Ok(false),
             Some((space, compaction)) => {
-                self.run_compaction(&guard, space, &compaction)?;
-                Ok(true)
+                match self.run_compaction(&guard, space, &compaction) {
+                    // It concerns one keyspace, and there may be others.
+                    Err(error @ Error::CompactionFailed { .. }) => {
+                        let path = self.path.display();
+                        tracing::error!(%error, %path, "a compaction failed, and will be tried again");
+                        Ok(true)
+                    }
+                    result => result.map(|()| true),
+                }
             }
         }
     }
@@ -231,11 +250,46 @@ impl Inner {
 
     /// Waits until there is nothing to flush or to compact, and what is of no use any more is off the disk.
     pub(super) fn settle(&self) -> Result<()> {
-        self.wait_until(|| self.frozen().is_empty() && !self.is_compaction_due())?;
+        let asked = self.retry_compactions();
+        let patience = Patience::Since(asked);
+        self.wait_until(|| {
+            let is_flushed = self.frozen().is_empty();
+            self.or_fails(is_flushed, Task::Flush, patience)?;
+            let spaces = self.spaces.load();
+            let failed = |space: &Arc<Space>| space.compaction_failure_since(asked);
+            // A keyspace that fails has had its turn: what counts are the others.
+            let is_left =
+                |space: &Arc<Space>| self.urgency_of(space) >= 1.0 && failed(space).is_none();
+            let is_done = is_flushed && !spaces.iter().any(is_left);
+            if !self.or_fails(is_done, Task::Compact, patience)? {
+                return Ok(false);
+            }
+            spaces.iter().find_map(failed).map_or(Ok(true), Err)
+        })?;
         // Who did the last of it holds what it replaced until it is through.
         drop(self.flushing.lock());
         drop(self.lock_compacting());
-        self.wait_until(|| self.trash.is_empty())
+        self.wait_until(|| Ok(self.trash.is_empty()))
+    }
+
+    /// Has all that fails tried again at once. Returns the moment from which on a failure is a new one.
+    fn retry_compactions(&self) -> Instant {
+        let now = Instant::now();
+        for space in self.spaces.load().iter() {
+            space.retry_compaction(now);
+        }
+        // Wakes the workers, who find the keyspaces to be tried by now.
+        self.work.retry(now);
+        now
+    }
+
+    /// How soon a compaction that failed is tried again, if one did.
+    pub(super) fn compaction_retry(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let spaces = self.spaces.load();
+        let failing = spaces.iter().filter(|space| self.urgency_of(space) >= 1.0);
+        let waits = failing.filter_map(|space| space.compaction_wait(now));
+        waits.min().map(|wait| wait.max(SHORTEST_WAIT))
     }
 
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
@@ -285,21 +339,35 @@ impl Inner {
     /// Merges the runs of some keyspaces into their last levels.
     fn merge_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
         let limit = self.tree.catalog().numbers().next();
+        let mut failure = None;
         for space in spaces {
-            loop {
-                let guard = self.directory.enter()?;
-                let _one_at_a_time = self.lock_compacting();
-                self.remove_covered_runs(&guard)?;
-                let state = space.state.load();
-                let picked = pick_full(&state.levels, limit, &state.ranges);
-                drop(state);
-                let Some(compaction) = picked else { break };
-                self.run_compaction(&guard, space, &compaction)?;
+            match self.merge(space, limit) {
+                // It concerns one keyspace, and the others can be compacted all the same.
+                Err(error @ Error::CompactionFailed { .. }) => {
+                    failure.get_or_insert(error);
+                }
+                result => result?,
             }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Merges the runs of a keyspace with numbers below `limit` into its last level.
+    fn merge(&self, space: &Space, limit: u64) -> Result<()> {
+        loop {
+            let guard = self.directory.enter()?;
+            let _one_at_a_time = self.lock_compacting();
+            self.remove_covered_runs(&guard)?;
+            let state = space.state.load();
+            let picked = pick_full(&state.levels, limit, &state.ranges);
+            drop(state);
+            let Some(compaction) = picked else { break };
+            self.run_compaction(&guard, space, &compaction)?;
         }
         Ok(())
     }
 
+    /// Does a compaction. That it cannot read or write runs is the keyspace's concern, which the error then names.
     fn run_compaction(
         &self,
         guard: &DirGuard<'_>,
@@ -313,8 +381,18 @@ impl Inner {
         let retain = Retain::new(space.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let mut done =
-            self.with_build(space, run_bytes, |build| compact(compaction, retain, build))?;
+        let done = self.with_build(space, run_bytes, |build| compact(compaction, retain, build));
+        let mut done = match done {
+            Ok(done) => done,
+            Err(Error::Closed) => return Err(Error::Closed),
+            Err(error) => {
+                let failed = space.note_compaction(Err(error));
+                self.note_pressure();
+                self.work.nudge();
+                return failed;
+            }
+        };
+        space.note_compaction(Ok(()))?;
         done.edit.expired_sequence = expired_sequence;
         self.install(guard, &[(space.id(), done.edit)], Memtables::Same)?;
         let counts = &self.tree.counts;

@@ -13,12 +13,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::generation::{Frozen, Generation};
 use super::memory::Size;
 use super::space::Space;
+use super::work::{Patience, Task};
 use crate::tree::levels::Edit;
 use crate::{Background, Error, Result, TreeOptions};
 
@@ -66,10 +67,15 @@ impl Inner {
     /// Brings everything that was written into runs, while `active` is held for writing, so that no more is: there is
     /// nothing in memtables then.
     pub(super) fn flush_under_lock(&self, active: &mut Generation) -> Result<()> {
-        self.wait_until(|| self.frozen().is_empty())?;
+        let patience = self.retry_flush();
+        let is_done = || {
+            let is_done = self.frozen().is_empty();
+            self.or_fails(is_done, Task::Flush, patience)
+        };
+        self.wait_until(is_done)?;
         if !active.is_empty() {
             self.freeze(active, self.bytes_beside(active))?;
-            self.wait_until(|| self.frozen().is_empty())?;
+            self.wait_until(is_done)?;
         }
         Ok(())
     }
@@ -90,23 +96,37 @@ impl Inner {
         self.any_level0(|options| options.level0_stop_runs)
     }
 
-    /// Whether level 0 of any keyspace has as many runs as its options say.
+    /// Whether level 0 of any keyspace has as many runs as its options say. One that cannot be compacted does not count:
+    /// others would wait for it in vain. It takes no writes itself, once it is full.
     fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
         let spaces = self.spaces.load();
         let reaches = |space: &Arc<Space>| {
             let runs = space.state.load().levels.level(0).runs().len();
-            runs >= limit(&space.options.load().tree)
+            runs >= limit(&space.options.load().tree) && space.compaction_failure().is_none()
         };
         spaces.iter().any(reaches)
     }
 
-    /// Waits for flushes and compactions, or does them, until the store is as `is_done` wants it. If one fails
-    /// meanwhile, so does this: nobody can say whether the next attempt will do better.
-    pub(super) fn wait_until(&self, mut is_done: impl FnMut() -> bool) -> Result<()> {
-        let mut asked = None;
+    /// Has a flush that failed tried again at once, for someone who waits for that one.
+    fn retry_flush(&self) -> Patience {
+        let now = Instant::now();
+        self.work.retry(now);
+        Patience::Since(now)
+    }
+
+    /// For those who wait: whether that is done, or the work fails that would do it.
+    pub(super) fn or_fails(&self, is_done: bool, task: Task, patience: Patience) -> Result<bool> {
+        match is_done {
+            true => Ok(true),
+            false => self.work.check(task, patience).map(|()| false),
+        }
+    }
+
+    /// Waits for flushes and compactions, or does them, until the store is as `is_done` wants it, or that fails.
+    pub(super) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         loop {
             let turn = self.work.turn().ok_or(Error::Closed)?;
-            if is_done() {
+            if is_done()? {
                 return Ok(());
             }
             if let Some(panicked) = self.work.panicked() {
@@ -114,13 +134,7 @@ impl Inner {
             }
             match self.options.background {
                 Background::Caller => self.work_off()?,
-                Background::Threads => {
-                    let asked = *asked.get_or_insert_with(|| self.work.ask());
-                    if let Some(failure) = self.work.failure_since(asked) {
-                        return Err(failure);
-                    }
-                    self.work.wait(turn, None);
-                }
+                Background::Threads => self.work.wait(turn),
             }
         }
     }
@@ -142,10 +156,14 @@ impl Inner {
         }
     }
 
-    /// Sees whether writes are to be slowed down, after the runs changed.
+    /// Sees whether writes are to be slowed down or refused, after the runs changed.
     pub(super) fn note_pressure(&self) {
         let is_slow = self.any_level0(|options| options.level0_slow_runs);
         self.is_slow.store(is_slow, Ordering::Relaxed);
+        self.spaces
+            .load()
+            .iter()
+            .for_each(|space| space.note_level0());
     }
 
     /// Flushes the oldest generation that is full. `false`: there is none.
@@ -180,12 +198,14 @@ impl Inner {
         let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
         let (number, is_empty) = (active.number, active.is_empty());
         drop(active);
+        let patience = self.retry_flush();
         if !is_empty {
-            self.replace_generation(number, Size::any(self.options.memtable_bytes))?;
+            self.replace_generation(number, Size::any(self.options.memtable_bytes), patience)?;
         }
         self.wait_until(|| {
-            let frozen = self.frozen();
-            !frozen.iter().any(|of| of.generation.number <= number)
+            let is_older = |of: &Arc<Frozen>| of.generation.number <= number;
+            let is_done = !self.frozen().iter().any(is_older);
+            self.or_fails(is_done, Task::Flush, patience)
         })
     }
 }

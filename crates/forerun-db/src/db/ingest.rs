@@ -25,6 +25,7 @@ use forerun_core::ProcessBound;
 
 use super::space::Space;
 use super::visible::Hole;
+use super::work::{Patience, Task};
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
@@ -254,8 +255,10 @@ impl Inner {
         // Most of what is in memory is flushed while writes go on, and there is room in level 0, should it be needed.
         self.flush_all()?;
         self.wait_until(|| {
+            space.check_takes_writes()?;
             let stop_runs = space.options.load().tree.level0_stop_runs;
-            space.state.load().levels.level(0).runs().len() < stop_runs
+            let is_done = space.state.load().levels.level(0).runs().len() < stop_runs;
+            self.or_fails(is_done, Task::Compact, Patience::UntilRepeated)
         })?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         space.check_takes_writes()?;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::Inner;
 use super::generation::{EMPTY_TABLE_BYTES, Generation};
-use super::work::Work;
+use super::work::{Patience, Task, Work};
 use crate::{Background, Error, Result};
 
 /// The most generations there are at a time: each has a memtable that is searched by every lookup.
@@ -130,7 +130,7 @@ impl Inner {
         {
             return Err(self.no_room_for(needed_bytes, 0));
         }
-        self.replace_generation(full, size)?;
+        self.replace_generation(full, size, Patience::UntilRepeated)?;
         match self.options.background {
             Background::Threads => Ok(()),
             Background::Caller => self.work_off(),
@@ -138,12 +138,17 @@ impl Inner {
     }
 
     /// Freezes a generation, if it still takes writes, and puts one of this size before it.
-    pub(super) fn replace_generation(&self, full: u64, size: Size) -> Result<()> {
+    pub(super) fn replace_generation(
+        &self,
+        full: u64,
+        size: Size,
+        patience: Patience,
+    ) -> Result<()> {
         // A large one is not to wait for a moment when all other writers happen to leave room.
         let is_large = size.wanted > self.options.memtable_bytes;
         loop {
             if !is_large {
-                self.wait_for_room(full, size)?;
+                self.wait_for_room(full, size, patience)?;
             }
             let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
             if active.number != full {
@@ -152,8 +157,8 @@ impl Inner {
             // Under the lock only one thread adds generations, so room that there is stays.
             match self.room(&active, size) {
                 Room::For(bytes) => return self.freeze(&mut active, bytes),
-                Room::AfterThis => return self.replace_by_flushing(&mut active, size),
-                _ if is_large => return self.replace_by_flushing(&mut active, size),
+                Room::AfterThis => return self.replace_by_flushing(&mut active, size, patience),
+                _ if is_large => return self.replace_by_flushing(&mut active, size, patience),
                 Room::Later | Room::AfterReaders => {}
             }
         }
@@ -161,11 +166,24 @@ impl Inner {
 
     /// [`replace_generation`](Self::replace_generation) where what takes writes must be in runs before there is room:
     /// meanwhile, with `active` held for writing, no more is written.
-    fn replace_by_flushing(&self, active: &mut Generation, size: Size) -> Result<()> {
-        self.wait_until(|| self.frozen().is_empty() && !self.is_level0_full())?;
+    fn replace_by_flushing(
+        &self,
+        active: &mut Generation,
+        size: Size,
+        patience: Patience,
+    ) -> Result<()> {
+        self.wait_until(|| {
+            let is_flushed = self.frozen().is_empty();
+            self.or_fails(is_flushed, Task::Flush, patience)?;
+            let is_done = is_flushed && !self.is_level0_full();
+            self.or_fails(is_done, Task::Compact, patience)
+        })?;
         if self.free_bytes(active) < size.wanted && !active.is_empty() {
             self.freeze(active, EMPTY_TABLE_BYTES)?;
-            self.wait_until(|| self.frozen().is_empty())?;
+            self.wait_until(|| {
+                let is_done = self.frozen().is_empty();
+                self.or_fails(is_done, Task::Flush, patience)
+            })?;
         }
         let begun = Instant::now();
         loop {
@@ -177,7 +195,7 @@ impl Inner {
             let Some(left) = READERS_PATIENCE.checked_sub(begun.elapsed()) else {
                 return Err(self.no_room_for(size.least, self.held.bytes()));
             };
-            self.work.wait(turn, Some(left));
+            self.work.wait_at_most(turn, left);
         }
     }
 
@@ -219,7 +237,7 @@ impl Inner {
         }
     }
 
-    fn wait_for_room(&self, full: u64, size: Size) -> Result<()> {
+    fn wait_for_room(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
         let begun = Instant::now();
         let mut looks = 0;
         let mut since = None;
@@ -227,16 +245,20 @@ impl Inner {
             looks += 1;
             let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
             if active.number != full {
-                return true;
+                return Ok(true);
             }
             let room = self.room(&active, size);
             since = since.filter(|_| matches!(room, Room::AfterReaders));
             match room {
-                Room::For(_) | Room::AfterThis => true,
-                Room::Later => false,
+                Room::For(_) | Room::AfterThis => Ok(true),
+                Room::Later => {
+                    self.work.check(Task::Flush, patience)?;
+                    self.work.check(Task::Compact, patience)?;
+                    Ok(false)
+                }
                 Room::AfterReaders => {
                     since.get_or_insert_with(Instant::now);
-                    true
+                    Ok(true)
                 }
             }
         });
@@ -252,7 +274,7 @@ impl Inner {
                 break;
             }
             match READERS_PATIENCE.checked_sub(since.elapsed()) {
-                Some(left) => self.work.wait(turn, Some(left)),
+                Some(left) => self.work.wait_at_most(turn, left),
                 None => result = Err(self.no_room_for(size.least, self.held.bytes())),
             }
         }

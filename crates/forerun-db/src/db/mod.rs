@@ -10,7 +10,7 @@
 //!   ingest.rs ──> runs, whole, past log and memtables; a sequence number for all of them
 //!
 //!   full memtables ──> flush.rs ──> runs in level 0 ──> compact.rs ──> runs below
-//!   generation.rs      background.rs, work.rs: who does it, and who waits for whom
+//!   generation.rs      background.rs, work.rs: who does it, and who waits for whom     backoff.rs: when it is tried again
 //!                      directory.rs: who may change the directory, until when it stays locked
 //!
 //!   iter.rs, cursor.rs   entries in order     parking.rs   cursors between two uses
@@ -18,6 +18,7 @@
 //! ```
 
 mod background;
+mod backoff;
 mod checkpoint;
 mod commit;
 mod compact;

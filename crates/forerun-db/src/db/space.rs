@@ -9,12 +9,14 @@
 //! has of its own is what is ordered by its keys: memtables, and a tree of runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use forerun_core::Pages;
 
+use super::backoff::Failing;
 use super::parking::Parking;
 use super::state::{State, Table};
 use crate::clock::{Clock, Expiry};
@@ -43,6 +45,10 @@ pub(super) struct Space {
     pub(super) parking: Parking,
     /// Whether it was dropped, or is about to be.
     is_dropped: AtomicBool,
+    /// Why its runs cannot be compacted, until that succeeds.
+    compaction: Mutex<Option<Failing>>,
+    /// Whether it takes no writes since its level 0 is full and cannot be compacted.
+    is_stopped: AtomicBool,
     /// What its last memtable held, in bytes.
     last_used_bytes: AtomicUsize,
 }
@@ -83,6 +89,8 @@ impl Space {
             expiry,
             parking: Parking::default(),
             is_dropped: AtomicBool::new(false),
+            compaction: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
             last_used_bytes: AtomicUsize::new(0),
         }
     }
@@ -198,12 +206,91 @@ impl Space {
         self.is_dropped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was dropped, or is about to be. For writers, who hold the lock.
+    /// Whether it was dropped, or is about to be, or its level 0 is full for good. For writers, who hold the lock.
     pub(super) fn check_takes_writes(&self) -> Result<()> {
-        match self.is_dropped.load(Ordering::Relaxed) {
-            true => Err(self.dropped()),
+        if self.is_dropped.load(Ordering::Relaxed) {
+            return Err(self.dropped());
+        }
+        // Relaxed: a limit that a few writes may overstep.
+        match self.is_stopped.load(Ordering::Relaxed) {
+            true => self.stopped(),
             false => Ok(()),
         }
+    }
+
+    #[cold]
+    fn stopped(&self) -> Result<()> {
+        match self.compaction().as_ref() {
+            Some(failing) => Err(Error::KeyspaceStopped {
+                keyspace: self.name.to_string(),
+                cause: Arc::new(failing.error.clone()),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes how a compaction of its runs went. Returns the error with the keyspace's name.
+    pub(super) fn note_compaction(&self, result: Result<()>) -> Result<()> {
+        let mut compaction = self.compaction();
+        *compaction = match result {
+            Ok(()) => None,
+            Err(error) => Some(Failing::again(compaction.as_ref(), error, Instant::now())),
+        };
+        match compaction.as_ref() {
+            None => Ok(()),
+            Some(failing) => Err(self.compaction_failed(failing)),
+        }
+    }
+
+    /// Why its runs cannot be compacted, if the last attempt failed.
+    pub(super) fn compaction_failure(&self) -> Option<Error> {
+        let compaction = self.compaction();
+        compaction
+            .as_ref()
+            .map(|failing| self.compaction_failed(failing))
+    }
+
+    /// [`compaction_failure`](Self::compaction_failure), if it failed since that moment.
+    pub(super) fn compaction_failure_since(&self, asked: Instant) -> Option<Error> {
+        let compaction = self.compaction();
+        let failing = compaction
+            .as_ref()
+            .filter(|of| of.has_failed_since(asked))?;
+        Some(self.compaction_failed(failing))
+    }
+
+    /// How long compactions still wait after one that failed; `None` if none did.
+    pub(super) fn compaction_wait(&self, now: Instant) -> Option<Duration> {
+        self.compaction().as_ref().map(|of| of.wait_left(now))
+    }
+
+    /// Has a compaction that failed tried again at once.
+    pub(super) fn retry_compaction(&self, now: Instant) {
+        if let Some(failing) = self.compaction().as_mut() {
+            failing.retry_now(now);
+        }
+    }
+
+    /// Sees whether it takes writes, after its runs changed or a compaction of them failed or succeeded.
+    pub(super) fn note_level0(&self) {
+        let runs = self.state.load().levels.level(0).runs().len();
+        let is_full = runs >= self.options.load().tree.level0_stop_runs;
+        let is_stopped = is_full && self.compaction().is_some();
+        self.is_stopped.store(is_stopped, Ordering::Relaxed);
+    }
+
+    fn compaction_failed(&self, failing: &Failing) -> Error {
+        Error::CompactionFailed {
+            keyspace: self.name.to_string(),
+            cause: Arc::new(failing.error.clone()),
+        }
+    }
+
+    fn compaction(&self) -> MutexGuard<'_, Option<Failing>> {
+        // Nothing under the lock panics half-way through a change.
+        self.compaction
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn dropped(&self) -> Error {

@@ -11,6 +11,7 @@ use super::Inner;
 use super::space::Space;
 use super::threads;
 use super::write::Writer;
+use crate::Error;
 use crate::cache::CacheStats;
 use crate::memtable::MemTableStats;
 use crate::tree::levels::Levels;
@@ -157,6 +158,9 @@ pub struct KeyspaceStats {
     pub memtable_bytes: usize,
     /// The levels of its tree of runs, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
+    /// Why its runs cannot be compacted, until that succeeds: see
+    /// [`Error::CompactionFailed`](crate::Error::CompactionFailed).
+    pub compaction_failure: Option<String>,
 }
 
 impl KeyspaceStats {
@@ -170,6 +174,7 @@ impl KeyspaceStats {
             memtable_entries: tables().map(|stats| stats.entries).sum(),
             memtable_bytes: state.tables.iter().map(|table| table.used_bytes()).sum(),
             levels,
+            compaction_failure: space.compaction_failure().map(|error| error.to_string()),
         }
     }
 }
@@ -211,7 +216,8 @@ pub struct Stats {
     pub is_compaction_due: bool,
     /// How writes were held up.
     pub back_pressure: BackPressure,
-    /// Why the last flush or compaction failed, until one succeeds.
+    /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for one keyspace is tried
+    /// again, less and less often; [`KeyspaceStats::compaction_failure`] tells of each.
     pub background_failure: Option<String>,
     /// Sequence number of the newest visible operation: the number of operations ever applied.
     pub last_sequence: u64,
@@ -232,6 +238,14 @@ pub struct Stats {
 }
 
 impl Inner {
+    fn background_failure(&self) -> Option<Error> {
+        let of_keyspaces = || {
+            let spaces = self.spaces.load();
+            spaces.iter().find_map(|space| space.compaction_failure())
+        };
+        self.work.failure().or_else(of_keyspaces)
+    }
+
     pub(super) fn stats(&self) -> Stats {
         let log = match &self.writer {
             Writer::Logged(commit) => commit.counts(),
@@ -271,7 +285,7 @@ impl Inner {
             tree: self.tree_work(),
             is_compaction_due: self.is_compaction_due(),
             back_pressure: self.counters.back_pressure(),
-            background_failure: self.work.failure().map(|failure| failure.to_string()),
+            background_failure: self.background_failure().map(|failure| failure.to_string()),
             last_sequence: self.visible.last(),
             write_batches: log.batches + self.counters.write_batches(),
             log_groups: log.groups,

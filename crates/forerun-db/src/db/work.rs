@@ -7,15 +7,23 @@
 //!
 //! What there is to do follows from the store's state, which changes without this lock. So a worker notes the turn,
 //! looks for work until it finds none, and sleeps until the turn is another; who changes the state moves the turn on.
+//!
+//! A worker whose work fails waits until it is to be tried again (`backoff.rs`), however often the turn moves on: what
+//! others do meanwhile is no reason to try. Who asks for the work is one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::Error;
+use super::backoff::Failing;
+use crate::{Error, Result};
 
-/// How long a worker waits after a failure before it tries again by itself: a full disk may have room by then.
-const RETRY: Duration = Duration::from_millis(500);
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Flush,
+    Compact,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -29,15 +37,44 @@ pub(super) struct Work {
 #[derive(Debug, Default)]
 struct WorkState {
     turn: u64,
-    /// Why the last flush or compaction failed, and the turn that was then; until one succeeds.
-    failure: Option<(Error, Turn)>,
+    /// Why flushes and compactions fail, until one succeeds. What concerns one keyspace alone is with that.
+    flush: Option<Failing>,
+    compact: Option<Failing>,
     /// Why a worker has ended before its time: nobody does its work any more.
     panicked: Option<Error>,
+}
+
+/// Which failures end a wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    /// Those since the work was asked for.
+    Since(Instant),
+    /// Those that come again when the work is tried again: one that passes is waited out.
+    UntilRepeated,
 }
 
 /// A turn that somebody saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn(u64);
+
+impl Patience {
+    /// Whether what fails so ends the wait.
+    pub(super) fn ends_with(self, failing: &Failing) -> bool {
+        match self {
+            Patience::Since(asked) => failing.has_failed_since(asked),
+            Patience::UntilRepeated => failing.is_repeated(),
+        }
+    }
+}
+
+impl WorkState {
+    fn failing(&mut self, task: Task) -> &mut Option<Failing> {
+        match task {
+            Task::Flush => &mut self.flush,
+            Task::Compact => &mut self.compact,
+        }
+    }
+}
 
 impl Work {
     /// The turn now; `None` once the store is being closed.
@@ -52,20 +89,37 @@ impl Work {
         self.moved.notify_all();
     }
 
-    /// Notes how a flush or a compaction went, and moves the turn on.
-    pub(super) fn note(&self, failure: Option<Error>) {
+    /// Notes that work has succeeded, and moves the turn on.
+    pub(super) fn note_done(&self, task: Task) {
         let mut state = self.lock();
         state.turn += 1;
-        let turn = Turn(state.turn);
-        state.failure = failure.map(|failure| (failure, turn));
+        *state.failing(task) = None;
+        drop(state);
+        self.moved.notify_all();
+    }
+
+    /// Notes that there is no work left that could fail.
+    pub(super) fn clear(&self, task: Task) {
+        *self.lock().failing(task) = None;
+    }
+
+    /// Notes that work has failed, and moves the turn on.
+    pub(super) fn note_failed(&self, task: Task, error: Error) {
+        let mut state = self.lock();
+        state.turn += 1;
+        let failing = state.failing(task);
+        *failing = Some(Failing::again(failing.as_ref(), error, Instant::now()));
         drop(state);
         self.moved.notify_all();
     }
 
     /// Notes that a worker has panicked, and ends.
     pub(super) fn note_panicked(&self, error: Error) {
-        self.lock().panicked.get_or_insert(error.clone());
-        self.note(Some(error));
+        let mut state = self.lock();
+        state.turn += 1;
+        state.panicked.get_or_insert(error);
+        drop(state);
+        self.moved.notify_all();
     }
 
     /// Why a worker has ended before its time, if one has.
@@ -73,48 +127,81 @@ impl Work {
         self.lock().panicked.clone()
     }
 
-    /// Why the last flush or compaction failed, if it did.
+    /// Why flushes or compactions fail, if they do.
     pub(super) fn failure(&self) -> Option<Error> {
         let state = self.lock();
-        let failure = state.failure.as_ref().map(|(failure, _)| failure);
+        let failing = state.flush.as_ref().or(state.compact.as_ref());
+        let failure = failing.map(|failing| &failing.error);
         state.panicked.as_ref().or(failure).cloned()
     }
 
-    /// Has what failed before tried again, and returns the turn from which on a failure is a new one.
-    pub(super) fn ask(&self) -> Turn {
+    /// Has what fails tried again at once. Later than `now`, a failure is a new one.
+    pub(super) fn retry(&self, now: Instant) {
         let mut state = self.lock();
-        if state.failure.is_some() {
-            state.turn += 1;
-            self.moved.notify_all();
-        }
-        Turn(state.turn)
-    }
-
-    /// The last failure, if it is newer than a turn.
-    pub(super) fn failure_since(&self, asked: Turn) -> Option<Error> {
-        let state = self.lock();
-        let failure = state.failure.as_ref().filter(|(_, turn)| *turn > asked);
-        failure.map(|(failure, _)| failure.clone())
-    }
-
-    /// Sleeps until the turn is another than `seen`, or the store is being closed, or `at_most` so long. After a failure
-    /// not for long in any case.
-    pub(super) fn wait(&self, seen: Turn, at_most: Option<Duration>) {
-        let mut state = self.lock();
-        while state.turn == seen.0 && !self.is_stopping() {
-            let retry = state.failure.as_ref().map(|_| RETRY);
-            let Some(timeout) = retry.or(at_most) else {
-                let woken = self.moved.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            let woken = self.moved.wait_timeout(state, timeout);
-            let (after, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
-            state = after;
-            if timeout.timed_out() {
-                return;
+        for task in [Task::Flush, Task::Compact] {
+            if let Some(failing) = state.failing(task) {
+                failing.retry_now(now);
             }
         }
+        state.turn += 1;
+        drop(state);
+        self.moved.notify_all();
+    }
+
+    /// Fails if work does that somebody waits for.
+    ///
+    /// # Errors
+    /// What it met.
+    pub(super) fn check(&self, task: Task, patience: Patience) -> Result<()> {
+        match self.lock().failing(task) {
+            Some(failing) if patience.ends_with(failing) => Err(failing.error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A worker's sleep: until the turn is another than `seen`, or the store is being closed, or `at_most` so long. If its
+    /// work fails, until that is to be tried again.
+    pub(super) fn sleep(&self, task: Task, seen: Turn, at_most: Option<Duration>) {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        while !self.is_stopping() {
+            let now = Instant::now();
+            let has_moved = state.turn != seen.0;
+            let left = match state.failing(task) {
+                Some(failing) => Some(failing.wait_left(now)),
+                None if has_moved => return,
+                None => at_most.map(|most| most.saturating_sub(now - begun)),
+            };
+            state = match left {
+                Some(Duration::ZERO) => return,
+                Some(left) => {
+                    let woken = self.moved.wait_timeout(state, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.wait_for_move(state),
+            };
+        }
+    }
+
+    /// Sleeps until the turn is another than `seen`, or the store is being closed.
+    pub(super) fn wait(&self, seen: Turn) {
+        let mut state = self.lock();
+        while state.turn == seen.0 && !self.is_stopping() {
+            state = self.wait_for_move(state);
+        }
+    }
+
+    /// [`wait`](Self::wait), but not longer than this.
+    pub(super) fn wait_at_most(&self, seen: Turn, most: Duration) {
+        let state = self.lock();
+        let is_same = |state: &mut WorkState| state.turn == seen.0 && !self.is_stopping();
+        let waited = self.moved.wait_timeout_while(state, most, is_same);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn wait_for_move<'a>(&self, state: MutexGuard<'a, WorkState>) -> MutexGuard<'a, WorkState> {
+        let woken = self.moved.wait(state);
+        woken.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks the workers to end.
@@ -151,29 +238,46 @@ mod tests {
         let work = Work::default();
         let seen = work.turn().unwrap();
         work.nudge();
-        work.wait(seen, None);
+        work.sleep(Task::Flush, seen, None);
+        work.wait(seen);
         let seen = work.turn().unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| work.wait(seen, None));
+            scope.spawn(|| work.sleep(Task::Flush, seen, None));
+            scope.spawn(|| work.wait(seen));
             work.stop();
         });
         assert_eq!(work.turn(), None);
     }
 
     #[test]
-    fn after_a_failure_nobody_sleeps_for_ever() {
+    fn a_worker_that_failed_tries_again_after_a_while_whatever_others_do() {
         let work = Work::default();
-        work.note(Some(Error::Closed));
-        work.wait(work.turn().unwrap(), None);
-        assert!(matches!(work.failure(), Some(Error::Closed)));
-        let asked = work.ask();
-        assert!(
-            work.failure_since(asked).is_none(),
-            "an old failure is no answer"
-        );
-        work.note(Some(Error::LogOff));
-        assert!(matches!(work.failure_since(asked), Some(Error::LogOff)));
-        work.note(None);
+        let begun = Instant::now();
+        work.note_failed(Task::Flush, Error::LogOff);
+        let seen = work.turn().unwrap();
+        work.note_done(Task::Compact);
+        work.nudge();
+        work.sleep(Task::Compact, seen, None);
+        assert!(matches!(work.failure(), Some(Error::LogOff)));
+        work.sleep(Task::Flush, seen, None);
+        assert!(begun.elapsed() >= Duration::from_millis(500));
+        work.note_done(Task::Flush);
         assert!(work.failure().is_none());
+    }
+
+    #[test]
+    fn who_waits_hears_of_new_failures_and_of_repeated_ones() {
+        let work = Work::default();
+        work.note_failed(Task::Flush, Error::LogOff);
+        assert!(work.check(Task::Flush, Patience::UntilRepeated).is_ok());
+        let asked = Instant::now();
+        work.retry(asked);
+        let since = Patience::Since(asked);
+        assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
+        work.sleep(Task::Flush, work.turn().unwrap(), None);
+        work.note_failed(Task::Flush, Error::LogOff);
+        assert!(work.check(Task::Compact, since).is_ok());
+        assert!(work.check(Task::Flush, since).is_err());
+        assert!(work.check(Task::Flush, Patience::UntilRepeated).is_err());
     }
 }

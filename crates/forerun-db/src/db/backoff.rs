@@ -1,0 +1,117 @@
+//! When work that failed is tried again.
+//!
+//! ```text
+//!   fails ── 0.5 s ── fails ── 1 s ── fails ── 2 s ── fails ── … ── 10 s ── fails ── 10 s ──     an I/O error, a full disk
+//!                                                              … ── 1 h  ── fails ── 1 h  ──     bytes that are damaged
+//! ```
+//!
+//! A full disk may have room again, so it is looked at every few seconds. Damaged bytes seldom heal by themselves, and a
+//! compaction reads and writes much before it comes to them.
+
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+const LONGEST_DELAY_OF_DAMAGE: Duration = Duration::from_secs(3600);
+
+/// Work that fails, since it last succeeded.
+#[derive(Clone, Debug)]
+pub(super) struct Failing {
+    /// What the last attempt met.
+    pub(super) error: Error,
+    /// Attempts that failed, one after the other.
+    attempts: u32,
+    retry_at: Instant,
+}
+
+impl Failing {
+    /// Notes that an attempt failed, after others or as the first.
+    pub(super) fn again(before: Option<&Failing>, error: Error, now: Instant) -> Failing {
+        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
+        Failing {
+            retry_at: now + delay(attempts, &error),
+            error,
+            attempts,
+        }
+    }
+
+    /// How long it still waits before it is tried again.
+    pub(super) fn wait_left(&self, now: Instant) -> Duration {
+        self.retry_at.saturating_duration_since(now)
+    }
+
+    /// Has it tried again at once.
+    pub(super) fn retry_now(&mut self, now: Instant) {
+        self.retry_at = self.retry_at.min(now);
+    }
+
+    /// Whether it failed since it was to be tried again at once.
+    pub(super) fn has_failed_since(&self, asked: Instant) -> bool {
+        self.retry_at > asked
+    }
+
+    /// Whether it was tried again, and failed again.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.attempts > 1
+    }
+}
+
+fn delay(attempts: u32, error: &Error) -> Duration {
+    let longest = match error {
+        Error::CorruptFile { .. } | Error::CorruptEntry { .. } => LONGEST_DELAY_OF_DAMAGE,
+        _ => LONGEST_DELAY,
+    };
+    let doublings = attempts.saturating_sub(1).min(20);
+    FIRST_DELAY.saturating_mul(1 << doublings).min(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// How long work waits after each of so many failures.
+    fn delays(error: &Error, attempts: usize) -> Vec<u64> {
+        let now = Instant::now();
+        let mut failing: Option<Failing> = None;
+        let mut fail = || {
+            let next = Failing::again(failing.as_ref(), error.clone(), now);
+            let delay = next.wait_left(now);
+            failing = Some(next);
+            delay.as_millis() as u64
+        };
+        (0..attempts).map(|_| fail()).collect()
+    }
+
+    #[test]
+    fn attempts_become_rarer_until_a_longest_delay() {
+        let full = Error::io(
+            "write",
+            Path::new("run"),
+            std::io::ErrorKind::StorageFull.into(),
+        );
+        assert_eq!(
+            delays(&full, 7),
+            [500, 1000, 2000, 4000, 8000, 10_000, 10_000]
+        );
+        let damaged = delays(&Error::corrupt_file(Path::new("run"), 0, "x"), 60);
+        assert!(damaged.is_sorted());
+        assert_eq!((damaged[12], damaged[59]), (2_048_000, 3_600_000));
+    }
+
+    #[test]
+    fn who_asks_for_an_attempt_hears_of_failures_from_then_on() {
+        let now = Instant::now();
+        let mut failing = Failing::again(None, Error::LogOff, now);
+        assert!(!failing.is_repeated());
+        let asked = now + Duration::from_millis(1);
+        failing.retry_now(asked);
+        assert_eq!(failing.wait_left(asked), Duration::ZERO);
+        assert!(!failing.has_failed_since(asked));
+        let failing = Failing::again(Some(&failing), Error::LogOff, asked);
+        assert!(failing.has_failed_since(asked) && failing.is_repeated());
+    }
+}

@@ -1,0 +1,221 @@
+//! A page that cannot be read concerns the keyspace that it is of, and no other.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::{STORE, open, small_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::io::{Io, OpenMode, write_all_at};
+use forerun_db::{
+    Background, Db, Error, Keyspace, Options, Result, RunOptions, TreeOptions, repair_with_io,
+};
+
+/// How long a test waits for what must happen.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+const STOP_RUNS: usize = 6;
+
+/// Memtables of 64 KiB, and a short level 0.
+fn options() -> Options {
+    Options {
+        memtable_bytes: 64 << 10,
+        memory_limit_bytes: 512 << 10,
+        cache_bytes: 256 << 10,
+        wal_segment_bytes: 64 << 10,
+        background: Background::Threads,
+        run: RunOptions {
+            page_bytes: 4 << 10,
+            ..RunOptions::default()
+        },
+        tree: TreeOptions {
+            level0_runs: 2,
+            level0_slow_runs: 4,
+            level0_stop_runs: STOP_RUNS,
+            level1_bytes: 128 << 10,
+            run_bytes: 64 << 10,
+            ..TreeOptions::default()
+        },
+        ..small_options()
+    }
+}
+
+fn value(seed: u64) -> Vec<u8> {
+    let words = (0..32).map(|word: u64| (seed << 8 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// A store with runs of the keyspaces "good" and "bad", a page of the first run of "bad" damaged; the run's file, and
+/// what it was.
+fn damaged() -> (FaultIo, PathBuf, Vec<u8>) {
+    let io = FaultIo::new();
+    let piling_up = Options {
+        tree: TreeOptions {
+            level0_runs: 90,
+            level0_slow_runs: 100,
+            level0_stop_runs: 101,
+            ..options().tree
+        },
+        ..options()
+    };
+    let db = open(&io, &piling_up).unwrap();
+    let bad = db.keyspace("bad").unwrap();
+    for round in 0..4 {
+        for i in 0..100_u64 {
+            bad.put(&i.to_be_bytes(), &value(round << 32 | i)).unwrap();
+        }
+        bad.flush().unwrap();
+    }
+    db.keyspace("good").unwrap();
+    drop((bad, db));
+    let files = io.files();
+    let run = files
+        .iter()
+        .find(|path| path.to_string_lossy().ends_with(".run"));
+    let run = run.unwrap().clone();
+    let whole = io.read(&run).unwrap();
+    let mut bytes = whole.clone();
+    bytes[4 << 10] ^= 0xff;
+    io.write(&run, &bytes);
+    (io, run, whole)
+}
+
+fn level0(keyspace: &Keyspace) -> usize {
+    keyspace
+        .stats()
+        .levels
+        .first()
+        .map_or(0, |level| level.runs)
+}
+
+/// Waits until something is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < DEADLINE, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn names(error: &str, run: &Path) -> bool {
+    let run = run.file_name().unwrap().to_string_lossy();
+    error.contains(&*run) && error.contains("offset") && error.contains("\"bad\"")
+}
+
+/// Writes to both keyspaces until compactions of the good one have taken place; all it writes there succeeds. Returns
+/// what a refused write to the bad one said.
+fn write_both(good: &Keyspace, bad: &Keyspace, db: &Db) -> Option<Error> {
+    let (begun, before) = (Instant::now(), db.stats().tree.compactions);
+    let mut refused = None;
+    for i in 0_u64.. {
+        assert!(
+            begun.elapsed() < DEADLINE,
+            "no write is refused, or nothing is compacted"
+        );
+        if i % 4 == 0
+            && let Err(error) = bad.put(&(i % 100).to_be_bytes(), &value(i))
+        {
+            refused = Some(error);
+        }
+        let written = good.put(&(i % 500).to_be_bytes(), &value(i));
+        written.unwrap_or_else(|error| panic!("write {i} to the good keyspace: {error}"));
+        if refused.is_some() && db.stats().tree.compactions >= before + 5 {
+            break;
+        }
+    }
+    refused
+}
+
+#[test]
+fn a_bad_page_in_one_keyspace_stops_neither_the_writes_nor_the_compactions_of_another() {
+    let (io, run, _) = damaged();
+    let db = open(&io, &options()).unwrap();
+    let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
+    let refused = write_both(&good, &bad, &db).unwrap();
+    assert!(names(&refused.to_string(), &run), "{refused}");
+    // The flushes that were on their way come on top.
+    assert!(level0(&bad) <= STOP_RUNS + 6, "{}", level0(&bad));
+    wait_until("the good keyspace is compacted", || level0(&good) < 2);
+    assert!(db.put(b"own", b"value").is_ok());
+    db.flush().unwrap();
+    let told = db.stats().background_failure.unwrap();
+    assert!(names(&told, &run), "{told}");
+    // What lies on other pages is read as before.
+    assert!(bad.get(&99_u64.to_be_bytes()).unwrap().is_some());
+    db.close().unwrap();
+}
+
+#[test]
+fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
+    let (io, run, whole) = damaged();
+    let db = open(&io, &options()).unwrap();
+    let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
+    let refused = write_both(&good, &bad, &db).unwrap();
+    assert!(matches!(&refused, Error::KeyspaceStopped { keyspace, .. } if keyspace == "bad"));
+    let mut batch = forerun_db::WriteBatch::new();
+    batch.put(b"both", b"1").unwrap();
+    batch.keyspace(&bad).put(b"both", b"1").unwrap();
+    let durability = forerun_db::Durability::Buffered;
+    assert!(matches!(
+        db.write(&batch, durability),
+        Err(Error::KeyspaceStopped { .. })
+    ));
+    assert_eq!(db.get(b"both").unwrap(), None, "all of a batch or nothing");
+    let mut ingestion = bad.ingest();
+    ingestion.add(b"ingested", b"1").unwrap();
+    assert!(matches!(
+        ingestion.commit(),
+        Err(Error::KeyspaceStopped { .. })
+    ));
+
+    let told = bad.stats().compaction_failure.unwrap();
+    assert!(names(&told, &run), "{told}");
+    assert_eq!(good.stats().compaction_failure, None);
+    // Those who ask for a compaction hear of it as well, and all others are compacted.
+    for asked in [bad.compact(), db.compact(), db.settle()] {
+        let error = asked.unwrap_err();
+        assert!(matches!(&error, Error::CompactionFailed { .. }), "{error}");
+        assert!(names(&error.to_string(), &run), "{error}");
+    }
+    good.compact().unwrap();
+    assert_eq!(level0(&good), 0);
+
+    // In place: the store has the file open.
+    let file = io.open(&run, OpenMode::ReadWrite).unwrap();
+    write_all_at(&*file, &whole, 0).unwrap();
+    bad.compact().unwrap();
+    assert_eq!((level0(&bad), bad.stats().compaction_failure), (0, None));
+    assert_eq!(db.stats().background_failure, None);
+    bad.put(b"key", b"value").unwrap();
+    db.settle().unwrap();
+    db.close().unwrap();
+}
+
+#[test]
+fn a_repair_brings_a_keyspace_with_a_bad_page_back_to_work() {
+    for background in [Background::Threads, Background::Caller] {
+        let (io, _, _) = damaged();
+        let options = Options {
+            background,
+            ..options()
+        };
+        let db = open(&io, &options).unwrap();
+        let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
+        write_both(&good, &bad, &db).unwrap();
+        drop((good, bad));
+        db.close().unwrap();
+        let repaired = repair_with_io(std::sync::Arc::new(io.clone()), STORE, &options).unwrap();
+        assert_eq!(repaired.losses.len(), 1);
+        let db = open(&io, &options).unwrap();
+        let bad = db.keyspace("bad").unwrap();
+        for i in 0..100_u64 {
+            bad.put(&i.to_be_bytes(), &value(i)).unwrap();
+        }
+        db.compact().unwrap();
+        db.settle().unwrap();
+        assert_eq!(bad.stats().compaction_failure, None);
+        let read: Result<Vec<_>> = bad.iter().collect();
+        assert!(read.unwrap().len() >= 100);
+    }
+}
