@@ -89,19 +89,53 @@ impl StoreDir {
     }
 }
 
+/// Why a file was not put in the place of the one before.
+#[derive(Debug)]
+pub(crate) enum ReplaceError {
+    /// The one before is still there.
+    Unchanged(Error),
+    /// After a crash, either of the two may be there.
+    InDoubt(Error),
+}
+
+impl From<ReplaceError> for Error {
+    fn from(error: ReplaceError) -> Error {
+        match error {
+            ReplaceError::Unchanged(error) | ReplaceError::InDoubt(error) => error,
+        }
+    }
+}
+
 /// Writes a file that is there whole or not at all, durably, in place of any that was there.
-pub(crate) fn write_whole(io: &dyn Io, dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+///
+/// # Errors
+/// Nothing is left of what was written, as far as that can be removed.
+pub(crate) fn write_whole(
+    io: &dyn Io,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), ReplaceError> {
     let (new, path) = (dir.join(format!("{name}.new")), dir.join(name));
+    write_new(io, &new, bytes).map_err(|error| {
+        // If this fails too, the next writing empties it.
+        let _ = io.remove(&new);
+        ReplaceError::Unchanged(error)
+    })?;
+    // A rename that failed may have taken place all the same: on a network file system, say.
+    let renamed = io.rename(&new, &path);
+    renamed.map_err(|error| ReplaceError::InDoubt(Error::io("rename", &new, error)))?;
+    let synced = io.sync_dir(dir);
+    synced.map_err(|error| ReplaceError::InDoubt(Error::io("sync", dir, error)))
+}
+
+/// Writes a file whose name is not durable yet.
+fn write_new(io: &dyn Io, path: &Path, bytes: &[u8]) -> Result<()> {
     let file = io
-        .open(&new, OpenMode::CreateEmpty)
-        .map_err(|error| Error::io("create", &new, error))?;
-    write_all_at(&*file, bytes, 0).map_err(|error| Error::io("write", &new, error))?;
-    file.sync()
-        .map_err(|error| Error::io("sync", &new, error))?;
-    io.rename(&new, &path)
-        .map_err(|error| Error::io("rename", &new, error))?;
-    io.sync_dir(dir)
-        .map_err(|error| Error::io("sync", dir, error))
+        .open(path, OpenMode::CreateEmpty)
+        .map_err(|error| Error::io("create", path, error))?;
+    write_all_at(&*file, bytes, 0).map_err(|error| Error::io("write", path, error))?;
+    file.sync().map_err(|error| Error::io("sync", path, error))
 }
 
 /// Files by which a directory is told for what it is.

@@ -374,6 +374,7 @@ impl Inner {
         space: &Space,
         compaction: &Compaction,
     ) -> Result<()> {
+        self.tree.catalog().write_again()?;
         let run_bytes = space.options.load().tree.run_bytes;
         // Not the state, which holds memtables, for as long as this takes.
         let ranges = Arc::clone(&space.state.load().ranges);

@@ -173,6 +173,7 @@ impl Inner {
         let Some(oldest) = self.frozen().first().cloned() else {
             return Ok(false);
         };
+        self.tree.catalog().write_again()?;
         let mut edits: Vec<(u32, Edit)> = Vec::new();
         for (space, table) in oldest.generation.tables() {
             if space.state.load().is_dropped {

@@ -265,6 +265,7 @@ impl Inner {
         self.flush_under_lock(&mut active)?;
         // Closing waits for this: from here on the files must be ours until the manifest is written.
         let guard = self.directory.enter()?;
+        self.tree.catalog().write_again()?;
         let sequence = self.log_ingestion()?;
         let installed = self.guard("committing an ingestion", || {
             let runs = self.describe(space, pending, files, sequence)?;

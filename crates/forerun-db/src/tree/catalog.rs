@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   install(edits):  levels ──edits──> new levels ──> MANIFEST, durably ──> removed runs: marked obsolete
-//!   create, drop                                          │ fails
+//!   create, drop                                          │ fails before its rename
+//!                                                         ├──> levels stay; added runs: removed
+//!                                                         │ fails later: either manifest may be on disk
 //!                                                         └──> levels stay; added runs: kept until a manifest is written
 //! ```
 //!
@@ -20,6 +22,7 @@ use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::{self, Run};
+use crate::store_dir::ReplaceError;
 use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
@@ -39,7 +42,9 @@ pub(crate) struct Catalog {
     runs: Vec<KeyspaceRuns>,
     numbers: Arc<RunNumbers>,
     trash: Arc<Trash>,
-    /// Runs of edits whose manifest could not be written: it may be on disk all the same.
+    /// Whether the last writing of it failed.
+    has_failed: bool,
+    /// Runs that a manifest names which could not be written for sure: it may be on disk all the same.
     in_doubt: Vec<Arc<Run>>,
 }
 
@@ -133,6 +138,7 @@ impl Catalog {
             runs,
             manifest,
             trash: Arc::new(Trash::new(Arc::clone(io))),
+            has_failed: false,
             in_doubt: Vec::new(),
         })
     }
@@ -186,8 +192,9 @@ impl Catalog {
     /// removed.
     ///
     /// # Errors
-    /// [`Error::Io`]: nothing has changed as far as this process is concerned, and the store goes on without it. Which
-    /// of the two manifests is on disk is open until the next change, and every file that either names is there.
+    /// [`Error::Io`]: nothing has changed as far as this process is concerned, and the store goes on without it. If it
+    /// failed before the manifest was renamed, the added runs are removed. Else it is open until the next change which of
+    /// the two manifests is on disk, and every file that either names is there.
     pub(crate) fn install(&mut self, edits: &[(u32, Edit)], logged: Option<&Logged>) -> Result<()> {
         let mut manifest = self.manifest.clone();
         let mut runs = self.runs.clone();
@@ -257,6 +264,19 @@ impl Catalog {
         self.replace(manifest, runs, &[])
     }
 
+    /// Writes the manifest once more, if the last change of it failed. So what a change needs is not made for nothing, time
+    /// and again, while manifests cannot be written; and it is known again which manifest is on disk.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: it cannot be written now either.
+    pub(crate) fn write_again(&mut self) -> Result<()> {
+        if !self.has_failed {
+            return Ok(());
+        }
+        let manifest = self.manifest.clone();
+        self.replace(manifest, self.runs.clone(), &[])
+    }
+
     /// Puts another manifest and other runs in the place of these. `edits` led there.
     fn replace(
         &mut self,
@@ -265,14 +285,21 @@ impl Catalog {
         edits: &[(u32, Edit)],
     ) -> Result<()> {
         manifest.next_run = self.numbers.next();
-        if let Err(error) = manifest.write(&*self.io, &self.dir) {
+        let written = manifest.write(&*self.io, &self.dir);
+        self.has_failed = written.is_err();
+        if let Err(error) = written {
             for (_, edit) in edits {
                 let added = edit.all_added();
                 // A run that only changes its level is named by both.
                 let added = added.filter(|run| !edit.removed.contains(&run.number()));
-                self.in_doubt.extend(added.cloned());
+                match error {
+                    ReplaceError::Unchanged(_) => {
+                        added.for_each(|run| run.remove_when_dropped(&self.trash));
+                    }
+                    ReplaceError::InDoubt(_) => self.in_doubt.extend(added.cloned()),
+                }
             }
-            return Err(error);
+            return Err(error.into());
         }
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
         let before = self.runs.iter().flat_map(KeyspaceRuns::all);

@@ -71,7 +71,7 @@ pub(crate) fn checkpoint(
                 len_bytes,
                 last_sequence: log.last_sequence,
             };
-            write_whole(io, into, closed::NAME, &closed.encode())
+            Ok(write_whole(io, into, closed::NAME, &closed.encode())?)
         },
     )
 }

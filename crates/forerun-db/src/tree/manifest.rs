@@ -20,7 +20,7 @@ use std::path::Path;
 use crate::clock::Mark;
 use crate::io::{Io, OpenMode, read_all};
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
-use crate::store_dir::write_whole;
+use crate::store_dir::{ReplaceError, write_whole};
 use crate::wal::record::u32_at;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
@@ -120,8 +120,8 @@ impl Manifest {
         decoded.map(Some).map_err(|bad| bad.of(&KIND, &path, dir))
     }
 
-    /// Writes it durably, in place of the one before. After an error either of the two is there.
-    pub(crate) fn write(&self, io: &dyn Io, dir: &Path) -> Result<()> {
+    /// Writes it durably, in place of the one before.
+    pub(crate) fn write(&self, io: &dyn Io, dir: &Path) -> Result<(), ReplaceError> {
         write_whole(io, dir, NAME, &self.encode())
     }
 

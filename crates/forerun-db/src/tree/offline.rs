@@ -226,7 +226,7 @@ fn begin_log_anew(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) 
     *flushed = last_sequence.max(*flushed);
     manifest.first_segment = last + 1;
     // The segments go at the next opening.
-    manifest.write(io, path)
+    Ok(manifest.write(io, path)?)
 }
 
 /// A store's directory, locked.
@@ -359,6 +359,6 @@ impl Place {
             return Ok(());
         }
         manifest.keyspaces.sort_by_key(|of| of.id);
-        manifest.write(&**io, path)
+        Ok(manifest.write(&**io, path)?)
     }
 }
