@@ -420,7 +420,8 @@ impl Db {
     /// no snapshot sees. The store does by itself what it needs; this gives back the rest of the space, for much reading and writing.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush), and [`Error::CorruptFile`](crate::Error::CorruptFile).
+    /// As [`flush`](Self::flush), and [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of a keyspace
+    /// cannot be compacted, because one is damaged, say; those of all others are.
     pub fn compact(&self) -> Result<()> {
         let inner = self.inner()?;
         let spaces: Vec<_> = inner.spaces.load().iter().cloned().collect();

@@ -386,7 +386,10 @@ impl fmt::Display for Stats {
                 slowed_us / 1000
             )?;
         }
-        if let Some(cause) = &self.background_failure {
+        let of_keyspaces = self.keyspaces.iter();
+        let of_keyspaces = of_keyspaces.filter_map(|of| of.compaction_failure.as_ref());
+        let others = of_keyspaces.filter(|cause| Some(*cause) != self.background_failure.as_ref());
+        for cause in self.background_failure.iter().chain(others) {
             write!(f, "\nfailing    {cause}")?;
         }
         if let Some(cause) = &self.poisoned {
