@@ -391,6 +391,9 @@ fn a_repair_locks_the_directory_once_from_its_first_step_to_its_last() {
     let disk = FaultIo::new();
     let db = open(&disk, &options()).unwrap();
     fill(&db);
+    for i in 0..20_u8 {
+        db.put_with(&[i], b"logged", Durability::Synced).unwrap();
+    }
     let io = disk.kill();
     drop(db);
     // A damaged log, so that repairing opens the store, and begins the log anew.
