@@ -124,10 +124,11 @@ impl Inner {
         if table.ranges.is_empty() {
             return Ok(());
         }
+        // Not the state, as above.
         let state = space.state.load();
-        let levels = state.levels.edit(edit);
-        let needs = levels.needs();
-        let (added, known) = (table.ranges.list(), state.ranges.list());
+        let (levels, known) = (state.levels.edit(edit), state.ranges.list());
+        drop(state);
+        let (needs, added) = (levels.needs(), table.ranges.list());
         let mut tombstones: Vec<_> = added.iter().filter(|range| needs.holds(*range)).collect();
         edit.ranges = tombstones
             .iter()
