@@ -272,7 +272,10 @@ class Cache:
     def __delitem__(self, key: _Bytes, /) -> None: ...
 
 # Numbers from 0 to 2**64 - 1, in any shape; of int64 the bits count. A tensor comes by DLPack.
-_Keys = NDArray[np.uint64] | NDArray[np.int64] | Sequence[int] | Any
+# Integers of any width; a negative one is the key of the same 64 bits. Floats, text and booleans are refused.
+_Keys = NDArray[np.integer[Any]] | Sequence[int] | Any
+# "float32", np.float32, np.dtype("float32"), torch.float32.
+_Dtype = str | type[Any] | np.dtype[Any] | Any
 
 @final
 class Export(Iterator[tuple[NDArray[np.uint64], NDArray[Any]]]):
@@ -293,7 +296,7 @@ class Table:
     def __new__(
         cls,
         dim: int,
-        dtype: str = "float32",
+        dtype: _Dtype = "float32",
         *,
         path: str | PathLike[str] | None = None,
         host_capacity: int | None = None,
@@ -303,6 +306,7 @@ class Table:
         score: Literal["lru", "lfu", "custom"] = "lfu",
         admission: Literal["always", "second_touch", "by_score"] = "second_touch",
         writes: Literal["through", "back"] = "through",
+        overflow: Literal["refuse", "evict"] | None = None,
         cache_bytes: int | None = None,
     ) -> Self: ...
     @property

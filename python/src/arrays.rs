@@ -6,18 +6,25 @@
 //!   what has __dlpack__              numpy.from_dlpack, if its memory is the processor's; then as above
 //! ```
 //!
-//! Nothing is copied, so what is not contiguous is refused.
+//! These are not copied, so what is not contiguous is refused. A list of rows is made an array first.
 
 use forerun::table::Dtype;
 use numpy::{
-    BorrowError, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
+    BorrowError, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArray, PyUntypedArrayMethods,
 };
+use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 use zerocopy::IntoBytes;
 
+use crate::borrows::{Access, Borrow};
 use crate::dlpack::in_host_memory;
 use crate::errors::invalid;
+use crate::versions::Changed;
+
+/// Bytes from which a new array is made by NumPy itself, which raises `MemoryError` where there is no memory for it.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// NumPy's name of a type. Where it has none, the bits are given.
 pub(crate) fn numpy_name(dtype: Dtype) -> &'static str {
@@ -44,16 +51,42 @@ pub(crate) fn as_array<'py>(
     )))
 }
 
+/// The use of an array's memory by this call.
+pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
+    array: &Bound<'_, numpy::PyArray<T, D>>,
+    access: Access,
+    what: &'static str,
+) -> PyResult<Borrow> {
+    Borrow::new(
+        array.data() as usize,
+        array.len() * size_of::<T>(),
+        access,
+        what,
+    )
+}
+
 macro_rules! elements {
     ($($dtype:ident: $element:ty,)*) => {
-        /// The elements of a contiguous array, borrowed for reading; what has no variant of its own is seen as bytes.
-        pub(crate) enum Read<'py> {
+        /// The elements of a contiguous array, borrowed for reading.
+        pub(crate) struct Read<'py> {
+            elements: ReadElements<'py>,
+            _borrow: Borrow,
+        }
+
+        /// What has no variant of its own is seen as bytes.
+        enum ReadElements<'py> {
             $($dtype(PyReadonlyArrayDyn<'py, $element>),)*
             Bytes(PyReadonlyArrayDyn<'py, u8>),
         }
 
         /// As [`Read`], for writing.
-        pub(crate) enum Written<'py> {
+        pub(crate) struct Written<'py> {
+            elements: WrittenElements<'py>,
+            borrow: Borrow,
+            _changed: Changed<'py>,
+        }
+
+        enum WrittenElements<'py> {
             $($dtype(PyReadwriteArrayDyn<'py, $element>),)*
             Bytes(PyReadwriteArrayDyn<'py, u8>),
         }
@@ -63,47 +96,76 @@ macro_rules! elements {
             pub(crate) fn new(
                 array: &Bound<'py, PyUntypedArray>,
                 dtype: Dtype,
-                what: &str,
+                what: &'static str,
             ) -> PyResult<Read<'py>> {
-                let borrowed = match dtype {
-                    $(Dtype::$dtype => match array.cast::<PyArrayDyn<$element>>() {
-                        Ok(array) => array.try_readonly().map(Read::$dtype),
-                        Err(_) => bytes_of(array, dtype, what)?.try_readonly().map(Read::Bytes),
-                    },)*
-                    _ => bytes_of(array, dtype, what)?.try_readonly().map(Read::Bytes),
+                use ReadElements as E;
+                let wrong = |error| refused(what, "read", error);
+                let bytes = || {
+                    let bytes = bytes_of(array, dtype, what)?;
+                    let borrow = borrow(&bytes, Access::Read, what)?;
+                    PyResult::Ok((E::Bytes(bytes.try_readonly().map_err(wrong)?), borrow))
                 };
-                borrowed.map_err(|error| refused(what, "read", error))
+                let (elements, _borrow) = match dtype {
+                    $(Dtype::$dtype => match array.cast::<PyArrayDyn<$element>>() {
+                        Ok(array) => {
+                            let borrow = borrow(array, Access::Read, what)?;
+                            (E::$dtype(array.try_readonly().map_err(wrong)?), borrow)
+                        }
+                        Err(_) => bytes()?,
+                    },)*
+                    _ => bytes()?,
+                };
+                Ok(Read { elements, _borrow })
             }
 
             pub(crate) fn bytes(&self) -> PyResult<&[u8]> {
-                Ok(match self {
-                    $(Read::$dtype(array) => array.as_slice()?.as_bytes(),)*
-                    Read::Bytes(array) => array.as_slice()?,
+                Ok(match &self.elements {
+                    $(ReadElements::$dtype(array) => array.as_slice()?.as_bytes(),)*
+                    ReadElements::Bytes(array) => array.as_slice()?,
                 })
             }
         }
 
         impl<'py> Written<'py> {
-            /// Borrows an array whose elements are of a type.
+            /// Borrows an array whose elements are of a type. `borrowed` is its memory's use, if that is noted already.
             pub(crate) fn new(
                 array: &Bound<'py, PyUntypedArray>,
                 dtype: Dtype,
-                what: &str,
+                what: &'static str,
+                borrowed: Option<Borrow>,
+                changed: Changed<'py>,
             ) -> PyResult<Written<'py>> {
-                let borrowed = match dtype {
-                    $(Dtype::$dtype => match array.cast::<PyArrayDyn<$element>>() {
-                        Ok(array) => array.try_readwrite().map(Written::$dtype),
-                        Err(_) => bytes_of(array, dtype, what)?.try_readwrite().map(Written::Bytes),
-                    },)*
-                    _ => bytes_of(array, dtype, what)?.try_readwrite().map(Written::Bytes),
+                use WrittenElements as E;
+                let wrong = |error| refused(what, "written", error);
+                let (elements, borrow) = match dtype {
+                    $(Dtype::$dtype if let Ok(array) = array.cast::<PyArrayDyn<$element>>() => {
+                        let borrow = match borrowed {
+                            Some(borrow) => borrow,
+                            None => borrow(array, Access::Write, what)?,
+                        };
+                        (E::$dtype(array.try_readwrite().map_err(wrong)?), borrow)
+                    })*
+                    _ => {
+                        let bytes = bytes_of(array, dtype, what)?;
+                        let borrow = match borrowed {
+                            Some(borrow) => borrow,
+                            None => borrow(&bytes, Access::Write, what)?,
+                        };
+                        (E::Bytes(bytes.try_readwrite().map_err(wrong)?), borrow)
+                    }
                 };
-                borrowed.map_err(|error| refused(what, "written", error))
+                Ok(Written { elements, borrow, _changed: changed })
+            }
+
+            /// The use of its memory alone, which goes on.
+            pub(crate) fn into_borrow(self) -> Borrow {
+                self.borrow
             }
 
             pub(crate) fn bytes(&mut self) -> PyResult<&mut [u8]> {
-                Ok(match self {
-                    $(Written::$dtype(array) => array.as_slice_mut()?.as_mut_bytes(),)*
-                    Written::Bytes(array) => array.as_slice_mut()?,
+                Ok(match &mut self.elements {
+                    $(WrittenElements::$dtype(array) => array.as_slice_mut()?.as_mut_bytes(),)*
+                    WrittenElements::Bytes(array) => array.as_slice_mut()?,
                 })
             }
         }
@@ -114,8 +176,12 @@ macro_rules! elements {
             dtype: Dtype,
             shape: &[usize],
         ) -> PyResult<Bound<'py, PyAny>> {
+            let bytes = shape
+                .iter()
+                .try_fold(dtype.bytes(), |bytes, &extent| bytes.checked_mul(extent));
+            let is_small = bytes.is_some_and(|bytes| bytes <= LARGE_BYTES);
             Ok(match dtype {
-                $(Dtype::$dtype => PyArrayDyn::<$element>::zeros(py, shape, false).into_any(),)*
+                $(Dtype::$dtype if is_small => PyArrayDyn::<$element>::zeros(py, shape, false).into_any(),)*
                 other => py
                     .import("numpy")?
                     .call_method1("zeros", (shape, numpy_name(other)))?,
@@ -142,7 +208,8 @@ fn bytes_of<'py>(
 ) -> PyResult<Bound<'py, PyArrayDyn<u8>>> {
     let given = array.dtype().str()?.to_string();
     let is_stand_in = dtype == Dtype::Bf16 && given == "int16";
-    if given != numpy_name(dtype) && given != "uint8" && !is_stand_in {
+    let is_told = given == numpy_name(dtype) || given == dtype.name();
+    if !is_told && given != "uint8" && !is_stand_in {
         return Err(invalid(format!(
             "`{what}` is an array of {given}, and the rows are of {}",
             dtype.name()
@@ -154,13 +221,92 @@ fn bytes_of<'py>(
 }
 
 /// That an array must be C-contiguous, as all that is used where it lies.
-pub(crate) fn expect_contiguous(array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
+pub(crate) fn expect_contiguous(
+    array: &Bound<'_, PyUntypedArray>,
+    access: Access,
+    what: &str,
+) -> PyResult<()> {
     if array.is_c_contiguous() {
         return Ok(());
     }
-    Err(invalid(format!(
-        "`{what}` is not C-contiguous: numpy.ascontiguousarray copies it to one that is"
-    )))
+    // A copy would be written, and the caller's array would stay as it is.
+    let advice = match access {
+        Access::Read => "numpy.ascontiguousarray copies it to an array that is",
+        Access::Write => {
+            "it is written where it lies, so give an array that is, as numpy.empty makes it"
+        }
+    };
+    Err(invalid(format!("`{what}` is not C-contiguous: {advice}")))
+}
+
+/// Flags, all false, in a shape.
+pub(crate) fn no_flags<'py>(
+    py: Python<'py>,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
+    if shape.iter().product::<usize>() <= LARGE_BYTES {
+        return Ok(PyArrayDyn::zeros(py, shape, false));
+    }
+    let zeros = py.import("numpy")?.call_method1("zeros", (shape, "bool"))?;
+    Ok(zeros.cast_into()?)
+}
+
+/// The array that rows are given as; a list or a tuple of rows is made one, if its numbers fit the type.
+pub(crate) fn as_rows<'py>(
+    object: &Bound<'py, PyAny>,
+    dtype: Dtype,
+    what: &str,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    if !is_list {
+        return as_array(object, what);
+    }
+    let wrong = |why: String| {
+        invalid(format!(
+            "`{what}` cannot be made rows of {}: {why}",
+            dtype.name()
+        ))
+    };
+    let numpy = object.py().import("numpy")?;
+    let given = numpy.call_method1("array", (object,));
+    let given = given.map_err(|error| wrong(error.value(object.py()).to_string()))?;
+    let kind: char = given.getattr("dtype")?.getattr("kind")?.extract()?;
+    let is_integer = matches!(dtype, Dtype::U8 | Dtype::I8 | Dtype::I32 | Dtype::I64);
+    let is_empty = given.len().is_ok_and(|rows| rows == 0);
+    match kind {
+        _ if is_empty => {}
+        'i' | 'u' => {}
+        'f' if !is_integer => {}
+        _ => return Err(wrong(format!("it has {}", given.getattr("dtype")?))),
+    }
+    if dtype == Dtype::Bf16 {
+        return bf16_bits(&given);
+    }
+    let rows = given.call_method1("astype", (numpy_name(dtype),))?;
+    if is_integer {
+        let equal = rows.rich_compare(&given, CompareOp::Eq)?;
+        if !equal.call_method0("all")?.is_truthy()? {
+            return Err(wrong("a number is beyond the type".to_owned()));
+        }
+    }
+    Ok(rows.cast_into()?)
+}
+
+/// The upper halves of single-precision numbers, rounded to nearest, ties to even.
+fn bf16_bits<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let singles = given.call_method1("astype", ("float32",))?;
+    let singles = singles.cast_into::<PyArrayDyn<f32>>()?;
+    let bits = singles.try_readonly()?;
+    let bits = bits.as_slice()?.iter().map(|number| {
+        let bits = number.to_bits();
+        if number.is_nan() {
+            return (bits >> 16) as u16 | 0x40;
+        }
+        ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+    });
+    let flat = PyArray1::from_iter(given.py(), bits);
+    let rows = flat.call_method1("reshape", (given.getattr("shape")?,))?;
+    Ok(rows.cast_into()?)
 }
 
 /// An array that is in use, or that may not be changed.

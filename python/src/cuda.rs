@@ -25,6 +25,7 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 
 use zerocopy::IntoBytes;
 
+use crate::borrows::{Access, Borrow};
 use crate::errors::{device_exception, invalid, refusal, table_exception};
 
 /// `DLTensor` of DLPack's header.
@@ -107,9 +108,7 @@ impl<'py> Tensor<'py> {
             return wrong("a tensor with a negative extent".to_owned());
         };
         if !tensor.strides.is_null() && !is_contiguous(&shape, extents(tensor.strides)) {
-            return wrong(
-                "it is not contiguous: .contiguous() copies it to one that is".to_owned(),
-            );
+            return wrong("it is not contiguous, and is used where it lies".to_owned());
         }
         let element_bits = u64::from(tensor.bits) * u64::from(tensor.lanes);
         let Ok(device) = usize::try_from(tensor.device_number) else {
@@ -354,6 +353,16 @@ pub(crate) fn copy_rows(
         Host::Source(bytes) => (Direction::Gather, bytes.as_ptr() as u64),
         Host::Destination(bytes) => (Direction::Scatter, bytes.as_ptr() as u64),
     };
+    let access = match direction {
+        Direction::Gather => Access::Write,
+        Direction::Scatter => Access::Read,
+    };
+    let _borrow = Borrow::new(
+        device.address as usize,
+        device.bytes("device")?,
+        access,
+        "device",
+    )?;
     let at = indices.on_device()?;
     let brought: &[i64] = match indices {
         Indices::Host(pairs) => pairs,
@@ -405,6 +414,7 @@ pub(crate) fn find_rows(
     stream: CallersStream,
 ) -> PyResult<usize> {
     let bytes = out.bytes("out")?;
+    let _borrow = Borrow::new(out.address as usize, bytes, Access::Write, "out")?;
     let (number, address) = (out.device, out.address);
     let Some(gpu) = table.gpu() else {
         return Err(invalid(format!(

@@ -91,6 +91,7 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         E::Full { .. } | E::Memory(_) | E::Index(_) => MemoryLimitError::new_err(words),
         E::Forked(_) => ForkedError::new_err(words),
         E::Closed => ClosedError::new_err(words),
+        E::Interrupted => crate::interrupt::raised(),
         _ => Error::new_err(words),
     }
 }

@@ -5,7 +5,6 @@ use std::num::NonZeroUsize;
 use forerun::gpu::gather::cpu::{self, Extras, How};
 use forerun::gpu::gather::{Absent, Spec};
 use forerun::gpu::{DeviceInfo, Gpu};
-use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -14,6 +13,7 @@ use crate::dlpack::is_on_cuda;
 use crate::errors::{invalid, refusal, unknown};
 use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
+use crate::versions::Changed;
 
 /// What a copy of rows has done.
 #[pyclass(frozen, get_all, eq, module = "forerun")]
@@ -150,6 +150,10 @@ impl<'py> Copy<'_, 'py> {
             }
         };
         indices.expect_device(tensor.device)?;
+        let _changed = match self.direction {
+            Direction::Gather => Some(Changed::new(self.device)?),
+            Direction::Scatter => None,
+        };
         let device_shape = [rows, bytes];
         match self.direction {
             Direction::Gather => {

@@ -10,17 +10,14 @@
 //!
 //! Nothing is copied but keys that are numbers, and arrays that are not contiguous.
 
-use numpy::{
-    PyArray1, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray2, PyUntypedArray,
-    PyUntypedArrayMethods,
-};
+use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyAnyMethods, PyList};
 
 use crate::arrays::{as_array, refused};
 use crate::errors::invalid;
-use crate::rows::readable_rows;
+use crate::rows::{ReadRows, readable_rows};
 
 /// The bytes of one Python object, which stays alive as long as they are borrowed.
 pub(crate) enum Bytes {
@@ -67,7 +64,7 @@ impl Bytes {
 /// Many of them.
 pub(crate) enum Batch<'py> {
     Objects(Vec<Bytes>),
-    Rows(PyReadonlyArray2<'py, u8>),
+    Rows(ReadRows<'py>),
     Numbers(Vec<[u8; 8]>),
 }
 
@@ -107,7 +104,7 @@ impl<'py> Batch<'py> {
     }
 
     /// The rows of an array as they lie in memory. One that is not contiguous is copied.
-    fn of_rows(array: &Bound<'py, PyUntypedArray>, name: &str) -> PyResult<Batch<'py>> {
+    fn of_rows(array: &Bound<'py, PyUntypedArray>, name: &'static str) -> PyResult<Batch<'py>> {
         let numpy = array.py().import("numpy")?;
         let contiguous = numpy.call_method1("ascontiguousarray", (array,))?;
         Ok(Batch::Rows(readable_rows(&contiguous, name)?))

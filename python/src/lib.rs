@@ -15,7 +15,9 @@
 //! lie; keys and values that are `bytes` are not copied either.
 
 mod arrays;
+mod at_exit;
 mod batch;
+mod borrows;
 mod cache;
 mod cache_items;
 #[allow(
@@ -28,6 +30,7 @@ mod dlpack;
 mod errors;
 mod export;
 mod gather;
+mod interrupt;
 mod items;
 mod keys;
 mod keyspace;
@@ -40,6 +43,7 @@ mod rows;
 mod snapshot;
 mod source;
 mod table;
+mod versions;
 
 /// The module `forerun._forerun`.
 #[pyo3::pymodule(name = "_forerun")]
@@ -68,6 +72,11 @@ mod module {
     use crate::snapshot::SnapshotView;
     #[pymodule_export]
     use crate::table::Table;
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::at_exit::register(module)
+    }
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]

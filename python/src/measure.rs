@@ -24,7 +24,7 @@ pub(crate) fn _find_seconds<'py>(
         return Ok(0.0);
     };
     let found = first.flags_or(py, Some(found))?;
-    let mut written = table.written(out, "out")?;
+    let mut written = table.written(out, "out", None)?;
     let mut flags = found.write()?;
     let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);
     let keys: Vec<&[u64]> = numbers

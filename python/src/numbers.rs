@@ -1,94 +1,172 @@
-//! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or numbers that make one.
+//! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or what makes one without a loss.
+//!
+//! ```text
+//!   uint64, int64, contiguous     borrowed where they lie
+//!   other integers                copied and widened
+//!   lists, numbers                an array is made of them
+//!   floats, text, booleans        refused
+//! ```
+//!
+//! A key is 64 bits. A negative number stands for the key of the same bits, however it is given: -1 is 2**64 - 1.
 
 use numpy::{
-    PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
+    PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::arrays::{as_array, expect_contiguous, refused};
+use crate::arrays::{as_array, borrow, expect_contiguous, no_flags, refused};
+use crate::borrows::{Access, Borrow};
 use crate::errors::invalid;
+use crate::versions::Changed;
 
 /// Keys, in the shape they came in.
-pub(crate) enum Numbers<'py> {
+pub(crate) struct Numbers<'py> {
+    elements: Elements<'py>,
+    _borrow: Borrow,
+}
+
+enum Elements<'py> {
     Unsigned(PyReadonlyArrayDyn<'py, u64>),
-    /// Their bits count, so that -1 is the greatest key.
+    /// Their bits count.
     Signed(PyReadonlyArrayDyn<'py, i64>),
 }
 
+/// One key.
+pub(crate) struct Key(pub(crate) u64);
+
+impl<'py> FromPyObject<'_, 'py> for Key {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
+        key_of(&object).map(Key)
+    }
+}
+
+/// The key that an integer stands for.
+fn key_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if !object.is_instance_of::<PyBool>() {
+        if let Ok(key) = object.extract::<u64>() {
+            return Ok(key);
+        }
+        if let Ok(key) = object.extract::<i64>() {
+            return Ok(key as u64);
+        }
+    }
+    Err(invalid(format!(
+        "a key is an integer from -2**63 to 2**64 - 1, not {} of type {}",
+        object.repr()?,
+        object.get_type().name()?
+    )))
+}
+
 impl<'py> Numbers<'py> {
-    /// Takes an array, a tensor by DLPack, or a list. Copied is only what is not contiguous, or no array.
+    /// Takes an array, a tensor by DLPack, a list or a number. Copied is only what is not contiguous, not of 64 bits, or no
+    /// array.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
-        if let Some(numbers) = Numbers::borrow(object)? {
+        Numbers::named(object, "keys")
+    }
+
+    /// Scores, which are not negative.
+    pub(crate) fn scores(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
+        let scores = Numbers::named(object, "scores")?;
+        if let Elements::Signed(signed) = &scores.elements
+            && let Some(negative) = signed.as_slice()?.iter().find(|&&score| score < 0)
+        {
+            return Err(invalid(format!(
+                "scores are from 0 to 2**64 - 1, and {negative} is not"
+            )));
+        }
+        Ok(scores)
+    }
+
+    fn named(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Numbers<'py>> {
+        if let Some(numbers) = Numbers::borrow(object, what)? {
             return Ok(numbers);
         }
-        let py = object.py();
         let is_array = object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?;
         let array = if is_array {
-            let array = as_array(object, "keys")?;
-            // A scalar would become an array of one dimension; it is contiguous.
-            match array.is_c_contiguous() {
-                true => array.into_any(),
-                false => py
-                    .import("numpy")?
-                    .call_method1("ascontiguousarray", (array,))?,
-            }
+            as_array(object, what)?.into_any()
         } else {
-            py.import("numpy")?
-                .call_method1("array", (object, "uint64"))
-                .map_err(|error| {
-                    invalid(format!("keys are numbers from 0 to 2**64 - 1: {error}"))
-                })?
+            let numpy = object.py().import("numpy")?;
+            // What it refuses, lists of unequal lengths, the next attempt refuses too.
+            match numpy.call_method1("array", (object,)) {
+                Ok(array) if is_exact(&array)? => array,
+                _ => one_by_one(object)?,
+            }
         };
-        Numbers::borrow(&array)?.ok_or_else(|| {
-            let dtype = array.getattr("dtype").and_then(|dtype| dtype.str());
-            let dtype =
-                dtype.map_or_else(|_| "something else".to_owned(), |dtype| dtype.to_string());
-            invalid(format!("keys are an array of uint64 or int64, not {dtype}"))
-        })
+        if let Some(numbers) = Numbers::borrow(&array, what)? {
+            return Ok(numbers);
+        }
+        let dtype = array.getattr("dtype")?;
+        let kind: char = dtype.getattr("kind")?.extract()?;
+        let wide = match kind {
+            'u' => "uint64",
+            'i' => "int64",
+            _ => {
+                return Err(invalid(format!(
+                    "`{what}` is an array of {dtype}: {what} are integers"
+                )));
+            }
+        };
+        // Contiguous, in the machine's order of bytes, and of the same dimensions, also of none.
+        let array = array.call_method1("astype", (wide, "C"))?;
+        Numbers::borrow(&array, what)?
+            .ok_or_else(|| invalid(format!("`{what}` cannot be made an array of {wide}")))
     }
 
     /// Borrows an array that is one of keys as it is.
-    fn borrow(object: &Bound<'py, PyAny>) -> PyResult<Option<Numbers<'py>>> {
-        let borrowed = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
+    fn borrow(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Option<Numbers<'py>>> {
+        let wrong = |error| refused(what, "read", error);
+        let (elements, borrow) = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
             if !array.is_c_contiguous() {
                 return Ok(None);
             }
-            array.try_readonly().map(Numbers::Unsigned)
+            let borrow = borrow(array, Access::Read, what)?;
+            (
+                Elements::Unsigned(array.try_readonly().map_err(wrong)?),
+                borrow,
+            )
         } else if let Ok(array) = object.cast::<PyArrayDyn<i64>>() {
             if !array.is_c_contiguous() {
                 return Ok(None);
             }
-            array.try_readonly().map(Numbers::Signed)
+            let borrow = borrow(array, Access::Read, what)?;
+            (
+                Elements::Signed(array.try_readonly().map_err(wrong)?),
+                borrow,
+            )
         } else {
             return Ok(None);
         };
-        borrowed
-            .map(Some)
-            .map_err(|error| refused("keys", "read", error))
+        Ok(Some(Numbers {
+            elements,
+            _borrow: borrow,
+        }))
     }
 
     pub(crate) fn as_slice(&self) -> PyResult<&[u64]> {
-        match self {
-            Numbers::Unsigned(array) => Ok(array.as_slice()?),
-            Numbers::Signed(array) => <[u64]>::ref_from_bytes(array.as_slice()?.as_bytes())
+        match &self.elements {
+            Elements::Unsigned(array) => Ok(array.as_slice()?),
+            Elements::Signed(array) => <[u64]>::ref_from_bytes(array.as_slice()?.as_bytes())
                 .map_err(|error| invalid(format!("keys cannot be used: {error}"))),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Numbers::Unsigned(array) => array.len(),
-            Numbers::Signed(array) => array.len(),
+        match &self.elements {
+            Elements::Unsigned(array) => array.len(),
+            Elements::Signed(array) => array.len(),
         }
     }
 
     /// Their shape.
     pub(crate) fn shape(&self) -> &[usize] {
-        match self {
-            Numbers::Unsigned(array) => array.shape(),
-            Numbers::Signed(array) => array.shape(),
+        match &self.elements {
+            Elements::Unsigned(array) => array.shape(),
+            Elements::Signed(array) => array.shape(),
         }
     }
 
@@ -99,8 +177,11 @@ impl<'py> Numbers<'py> {
     }
 
     /// Flags for them, in their shape.
-    pub(crate) fn flags(&self, py: Python<'py>) -> Flags<'py> {
-        Flags(PyArrayDyn::zeros(py, self.shape(), false))
+    pub(crate) fn flags(&self, py: Python<'py>) -> PyResult<Flags<'py>> {
+        Ok(Flags {
+            array: no_flags(py, self.shape())?,
+            given: None,
+        })
     }
 
     /// Flags for them: those that the caller has, if so.
@@ -110,10 +191,10 @@ impl<'py> Numbers<'py> {
         given: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Flags<'py>> {
         let Some(given) = given else {
-            return Ok(self.flags(py));
+            return self.flags(py);
         };
         let array = as_array(given, "found")?;
-        expect_contiguous(&array, "found")?;
+        expect_contiguous(&array, Access::Write, "found")?;
         let Ok(flags) = array.cast::<PyArrayDyn<bool>>() else {
             return Err(invalid(format!(
                 "`found` is to be an array of bool, not {}",
@@ -127,20 +208,67 @@ impl<'py> Numbers<'py> {
                 flags.len()
             )));
         }
-        Ok(Flags(match flags.shape() == self.shape() {
-            true => flags.clone(),
-            false => flags.reshape(self.shape())?,
-        }))
+        Ok(Flags {
+            array: match flags.shape() == self.shape() {
+                true => flags.clone(),
+                false => flags.reshape(self.shape())?,
+            },
+            given: Some(given.clone()),
+        })
     }
 }
 
+/// Whether an array that NumPy made of a list has the list's numbers as they were.
+fn is_exact(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let kind: char = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    Ok(matches!(kind, 'u' | 'i'))
+}
+
+/// An array of keys of a list of which NumPy made something else: floats of large numbers of both signs, of none a float.
+fn one_by_one<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let objects = py
+        .import("numpy")?
+        .call_method1("array", (object, "object"));
+    let objects = objects.map_err(|error| {
+        let error = error.value(py);
+        invalid(format!("no array of keys can be made of this: {error}"))
+    })?;
+    let keys = objects.getattr("flat")?.try_iter()?;
+    let keys = keys.map(|object| key_of(&object?));
+    let keys = keys.collect::<PyResult<Vec<u64>>>()?;
+    PyArray1::from_vec(py, keys).call_method1("reshape", (objects.getattr("shape")?,))
+}
+
 /// Which of some keys are there, in the shape of the keys.
-pub(crate) struct Flags<'py>(pub(crate) Bound<'py, PyArrayDyn<bool>>);
+pub(crate) struct Flags<'py> {
+    pub(crate) array: Bound<'py, PyArrayDyn<bool>>,
+    /// What the caller gave, if that is it.
+    given: Option<Bound<'py, PyAny>>,
+}
+
+/// Flags that are being written.
+pub(crate) struct WrittenFlags<'py> {
+    flags: PyReadwriteArrayDyn<'py, bool>,
+    _borrow: Borrow,
+    _changed: Option<Changed<'py>>,
+}
 
 impl<'py> Flags<'py> {
     /// Borrows them.
-    pub(crate) fn write(&self) -> PyResult<PyReadwriteArrayDyn<'py, bool>> {
-        let flags = self.0.try_readwrite();
-        flags.map_err(|error| refused("found", "written", error))
+    pub(crate) fn write(&self) -> PyResult<WrittenFlags<'py>> {
+        let borrow = borrow(&self.array, Access::Write, "found")?;
+        let flags = self.array.try_readwrite();
+        Ok(WrittenFlags {
+            flags: flags.map_err(|error| refused("found", "written", error))?,
+            _borrow: borrow,
+            _changed: self.given.as_ref().map(Changed::new).transpose()?,
+        })
+    }
+}
+
+impl WrittenFlags<'_> {
+    pub(crate) fn as_slice_mut(&mut self) -> PyResult<&mut [bool]> {
+        Ok(self.flags.as_slice_mut()?)
     }
 }

@@ -5,23 +5,36 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArray
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::arrays::as_array;
+use crate::arrays::{as_array, borrow};
+use crate::borrows::{Access, Borrow};
 use crate::errors::{invalid, refusal};
 
 /// An array of indices of either width.
 pub(crate) enum IndexArray<'py> {
-    Narrow(PyReadonlyArray1<'py, i32>),
-    Wide(PyReadonlyArray1<'py, i64>),
+    Narrow {
+        array: PyReadonlyArray1<'py, i32>,
+        _borrow: Borrow,
+    },
+    Wide {
+        array: PyReadonlyArray1<'py, i64>,
+        _borrow: Borrow,
+    },
 }
 
 impl<'py> IndexArray<'py> {
     fn new(object: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
         let array = as_array(object, "pairs")?;
         if let Ok(narrow) = array.cast::<PyArray1<i32>>() {
-            return Ok(IndexArray::Narrow(narrow.try_readonly()?));
+            let _borrow = borrow(narrow, Access::Read, "pairs")?;
+            let array = narrow.try_readonly()?;
+            return Ok(IndexArray::Narrow { array, _borrow });
         }
         match array.cast::<PyArray1<i64>>() {
-            Ok(wide) => Ok(IndexArray::Wide(wide.try_readonly()?)),
+            Ok(wide) => {
+                let _borrow = borrow(wide, Access::Read, "pairs")?;
+                let array = wide.try_readonly()?;
+                Ok(IndexArray::Wide { array, _borrow })
+            }
             Err(_) => Err(invalid(
                 "indices are an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape (n,)",
             )),
@@ -30,15 +43,17 @@ impl<'py> IndexArray<'py> {
 
     fn indices(&self) -> PyResult<Indices<'_>> {
         Ok(match self {
-            IndexArray::Narrow(array) => Indices::I32(array.as_slice()?),
-            IndexArray::Wide(array) => Indices::I64(array.as_slice()?),
+            IndexArray::Narrow { array, .. } => Indices::I32(array.as_slice()?),
+            IndexArray::Wide { array, .. } => Indices::I64(array.as_slice()?),
         })
     }
 
     fn wide(&self) -> PyResult<Vec<i64>> {
         Ok(match self {
-            IndexArray::Narrow(array) => array.as_slice()?.iter().copied().map(i64::from).collect(),
-            IndexArray::Wide(array) => array.as_slice()?.to_vec(),
+            IndexArray::Narrow { array, .. } => {
+                array.as_slice()?.iter().copied().map(i64::from).collect()
+            }
+            IndexArray::Wide { array, .. } => array.as_slice()?.to_vec(),
         })
     }
 }

@@ -6,13 +6,16 @@ use numpy::{
 };
 use pyo3::prelude::*;
 
-use crate::arrays::{as_array, expect_contiguous, refused};
+use crate::arrays::{as_array, borrow, expect_contiguous, refused};
+use crate::borrows::{Access, Borrow};
 use crate::errors::invalid;
+use crate::versions::Changed;
 
 /// An array's rows, and which of them were filled.
 pub(crate) struct Rows<'py> {
-    bytes: PyReadwriteArray2<'py, u8>,
+    bytes: WrittenRows<'py>,
     noted: PyReadwriteArray1<'py, bool>,
+    _borrow: Borrow,
     found: Bound<'py, PyArray1<bool>>,
 }
 
@@ -25,6 +28,7 @@ impl<'py> Rows<'py> {
     ) -> PyResult<Rows<'py>> {
         let bytes = writable_rows(out, "out")?;
         let found = found.unwrap_or_else(|| PyArray1::zeros(out.py(), keys, false));
+        let borrow = borrow(&found, Access::Write, "found")?;
         let noted = found
             .try_readwrite()
             .map_err(|error| refused("found", "written", error))?;
@@ -38,6 +42,7 @@ impl<'py> Rows<'py> {
         Ok(Rows {
             bytes,
             noted,
+            _borrow: borrow,
             found,
         })
     }
@@ -72,30 +77,76 @@ impl<'py> Rows<'py> {
     }
 }
 
+/// Rows of bytes that are written.
+pub(crate) struct WrittenRows<'py> {
+    rows: PyReadwriteArray2<'py, u8>,
+    _borrow: Borrow,
+    _changed: Changed<'py>,
+}
+
+impl WrittenRows<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.rows.shape()
+    }
+
+    pub(crate) fn as_slice_mut(&mut self) -> PyResult<&mut [u8]> {
+        Ok(self.rows.as_slice_mut()?)
+    }
+}
+
+/// Rows of bytes that are read.
+pub(crate) struct ReadRows<'py> {
+    rows: PyReadonlyArray2<'py, u8>,
+    _borrow: Borrow,
+}
+
+impl ReadRows<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.rows.shape()
+    }
+
+    pub(crate) fn as_slice(&self) -> PyResult<&[u8]> {
+        Ok(self.rows.as_slice()?)
+    }
+}
+
 /// An array's rows as bytes that can be written, without a copy.
 pub(crate) fn writable_rows<'py>(
     array: &Bound<'py, PyAny>,
-    name: &str,
-) -> PyResult<PyReadwriteArray2<'py, u8>> {
-    byte_rows(array, name)?
-        .try_readwrite()
-        .map_err(|error| refused(name, "written", error))
+    name: &'static str,
+) -> PyResult<WrittenRows<'py>> {
+    let rows = byte_rows(array, Access::Write, name)?;
+    let borrow = borrow(&rows, Access::Write, name)?;
+    let rows = rows.try_readwrite();
+    Ok(WrittenRows {
+        rows: rows.map_err(|error| refused(name, "written", error))?,
+        _borrow: borrow,
+        _changed: Changed::new(array)?,
+    })
 }
 
 /// An array's rows as bytes, without a copy.
 pub(crate) fn readable_rows<'py>(
     array: &Bound<'py, PyAny>,
-    name: &str,
-) -> PyResult<PyReadonlyArray2<'py, u8>> {
-    byte_rows(array, name)?
-        .try_readonly()
-        .map_err(|error| refused(name, "read", error))
+    name: &'static str,
+) -> PyResult<ReadRows<'py>> {
+    let rows = byte_rows(array, Access::Read, name)?;
+    let borrow = borrow(&rows, Access::Read, name)?;
+    let rows = rows.try_readonly();
+    Ok(ReadRows {
+        rows: rows.map_err(|error| refused(name, "read", error))?,
+        _borrow: borrow,
+    })
 }
 
 /// A view of an array, or of what gives one by DLPack, as bytes of shape (rows, bytes of a row).
-fn byte_rows<'py>(array: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray2<u8>>> {
+fn byte_rows<'py>(
+    array: &Bound<'py, PyAny>,
+    access: Access,
+    name: &str,
+) -> PyResult<Bound<'py, PyArray2<u8>>> {
     let array = as_array(array, name)?;
-    expect_contiguous(&array, name)?;
+    expect_contiguous(&array, access, name)?;
     let rows: usize = array.as_any().len()?;
     let bytes: usize = array.getattr("nbytes")?.extract()?;
     // The array is contiguous, so both are views of its memory.

@@ -96,6 +96,11 @@ impl WeakTable {
         }
     }
 
+    /// Whether a handle is still there.
+    pub fn is_alive(&self) -> bool {
+        self.open.strong_count() > 0
+    }
+
     /// The table, if a handle on it is still there.
     pub fn upgrade(&self) -> Option<Table> {
         self.open.upgrade().map(Table::of)

@@ -16,7 +16,6 @@ use crate::store::Store;
 use crate::stripes::Held;
 use crate::{Error, Result};
 use std::path::Path;
-use std::sync::PoisonError;
 
 /// Rows that are written together.
 const GROUP: usize = 256;
@@ -68,11 +67,9 @@ impl Inner {
 
     /// Writes all dirty rows to the store. Nobody writes until what is returned is dropped.
     fn clean(&self, interrupt: &Interrupt) -> Result<Held<'_>> {
-        // Guards nothing that could be left half done.
-        let flushing = self.flushing.lock();
-        let _flushing = flushing.unwrap_or_else(PoisonError::into_inner);
         for _ in 0..OPEN_PASSES {
             self.pass(|group| {
+                // Without a lock, here and wherever it is asked: what is asked may use the table.
                 interrupt.check()?;
                 let held = self.stripes.lock(group.iter().map(|victim| victim.key));
                 let mut dirty = group.to_vec();
@@ -85,10 +82,7 @@ impl Inner {
             })?;
         }
         let held = self.stripes.lock_all();
-        self.pass(|group| {
-            interrupt.check()?;
-            self.write_back(group)
-        })?;
+        self.pass(|group| self.write_back(group))?;
         Ok(held)
     }
 

@@ -10,7 +10,6 @@ use crate::store::Store;
 use crate::stripes::{Held, Stripes};
 use crate::worker::Queue;
 use crate::{Error, Result, RowType};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How rows move.
@@ -39,8 +38,6 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,
-    /// Held by whoever flushes.
-    pub(crate) flushing: Mutex<()>,
     /// Set before the last rows are flushed: see [`lock_to_write`](Inner::lock_to_write).
     is_closed: AtomicBool,
 }
@@ -66,7 +63,6 @@ impl Inner {
             counters: Default::default(),
             clocks: Default::default(),
             queue: Default::default(),
-            flushing: Default::default(),
             is_closed: Default::default(),
         })
     }

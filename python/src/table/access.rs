@@ -6,12 +6,15 @@ use forerun::table::Update;
 use numpy::PyArrayDyn;
 use pyo3::prelude::*;
 
-use super::Table;
-use crate::arrays::{Read, Written, as_array, expect_contiguous};
+use super::{RowsAndFound, Table};
+use crate::arrays::{Read, Written, as_array, as_rows, expect_contiguous, zeros};
+use crate::borrows::{Access, Borrow};
+use crate::dlpack::is_on_cuda;
 use crate::errors::{closed, invalid, table_exception};
 use crate::export::TableItems;
 use crate::items::Shown;
 use crate::numbers::Numbers;
+use crate::versions::Changed;
 
 /// Keys up to which a call that waits for nothing is over sooner than another Python thread could be let in.
 const SHORT_BATCH: usize = 32;
@@ -48,15 +51,18 @@ impl Table {
         }
     }
 
-    /// Borrows an array of rows that a caller has given, to write them.
+    /// Borrows an array of rows that a caller has given, to write them. `borrowed` is the use of its memory, if that is noted
+    /// already.
     pub(crate) fn written<'py>(
         &self,
         rows: &Bound<'py, PyAny>,
-        what: &str,
+        what: &'static str,
+        borrowed: Option<Borrow>,
     ) -> PyResult<Written<'py>> {
-        let rows = as_array(rows, what)?;
-        expect_contiguous(&rows, what)?;
-        Written::new(&rows, self.dtype, what)
+        let array = as_array(rows, what)?;
+        expect_contiguous(&array, Access::Write, what)?;
+        let changed = Changed::new(rows)?;
+        Written::new(&array, self.dtype, what, borrowed, changed)
     }
 
     /// That so many bytes are those of the rows of some keys.
@@ -82,8 +88,8 @@ impl Table {
         write: impl FnOnce(&[u64], &[u8]) -> forerun::table::Result<R> + Send,
     ) -> PyResult<R> {
         let py = rows.py();
-        let rows = as_array(rows, "rows")?;
-        expect_contiguous(&rows, "rows")?;
+        let rows = as_rows(rows, self.dtype, "rows")?;
+        expect_contiguous(&rows, Access::Read, "rows")?;
         let read = Read::new(&rows, self.dtype, "rows")?;
         let (keys_read, bytes) = (keys.as_slice()?, read.bytes()?);
         self.expect_rows(keys, bytes.len(), "rows")?;
@@ -106,7 +112,7 @@ impl Table {
         + Send,
     ) -> PyResult<()> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let scores = scores.map(Numbers::new).transpose()?;
+        let scores = scores.map(Numbers::scores).transpose()?;
         let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
         self.with_rows(&keys, rows, |keys, rows| put(&table, keys, rows, scores))
     }
@@ -119,7 +125,7 @@ impl Table {
         how: Update,
     ) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let found = keys.flags(py);
+        let found = keys.flags(py)?;
         {
             let mut flags = found.write()?;
             let flags = flags.as_slice_mut()?;
@@ -127,10 +133,74 @@ impl Table {
                 table.update(keys, rows, how, flags)
             })?;
         }
-        Ok(found.0)
+        Ok(found.array)
     }
 
     pub(super) fn items(&self, py: Python<'_>, shown: Shown) -> PyResult<TableItems> {
         Ok(TableItems::new(self.export(py, EXPORTED_AT_ONCE)?, shown))
+    }
+
+    /// Looks keys up: see `find`. `borrowed` is the use of the memory of `out`, if that is noted already.
+    pub(super) fn find_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: Option<Bound<'py, PyAny>>,
+        borrowed: Option<Borrow>,
+        found: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<RowsAndFound<'py>> {
+        let (table, keys) = (self.open()?, Numbers::new(keys)?);
+        let on_device = match &out {
+            Some(out) => is_on_cuda(out, "out")?,
+            None => false,
+        };
+        if stream.is_some() && !on_device {
+            return Err(invalid(
+                "`stream` is for rows that go to a GPU, and `out` is in the processor's memory",
+            ));
+        }
+        let rows = match out {
+            Some(out) => out,
+            None => zeros(py, self.dtype, &keys.shape_of_rows(self.dim))?,
+        };
+        let found = keys.flags_or(py, found)?;
+        if on_device {
+            let mut flags = found.write()?;
+            self.find_to_device(&table, &keys, &rows, flags.as_slice_mut()?, stream)?;
+        } else {
+            let mut written = self.written(&rows, "out", borrowed)?;
+            let mut flags = found.write()?;
+            let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);
+            self.expect_rows(&keys, bytes.len(), "out")?;
+            let keys = keys.as_slice()?;
+            self.aside(py, keys.len(), || table.find(keys, bytes, flags))
+                .map_err(table_exception)?;
+        }
+        Ok((rows, found.array))
+    }
+
+    /// Whether a key has a row.
+    pub(super) fn has(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
+        let table = self.open()?;
+        let found = self.aside(py, 1, || table.contains(&[key], &mut [false]));
+        Ok(found.map_err(table_exception)? == 1)
+    }
+
+    /// The row of a key, if there is one.
+    pub(super) fn row_of<'py>(
+        &self,
+        py: Python<'py>,
+        key: u64,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let table = self.open()?;
+        let row = zeros(py, self.dtype, &[self.dim as usize])?;
+        let found = {
+            let mut written = self.written(&row, "row", None)?;
+            let bytes = written.bytes()?;
+            self.aside(py, 1, || table.find(&[key], bytes, &mut [false]))
+                .map_err(table_exception)?
+        };
+        Ok((found == 1).then_some(row))
     }
 }

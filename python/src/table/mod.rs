@@ -3,9 +3,11 @@
 //! ```text
 //!   mod.rs      the class                    options.rs   how it is opened
 //!   access.rs   what its calls share         stats.rs     its figures       on_device.rs  lookups into a tensor on a GPU
+//!   later.rs    lookups that are awaited
 //! ```
 
 mod access;
+mod later;
 mod on_device;
 mod options;
 mod stats;
@@ -19,13 +21,12 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arrays::zeros;
-use crate::cuda::stream_of;
-use crate::dlpack::is_on_cuda;
+use crate::at_exit;
 use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
+use crate::interrupt;
 use crate::items::Shown;
-use crate::numbers::Numbers;
+use crate::numbers::{Key, Numbers};
 use options::{Device, Policies, Sizes};
 
 /// What `find` gives: rows, and which of them were found.
@@ -45,15 +46,19 @@ pub(crate) struct Table {
 #[pymethods]
 impl Table {
     #[new]
-    #[pyo3(signature = (
-        dim, dtype="float32", *, path=None, host_capacity=None, host_bytes=None, device_capacity=0, device=None,
-        score="lfu", admission="second_touch", writes="through", cache_bytes=None
-    ))]
+    #[pyo3(
+        signature = (
+            dim, dtype=None, *, path=None, host_capacity=None, host_bytes=None, device_capacity=0, device=None,
+            score="lfu", admission="second_touch", writes="through", overflow=None, cache_bytes=None
+        ),
+        text_signature = "(dim, dtype='float32', *, path=None, host_capacity=None, host_bytes=None, device_capacity=0, \
+            device=None, score='lfu', admission='second_touch', writes='through', overflow=None, cache_bytes=None)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         dim: u32,
-        dtype: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
         path: Option<PathBuf>,
         host_capacity: Option<usize>,
         host_bytes: Option<usize>,
@@ -62,11 +67,10 @@ impl Table {
         score: &str,
         admission: &str,
         writes: &str,
+        overflow: Option<&str>,
         cache_bytes: Option<usize>,
     ) -> PyResult<Table> {
-        let dtype: Dtype = dtype
-            .parse()
-            .map_err(|error: forerun::table::UnknownDtype| invalid(error.to_string()))?;
+        let dtype = dtype.map_or(Ok(Dtype::F32), options::dtype)?;
         let waits = path.is_some() || device_capacity > 0;
         let sizes = Sizes {
             device_capacity,
@@ -79,10 +83,13 @@ impl Table {
             score,
             admission,
             writes,
+            overflow,
         };
         let builder = forerun::table::Table::builder(dtype, dim);
         let builder = options::apply(builder, path, sizes, policies)?;
+        let builder = builder.interrupt(interrupt::is_raised);
         let table = py.detach(|| builder.open()).map_err(table_exception)?;
+        at_exit::remember(&table);
         Ok(Table {
             dtype,
             dim,
@@ -136,37 +143,11 @@ impl Table {
         found: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<RowsAndFound<'py>> {
-        let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let on_device = match &out {
-            Some(out) => is_on_cuda(out, "out")?,
-            None => false,
-        };
-        if stream.is_some() && !on_device {
-            return Err(invalid(
-                "`stream` is for rows that go to a GPU, and `out` is in the processor's memory",
-            ));
-        }
-        let rows = match out {
-            Some(out) => out,
-            None => zeros(py, self.dtype, &keys.shape_of_rows(self.dim))?,
-        };
-        let found = keys.flags_or(py, found)?;
-        if on_device {
-            let mut flags = found.write()?;
-            self.find_to_device(&table, &keys, &rows, flags.as_slice_mut()?, stream)?;
-        } else {
-            let mut written = self.written(&rows, "out")?;
-            let mut flags = found.write()?;
-            let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);
-            self.expect_rows(&keys, bytes.len(), "out")?;
-            let keys = keys.as_slice()?;
-            self.aside(py, keys.len(), || table.find(keys, bytes, flags))
-                .map_err(table_exception)?;
-        }
-        Ok((rows, found.0))
+        self.find_into(py, keys, out, None, found, stream)
     }
 
-    /// `find` in a thread of the event loop's: an awaitable. The current stream is that of the thread that calls.
+    /// `find` in a thread of the event loop's: an awaitable. The current stream is that of the thread that calls. `out` is in
+    /// use until the lookup has ended, and refused to other calls, also where the awaiting is cancelled.
     #[pyo3(signature = (keys, out=None, *, stream=None))]
     fn find_async<'py>(
         slf: &Bound<'py, Table>,
@@ -174,22 +155,7 @@ impl Table {
         out: Option<Bound<'py, PyAny>>,
         stream: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let stream = match &out {
-            Some(out) if is_on_cuda(out, "out")? => {
-                let stream = stream_of(stream.as_ref(), out)?.number();
-                Some(stream.into_pyobject(py)?.into_any())
-            }
-            _ => stream,
-        };
-        let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
-        let named = PyDict::new(py);
-        named.set_item("stream", stream)?;
-        let find = (slf.getattr("find")?, keys, out);
-        let find = py
-            .import("functools")?
-            .call_method("partial", find, Some(&named))?;
-        event_loop.call_method1("run_in_executor", (py.None(), find))
+        later::find(slf, keys, out, stream)
     }
 
     /// Which keys have a row.
@@ -199,14 +165,14 @@ impl Table {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let found = keys.flags(py);
+        let found = keys.flags(py)?;
         {
             let mut flags = found.write()?;
             let (flags, keys) = (flags.as_slice_mut()?, keys.as_slice()?);
             self.aside(py, keys.len(), || table.contains(keys, flags))
                 .map_err(table_exception)?;
         }
-        Ok(found.0)
+        Ok(found.array)
     }
 
     /// Puts rows under keys, whether there are some already or not. Of a key that repeats, the last row stays.
@@ -284,7 +250,9 @@ impl Table {
     /// Waits until no row is on its way between memory and disk.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.open()?;
-        py.detach(|| table.settle());
+        while !py.detach(|| table.settle_for(interrupt::EVERY)) {
+            py.check_signals()?;
+        }
         Ok(())
     }
 
@@ -314,14 +282,22 @@ impl Table {
         stats::figures(py, self.open()?.stats())
     }
 
-    /// Closes it. What was written is durable after this.
+    /// Closes it. What was written is durable after this. While another thread closes it, this waits until it is closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let table = self.table.write();
-        let table = table.unwrap_or_else(PoisonError::into_inner).take();
-        match table {
-            Some(table) => py.detach(|| table.close()).map_err(table_exception),
-            None => Ok(()),
+        if self.is_closed() {
+            return Ok(());
         }
+        let table = self.open()?;
+        // It takes long to flush many rows, and that can be interrupted: the table stays open then. What goes wrong otherwise
+        // the closing tells as well.
+        let flushed = py.detach(|| table.flush());
+        if let Err(interrupted @ forerun::table::Error::Interrupted) = flushed {
+            return Err(table_exception(interrupted));
+        }
+        let closed = py.detach(|| table.close());
+        let taken = self.take();
+        py.detach(|| drop(taken));
+        closed.map_err(table_exception)
     }
 
     /// Whether it was closed.
@@ -344,10 +320,8 @@ impl Table {
         Ok(first.map_err(table_exception)?.is_some())
     }
 
-    fn __contains__(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
-        let table = self.open()?;
-        let found = self.aside(py, 1, || table.contains(&[key], &mut [false]));
-        Ok(found.map_err(table_exception)? == 1)
+    fn __contains__(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
+        self.has(py, key.0)
     }
 
     /// The row of a key, or `default` if there is none.
@@ -355,36 +329,29 @@ impl Table {
     fn get<'py>(
         &self,
         py: Python<'py>,
-        key: u64,
+        key: Key,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let table = self.open()?;
-        let row = zeros(py, self.dtype, &[self.dim as usize])?;
-        let found = {
-            let mut written = self.written(&row, "row")?;
-            let bytes = written.bytes()?;
-            self.aside(py, 1, || table.find(&[key], bytes, &mut [false]))
-                .map_err(table_exception)?
-        };
-        Ok(if found == 1 { Some(row) } else { default })
+        let row = self.row_of(py, key.0)?;
+        Ok(row.or(default))
     }
 
-    fn __getitem__<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Bound<'py, PyAny>> {
-        let row = self.get(py, key, None)?;
-        row.ok_or_else(|| PyKeyError::new_err(key))
+    fn __getitem__<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Bound<'py, PyAny>> {
+        let row = self.row_of(py, key.0)?;
+        row.ok_or_else(|| PyKeyError::new_err(key.0))
     }
 
-    fn __setitem__<'py>(&self, py: Python<'py>, key: u64, row: &Bound<'py, PyAny>) -> PyResult<()> {
-        let keys = PyArray1::from_slice(py, &[key]);
+    fn __setitem__<'py>(&self, py: Python<'py>, key: Key, row: &Bound<'py, PyAny>) -> PyResult<()> {
+        let keys = PyArray1::from_slice(py, &[key.0]);
         self.insert(keys.as_any(), row, None)
     }
 
-    fn __delitem__(&self, py: Python<'_>, key: u64) -> PyResult<()> {
-        if !self.__contains__(py, key)? {
-            return Err(PyKeyError::new_err(key));
+    fn __delitem__(&self, py: Python<'_>, key: Key) -> PyResult<()> {
+        if !self.has(py, key.0)? {
+            return Err(PyKeyError::new_err(key.0));
         }
         let table = self.open()?;
-        py.detach(|| table.erase(&[key])).map_err(table_exception)
+        py.detach(|| table.erase(&[key.0])).map_err(table_exception)
     }
 
     /// The keys, as they were when this was called where there is a path.
@@ -433,5 +400,27 @@ impl Table {
         Err(invalid(
             "a table is a handle of this process and cannot be pickled: pickle its path and open it there",
         ))
+    }
+}
+
+impl Table {
+    /// The handle, which is no longer this object's.
+    fn take(&self) -> Option<forerun::table::Table> {
+        let table = self.table.write();
+        table.unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let Some(table) = self.take() else {
+            return;
+        };
+        // It flushes. Other Python threads run meanwhile, unless the interpreter is gone.
+        let mut table = Some(table);
+        Python::try_attach(|py| {
+            let table = table.take();
+            py.detach(|| drop(table));
+        });
     }
 }

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use super::Table;
 use crate::cuda::{Tensor, find_rows, stream_of};
 use crate::numbers::Numbers;
+use crate::versions::Changed;
 
 impl Table {
     /// Looks keys up; the rows go to `out`, behind what is on the stream that is given, or on the current one of the tensor's
@@ -22,6 +23,7 @@ impl Table {
         tensor.expect_elements(self.dtype, "out")?;
         self.expect_rows(keys, tensor.bytes("out")?, "out")?;
         let keys = keys.as_slice()?;
+        let _changed = Changed::new(out)?;
         find_rows(out.py(), table, keys, &tensor, flags, stream).map(drop)
     }
 }

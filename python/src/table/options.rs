@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use forerun::Options;
-use forerun::table::{Admission, Builder, DeviceChoice, Score, Writes};
+use forerun::table::{
+    Admission, Builder, DeviceChoice, Dtype, Overflow, Score, UnknownDtype, Writes,
+};
 use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
@@ -43,6 +45,28 @@ pub(super) struct Policies<'a> {
     pub(super) score: &'a str,
     pub(super) admission: &'a str,
     pub(super) writes: &'a str,
+    pub(super) overflow: Option<&'a str>,
+}
+
+/// The type of elements that an object stands for: a name, a type of NumPy's or of PyTorch's.
+pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
+    let shown = object.str()?;
+    let shown = shown.to_str()?;
+    let name = shown.strip_prefix("torch.").unwrap_or(shown);
+    if let Ok(dtype) = name.parse() {
+        return Ok(dtype);
+    }
+    let unknown = || invalid(UnknownDtype(shown.to_owned()).to_string());
+    let numpy = object.py().import("numpy")?;
+    let dtype = numpy.call_method1("dtype", (object,));
+    let dtype = dtype.map_err(|_| unknown())?;
+    if !dtype.getattr("isnative")?.is_truthy()? {
+        return Err(invalid(format!(
+            "elements of {dtype} have another order of bytes than this machine's"
+        )));
+    }
+    let name = dtype.getattr("name")?.str()?;
+    name.to_str()?.parse().map_err(|_| unknown())
 }
 
 pub(super) fn apply(
@@ -76,6 +100,13 @@ pub(super) fn apply(
             "back" => Writes::Back,
             other => return Err(unknown("writes", other, "through, back")),
         });
+    if let Some(overflow) = policies.overflow {
+        builder = builder.overflow(match overflow {
+            "refuse" => Overflow::Refuse,
+            "evict" => Overflow::Evict,
+            other => return Err(unknown("overflow", other, "refuse, evict")),
+        });
+    }
     builder = match (sizes.host_capacity, sizes.host_bytes) {
         (None, None) => builder,
         (Some(rows), None) => builder.host_capacity(rows),

@@ -28,6 +28,8 @@ pub(super) fn figures(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict
         ("host_rows", stats.host_rows),
         ("host_capacity_rows", stats.host_capacity_rows),
         ("host_bytes", stats.host_bytes),
+        ("host_used_bytes", stats.host_used_bytes),
+        ("memory_bytes", stats.memory_bytes()),
         ("found_bytes", stats.found_bytes()),
         ("moved_bytes", stats.moved_bytes()),
         ("find_p50_ns", stats.find.p50_ns),

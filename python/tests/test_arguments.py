@@ -1,0 +1,220 @@
+"""What a table takes as keys, rows, types and sizes, and what it refuses."""
+
+import forerun
+import numpy as np
+import pytest
+
+refused = pytest.raises(forerun.errors.InvalidArgumentError)
+
+
+@pytest.fixture
+def table():
+    table = forerun.Table(2)
+    table.insert(np.arange(10), np.stack([np.arange(10, dtype=np.float32)] * 2, axis=1))
+    return table
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [3.7],
+        [3.0],
+        3.7,
+        ["3"],
+        [b"3"],
+        "3",
+        [[1], [2, 3]],
+        [1, None],
+        [True],
+        [1 << 64],
+        [-(1 << 63) - 1],
+        np.array([3.7]),
+        np.array([True]),
+        np.array(["3"]),
+        np.array([3], "datetime64[s]"),
+        np.array([3], object),
+    ],
+    ids=repr,
+)
+def test_what_is_no_integer_is_no_key(table, keys):
+    rows = np.zeros((1, 2), np.float32)
+    for call in (
+        lambda: table.erase(keys),
+        lambda: table.find(keys),
+        lambda: table.contains(keys),
+        lambda: table.insert(keys, rows),
+        lambda: table.add(keys, rows),
+        lambda: table.prefetch(keys),
+    ):
+        with refused:
+            call()
+    assert len(table) == 10
+
+
+@pytest.mark.parametrize("key", [3.0, "3", True, None, 1 << 64, -(1 << 63) - 1], ids=repr)
+def test_what_is_no_integer_is_no_key_of_a_dict_of_rows(table, key):
+    for call in (
+        lambda: table[key],
+        lambda: key in table,
+        lambda: table.get(key),
+        lambda: table.__delitem__(key),
+        lambda: table.__setitem__(key, [1, 2]),
+    ):
+        with refused:
+            call()
+    assert len(table) == 10
+
+
+def test_a_negative_key_is_the_key_of_its_bits_however_it_is_given(table):
+    greatest = (1 << 64) - 1
+    table[-1] = [7, 7]
+    for keys in ([-1], [greatest], [-1, 1 << 63], np.array([-1]), np.array([-1], np.int32), np.array([greatest], np.uint64)):
+        rows, found = table.find(keys)
+        assert found[0] and rows[0].tolist() == [7, 7]
+    assert -1 in table and greatest in table and (table[-1] == table[greatest]).all()
+    assert greatest in list(table.keys())
+    del table[-1]
+    assert not table.contains([greatest])[0]
+
+
+def test_lists_of_integers_are_taken_to_the_last_bit(table):
+    keys = [0, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 53) + 1]
+    table.insert(keys, np.zeros((5, 2), np.float32))
+    assert table.contains(np.array(keys, np.uint64)).all()
+    assert table.find([])[0].shape == (0, 2)
+    assert table.find(((1, 2), (3, 4)))[0].shape == (2, 2, 2)
+    assert table.find(np.int16(3))[1] and table.find(3)[1]
+
+
+def test_scores_are_not_negative():
+    table = forerun.Table(2, score="custom")
+    rows = np.zeros((1, 2), np.float32)
+    for scores in ([-1], np.array([-1])):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="scores"):
+            table.insert([1], rows, scores=scores)
+    table.insert([1], rows, scores=[(1 << 64) - 1])
+
+
+def test_lists_of_rows_are_taken_where_they_fit(table):
+    table.insert([1, 2], [[1, 2.5], (3, 4)])
+    assert table.find([1, 2])[0].tolist() == [[1, 2.5], [3, 4]]
+    table[3] = (5, 6)
+    table.add([3], [[1, 1]])
+    assert table[3].tolist() == [6, 7]
+    small = forerun.Table(2, "uint8")
+    small[1] = [0, 255]
+    half = forerun.Table(3, "bfloat16")
+    half[1] = [1.0, 256.0 + 1, float("nan")]
+    assert half[1].view(np.uint16)[:2].tolist() == [0x3F80, 0x4380]
+    for of, rows in (
+        (small, [[0, 256]]),
+        (small, [[0, -1]]),
+        (small, [[0, 1.5]]),
+        (table, [["1", "2"]]),
+        (table, [[1], [2, 3]]),
+        (table, [[1, 2, 3]]),
+        (table, [[True, False]]),
+    ):
+        with refused:
+            of.insert([1], rows)
+    assert small[1].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.dtype("float16"), "f2", "<f2", "float16"])
+def test_types_are_taken_as_numpy_has_them(dtype):
+    assert forerun.Table(2, dtype).dtype == "float16"
+    assert forerun.Table(2, float).dtype == "float64"
+
+
+def test_types_that_no_row_has_are_named():
+    for dtype, words in (("complex64", "complex64"), ("float33", "float33"), (np.uint64, "uint64"), (">f4", "order of bytes"), (7, "7")):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
+            forerun.Table(2, dtype)
+
+
+def test_types_are_taken_as_torch_has_them():
+    torch = pytest.importorskip("torch")
+    for name in ("float32", "bfloat16", "int64"):
+        assert forerun.Table(2, getattr(torch, name)).dtype == name
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="complex64"):
+        forerun.Table(2, torch.complex64)
+
+
+def test_sizes_are_integers():
+    for size in (4e9, 1.5, "10", -1):
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            forerun.Table(2, host_capacity=size)
+    assert forerun.Table(2, host_capacity=np.int64(100)).stats()["host_capacity_rows"] == 100
+
+
+def test_a_capacity_takes_no_memory_before_there_are_rows():
+    def resident_bytes():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    before = resident_bytes()
+    table = forerun.Table(16, host_capacity=4_000_000_000)
+    table.insert(np.arange(1000), np.ones((1000, 16), np.float32))
+    assert resident_bytes() - before < 64 << 20
+    assert table.stats()["memory_bytes"] < 64 << 20
+    table.close()
+
+
+def test_memory_that_there_is_not_is_a_memory_error():
+    table = forerun.Table(1 << 17, "float64")
+    keys = np.arange(10_000_000)
+    with pytest.raises(MemoryError):
+        table.find(keys)
+    with pytest.raises(MemoryError):
+        forerun.Table(1 << 17, "float64", host_capacity=4_000_000_000)
+
+
+def test_a_table_without_a_path_keeps_all_rows_unless_eviction_is_asked_for():
+    table = forerun.Table(4)
+    keys = np.arange(70_000)
+    table.insert(keys, np.ones((70_000, 4), np.float32))
+    table.settle()
+    assert table.contains(keys).all()
+
+    table = forerun.Table(4, host_capacity=1000)
+    with pytest.raises(forerun.errors.PartialError, match="full") as caught:
+        table.insert(keys[:1100], np.ones((1100, 4), np.float32))
+    assert caught.value.positions == list(range(1000, 1100))
+    assert len(table) == 1000
+
+    table = forerun.Table(4, host_capacity=1000, overflow="evict")
+    table.insert(keys, np.ones((70_000, 4), np.float32))
+    table.settle()
+    assert len(table) == 1000
+
+
+def test_overflow_is_for_a_table_without_a_path(tmp_path):
+    with refused:
+        forerun.Table(4, overflow="drop")
+    with refused:
+        forerun.Table(4, path=tmp_path / "rows", overflow="evict")
+
+
+def test_the_memory_of_the_stores_cache_counts(tmp_path):
+    with forerun.Table(16, path=tmp_path / "rows", host_capacity=100, cache_bytes=8 << 20) as table:
+        keys = np.arange(20_000)
+        table.load(keys, np.ones((20_000, 16), np.float32))
+        table.checkpoint(tmp_path / "copy")
+    with forerun.Table(16, path=tmp_path / "copy", host_capacity=100, cache_bytes=8 << 20) as table:
+        before = table.stats()
+        assert table.find(keys)[1].all()
+        after = table.stats()
+        assert after["memory_bytes"] - before["memory_bytes"] > 1 << 20
+        assert after["memory_bytes"] > after["host_used_bytes"]
+
+
+def test_what_is_written_where_it_lies_is_not_to_be_copied(table):
+    wide = np.zeros((3, 4), np.float32)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous") as caught:
+        table.find([1, 2, 3], out=wide[:, :2])
+    assert "ascontiguousarray" not in str(caught.value)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="contiguous") as caught:
+        table.find([1, 2], found=np.zeros(4, bool)[::2])
+    assert "ascontiguousarray" not in str(caught.value)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="ascontiguousarray"):
+        table.insert([1, 2, 3], wide[:, :2])

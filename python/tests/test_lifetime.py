@@ -1,0 +1,233 @@
+"""Tables at the end of their lives, and long calls that are cut short."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import forerun
+import numpy as np
+import pytest
+
+
+def run(program, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_table_that_is_open_at_exit_loses_no_row(tmp_path):
+    program = """
+        import sys, forerun, numpy as np
+        table = forerun.Table(4, path=sys.argv[1], writes="back", host_capacity=10_000)
+        table.insert(np.arange(5000), np.ones((5000, 4), np.float32))
+        import threading, time                  # a thread that never ends: nothing destroys what it has
+        threading.Thread(target=lambda table: time.sleep(1000), args=(table,), daemon=True).start()
+    """
+    code, _, errors = run(program, tmp_path / "rows")
+    assert (code, errors) == (0, "")
+    with forerun.Table(4, path=tmp_path / "rows") as table:
+        assert table.contains(np.arange(5000)).all()
+
+
+def test_a_forked_child_flushes_nothing_at_its_exit(tmp_path):
+    program = """
+        import os, sys, forerun, numpy as np
+        table = forerun.Table(4, path=sys.argv[1], writes="back", host_capacity=10_000)
+        table.insert(np.arange(5000), np.ones((5000, 4), np.float32))
+        child = os.fork()
+        if child == 0:
+            import atexit
+            atexit._run_exitfuncs()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        table.insert(np.arange(5000), np.full((5000, 4), 2, np.float32))
+    """
+    code, _, errors = run(program, tmp_path / "rows")
+    assert code == 0, errors
+    with forerun.Table(4, path=tmp_path / "rows") as table:
+        assert (table.find(np.arange(5000))[0] == 2).all()
+
+
+def test_rows_that_cannot_be_flushed_at_exit_are_reported(tmp_path):
+    program = """
+        import resource, signal, sys, forerun, numpy as np
+        table = forerun.Table(4, path=sys.argv[1], writes="back", host_capacity=2_000_000)
+        table.insert(np.arange(200_000), np.ones((200_000, 4), np.float32))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    """
+    _, _, errors = run(program, tmp_path / "rows")
+    assert "forerun.errors" in errors and "Error" in errors
+
+
+def test_other_threads_run_while_a_dropped_table_is_flushed(tmp_path):
+    keys = np.arange(50_000)
+    table = forerun.Table(16, path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    table.insert(keys, np.ones((len(keys), 16), np.float32))
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    while not ticks:
+        time.sleep(0.001)
+    begin = time.monotonic()
+    del table
+    end = time.monotonic()
+    stop.set()
+    thread.join()
+    meanwhile = sum(begin < at < end for at in ticks)
+    assert meanwhile >= (end - begin) * 20, f"{meanwhile} ticks in {end - begin} s"
+    with forerun.Table(16, path=tmp_path / "rows") as table:
+        assert table.contains(keys).all()
+
+
+def test_everyone_who_closes_a_table_waits_until_it_is_closed(tmp_path):
+    keys = np.arange(30_000)
+    table = forerun.Table(16, path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    table.insert(keys, np.ones((len(keys), 16), np.float32))
+    other = threading.Thread(target=table.close)
+    other.start()
+    while True:
+        try:
+            table.find([1])
+        except forerun.errors.ClosedError:
+            break
+    table.close()
+    # The store is nobody's any more.
+    with forerun.Table(16, path=tmp_path / "rows") as table:
+        assert table.contains(keys).all()
+    other.join()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm():
+    """Has an exception raised by a signal after so many seconds, and gives the time when the signal came."""
+    came = []
+
+    def handle(*_):
+        came.append(time.monotonic())
+        raise Interrupted
+
+    def set_for(seconds):
+        came.clear()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return came
+
+    before = signal.signal(signal.SIGALRM, handle)
+    yield set_for
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+FEW, MANY = 50_000, 2_000_000
+
+CALLS = {
+    "find": lambda table, keys, rows: table.find(keys, rows, np.empty(len(keys), bool)),
+    "contains": lambda table, keys, rows: table.contains(keys),
+    "insert": lambda table, keys, rows: table.insert(keys, rows),
+    "load": lambda table, keys, rows: table.load(keys, rows),
+    "add": lambda table, keys, rows: table.add(keys, rows),
+    "erase": lambda table, keys, rows: table.erase(keys),
+}
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
+    table = forerun.Table(1, "int64", path=tmp_path / "rows" if on_disk else None)
+    some = np.random.permutation(FEW)
+    table.insert(some, some.reshape(-1, 1))
+    # Each call would take a multiple of the time that it is given: as often as it takes.
+    keys = np.tile(np.arange(FEW), MANY // FEW)
+    if name == "load":
+        keys = np.arange(MANY)
+    rows = np.zeros((len(keys), 1), np.int64)
+    came = alarm(0.05)
+    begin = time.monotonic()
+    with pytest.raises(Interrupted):
+        while True:
+            CALLS[name](table, keys, rows)
+    heard = time.monotonic() - came[0]
+    # It is to be 0.2 s; a loaded machine is slower.
+    assert heard < 2, f"heard after {heard} s, {time.monotonic() - begin} s after the beginning"
+    # The table is as usable as before.
+    table[7] = [5]
+    assert table[7].tolist() == [5]
+    table.close()
+
+
+def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
+    keys = np.arange(50_000)
+    table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    # A flush that ends before the signal comes is done once more.
+    for attempt in range(100):
+        table.insert(keys, keys.reshape(-1, 1))
+        alarm(0.02)
+        try:
+            table.close()
+        except Interrupted:
+            break
+        table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    else:
+        raise AssertionError("close is never interrupted")
+    assert not table.closed and table[7].tolist() == [7]
+    table.close()
+    with forerun.Table(1, "int64", path=tmp_path / "rows") as table:
+        assert table.contains(keys).all()
+
+
+def test_a_signal_handler_may_use_the_table_that_it_interrupts(tmp_path):
+    keys = np.arange(40_000)
+    table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
+    calls = []
+
+    def handle(*_):
+        table[1 << 40] = [1]
+        table.flush()
+        calls.append(1)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        for _ in range(2):
+            table.insert(keys, keys.reshape(-1, 1))
+            table.flush()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert calls
+    table.close()
+
+
+def test_only_the_main_thread_is_interrupted(tmp_path, alarm):
+    table = forerun.Table(1, "int64")
+    keys = np.tile(np.arange(100_000), 10)
+    outcome = []
+
+    def work():
+        table.insert(keys, keys.reshape(-1, 1))
+        outcome.append(len(table))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    alarm(0.02)
+    try:
+        while thread.is_alive():
+            time.sleep(0.001)
+    except Interrupted:
+        pass
+    thread.join()
+    assert outcome == [100_000]
