@@ -189,7 +189,10 @@ pub struct Options {
     /// half of `memory_limit_bytes` is used of it. Address space of this size is taken at once, memory as it is used.
     /// Default: 64 MiB.
     pub memtable_bytes: usize,
-    /// The most memory that pages of runs, and their filters, may take, in bytes. Default: 256 MiB.
+    /// The most memory that pages of runs, and their filters, may take, in bytes. Filters have three quarters of it at most;
+    /// a run for whose filter there is no room is searched without, until there is: see
+    /// [`LevelStats::unfiltered_runs`](crate::LevelStats::unfiltered_runs). What is in memory for every open run, its root
+    /// page and eight bytes a page, is counted in, but must be there even where this is too small for it. Default: 256 MiB.
     pub cache_bytes: usize,
     /// The most files of runs that are open at a time; others are closed, and opened again when a page of theirs is read.
     /// Those that are being read do not count, nor do the log, the lock and files that are written, a handful. Default:

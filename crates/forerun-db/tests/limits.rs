@@ -291,3 +291,57 @@ fn a_write_waits_for_an_iterator_of_another_thread() {
     });
     assert_eq!(db.iter().count(), 120);
 }
+
+#[test]
+fn filters_keep_to_the_cache_and_come_back_when_there_is_room() {
+    const CACHE: usize = 512 << 10;
+    const KEYS: u32 = 80_000;
+    let options = |cache_bytes| Options {
+        cache_bytes,
+        memory_limit_bytes: 4 << 20,
+        run: RunOptions {
+            page_bytes: 4 << 10,
+            filter_bits_per_key: 64,
+            ..RunOptions::default()
+        },
+        tree: TreeOptions {
+            run_bytes: 128 << 10,
+            ..TreeOptions::default()
+        },
+        background: Background::Caller,
+        pages: Pages::Small,
+        ..Options::default()
+    };
+    let unfiltered = |db: &Db| -> usize {
+        let levels = db.stats().levels;
+        levels.iter().map(|level| level.unfiltered_runs).sum()
+    };
+    let io = FaultIo::new();
+    let db = open(&io, &options(16 << 20)).unwrap();
+    let mut ingestion = db.ingest();
+    for n in 0..KEYS {
+        ingestion.add(&(2 * n).to_be_bytes(), b"").unwrap();
+    }
+    ingestion.commit().unwrap();
+    assert_eq!(unfiltered(&db), 0);
+    db.close().unwrap();
+
+    let db = open(&io, &options(CACHE)).unwrap();
+    let cache = |db: &Db| db.stats().cache;
+    assert!(cache(&db).used_bytes <= CACHE, "{}", cache(&db));
+    assert!(unfiltered(&db) > 0);
+    for n in (0..KEYS).step_by(997) {
+        assert!(db.get(&(2 * n).to_be_bytes()).unwrap().is_some());
+        assert!(db.get(&(2 * n + 1).to_be_bytes()).unwrap().is_none());
+    }
+    assert!(cache(&db).used_bytes <= CACHE, "{}", cache(&db));
+    assert!(db.verify().unwrap().problems.is_empty());
+    // Where other runs go, there is room for the filters of those that stay.
+    db.delete_range(&(KEYS / 2).to_be_bytes(), &u32::MAX.to_be_bytes())
+        .unwrap();
+    db.compact().unwrap();
+    db.settle().unwrap();
+    assert_eq!(unfiltered(&db), 0);
+    assert!(cache(&db).used_bytes <= CACHE, "{}", cache(&db));
+    assert_eq!(db.iter().count() as u32, KEYS / 4);
+}

@@ -233,10 +233,21 @@ impl PageCache {
         }
     }
 
-    /// Charges memory that lies elsewhere, such as a filter's, to the budget, until what is returned is dropped. Pages
-    /// have the rest, and a quarter of the budget at least.
+    /// Charges memory that lies elsewhere and must be there, such as a root page's, to the budget, until what is returned is
+    /// dropped. Pages have the rest, and a quarter of the budget at least.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
-        let mut state = self.lock();
+        self.charge_state(self.lock(), bytes)
+    }
+
+    /// Charges memory that can be done without, such as a filter's, if it leaves pages their quarter.
+    pub(crate) fn charge_if_room(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let state = self.lock();
+        let most = self.capacity_bytes - self.capacity_bytes / PAGES_AT_LEAST;
+        let has_room = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= most;
+        has_room.then(|| self.charge_state(state, bytes))
+    }
+
+    fn charge_state(self: &Arc<Self>, mut state: MutexGuard<'_, State>, bytes: usize) -> Charge {
         state.charged_bytes += bytes;
         self.shrink(&mut state);
         drop(state);

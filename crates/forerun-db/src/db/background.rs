@@ -66,10 +66,14 @@ impl Inner {
         while let Some(turn) = self.work.turn() {
             let worked = self.guard("working in the background", || {
                 self.trash.collect();
-                match task {
-                    Task::Flush => self.flush_one(),
-                    Task::Compact => self.compact_one(),
+                let has_worked = match task {
+                    Task::Flush => self.flush_one()?,
+                    Task::Compact => self.compact_one()?,
+                };
+                if has_worked {
+                    self.load_filters();
                 }
+                Ok(has_worked)
             });
             match worked {
                 Ok(true) => self.work.note_done(task),
@@ -112,7 +116,13 @@ impl Inner {
     /// Does all the work there is, in this thread.
     pub(super) fn work_off(&self) -> Result<()> {
         self.guard("flushing and compacting", || {
-            while self.flush_one()? || self.compact_one()? {}
+            let mut has_worked = false;
+            while self.flush_one()? || self.compact_one()? {
+                has_worked = true;
+            }
+            if has_worked {
+                self.load_filters();
+            }
             Ok(())
         })?;
         self.work.note_done(Task::Flush);

@@ -334,7 +334,21 @@ impl Inner {
     /// Flushes, and compacts everything there is in some keyspaces down to the last level.
     pub(super) fn compact_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
         self.flush_all()?;
-        self.guard("compacting", || self.merge_all(spaces))
+        self.guard("compacting", || self.merge_all(spaces))?;
+        self.load_filters();
+        Ok(())
+    }
+
+    /// Brings filters into memory for which there was no room when their runs were opened, those of the newest runs first.
+    pub(super) fn load_filters(&self) {
+        for space in self.spaces.load().iter() {
+            let levels = Arc::clone(&space.state.load().levels);
+            for (_, run) in levels.runs() {
+                if let Err(error) = run.load_filter() {
+                    tracing::warn!(%error, "a run stays without its filter");
+                }
+            }
+        }
     }
 
     /// Merges the runs of some keyspaces into their last levels.

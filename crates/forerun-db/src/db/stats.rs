@@ -143,6 +143,9 @@ pub struct LevelStats {
     pub entries: u64,
     /// Bytes of their files.
     pub bytes: u64,
+    /// Runs among them whose filter is not in memory, because [`Options::cache_bytes`](crate::Options::cache_bytes) has no
+    /// room for it: each key in their range is searched for in them.
+    pub unfiltered_runs: usize,
 }
 
 /// What a keyspace holds.
@@ -306,6 +309,7 @@ fn add_levels(stats: &mut Vec<LevelStats>, levels: &Levels) {
         stats[level].runs += 1;
         stats[level].entries += run.meta().entries;
         stats[level].bytes += run.meta().file_bytes;
+        stats[level].unfiltered_runs += usize::from(!run.has_filter());
     }
 }
 
@@ -329,6 +333,7 @@ impl fmt::Display for Stats {
                 runs,
                 entries,
                 bytes,
+                ..
             } = stats;
             writeln!(
                 f,

@@ -45,6 +45,7 @@ mod stored;
 mod testing;
 mod writer;
 
+pub(crate) use filter::Filter;
 pub(crate) use meta::{Holds, RunMeta};
 pub use one::{Add, OneRun};
 pub(crate) use page::{Page, PageKind};

@@ -1,7 +1,8 @@
 //! A file becomes an open run.
 //!
 //! ```text
-//!   footer ─> header, meta, filter, root      read and checked at once, kept as long as the run is open
+//!   footer ─> header, meta, filter, root      read and checked at once, kept as long as the run is open;
+//!                                             the filter only where the cache's budget has room for it
 //!   pages below the root                      read when they are asked for, kept by the cache
 //! ```
 
@@ -12,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};
 use super::page::{LINE_BYTES, Page, PageKind};
-use super::stored::{PageLocation, plain_bytes, unstore};
+use super::stored::{PageLocation, TRAILER_BYTES, plain_bytes, unstore};
 use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
@@ -30,11 +31,14 @@ pub(crate) struct Run {
     salt: u64,
     /// Behind the last page.
     pages_end: u64,
-    filter: Filter,
+    /// Where the filter is in the file.
+    filter_range: Range<u64>,
+    /// There once there was room for it. Without it, every key may be in the run.
+    filter: OnceLock<(Filter, Charge)>,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
-    /// For the filter and the root, which are in memory as long as the run is open.
+    /// For the root, which is in memory as long as the run is open.
     _charge: Charge,
     /// Set when no manifest names the run any more: its file goes with it.
     trash: OnceLock<Arc<Trash>>,
@@ -59,11 +63,8 @@ impl Run {
         let part = |from: u64, to: u64| read_part(&*file, path, from, to);
         check_comparator(path, &meta.comparator, &order)?;
 
-        let (from, to) = (footer.filter_offset, footer.meta_offset);
-        let bytes = part(from, to)?;
-        let filter = plain_bytes(footer.salt, from, &bytes).and_then(Filter::decode);
-        let filter = filter.map_err(corrupt(from))?;
-        drop(bytes);
+        let filter_range = footer.filter_offset..footer.meta_offset;
+        let filter = read_filter(&*file, path, footer.salt, &filter_range)?;
 
         let stored = part(footer.root.offset, footer.root.end())?;
         let mut root = LineAligned::zeros(footer.root.raw_len as usize)?;
@@ -72,7 +73,9 @@ impl Run {
             .map_err(corrupt(footer.root.offset))?;
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
-        let charge = cache.charge(filter.bytes() + footer.root.raw_len as usize);
+        let charge = cache.charge(footer.root.raw_len as usize);
+        let filter_charge = cache.charge_if_room(filter.bytes());
+        let filter = filter_charge.map(|charge| OnceLock::from((filter, charge)));
         Ok(Run {
             number,
             path: path.to_owned(),
@@ -81,7 +84,8 @@ impl Run {
             meta,
             salt: footer.salt,
             pages_end: footer.filter_offset,
-            filter,
+            filter_range,
+            filter: filter.unwrap_or_default(),
             root,
             root_location: footer.root,
             slots,
@@ -147,18 +151,52 @@ impl Run {
     /// Whether a key with this hash may be in the run.
     #[inline(always)]
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
-        self.filter.may_contain(hash)
+        match self.filter.get() {
+            Some((filter, _)) => filter.may_contain(hash),
+            None => true,
+        }
     }
 
     /// Asks for the line that [`may_contain`](Self::may_contain) reads.
     #[inline(always)]
     pub(crate) fn prefetch_filter(&self, hash: u64) {
-        self.filter.prefetch(hash);
+        if let Some((filter, _)) = self.filter.get() {
+            filter.prefetch(hash);
+        }
     }
 
-    /// Bytes of the filter, which is in memory as long as the run is open.
+    /// Bytes that the filter takes in memory, where it is there.
     pub(crate) fn filter_bytes(&self) -> usize {
-        self.filter.bytes()
+        let stored = self.filter_range.end - self.filter_range.start;
+        (stored as usize).saturating_sub(TRAILER_BYTES)
+    }
+
+    /// Whether the filter is in memory.
+    pub(crate) fn has_filter(&self) -> bool {
+        self.filter.get().is_some()
+    }
+
+    /// Brings the filter into memory, if it is not there, and there is room for it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open). The run is as good as before.
+    pub(crate) fn load_filter(&self) -> Result<()> {
+        if self.has_filter() {
+            return Ok(());
+        }
+        let cache = self.slots.cache();
+        let Some(charge) = cache.charge_if_room(self.filter_bytes()) else {
+            return Ok(());
+        };
+        let filter = self.read_filter()?;
+        // Another thread may have been faster.
+        let _ = self.filter.set((filter, charge));
+        Ok(())
+    }
+
+    /// Reads the filter, whether it is in memory or not.
+    pub(crate) fn read_filter(&self) -> Result<Filter> {
+        read_filter(&*self.file, &self.path, self.salt, &self.filter_range)
     }
 
     /// The page where every search begins.
@@ -260,6 +298,12 @@ fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMe
         ));
     }
     Ok((file, footer, meta))
+}
+
+fn read_filter(file: &dyn IoFile, path: &Path, salt: u64, at: &Range<u64>) -> Result<Filter> {
+    let bytes = read_part(file, path, at.start, at.end)?;
+    let filter = plain_bytes(salt, at.start, &bytes).and_then(Filter::decode);
+    filter.map_err(|reason| Error::corrupt_file(path, at.start, reason))
 }
 
 /// Reads a part of a file that is to be held in memory.

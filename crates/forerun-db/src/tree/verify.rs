@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::run::{INGESTED_AS, Page, PageKind, PageLocation, Run, RunMeta, SearchKey};
+use crate::run::{Filter, INGESTED_AS, Page, PageKind, PageLocation, Run, RunMeta, SearchKey};
 use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
 use crate::tree::limiter;
@@ -107,7 +107,9 @@ pub(crate) fn verify_file(
 /// # Errors
 /// [`Error::CorruptFile`] with what is wrong first, [`Error::Io`], [`Error::Closed`].
 pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut Verified) -> Result<()> {
-    Walk::new(run, stop, verified).run()
+    // It need not be in memory.
+    let filter = run.read_filter()?;
+    Walk::new(run, &filter, stop, verified).run()
 }
 
 impl Verified {
@@ -134,6 +136,7 @@ const DEPTH_LIMIT: usize = 40;
 /// A walk over all pages of a run.
 struct Walk<'a> {
     run: &'a Run,
+    filter: &'a Filter,
     stop: &'a AtomicBool,
     verified: &'a mut Verified,
     /// What was seen of each page: nothing yet, or that it was read.
@@ -153,9 +156,15 @@ struct Walk<'a> {
 type Bound<'a> = (&'a [u8], u64);
 
 impl<'a> Walk<'a> {
-    fn new(run: &'a Run, stop: &'a AtomicBool, verified: &'a mut Verified) -> Walk<'a> {
+    fn new(
+        run: &'a Run,
+        filter: &'a Filter,
+        stop: &'a AtomicBool,
+        verified: &'a mut Verified,
+    ) -> Walk<'a> {
         Walk {
             run,
+            filter,
             stop,
             verified,
             seen: vec![false; run.meta().pages() as usize],
@@ -297,7 +306,7 @@ impl<'a> Walk<'a> {
             {
                 return Err(self.bad(place, "a version is not where the separators say"));
             }
-            if !self.run.may_contain(SearchKey::new(&key, sequence).hash) {
+            if !self.filter.may_contain(SearchKey::new(&key, sequence).hash) {
                 return Err(self.bad(place, "the filter does not know one of its keys"));
             }
             self.sum.entries += 1;
