@@ -171,6 +171,7 @@ class Db(Keyspace):
         memtable_bytes: int | None = None,
         cache_bytes: int | None = None,
         ttl_seconds: float | None = None,
+        read_only: bool = False,
     ) -> Self: ...
     @property
     def path(self) -> PathLike[str]: ...

@@ -42,7 +42,7 @@ class MemoryLimitError(Error, MemoryError):
 
 
 class ReadOnlyError(Error):
-    """The store takes no more writes since an earlier failure."""
+    """The store takes no more writes since an earlier failure, or was opened for reading only."""
 
 
 class IoError(Error, OSError):

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forerun::{Create, KeyspaceOptions, Options, WalMode};
+use forerun::{Access, Create, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -20,13 +20,14 @@ pub(crate) struct Db {
     path: PathBuf,
 }
 
-/// Sizes are in bytes; whatever is `None` has the engine's default.
+/// Sizes are in bytes; whatever is `None` has the engine's default. With `read_only`, the directory may lie on a read-only
+/// file system: nothing in it is touched, and whatever would change the store is an error.
 #[pymethods]
 impl Db {
     #[new]
     #[pyo3(signature = (
         path, *, create="if_missing", durability="buffered", wal=true, memory_limit_bytes=None,
-        memtable_bytes=None, cache_bytes=None, ttl_seconds=None
+        memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=False
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -39,6 +40,7 @@ impl Db {
         memtable_bytes: Option<usize>,
         cache_bytes: Option<usize>,
         ttl_seconds: Option<f64>,
+        read_only: bool,
     ) -> PyResult<PyClassInitializer<Db>> {
         let default = Options::default();
         let options = Options {
@@ -54,6 +56,10 @@ impl Db {
             memtable_bytes: memtable_bytes.unwrap_or(default.memtable_bytes),
             cache_bytes: cache_bytes.unwrap_or(default.cache_bytes),
             ttl: ttl_of(ttl_seconds)?,
+            access: match read_only {
+                true => Access::ReadOnly,
+                false => Access::ReadWrite,
+            },
             ..default
         };
         let opened = path.clone();

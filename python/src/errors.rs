@@ -45,7 +45,9 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         }
         E::NewerFormat { .. } | E::ComparatorMismatch { .. } => VersionError::new_err(words),
         E::MemoryLimit { .. } | E::OutOfMemory { .. } => MemoryLimitError::new_err(words),
-        E::Poisoned { .. } | E::KeyspaceStopped { .. } => ReadOnlyError::new_err(words),
+        E::Poisoned { .. } | E::ReadOnly { .. } | E::KeyspaceStopped { .. } => {
+            ReadOnlyError::new_err(words)
+        }
         E::CompactionFailed { cause, .. } if matches!(*cause, E::CorruptFile { .. }) => {
             CorruptionError::new_err(words)
         }

@@ -139,6 +139,39 @@ def test_keyspaces_are_apart_and_a_batch_goes_across_them(tmp_path):
         assert db.keyspace("users")["2"] == b"Bob"
 
 
+def test_a_store_opened_for_reading_only_is_read_and_left_alone(tmp_path):
+    path = tmp_path / "store"
+    with forerun.Db(path) as db:
+        db["key"] = b"value"
+        db.flush()
+        db["other"] = b"in the log"
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    with forerun.Db(path, read_only=True) as db, forerun.Db(path, read_only=True) as again:
+        assert dict(db.items()) == dict(again.items()) == {b"key": b"value", b"other": b"in the log"}
+        for change in (lambda: db.put("key", b""), db.flush, db.compact, lambda: db.keyspace("new")):
+            with pytest.raises(forerun.errors.ReadOnlyError, match="reading only"):
+                change()
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_a_time_to_live_is_a_number_of_seconds_that_a_keyspace_keeps(tmp_path):
+    path = tmp_path / "store"
+    for ttl in (0, 0.5, -1):
+        with pytest.raises(forerun.errors.InvalidArgumentError):
+            forerun.Db(path, ttl_seconds=ttl)
+    with forerun.Db(path) as db:
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="ttl"):
+            db.keyspace("sessions", ttl_seconds=0)
+        db.keyspace("sessions", ttl_seconds=60)
+        db.keyspace("users")
+    with forerun.Db(path) as db:
+        db.keyspace("sessions")
+        db.keyspace("sessions", ttl_seconds=60)
+        for name in ("sessions", "users"):
+            with pytest.raises(forerun.errors.InvalidArgumentError, match="time to live"):
+                db.keyspace(name, ttl_seconds=30)
+
+
 def test_failures_have_exceptions_of_their_own(tmp_path, db):
     with pytest.raises(forerun.errors.LockedError, match="open already"):
         forerun.Db(db.path)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
-use forerun::{Checks, Create, Db, Durability, Error, Keyspace, Options, Recovery};
+use forerun::{Access, Checks, Create, Db, Durability, Error, Keyspace, Options, Recovery};
 use forerun_bench::size::parse_size;
 
 use crate::exit;
@@ -103,6 +103,12 @@ impl StoreArgs {
         self.options.open(&self.path, Create::Never)
     }
 
+    /// Opens a store that must be there and is not changed: it may lie on a read-only file system.
+    pub fn open_for_reading(&self) -> anyhow::Result<Db> {
+        let (create, access) = (Create::Never, Access::ReadOnly);
+        self.options.open_with(&self.path, create, access)
+    }
+
     /// Opens a store, or makes it where there is none.
     pub fn open_or_create(&self) -> anyhow::Result<Db> {
         self.options.open(&self.path, Create::IfMissing)
@@ -112,6 +118,10 @@ impl StoreArgs {
 impl StoreOptions {
     /// Opens the store at `path`, and says on standard error what recovery had to drop.
     pub fn open(&self, path: &Path, create: Create) -> anyhow::Result<Db> {
+        self.open_with(path, create, Access::ReadWrite)
+    }
+
+    fn open_with(&self, path: &Path, create: Create, access: Access) -> anyhow::Result<Db> {
         let recovery = match self.recovery {
             RecoveryArg::Strict => Recovery::Strict,
             RecoveryArg::DropTail => Recovery::DropTail,
@@ -119,6 +129,7 @@ impl StoreOptions {
         };
         let options = Options {
             create,
+            access,
             memory_limit_bytes: self.memory_limit,
             memtable_bytes: self.memtable,
             cache_bytes: self.cache,

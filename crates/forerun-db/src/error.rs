@@ -181,6 +181,12 @@ pub enum Error {
         /// The time to live in the options.
         given: Duration,
     },
+    /// The store was opened for reading only. See [`Access::ReadOnly`](crate::Access::ReadOnly).
+    #[error("the store at {path:?} was opened for reading only")]
+    ReadOnly {
+        /// Directory of the store.
+        path: PathBuf,
+    },
     /// A keyspace cannot have this name.
     #[error("a keyspace cannot be named {:?}: {reason}", Name(.name))]
     KeyspaceName {

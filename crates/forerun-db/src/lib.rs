@@ -56,7 +56,8 @@ pub use error::{Error, Result};
 pub use io::ReadBackend;
 pub use memtable::{Bytewise, Checks, Comparator, Entry, ReverseBytewise, Strategy};
 pub use options::{
-    Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions, WalMode,
+    Access, Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions,
+    WalMode,
 };
 pub use run::{Compression, RowSearch, RunOptions};
 pub use tree::describe::{Described, describe};

@@ -62,6 +62,19 @@ pub enum Create {
     MustBeNew,
 }
 
+/// Whether a store may be changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// It may.
+    #[default]
+    ReadWrite,
+    /// Nothing is written, created or removed in its directory, which may lie on a read-only file system. What the log holds
+    /// is read into memory at each opening, within [`Options::memory_limit_bytes`]. Whatever would change the store is
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly). Several may have a store open so at a time, and nobody with
+    /// [`ReadWrite`](Self::ReadWrite) beside them.
+    ReadOnly,
+}
+
 /// The shape of the tree of runs, and how fast it may be rebuilt.
 ///
 /// Level 0 holds memtables as they were flushed, in runs that overlap. A level below holds runs that do not. The last
@@ -235,6 +248,8 @@ pub struct Options {
     pub wal_segment_bytes: u64,
     /// What is done where there is no store. Default: [`Create::IfMissing`].
     pub create: Create,
+    /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`], none is created.
+    pub access: Access,
     /// Keyspaces by name, with their options. One that is not listed has this store's `run`, `tree` and `row_search`, no
     /// time to live, and the order by bytes, or [`ReverseBytewise`] if it was created with that; one that was created
     /// with any other comparator must be listed, or the store is not opened. Listing creates nothing. Default: none.
@@ -262,6 +277,7 @@ impl Default for Options {
             wal: WalMode::default(),
             wal_segment_bytes: 64 << 20,
             create: Create::default(),
+            access: Access::default(),
             keyspaces: Vec::new(),
         }
     }
@@ -432,6 +448,7 @@ impl fmt::Debug for Options {
             .field("wal", &self.wal)
             .field("wal_segment_bytes", &self.wal_segment_bytes)
             .field("create", &self.create)
+            .field("access", &self.access)
             .field("keyspaces", &self.keyspaces)
             .finish()
     }

@@ -61,6 +61,19 @@ impl StoreDir {
         Ok(dir)
     }
 
+    /// Opens a store's directory for reading, and changes nothing in it.
+    pub(crate) fn open_read_only(io: &dyn Io, path: &Path, comparator: &str) -> Result<StoreDir> {
+        let check = |path: &Path| check_format(io, path, comparator);
+        look(io, path, Create::Never, &STORE, &check)?;
+        let mut dir = StoreDir {
+            segments: Vec::new(),
+            closed: None,
+            lock: Lock::share(io, path, LOCK)?,
+        };
+        dir.look(io, path)?;
+        Ok(dir)
+    }
+
     /// Sees anew which files of the log there are.
     pub(crate) fn look(&mut self, io: &dyn Io, path: &Path) -> Result<()> {
         let names = names(io, path, &STORE)?.unwrap_or_default();

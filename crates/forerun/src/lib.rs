@@ -71,14 +71,14 @@
 pub use forerun_core::arch::{Isa, isa};
 pub use forerun_core::{Forked, Owner, PerProcess, ProcessBound};
 pub use forerun_db::{
-    BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange, Bytewise,
-    CacheStats, Checked, CheckedBackups, Checks, Comparator, Compression, Create, Db, Described,
-    Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch, KeyspaceOptions,
-    KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES, MAX_KEY_BYTES,
-    MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options, ReadBackend,
-    Recovery, RecoveryReport, RemovedBackups, Repaired, Result, ReverseBytewise, RowSearch,
-    RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values, Verified, WalMode,
-    WriteBatch, check, describe, repair,
+    Access, BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange,
+    Bytewise, CacheStats, Checked, CheckedBackups, Checks, Comparator, Compression, Create, Db,
+    Described, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
+    KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES,
+    MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options,
+    ReadBackend, Recovery, RecoveryReport, RemovedBackups, Repaired, Result, ReverseBytewise,
+    RowSearch, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values, Verified,
+    WalMode, WriteBatch, check, describe, repair,
 };
 
 /// Hash tables of fixed width, in memory, whose every lookup is a batch.

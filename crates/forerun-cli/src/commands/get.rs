@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .iter()
         .map(|key| parse_key(key, args.hex))
         .collect::<Result<_, _>>()?;
-    let db = args.store.open_existing()?;
+    let db = args.store.open_for_reading()?;
     let keyspace = args.keyspace.existing(&db)?;
     let mut values = Values::new();
     keyspace

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .as_ref()
         .map(|prefix| parse_key(prefix, args.hex))
         .transpose()?;
-    let db = args.store.open_existing()?;
+    let db = args.store.open_for_reading()?;
     let keyspace = args.keyspace.existing(&db)?;
     let style = EntryStyle {
         json: args.json,

@@ -44,7 +44,7 @@ struct Held {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let db = args.store.open_existing()?;
+    let db = args.store.open_for_reading()?;
     let held = count(&db)?;
     let (stats, recovery) = (db.stats(), db.recovery());
     let mut out = Out::new();

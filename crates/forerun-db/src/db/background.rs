@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Inner;
 use super::work::Task;
 use crate::clock::Expiry;
-use crate::{Background, Error, Result};
+use crate::{Access, Background, Error, Result};
 
 /// How often what has expired is looked for: a sixteenth of the time to live, within these bounds.
 const SOONEST_LOOK: Duration = Duration::from_secs(1);
@@ -20,7 +20,8 @@ pub(super) struct Workers(Vec<JoinHandle<()>>);
 impl Workers {
     /// Starts them, if the options ask for threads.
     pub(super) fn start(inner: &Arc<Inner>) -> Result<Workers> {
-        if inner.options.background == Background::Caller {
+        let is_read_only = inner.options.access == Access::ReadOnly;
+        if is_read_only || inner.options.background == Background::Caller {
             return Ok(Workers::default());
         }
         let store = Arc::downgrade(inner);

@@ -87,7 +87,7 @@ impl Inner {
     /// Reads every page of every run from its file, and looks whether it is what it should be.
     pub(super) fn verify(&self) -> Result<Verified> {
         // Else another process may remove a run before it is looked at.
-        let _guard = self.directory.enter()?;
+        let _guard = self.directory.enter_for_reading()?;
         let spaces = self.spaces.load();
         let levels = |space: &Arc<Space>| Arc::clone(&space.state.load().levels);
         let levels: Vec<_> = spaces.iter().map(levels).collect();

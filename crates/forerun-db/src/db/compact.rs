@@ -251,6 +251,10 @@ impl Inner {
 
     /// Waits until there is nothing to flush or to compact, and what is of no use any more is off the disk.
     pub(super) fn settle(&self) -> Result<()> {
+        if self.check_access().is_err() {
+            // Nothing is ever under way.
+            return Ok(());
+        }
         let asked = self.retry_compactions();
         let patience = Patience::Since(asked);
         self.wait_until(|| {

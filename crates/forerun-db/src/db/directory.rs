@@ -18,6 +18,8 @@ use crate::{Error, Result};
 /// A store's directory, locked until [`release`](Self::release).
 #[derive(Debug)]
 pub(super) struct Directory {
+    /// Why nothing may be changed, if the store was opened so.
+    read_only: Option<Error>,
     state: Mutex<State>,
     /// Notified when the last guard goes while somebody waits for that.
     idle: Condvar,
@@ -40,8 +42,9 @@ pub(super) struct DirGuard<'a> {
 }
 
 impl Directory {
-    pub(super) fn new(dir: StoreDir) -> Directory {
+    pub(super) fn new(dir: StoreDir, read_only: Option<Error>) -> Directory {
         Directory {
+            read_only,
             state: Mutex::new(State {
                 dir: Some(dir),
                 guards: 0,
@@ -54,8 +57,19 @@ impl Directory {
     /// Lets the caller change the directory until it drops the guard.
     ///
     /// # Errors
-    /// [`Error::Closed`]: the store is closed, or being closed.
+    /// [`Error::Closed`]: the store is closed, or being closed. [`Error::ReadOnly`].
     pub(super) fn enter(&self) -> Result<DirGuard<'_>> {
+        match &self.read_only {
+            Some(error) => Err(error.clone()),
+            None => self.enter_for_reading(),
+        }
+    }
+
+    /// Lets the caller rely on files that stay in the directory until it drops the guard, and change nothing.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]: the store is closed, or being closed.
+    pub(super) fn enter_for_reading(&self) -> Result<DirGuard<'_>> {
         let mut state = self.lock();
         if state.is_closing {
             return Err(Error::Closed);
@@ -118,7 +132,7 @@ mod tests {
     #[test]
     fn the_directory_stays_locked_until_the_last_guard_is_dropped() {
         let io = FaultIo::new();
-        let directory = Directory::new(open(&io).unwrap());
+        let directory = Directory::new(open(&io).unwrap(), None);
         let (first, second) = (directory.enter().unwrap(), directory.enter().unwrap());
         directory.refuse();
         assert!(matches!(directory.enter(), Err(Error::Closed)));

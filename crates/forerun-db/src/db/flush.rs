@@ -196,6 +196,7 @@ impl Inner {
     /// Freezes the generation that takes writes, if there is anything in it, and waits until all that was written
     /// before is in runs.
     pub(super) fn flush_all(&self) -> Result<()> {
+        self.check_access()?;
         let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
         let (number, is_empty) = (active.number, active.is_empty());
         drop(active);

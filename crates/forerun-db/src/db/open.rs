@@ -32,16 +32,20 @@ use crate::tree::range_run::write_range_run;
 use crate::tree::retain::Retain;
 use crate::wal::closed;
 use crate::wal::record::Record;
-use crate::wal::recovery::{Circumstances, Flushed, recover};
+use crate::wal::recovery::{Circumstances, Flushed, inspect, recover};
 use crate::wal::report::BadRange;
 use crate::wal::segment;
 use crate::wal::writer::LogWriter;
-use crate::{Error, Op, Options, Recovery, Result, WalMode};
+use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
 
 /// Locks a store's directory, or makes one, and opens the store in it.
 pub(super) fn open(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
     options.check()?;
-    let dir = StoreDir::open(&*io, path, options.create, options.comparator.name())?;
+    let comparator = options.comparator.name();
+    let dir = match options.access {
+        Access::ReadWrite => StoreDir::open(&*io, path, options.create, comparator)?,
+        Access::ReadOnly => StoreDir::open_read_only(&*io, path, comparator)?,
+    };
     open_in(io, path, options, dir)
 }
 
@@ -122,6 +126,7 @@ pub(super) fn open_in(
     let limit_bytes = options.memtable_bytes;
     let table = own.new_table(&options, limit_bytes)?;
     let mut replay = Replay {
+        older: Vec::new(),
         generation: Generation::new(0, limit_bytes, &own, table),
         edits: BTreeMap::new(),
         flushed_sequence: catalog.flushed_sequence(),
@@ -137,10 +142,16 @@ pub(super) fn open_in(
         },
         options: &options,
     };
-    let recovered = recover(&io, path, &needed, &circumstances, &mut |record| {
-        replay.apply(record)
-    });
+    let mut apply = |record: &Record<'_>| replay.apply(record);
+    let recovered = match options.access {
+        Access::ReadWrite => recover(&io, path, &needed, &circumstances, &mut apply)
+            .map(|(tail, report)| (Some(tail), report)),
+        Access::ReadOnly => {
+            inspect(&io, path, &needed, &circumstances, &mut apply).map(|report| (None, report))
+        }
+    };
     let Replay {
+        older,
         generation,
         edits,
         flushed_sequence,
@@ -158,7 +169,9 @@ pub(super) fn open_in(
 
     // Where the runs hold more than the log, because the power took its end, nothing of it is needed, and the next
     // segment does not continue it.
-    if tail.is_behind_runs || !edits.is_empty() {
+    if let Some(tail) = &mut tail
+        && (tail.is_behind_runs || !edits.is_empty())
+    {
         let holding = tail
             .starts
             .iter()
@@ -183,17 +196,22 @@ pub(super) fn open_in(
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
         tail.starts.retain(|(number, _)| *number >= first_segment);
     }
+    if tail.is_none() {
+        obsolete.clear();
+    }
     for number in obsolete {
         let path = segment::path(path, number);
         io.remove(&path)
             .map_err(|error| Error::io("remove", &path, error))?;
     }
-    dir.note_recovered();
+    if tail.is_some() {
+        dir.note_recovered();
+    }
     tracing::info!(path = %path.display(), %recovery, "opened");
 
     let last_sequence = recovery.last_sequence;
-    let writer = match options.wal {
-        WalMode::On => Writer::Logged(Commit::new(LogWriter::new(
+    let writer = match tail {
+        Some(tail) if options.wal == WalMode::On => Writer::Logged(Commit::new(LogWriter::new(
             Arc::clone(&io),
             path,
             options.wal_segment_bytes,
@@ -201,11 +219,16 @@ pub(super) fn open_in(
             tail,
             is_marked_closed,
         ))),
-        WalMode::Off => Writer::unlogged(last_sequence + 1),
+        _ => Writer::unlogged(last_sequence + 1),
     };
-    for (space, table) in generation.tables() {
-        space.show_table(table);
+    for generation in older.iter().chain([&generation]) {
+        for (space, table) in generation.tables() {
+            space.show_table(table);
+        }
     }
+    let read_only = (options.access == Access::ReadOnly).then(|| Error::ReadOnly {
+        path: path.to_owned(),
+    });
     let work = Arc::new(Work::default());
     Ok(Inner {
         io,
@@ -232,7 +255,7 @@ pub(super) fn open_in(
         flushing: Mutex::new(()),
         is_slow: AtomicBool::new(false),
         slow_debt_bytes: AtomicU64::new(0),
-        directory: Directory::new(dir),
+        directory: Directory::new(dir, read_only),
         options,
     })
 }
@@ -275,6 +298,8 @@ struct Write<'a> {
 
 /// What the log holds, on its way back into memtables; into runs, where it is more than they take.
 struct Replay<'a> {
+    /// Those that are full, of a store that is opened for reading only: no runs are written of them.
+    older: Vec<Generation>,
     generation: Generation,
     /// What the runs change that were written, by keyspace, with the deletions of ranges that came with them.
     edits: BTreeMap<u32, Edit>,
@@ -328,6 +353,20 @@ impl Replay<'_> {
         let table = self.own.new_table(self.options, limit_bytes)?;
         let next = Generation::new(0, limit_bytes, self.own, table);
         let full = std::mem::replace(&mut self.generation, next);
+        if self.options.access == Access::ReadOnly {
+            self.older.push(full);
+            let older = self.older.iter().map(|of| of.limit_bytes);
+            let used_bytes = older.sum::<usize>();
+            let most_bytes = self.options.memory_limit_bytes;
+            return match used_bytes.saturating_add(limit_bytes) <= most_bytes {
+                true => Ok(()),
+                false => Err(Error::MemoryLimit {
+                    needed_bytes: limit_bytes,
+                    used_bytes,
+                    limit_bytes: most_bytes,
+                }),
+            };
+        }
         for (space, table) in full.tables() {
             // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
             let mut retain = Retain::new(space.order().clone(), Vec::new());

@@ -19,7 +19,7 @@ use super::{Commit, Inner};
 use crate::memtable::Prepared;
 use crate::panics;
 use crate::ranges::RangeRef;
-use crate::{Durability, Error, Op, Ops, Result, WriteBatch};
+use crate::{Access, Durability, Error, Op, Ops, Result, WriteBatch};
 
 /// Capacity that a thread keeps for encoding single writes.
 const KEPT_SCRATCH_BYTES: usize = 64 << 10;
@@ -352,8 +352,19 @@ impl Inner {
         }
     }
 
+    /// Refuses to change a store that was opened for reading only.
+    pub(super) fn check_access(&self) -> Result<()> {
+        match self.options.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
     /// Refuses what will fail anyway, before memory is taken for it.
     fn check_takes_writes(&self, durability: Durability) -> Result<()> {
+        self.check_access()?;
         match &self.writer {
             Writer::Logged(commit) => commit.check_takes_writes(),
             Writer::Unlogged { .. } if durability == Durability::Synced => Err(Error::LogOff),

@@ -98,6 +98,10 @@ impl IoFile for GuardedFile {
         guard("try_lock", || self.0.try_lock())
     }
 
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        guard("try_lock_shared", || self.0.try_lock_shared())
+    }
+
     fn shared(&self) -> Option<Arc<File>> {
         // No system call, and reads go on without it.
         catch_unwind(AssertUnwindSafe(|| self.0.shared())).unwrap_or(None)

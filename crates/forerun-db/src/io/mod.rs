@@ -127,6 +127,12 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     /// another one holds the lock.
     fn try_lock(&self) -> io::Result<bool>;
 
+    /// Locks the file against [`try_lock`](Self::try_lock) of every other opening of it, until this one is dropped, and
+    /// leaves it to others that do the same. The file may be open for reading only. `false`: another one holds the lock.
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.try_lock()
+    }
+
     /// The operating system's file behind this one, if reads may go to it past [`IoFile::read_at`]: by other threads, or
     /// by the kernel, several together. It stays open for them when this one is dropped.
     fn shared(&self) -> Option<Arc<File>> {

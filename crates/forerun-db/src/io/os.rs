@@ -151,6 +151,18 @@ impl IoFile for OsFile {
         }
     }
 
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        match self.file.try_lock_shared() {
+            Ok(()) => {
+                // As in `try_lock`.
+                let _ = self.locked_by.set(Owner::this_process());
+                Ok(true)
+            }
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     fn shared(&self) -> Option<Arc<File>> {
         Some(Arc::clone(&self.file))
     }

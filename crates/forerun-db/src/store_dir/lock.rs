@@ -22,7 +22,8 @@ const TEXT_BYTES: usize = 70;
 #[derive(Debug)]
 pub(crate) struct Lock {
     owner: Owner,
-    file: Box<dyn IoFile>,
+    /// `None` where there was nothing to lock, and it was to be shared.
+    file: Option<Box<dyn IoFile>>,
     path: PathBuf,
     /// The boot in which the store was last open, if it is told.
     last_boot: Option<u128>,
@@ -49,7 +50,7 @@ impl Lock {
         }
         let lock = Lock {
             owner: Owner::this_process(),
-            file,
+            file: Some(file),
             path,
             last_boot,
             boot: io.boot_id(),
@@ -58,6 +59,39 @@ impl Lock {
             lock.write(last_boot);
         }
         Ok(lock)
+    }
+
+    /// Takes the lock for reading, with others that do the same, and writes nothing. Where there is no file to lock, nobody
+    /// has the directory open for writing, and who opens it so later is not kept from it.
+    pub(super) fn share(io: &dyn Io, dir: &Path, name: &str) -> Result<Lock> {
+        let path = dir.join(name);
+        let file = match io.open(&path, OpenMode::Read) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::io("open", &path, error)),
+        };
+        let mut last_boot = None;
+        if let Some(file) = &file {
+            let is_shared = file
+                .try_lock_shared()
+                .map_err(|error| Error::io("lock", &path, error))?;
+            let text = read_all(&**file).map_err(|error| Error::io("read", &path, error))?;
+            let (process, boot) = parse(&text).unwrap_or_default();
+            if !is_shared {
+                return Err(Error::Locked {
+                    path: dir.to_owned(),
+                    holder: holder(process, &io.opened_by(&path)),
+                });
+            }
+            last_boot = boot;
+        }
+        Ok(Lock {
+            owner: Owner::this_process(),
+            file,
+            path,
+            last_boot,
+            boot: io.boot_id(),
+        })
     }
 
     /// Refuses every process but the one that took it.
@@ -85,7 +119,8 @@ impl Lock {
         debug_assert_eq!(text.len(), TEXT_BYTES);
         // The store is sound without it: the next opener takes the power for lost, and is told of
         // another process or of none.
-        if let Err(error) = write_all_at(&*self.file, text.as_bytes(), 0) {
+        let Some(file) = &self.file else { return };
+        if let Err(error) = write_all_at(&**file, text.as_bytes(), 0) {
             tracing::warn!(path = %self.path.display(), %error, "cannot note who has the store open");
         }
     }

@@ -29,7 +29,7 @@ use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::range_run::read_range_run;
 use crate::tree::trash::Trash;
-use crate::{Error, MAX_KEYSPACES, Options, Result};
+use crate::{Access, Error, MAX_KEYSPACES, Options, Result};
 
 /// What is true of the runs. One thread changes it at a time.
 #[derive(Debug)]
@@ -104,7 +104,9 @@ impl Catalog {
             None if found.is_empty() => {
                 let mut manifest = Manifest::new(options.comparator.name());
                 manifest.keyspaces[0].ttl = options.ttl.map_or(0, |ttl| ttl.as_secs());
-                manifest.write(&**io, dir)?;
+                if options.access == Access::ReadWrite {
+                    manifest.write(&**io, dir)?;
+                }
                 manifest
             }
             None => {
@@ -126,7 +128,8 @@ impl Catalog {
             });
         }
         let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
-        for number in found.iter().filter(|number| !is_named(number)) {
+        let leftovers = found.iter().filter(|number| !is_named(number));
+        for number in leftovers.filter(|_| options.access == Access::ReadWrite) {
             let path = run::path(dir, *number);
             io.remove(&path)
                 .map_err(|error| Error::io("remove", &path, error))?;

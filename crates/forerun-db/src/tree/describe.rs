@@ -8,7 +8,7 @@ use crate::io::{Io, OsIo};
 use crate::run::{self, Holds, Page, PageKind, PageLocation, Run};
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::tree::offline::Place;
-use crate::{Error, Options, Result};
+use crate::{Access, Error, Options, Result};
 
 /// Bytes of a key that are shown.
 const SHOWN_BYTES: usize = 40;
@@ -35,7 +35,7 @@ pub struct Described {
 pub fn describe(path: impl AsRef<Path>, options: &Options, what: Described) -> Result<String> {
     let path = path.as_ref();
     let io: Arc<dyn Io> = Arc::new(OsIo);
-    let place = Place::open(&io, path, options)?;
+    let place = Place::open(&io, path, options, Access::ReadOnly)?;
     let open = |number: u64| {
         let file = run::path(path, number);
         let meta = Run::read_meta(&*io, &file)?;

@@ -28,7 +28,9 @@ use crate::tree::verify::{Verified, verify_file};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::Record;
 use crate::wal::recovery::{Circumstances, Flushed, inspect};
-use crate::{Bytewise, Comparator, Create, Db, Error, Options, Recovery, RecoveryReport, Result};
+use crate::{
+    Access, Bytewise, Comparator, Create, Db, Error, Options, Recovery, RecoveryReport, Result,
+};
 
 /// Bytes of the cache that a check gets along with: it reads past it.
 const CACHE_BYTES: usize = 1 << 20;
@@ -91,7 +93,7 @@ fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
 }
 
 fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Checked> {
-    let place = Place::open(&io, path, options)?;
+    let place = Place::open(&io, path, options, Access::ReadOnly)?;
     place.check(&io, path, options)
 }
 
@@ -178,7 +180,7 @@ pub fn repair_with_io(
 }
 
 fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Repaired> {
-    let place = Place::open(&io, path, options)?;
+    let place = Place::open(&io, path, options, Access::ReadWrite)?;
     let build = Build {
         io: &*io,
         dir: path,
@@ -236,10 +238,18 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn open(io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<Place> {
-        let comparator = Arc::clone(&options.comparator);
+    pub(super) fn open(
+        io: &Arc<dyn Io>,
+        path: &Path,
+        options: &Options,
+        access: Access,
+    ) -> Result<Place> {
+        let comparator = options.comparator.name();
         Ok(Place {
-            dir: StoreDir::open(&**io, path, Create::Never, comparator.name())?,
+            dir: match access {
+                Access::ReadWrite => StoreDir::open(&**io, path, Create::Never, comparator)?,
+                Access::ReadOnly => StoreDir::open_read_only(&**io, path, comparator)?,
+            },
             cache: PageCache::new(CacheOptions {
                 capacity_bytes: CACHE_BYTES,
                 page_bytes: options.run.page_limit_bytes(),

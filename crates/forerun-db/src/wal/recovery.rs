@@ -81,7 +81,7 @@ pub(crate) fn recover(
     circumstances: &Circumstances,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<(Tail, RecoveryReport)> {
-    replay(io, dir, numbers, circumstances, apply)?.finish()
+    replay(io, dir, numbers, circumstances, OpenMode::ReadWrite, apply)?.finish()
 }
 
 /// Reads the log as [`recover`] does, and changes nothing on disk.
@@ -92,7 +92,7 @@ pub(crate) fn inspect(
     circumstances: &Circumstances,
     apply: &mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
-    let replay = replay(io, dir, numbers, circumstances, apply)?;
+    let replay = replay(io, dir, numbers, circumstances, OpenMode::Read, apply)?;
     let last_sequence = (replay.next_sequence - 1).max(circumstances.flushed.sequence);
     Ok(RecoveryReport {
         last_sequence,
@@ -105,12 +105,14 @@ fn replay<'a>(
     dir: &'a Path,
     numbers: &[u64],
     circumstances: &'a Circumstances,
+    mode: OpenMode,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<Replay<'a>> {
     let mut replay = Replay {
         io: &**io,
         dir,
         circumstances,
+        mode,
         apply,
         next_sequence: circumstances.flushed.sequence + 1,
         next_number: circumstances.flushed.first_segment,
@@ -143,6 +145,8 @@ struct Replay<'a> {
     io: &'a dyn Io,
     dir: &'a Path,
     circumstances: &'a Circumstances,
+    /// How segments are opened.
+    mode: OpenMode,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
     next_sequence: u64,
     next_number: u64,
@@ -170,7 +174,7 @@ impl Replay<'_> {
         let path = segment::path(self.dir, number);
         let file = self
             .io
-            .open(&path, OpenMode::ReadWrite)
+            .open(&path, self.mode)
             .map_err(|error| Error::io("open", &path, error))?;
         let bytes = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
 
