@@ -65,15 +65,20 @@ impl<'c> Guard<'c> {
         let hash = self.cache.hasher.hash(key);
         let moment = self.cache.moment();
         let found = self.cache.find(&self.pinned, hash, key);
-        let live = found.filter(|(_, record)| !record.is_gone(moment));
-        self.count(
-            live.is_some().into(),
-            found
-                .is_some_and(|(_, record)| record.is_expired(moment.now))
-                .into(),
-            1,
-        );
-        live.map(|(_, record)| Item::accessed(record, moment.now))
+        match found {
+            Some((_, record)) if !record.is_gone(moment) => {
+                self.count(1, 0, 1);
+                Some(Item::accessed(record, moment.now))
+            }
+            Some((_, record)) => {
+                self.count(0, record.is_expired(moment.now).into(), 1);
+                None
+            }
+            None => {
+                self.count(0, 0, 1);
+                None
+            }
+        }
     }
 
     fn count(&self, hits: u64, expired: u64, keys: u64) {
