@@ -104,7 +104,9 @@ impl Cache {
                 cache.options().max_item_bytes,
                 forerun::cache::MAX_KEY_BYTES
             ))),
-            Stored::OutOfMemory => Err(too_large("the cache is full and nothing may be evicted")),
+            Stored::OutOfMemory | Stored::Forked => {
+                Err(too_large("the cache is full and nothing may be evicted"))
+            }
         }
     }
 
@@ -117,7 +119,9 @@ impl Cache {
             Counted::NotANumber => Err(invalid(
                 "the value is not a decimal number that fits 64 bits",
             )),
-            Counted::OutOfMemory => Err(too_large("the cache is full and nothing may be evicted")),
+            Counted::OutOfMemory | Counted::Forked => {
+                Err(too_large("the cache is full and nothing may be evicted"))
+            }
         }
     }
 }

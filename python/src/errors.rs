@@ -65,6 +65,7 @@ pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
     let words = error.to_string();
     match error {
         E::Memory(_) => exceptions::MemoryLimitError::new_err(words),
+        E::Forked(_) => exceptions::ForkedError::new_err(words),
         _ => exceptions::InvalidArgumentError::new_err(words),
     }
 }

@@ -17,6 +17,7 @@ use crate::options::{CacheOptions, Error};
 use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
 use crate::value::LargeValue;
+use forerun_core::{LeakedInFork, Owner};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -24,14 +25,16 @@ use std::time::Instant;
 /// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. The crate's first page shows it at work.
 #[derive(Debug)]
 pub struct Cache {
+    /// The process that made it: in any other nothing is looked at, changed or given back.
+    owner: Owner,
     options: CacheOptions,
     pub(crate) hasher: KeyHasher,
-    pub(crate) index: Index,
-    pub(crate) blocks: Blocks,
+    pub(crate) index: LeakedInFork<Index>,
+    pub(crate) blocks: LeakedInFork<Blocks>,
     pub(crate) epochs: Epochs,
-    pub(crate) limbo: Limbo,
+    pub(crate) limbo: LeakedInFork<Limbo>,
     pub(crate) ghosts: Ghosts,
-    pub(crate) evictor: Mutex<Evictor>,
+    pub(crate) evictor: LeakedInFork<Mutex<Evictor>>,
     pub(crate) budget: Arc<Budget>,
     /// Where large values lie.
     pub(crate) runs: Arc<PageRuns>,
@@ -39,7 +42,7 @@ pub struct Cache {
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
     now: AtomicU32,
-    pub(crate) flushes: Flushes,
+    pub(crate) flushes: LeakedInFork<Flushes>,
     /// When everything is to be flushed; 0 is never.
     pub(crate) flush_at: AtomicU32,
     started: Instant,
@@ -87,23 +90,38 @@ impl Cache {
         let runs = PageRuns::new(&budget, most_bytes, LargeValue::OVERHEAD_BYTES);
         let blocks_ahead = (limit_bytes / blocks.len_bytes() / 256).clamp(1, 8);
         Ok(Cache {
+            owner: Owner::this_process(),
             hasher: KeyHasher::new(options.seed),
             options,
-            index,
-            blocks,
+            index: LeakedInFork::new(index),
+            blocks: LeakedInFork::new(blocks),
             epochs,
-            limbo: Limbo::default(),
+            limbo: LeakedInFork::new(Limbo::default()),
             ghosts,
-            evictor: Mutex::default(),
+            evictor: LeakedInFork::new(Mutex::default()),
             budget,
             runs: Arc::new(runs),
             blocks_ahead,
             last_cas: AtomicU64::new(0),
             now: AtomicU32::new(1),
-            flushes: Flushes::new(),
+            flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
             started: Instant::now(),
         })
+    }
+
+    /// Refuses every process but the one that made the cache. In a fork of that process lookups find nothing, and writes are
+    /// refused as [`Stored::Forked`](crate::Stored::Forked) and the like.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn check_process(&self) -> Result<(), Error> {
+        Ok(self.owner.check()?)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.owner.is_this_process()
     }
 
     /// Begins to read.
@@ -137,6 +155,9 @@ impl Cache {
     /// Sets the clock to a later second; an earlier one changes nothing. It also does some of the work of reclaiming what has
     /// expired.
     pub fn advance(&self, second: u32) {
+        if self.is_forked() {
+            return;
+        }
         // Relaxed: time is told to nobody by it but the number itself.
         self.now.fetch_max(second, Relaxed);
         self.flush_if_due();
@@ -144,8 +165,11 @@ impl Cache {
         self.collect();
     }
 
-    /// Counts, and memory.
+    /// Counts, and memory. All zeros in a fork, where nothing can be asked.
     pub fn stats(&self) -> CacheStats {
+        if self.is_forked() {
+            return CacheStats::default();
+        }
         let of = |count| sum(self.epochs.pins().map(|pin| &pin.counters), count);
         let bytes_for = |purpose| self.budget.used_for(purpose) as u64;
         let counters = self.epochs.pins().map(|pin| &pin.counters);
@@ -214,6 +238,9 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         // Large values lie outside of the blocks: their shares are given back one by one.
         if self.budget.used_for(Purpose::Large) > 0 {
             self.sweep(|_, _| true);

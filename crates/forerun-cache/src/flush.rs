@@ -106,6 +106,9 @@ impl Cache {
     /// It takes the same time however many items there are. None of them is found or counted any more; their memory is used
     /// again as it is needed, and [`Cache::remove_expired`] gives it back at once.
     pub fn flush_all(&self, at: u32) {
+        if self.is_forked() {
+            return;
+        }
         // Relaxed: a number that the next tick reads.
         if at > self.now() {
             self.flush_at.store(at, Relaxed);

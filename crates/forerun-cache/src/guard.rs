@@ -50,6 +50,9 @@ impl<'c> Guard<'c> {
     /// If `items` is not as long as `keys`.
     pub fn multi_get<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
         assert_eq!(keys.len(), items.len(), "a place for each key");
+        if self.cache.is_forked() {
+            return items.fill(None);
+        }
         let batch = Batch {
             cache: self.cache,
             pinned: &self.pinned,
@@ -62,6 +65,9 @@ impl<'c> Guard<'c> {
 
     /// The item of a key.
     pub fn get(&self, key: &[u8]) -> Option<Item<'_>> {
+        if self.cache.is_forked() {
+            return None;
+        }
         let hash = self.cache.hasher.hash(key);
         let moment = self.cache.moment();
         let found = self.cache.find(&self.pinned, hash, key);
@@ -90,6 +96,9 @@ impl<'c> Guard<'c> {
 
     /// The item of a key, without a trace: neither the item nor the statistics know that it was asked for.
     pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
+        if self.cache.is_forked() {
+            return None;
+        }
         let hash = self.cache.hasher.hash(key);
         let (_, record) = self.cache.find(&self.pinned, hash, key)?;
         (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
@@ -106,6 +115,9 @@ impl<'c> Guard<'c> {
     /// Begin with `Cursor::default()`, and drop the guard between the parts. An item that was stored before the first part and is
     /// still there at the last is visited, in some version, at least once.
     pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
+        if self.cache.is_forked() {
+            return None;
+        }
         let segment = self.cache.index.directory(&self.pinned).segment(from.0);
         let moment = self.cache.moment();
         let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();

@@ -39,6 +39,7 @@ impl Cache {
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
     pub fn set_memory_limit(&self, limit_bytes: usize) -> Result<(), Error> {
+        self.check_process()?;
         let most_bytes = self.options().memory_limit_most_bytes;
         if limit_bytes > most_bytes {
             return Err(Error::MemoryLimitTooLarge {
@@ -60,6 +61,9 @@ impl Cache {
     /// there is more to do; call again, after a while if you like. A cache that [refuses](crate::WhenFull::Refuse) evicts nothing: it gives
     /// back what is free.
     pub fn shrink(&self, quantum_bytes: usize) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let mut done_bytes = 0;
         while self.budget.excess_bytes() > 0 && done_bytes < quantum_bytes {
             done_bytes += self.blocks.len_bytes();

@@ -21,6 +21,9 @@ use std::sync::Arc;
 impl Cache {
     /// Stores an item, if its conditions hold.
     pub fn store(&self, store: Store<'_>) -> Stored {
+        if self.is_forked() {
+            return Stored::Forked;
+        }
         let value = match store.value {
             Value::Buffer(ValueBuffer {
                 bytes: Buffered::Large(value),
@@ -54,6 +57,7 @@ impl Cache {
     /// [`Error::ValueTooLarge`] above [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes); [`Error::Full`]
     /// if nothing makes room; [`Error::Memory`] if the system gives none.
     pub fn value_buffer(&self, len_bytes: usize) -> Result<ValueBuffer, Error> {
+        self.check_process()?;
         let max_item_bytes = self.options().max_item_bytes;
         if len_bytes.saturating_add(ITEM_OVERHEAD_BYTES) > max_item_bytes {
             return Err(Error::ValueTooLarge {
@@ -84,6 +88,9 @@ impl Cache {
 
     /// Removes an item.
     pub fn delete(&self, delete: Delete<'_>) -> Deleted {
+        if self.is_forked() {
+            return Deleted::Forked;
+        }
         let hash = self.hasher.hash(delete.key);
         let deleted = {
             let pinned = self.epochs.pin();
@@ -118,6 +125,9 @@ impl Cache {
 
     /// Marks an item as stale, or empties it, and keeps it.
     pub fn invalidate(&self, invalidate: Invalidate<'_>) -> Deleted {
+        if self.is_forked() {
+            return Deleted::Forked;
+        }
         match self.update(invalidate.key, &invalidate) {
             Outcome::Answer(answer) => answer,
             Outcome::Written { .. } => Deleted::Deleted,
@@ -127,6 +137,9 @@ impl Cache {
 
     /// Gives an item a new expiry, and tells whether there is one.
     pub fn touch(&self, key: &[u8], expiry: Expiry) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let expiry = expiry.to_word();
         match self.touch_in_place(key, expiry, false) {
             Some(is_there) => is_there,
@@ -166,6 +179,9 @@ impl Cache {
 
     /// Adds to, or subtracts from, a value that is a number.
     pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> Counted {
+        if self.is_forked() {
+            return Counted::Forked;
+        }
         if !is_key(arithmetic.key) {
             return Counted::NotFound;
         }
@@ -191,6 +207,9 @@ impl Cache {
     /// Claims an item, to bring a new value: `true` for one caller only, until the item is stored or invalidated again. The
     /// others see it in [`Item::is_claimed`] and use what there is.
     pub fn claim(&self, item: &Item<'_>) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let hash = self.hasher.hash(item.key());
         let pinned = self.epochs.pin();
         // Under the lock, so that the item is not being copied.

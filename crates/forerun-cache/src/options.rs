@@ -133,6 +133,9 @@ pub enum Error {
         /// What was asked for.
         len_bytes: usize,
     },
+    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    #[error(transparent)]
+    Forked(#[from] forerun_core::Forked),
     /// The system gave no memory.
     #[error(transparent)]
     Memory(#[from] RegionError),

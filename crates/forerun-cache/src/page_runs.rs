@@ -17,7 +17,7 @@
 use crate::budget::{Budget, Purpose};
 use crate::sync::unpoisoned;
 use forerun_core::region::page_bytes;
-use forerun_core::{Pages, Region, RegionError};
+use forerun_core::{Owner, Pages, Region, RegionError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,6 +30,7 @@ const MAPPINGS: usize = 8;
 /// The memory of all large values.
 #[derive(Debug)]
 pub(crate) struct PageRuns {
+    owner: Owner,
     budget: Arc<Budget>,
     mapping_bytes: usize,
     /// Charged for each run beside its pages.
@@ -77,6 +78,7 @@ impl PageRuns {
     /// No memory yet, within a budget whose limit may be raised to `most_bytes`. A run costs `overhead_bytes` beside its pages.
     pub(crate) fn new(budget: &Arc<Budget>, most_bytes: usize, overhead_bytes: usize) -> PageRuns {
         PageRuns {
+            owner: Owner::this_process(),
             budget: Arc::clone(budget),
             mapping_bytes: (most_bytes / MAPPINGS).max(MAPPING_BYTES_MIN),
             overhead_bytes,
@@ -107,6 +109,10 @@ impl PageRuns {
 
     /// Takes a run back. Memory that the system does not take stays charged.
     pub(crate) fn free(&self, run: Run) {
+        if !self.owner.is_this_process() {
+            // A thread of the parent may hold the lock, and the pages are the parent's to count.
+            return;
+        }
         self.budget.uncharge(Purpose::Large, self.overhead_bytes);
         self.give_back(run);
     }

@@ -169,6 +169,8 @@ pub enum Stored {
     /// Nothing made room, or the calling thread holds a [`Guard`](crate::Guard) and something would have to be evicted first.
     /// An older item stays.
     OutOfMemory,
+    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    Forked,
 }
 
 /// A removal, if it is allowed.
@@ -232,6 +234,8 @@ pub enum Deleted {
     Exists,
     /// [`Invalidate`] only: nothing made room for the changed item.
     OutOfMemory,
+    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    Forked,
 }
 
 /// The two ways of [`Arithmetic`].
@@ -309,4 +313,6 @@ pub enum Counted {
     Exists,
     /// Nothing made room for the changed item.
     OutOfMemory,
+    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    Forked,
 }

@@ -114,6 +114,9 @@ impl Cache {
     /// a call, until a 32nd of the limit lies ready. `false`: there is nothing to do now. What a page costs when it is touched
     /// first is then paid by the caller and not by a store: call it now and then from a thread that nobody waits for.
     pub fn touch_ahead(&self) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let ahead_bytes = (self.budget.limit_bytes() / TOUCHED_SHARE).min(TOUCHED_BYTES_MAX);
         self.blocks
             .touch_one_ahead(ahead_bytes / self.blocks.len_bytes())

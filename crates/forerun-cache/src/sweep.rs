@@ -9,6 +9,9 @@ impl Cache {
     /// Removes all items that have expired or were flushed. They are never found, and leave by and by without this: it is for
     /// who wants to see the count of those that live, or their memory. The number of items removed.
     pub fn remove_expired(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
         self.sweep(|item, moment| item.is_gone(moment))
     }
 

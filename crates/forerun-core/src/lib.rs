@@ -18,6 +18,6 @@ mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use interleave::{Driver, MemoryOnly, Wait, alone, alone_with, interleave, interleave_with};
-pub use process::{Forked, Owner, PerProcess, ProcessBound};
+pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use region::{Atomics, Backing, Pages, Region, RegionError, physical_memory_bytes};
 pub use touch::{Touch, suspend, touch};

@@ -23,6 +23,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -176,6 +177,27 @@ impl<T> Drop for ProcessBound<T> {
             // SAFETY: `value` is dropped here and nowhere else, and nothing uses it afterwards: `self` is going.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
+    }
+}
+
+/// A value that is leaked rather than dropped in any process but its own. Unlike [`ProcessBound`] it can be read without a
+/// check: it is for the parts of a structure that checks its [`Owner`] itself.
+#[derive(Debug)]
+pub struct LeakedInFork<T>(ProcessBound<T>);
+
+impl<T> LeakedInFork<T> {
+    /// Binds a value to the process that calls.
+    pub fn new(value: T) -> LeakedInFork<T> {
+        LeakedInFork(ProcessBound::new(value))
+    }
+}
+
+impl<T> Deref for LeakedInFork<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0.value
     }
 }
 

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forerun_core::Owner;
 use mio::Waker;
 
 /// Asks things of the front, from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
+    /// A fork of the server's process asks for nothing: it shares the waker.
+    owner: Owner,
     asked: Arc<Asked>,
     waker: Arc<Waker>,
 }
@@ -24,6 +27,7 @@ struct Asked {
 impl Control {
     pub(crate) fn new(waker: Waker) -> Control {
         Control {
+            owner: Owner::this_process(),
             asked: Arc::default(),
             waker: Arc::new(waker),
         }
@@ -31,20 +35,17 @@ impl Control {
 
     /// Asks for the end: connections are answered and closed, the snapshot written.
     pub(crate) fn drain(&self) {
-        self.asked.drain.store(true, Ordering::Release);
-        self.wake();
+        self.ask(&self.asked.drain);
     }
 
     /// Asks for a snapshot now.
     pub(crate) fn snapshot(&self) {
-        self.asked.snapshot.store(true, Ordering::Release);
-        self.wake();
+        self.ask(&self.asked.snapshot);
     }
 
     /// Asks for the file of users to be read again.
     pub(crate) fn reload_users(&self) {
-        self.asked.reload_users.store(true, Ordering::Release);
-        self.wake();
+        self.ask(&self.asked.reload_users);
     }
 
     /// Whether that was asked for since this was last called.
@@ -61,7 +62,11 @@ impl Control {
         self.asked.snapshot.swap(false, Ordering::AcqRel)
     }
 
-    fn wake(&self) {
+    fn ask(&self, flag: &AtomicBool) {
+        if !self.owner.is_this_process() {
+            return;
+        }
+        flag.store(true, Ordering::Release);
         // It fails only where the front's poll is gone: nothing is left to ask.
         let _ = self.waker.wake();
     }

@@ -25,6 +25,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use forerun_cache::Cache;
+use forerun_core::ProcessBound;
 use mio::{Poll, Token, Waker};
 
 use crate::auth::UserFile;
@@ -59,14 +60,15 @@ use worker::{Message, Setup, Worker};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it asks it to drain and does not wait.
+/// Dropping it asks it to drain and does not wait. In a fork of its process, a server is asked for nothing, and dropping it
+/// does nothing.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
     control: Control,
-    metrics: Option<Endpoint>,
-    front: Option<JoinHandle<Result<(), Ended>>>,
+    metrics: Option<ProcessBound<Endpoint>>,
+    front: ProcessBound<Option<JoinHandle<Result<(), Ended>>>>,
 }
 
 /// Why a server ended before it was asked to, or not as it was asked to.
@@ -79,6 +81,9 @@ pub enum Ended {
     /// A thread panicked, which is a bug.
     #[error("a thread of the server panicked")]
     Panic,
+    /// It runs in another process, of which this one is a fork. There it goes on.
+    #[error(transparent)]
+    Forked(#[from] forerun_core::Forked),
     /// All was served, and the snapshot at the end could not be written.
     #[error(transparent)]
     Snapshot(SnapshotError),
@@ -205,8 +210,8 @@ impl Server {
             addresses,
             shared,
             control,
-            metrics,
-            front: Some(front),
+            metrics: metrics.map(ProcessBound::new),
+            front: ProcessBound::new(Some(front)),
         })
     }
 
@@ -217,7 +222,8 @@ impl Server {
 
     /// Where its metrics are served, with the port that was given.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(|endpoint| endpoint.address)
+        let endpoint = self.metrics.as_ref()?;
+        Some(*endpoint.constant(|endpoint| &endpoint.address))
     }
 
     /// What its sessions share.
@@ -253,7 +259,7 @@ impl Server {
     /// # Errors
     /// [`Ended`].
     pub fn wait(mut self) -> Result<(), Ended> {
-        match self.front.take().map(JoinHandle::join) {
+        match self.front.get_mut()?.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
             Some(Err(_)) => Err(Ended::Panic),
             None => Ok(()),

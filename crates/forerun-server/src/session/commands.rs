@@ -134,7 +134,7 @@ fn delete(tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
             turn.counters.delete_misses.add(1);
             replies::NOT_FOUND
         }
-        Deleted::OutOfMemory => replies::OUT_OF_MEMORY,
+        Deleted::OutOfMemory | Deleted::Forked => replies::OUT_OF_MEMORY,
     };
     turn.say_unless(quiet, reply);
 }
@@ -163,7 +163,7 @@ fn arithmetic(tokens: &Tokens<'_>, direction: Direction, turn: &mut Turn<'_>) {
             return;
         }
         Counted::NotANumber => replies::NOT_A_NUMBER,
-        Counted::OutOfMemory => replies::OUT_OF_MEMORY,
+        Counted::OutOfMemory | Counted::Forked => replies::OUT_OF_MEMORY,
         Counted::NotFound | Counted::Exists => replies::NOT_FOUND,
     };
     turn.say_unless(quiet, reply);

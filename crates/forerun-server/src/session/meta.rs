@@ -84,7 +84,7 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) {
         Deleted::Deleted => b"HD",
         Deleted::NotFound => b"NF",
         Deleted::Exists => b"EX",
-        Deleted::OutOfMemory => return turn.say(replies::OUT_OF_MEMORY),
+        Deleted::OutOfMemory | Deleted::Forked => return turn.say(replies::OUT_OF_MEMORY),
     };
     match deleted {
         Deleted::Deleted if mark_stale => {}
@@ -157,7 +157,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, turn: &mut Turn<'_>) 
         Counted::OutOfMemory if flags.vivify.is_some() => {
             return turn.say(replies::OUT_OF_MEMORY_VIVIFYING);
         }
-        Counted::OutOfMemory => return turn.say(replies::OUT_OF_MEMORY),
+        Counted::OutOfMemory | Counted::Forked => return turn.say(replies::OUT_OF_MEMORY),
         Counted::NotFound => b"NF",
         Counted::Exists => b"EX",
     };

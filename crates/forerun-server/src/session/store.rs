@@ -238,7 +238,9 @@ impl StoreCommand<'_> {
             Stored::NotFound => b"NF",
             Stored::TooLarge | Stored::OutOfMemory if is_extension => b"NS",
             Stored::TooLarge => return self.refuse_value(turn, replies::TOO_LARGE),
-            Stored::OutOfMemory => return self.refuse_value(turn, replies::OUT_OF_MEMORY_STORING),
+            Stored::OutOfMemory | Stored::Forked => {
+                return self.refuse_value(turn, replies::OUT_OF_MEMORY_STORING);
+            }
         };
         match &self.answer {
             Answer::Classic { quiet } => {

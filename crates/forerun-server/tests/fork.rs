@@ -1,0 +1,59 @@
+//! A server runs in the process that started it: a fork of that process asks it for nothing, and drops it unharmed.
+
+#[path = "../../forerun-core/tests/common/fork.rs"]
+mod fork;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::{Address, Ended, Listen, Server, ServerOptions};
+use fork::Ending::{AtOnce, Exit};
+
+/// What the server says to a line.
+fn ask(server: &Server, line: &str) -> String {
+    let Address::Tcp(address) = &server.addresses()[0] else {
+        panic!("a TCP listener was asked for");
+    };
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(line.as_bytes()).unwrap();
+    stream.write_all(b"quit\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn a_server_goes_on_whatever_a_child_does_with_its_handles() {
+    for ending in [AtOnce, Exit] {
+        let cache = Arc::new(Cache::new(CacheOptions::default()).unwrap());
+        let listen = Listen::parse("127.0.0.1:0", 0).unwrap();
+        let options = ServerOptions {
+            metrics: Some("127.0.0.1:0".parse().unwrap()),
+            ..ServerOptions::new(listen)
+        };
+        let server = Server::start(options, cache).unwrap();
+        assert_eq!(ask(&server, "set key 0 0 5\r\nvalue\r\n"), "STORED\r\n");
+        let mut handle = Some(server);
+        for waits in [true, false] {
+            fork::in_child(ending, || {
+                let server = handle.take().unwrap();
+                server.remote().drain();
+                server.drain();
+                server.snapshot();
+                server.reload_users();
+                assert!(server.metrics_address().is_some());
+                match waits {
+                    true => assert!(matches!(server.wait(), Err(Ended::Forked(_)))),
+                    false => drop(server),
+                }
+            });
+        }
+        let server = handle.unwrap();
+        let value = "VALUE key 0 5\r\nvalue\r\nEND\r\n";
+        assert_eq!(ask(&server, "get key\r\n"), value);
+        server.drain();
+        server.wait().unwrap();
+    }
+}
