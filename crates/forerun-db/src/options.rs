@@ -196,7 +196,8 @@ pub struct Options {
     /// The most memory that all memtables together may take, in bytes, those included that are in runs and that an iterator
     /// still holds. Where the next one does not fit, writes wait until one is in runs. Where iterators alone hold the
     /// memory, a write waits for a second and is [`Error::MemoryLimit`] then; drop them and write again. A batch that does
-    /// not fit alone, with an eighth more for the memtable's own needs, is an error at once. Default: 1 GiB.
+    /// not fit alone, with an eighth more for the memtable's own needs, is an error at once. Not counted is the copy of a
+    /// batch on its way to the log, as long as it is written. Default: 1 GiB.
     pub memory_limit_bytes: usize,
     /// Size in bytes at which a memtable is full: its entries go to a run, and a new one takes the writes. At most
     /// half of `memory_limit_bytes` is used of it. Address space of this size is taken at once, memory as it is used.
