@@ -12,6 +12,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forerun::PerProcess;
 use pyo3::PyResult;
 
 use crate::errors::invalid;
@@ -41,20 +42,19 @@ struct Range {
     what: &'static str,
 }
 
+#[derive(Default)]
 struct Held {
     /// In no order. A call has three or four, so there are few.
     ranges: Vec<Range>,
     last_number: u64,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held {
-    ranges: Vec::new(),
-    last_number: 0,
-});
-
 fn held() -> MutexGuard<'static, Held> {
+    // A fork begins without any: what other threads of its parent use, nobody uses there.
+    static HELD: PerProcess<Mutex<Held>> = PerProcess::new();
+    let held = HELD.get_or_init(Mutex::default);
     // Each change is one push or one removal.
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Memory that is noted as in use until this is dropped. It keeps no Python object.

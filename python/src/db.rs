@@ -27,7 +27,7 @@ impl Db {
     #[new]
     #[pyo3(signature = (
         path, *, create="if_missing", durability="buffered", wal=true, memory_limit_bytes=None,
-        memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=False
+        memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
