@@ -18,6 +18,7 @@ fn a_thread_that_holds_a_guard_never_waits_for_itself() {
             .count()
     };
     assert_eq!(fill(0), 0);
+    let evictions = cache.stats().evictions;
     let begin = Instant::now();
     let guard = cache.pin();
     let refused = fill(4000);
@@ -31,6 +32,9 @@ fn a_thread_that_holds_a_guard_never_waits_for_itself() {
     assert_eq!(item.expiry(), until);
     drop(guard);
     assert!(refused > 1000, "{refused}");
+    // What is evicted under the guard gives no memory: no refused store evicts.
+    let evicted = cache.stats().evictions - evictions;
+    assert!(evicted < 400, "{evicted}");
     // A wait is of 40 ms at least.
     assert!(begin.elapsed() < Duration::from_millis(10) * refused as u32);
     assert_eq!(fill(8000), 0);
