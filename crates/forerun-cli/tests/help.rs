@@ -59,7 +59,9 @@ fn every_example_uses_options_that_exist() {
                 continue;
             };
             let line = line[at..].split("   ").next().unwrap_or_default();
-            let mut args: Vec<&str> = line.split_whitespace().skip(1).collect();
+            // A shell takes the quotes off.
+            let words = line.split_whitespace().map(|word| word.trim_matches('\''));
+            let mut args: Vec<&str> = words.skip(1).collect();
             args.push("--help");
             let ran = place.run(&args);
             assert_eq!(ran.code, 0, "{line}: {}", ran.stderr);
