@@ -50,16 +50,18 @@ impl Inner {
         // stay where they are.
         let _no_flush = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let _no_compaction = self.lock_compacting();
+        // Nor is an ingestion installed while the catalog is locked, so log and manifest are of one moment.
+        let catalog = self.tree.catalog();
         let log = match &self.writer {
-            Writer::Logged(commit) => self.log_end(commit)?,
+            Writer::Logged(commit) => self.log_end(commit, catalog.first_segment())?,
             Writer::Unlogged { .. } => LogEnd::default(),
         };
-        let stop = self.work.stop_flag();
-        self.tree.catalog().checkpoint(into, &log, stop)
+        catalog.checkpoint(into, &log, self.work.stop_flag())
     }
 
-    /// Where the log ends, between two groups of records.
-    fn log_end(&self, commit: &Commit) -> Result<LogEnd> {
+    /// Where the log ends, between two groups of records. Segments before the first one that the manifest needs are left
+    /// out: they may be removed at any time.
+    fn log_end(&self, commit: &Commit, first_segment: u64) -> Result<LogEnd> {
         let (tail, last_sequence) = commit.end();
         let Some((last, len)) = tail else {
             return Ok(LogEnd {
@@ -68,7 +70,8 @@ impl Inner {
             });
         };
         let mut segments = Vec::new();
-        for number in commit.segments().before(last) {
+        let numbers = commit.segments().before(last).into_iter();
+        for number in numbers.filter(|number| *number >= first_segment) {
             let path = segment::path(&self.path, number);
             let len = self
                 .io

@@ -1,10 +1,11 @@
-//! What readers see while an ingestion commits.
+//! What readers and checkpoints see while an ingestion commits.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use crate::io::fault::FaultIo;
 use crate::io::{Io, IoFile, OpenMode};
@@ -12,14 +13,29 @@ use forerun_core::Pages;
 
 use crate::{Background, Db, Options, TreeOptions, Values};
 
-/// What is called before a file is removed.
-type Hook = Box<dyn Fn() + Send>;
+/// What is called once, before or after something is done to a file.
+type Hook = Box<dyn FnOnce() + Send>;
 
-/// A file system that calls a hook before a segment of the log is removed.
-#[derive(Clone)]
+/// A file system that calls hooks when a segment of the log is read or removed.
+#[derive(Clone, Default)]
 struct HookIo {
     disk: FaultIo,
-    hook: Arc<Mutex<Option<Hook>>>,
+    before_read: Arc<Mutex<Option<Hook>>>,
+    before_removal: Arc<Mutex<Option<Hook>>>,
+    after_removal: Arc<Mutex<Option<Hook>>>,
+}
+
+fn call(hook: &Mutex<Option<Hook>>, path: &Path) {
+    if path.extension().is_some_and(|extension| extension == "log") {
+        let hook = hook.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+}
+
+fn set(hook: &Mutex<Option<Hook>>, to: impl FnOnce() + Send + 'static) {
+    *hook.lock().unwrap() = Some(Box::new(to));
 }
 
 impl std::fmt::Debug for HookIo {
@@ -30,6 +46,9 @@ impl std::fmt::Debug for HookIo {
 
 impl Io for HookIo {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        if mode == OpenMode::Read {
+            call(&self.before_read, path);
+        }
         self.disk.open(path, mode)
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
@@ -42,13 +61,10 @@ impl Io for HookIo {
         self.disk.rename(from, to)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
-        if path.extension().is_some_and(|extension| extension == "log") {
-            let hook = self.hook.lock().unwrap().take();
-            if let Some(hook) = hook {
-                hook();
-            }
-        }
-        self.disk.remove(path)
+        call(&self.before_removal, path);
+        let removed = self.disk.remove(path);
+        call(&self.after_removal, path);
+        removed
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.disk.sync_dir(dir)
@@ -77,10 +93,7 @@ fn read_all_ways(db: &Db) -> [Option<Vec<u8>>; 5] {
 
 #[test]
 fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
-    let io = HookIo {
-        disk: FaultIo::new(),
-        hook: Arc::default(),
-    };
+    let io = HookIo::default();
     let options = Options {
         background: Background::Caller,
         pages: Pages::Small,
@@ -103,7 +116,7 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
 
     let was_called = Arc::new(AtomicBool::new(false));
     let (reader, called) = (db.clone(), Arc::clone(&was_called));
-    *io.hook.lock().unwrap() = Some(Box::new(move || {
+    set(&io.before_removal, move || {
         // The commit removes segments of the log: the runs are installed.
         let compactions = || reader.inner().unwrap().tree_work().compactions;
         let before = compactions();
@@ -114,7 +127,7 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
             [(); 5].map(|()| Some(b"new".to_vec()))
         );
         called.store(true, Ordering::Relaxed);
-    }));
+    });
     let mut ingestion = db.ingest();
     ingestion.add(b"k", b"new").unwrap();
     let sequence = ingestion.commit().unwrap();
@@ -168,4 +181,55 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
         is_done.store(true, Ordering::Relaxed);
     });
     assert_eq!(db.get(b"k").unwrap().unwrap(), ROUNDS.to_be_bytes());
+}
+
+#[test]
+fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let io = HookIo::default();
+    let options = Options {
+        background: Background::Caller,
+        pages: Pages::Small,
+        ..Options::default()
+    };
+    let db = Db::open_with_io(Arc::new(io.clone()), "/db", options.clone()).unwrap();
+    db.put(b"a", b"flushed").unwrap();
+    db.flush().unwrap();
+    let inner = Arc::clone(db.inner().unwrap());
+    let (installed, is_installed) = mpsc::channel();
+    let (remove, may_remove) = mpsc::channel();
+    let (removed, is_removed) = mpsc::channel();
+    set(&io.before_removal, move || {
+        installed.send(()).unwrap();
+        // Whether a checkpoint reads the segment or ends without it.
+        may_remove.recv_timeout(PATIENCE).unwrap();
+    });
+    set(&io.after_removal, move || removed.send(()).unwrap());
+    std::thread::scope(|scope| {
+        let compacting = inner.lock_compacting();
+        let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
+        while !inner.is_flushing() {
+            std::thread::yield_now();
+        }
+        // The checkpoint has flushed. An ingestion commits, and is about to remove the segment that it has left.
+        let ingestion = scope.spawn(|| {
+            let mut ingestion = db.ingest();
+            ingestion.add(b"k", b"ingested").unwrap();
+            ingestion.commit().unwrap();
+        });
+        is_installed.recv_timeout(PATIENCE).unwrap();
+        let remove_for_reader = remove.clone();
+        set(&io.before_read, move || {
+            let _ = remove_for_reader.send(());
+            let _ = is_removed.recv_timeout(PATIENCE);
+        });
+        drop(compacting);
+        let made = checkpoint.join().unwrap();
+        let _ = remove.send(());
+        ingestion.join().unwrap();
+        made.unwrap();
+    });
+    let copy = Db::open_with_io(Arc::new(io), "/copy", options).unwrap();
+    assert_eq!(copy.get(b"a").unwrap().unwrap(), b"flushed");
+    assert_eq!(copy.get(b"k").unwrap().unwrap(), b"ingested");
 }
