@@ -1,6 +1,6 @@
 //! What can be asked of a cache, each as a decision on the item that is there.
 
-use crate::blocks::record::{CLAIMED, Record, STALE};
+use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE};
 use crate::budget::Charge;
 use crate::cache::Cache;
 use crate::evict::Leaves;
@@ -354,7 +354,7 @@ impl Decide for Invalidate<'_> {
         }
         if self.mark_stale {
             // The next one who asks may claim it.
-            new.marks = STALE;
+            new.marks = STALE | old.marks() & FETCHED;
         }
         new.expiry = self.expiry.map_or(new.expiry, Expiry::to_word);
         new.cas = self.new_cas;
@@ -459,10 +459,18 @@ impl Decide for Counting<'_> {
             Direction::Increment => number.wrapping_add(delta),
             Direction::Decrement => number.saturating_sub(delta),
         };
+        let digits = format!("{value:<len$}", len = old.value().len()).into_bytes();
+        // As in memcached, which changes a number in place only where it gets no longer: otherwise nobody has fetched the new one.
+        let kept = if digits.len() > old.value().len() {
+            !FETCHED
+        } else {
+            u8::MAX
+        };
         let new = NewItem {
-            value: NewBody::Owned(format!("{value:<len$}", len = old.value().len()).into_bytes()),
+            value: NewBody::Owned(digits),
             expiry: expiry.map_or(old.expiry(), Expiry::to_word),
             cas: new_cas,
+            marks: old.marks() & kept,
             ..rewritten(old)
         };
         self.sum.set(Sum {

@@ -276,7 +276,7 @@ fn generated_commands_are_answered_as_memcached_answers_them() {
         let commands = 1 + random.below(4);
         for at in 0..=commands {
             let (sent, has_block) = match at == commands {
-                true => (format!("mg {key} s v t f\r\n"), false),
+                true => (format!("mg {key} h s v t f\r\n"), false),
                 false => command(&mut random, &key, now_s),
             };
             said += &format!(" | {}", sent.escape_debug());

@@ -5,10 +5,14 @@
 //!   answer    81 opcode 0(2)       0          0         status(2)  body_len(4) opaque(4) 0(8)   text
 //! ```
 //!
-//! As in memcached, a connection's first byte decides: no text command begins with 0x80, and no line end need ever come.
+//! As in memcached, a connection's first byte decides: no text command begins with 0x80, and no line end need ever come. The
+//! answer waits for the whole header, whose opcode and opaque it repeats, or for the end of what the client sends. So it is
+//! the same however the request is cut into packets.
 
 /// The first byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;
+/// Bytes of a header.
+pub(crate) const HEADER_BYTES: usize = 24;
 /// The first byte of an answer.
 const RESPONSE: u8 = 0x81;
 /// The status "unknown command".
@@ -18,7 +22,7 @@ const REASON: &[u8] = b"The binary protocol is not supported; use the text proto
 
 /// Appends the answer to the request that `bytes` begin with, whose opcode and opaque are repeated as far as they are there.
 pub(crate) fn refuse(bytes: &[u8], out: &mut Vec<u8>) {
-    let mut header = [0; 24];
+    let mut header = [0; HEADER_BYTES];
     header[0] = RESPONSE;
     header[1] = bytes.get(1).copied().unwrap_or_default();
     header[6..8].copy_from_slice(&UNKNOWN_COMMAND.to_be_bytes());

@@ -176,7 +176,13 @@ impl Connection {
                 match arrived {
                     Arrived::Bytes => {}
                     Arrived::Nothing => return Ok(Turn::Wait),
-                    Arrived::End => return self.close_notify(turns),
+                    Arrived::End if self.closing => return self.close_notify(turns),
+                    Arrived::End => {
+                        // What that answers is sent first.
+                        self.session.end(&mut self.input, &mut self.output);
+                        self.closing = true;
+                        continue;
+                    }
                 }
             }
             let next = self.answer(turns);

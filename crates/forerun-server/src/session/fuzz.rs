@@ -8,7 +8,6 @@ use forerun_cache::{Cache, CacheOptions, Store};
 use crate::context::Context;
 use crate::input::Input;
 use crate::output::Output;
-use crate::protocol::binary;
 use crate::settings::Settings;
 use crate::shared::{NoHost, Shared};
 
@@ -31,10 +30,6 @@ pub fn fuzz_session(cuts: &[u8], bytes: &[u8]) {
     let stream = expand(bytes);
     if memchr::memmem::find(&stream, b"stats").is_some() {
         // Statistics tell of time, and of how many batches there were.
-        return;
-    }
-    if stream.first() == Some(&binary::REQUEST) {
-        // The refusal repeats as much of the request as has come by then.
         return;
     }
     let whole = play(&stream, &[], usize::MAX);
@@ -127,6 +122,7 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
             );
         }
         if rest.is_empty() {
+            session.end(&mut input, &mut output);
             read(&mut output, &mut answers, usize::MAX);
             return answers;
         }
@@ -205,6 +201,8 @@ mod tests {
                 b"\xfe\x03k ",
                 b"get \xfe\xff ",
                 b"quit\r\n",
+                b"\x80\x0b\0\0\0\0\0\0\0\0\0\0abcd\0\0\0\0\0\0\0\0",
+                b"\x80\x0b",
             ])
             .prop_map(<[u8]>::to_vec),
             proptest::collection::vec(any::<u8>(), 0..4),
@@ -215,6 +213,18 @@ mod tests {
     #[test]
     fn a_long_line_without_a_key_is_answered_the_same_however_it_comes() {
         fuzz_session(&[5, 9, 1, 32], b"get \xfe\xff \n");
+    }
+
+    #[test]
+    fn a_binary_request_is_refused_the_same_however_it_comes() {
+        let mut request = [0; 30];
+        request[..2].copy_from_slice(&[0x80, 0x0b]);
+        request[12..16].copy_from_slice(b"abcd");
+        for len in [1, 2, 14, 16, 23, 24, 30] {
+            for cut in 0..8 {
+                fuzz_session(&[cut, 0], &request[..len]);
+            }
+        }
     }
 
     proptest! {

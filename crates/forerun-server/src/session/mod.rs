@@ -1,7 +1,7 @@
 //! One connection without a socket: bytes in, bytes out.
 //!
 //! ```text
-//!   Opening ──► the first byte: a binary request is refused, anything else is the first command
+//!   Opening ──► the first byte: a binary request is refused once its header is there, anything else is the first command
 //!             ┌──────────────── Command ◄───────────────┐
 //!   reads.rs: │ get gets bget gat gats mg, mn           │ all there are, then one batch
 //!             └─┬──────────┬──────────┬─────────────────┘
@@ -187,6 +187,17 @@ impl Session {
         next
     }
 
+    /// The client sends nothing more: answers what was still waiting for the rest of itself, if that has an answer. The session
+    /// takes nothing more.
+    pub fn end(&mut self, input: &mut Input, output: &mut Output) {
+        let bytes = input.bytes();
+        if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {
+            binary::refuse(bytes, output.bytes_mut());
+        }
+        self.state = State::Closed;
+        input.consume(input.bytes().len());
+    }
+
     /// Takes what the state allows from `bytes[*at..]`.
     fn step(
         &mut self,
@@ -198,6 +209,7 @@ impl Session {
         match &mut self.state {
             State::Opening => match bytes.get(*at) {
                 None => Step::More,
+                Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
                 Some(&binary::REQUEST) => {
                     binary::refuse(&bytes[*at..], turn.out.bytes_mut());
                     Step::End(Next::Close)

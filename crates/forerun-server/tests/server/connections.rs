@@ -178,8 +178,21 @@ fn a_binary_client_is_answered_and_closed() {
             ..options()
         });
         let mut stream = connect(&server);
-        stream.write_all(b"\x80").expect("it is sent");
-        assert_eq!(rest(&mut stream)[..1], [0x81]);
+        let mut request = [0; 24];
+        request[..2].copy_from_slice(&[0x80, 0x0b]);
+        // Byte by byte: a request may be cut anywhere.
+        stream.set_nodelay(true).expect("a socket of TCP");
+        for byte in request {
+            stream.write_all(&[byte]).expect("it is sent");
+        }
+        assert_eq!(rest(&mut stream)[..2], [0x81, 0x0b]);
+        // One that ends within its first request is told as well.
+        let mut stream = connect(&server);
+        stream.write_all(&request[..2]).expect("it is sent");
+        stream
+            .shutdown(std::net::Shutdown::Write)
+            .expect("half closed");
+        assert_eq!(rest(&mut stream)[..2], [0x81, 0x0b]);
     }
 }
 
