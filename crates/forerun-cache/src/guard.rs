@@ -118,9 +118,14 @@ impl<'c> Guard<'c> {
         if self.cache.is_forked() {
             return None;
         }
-        let segment = self.cache.index.directory(&self.pinned).segment(from.0);
-        let moment = self.cache.moment();
-        let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();
+        let (items, next, moment) = {
+            // Under the lock, since an item that moves from a bucket still to come to one already read would be missed. The items
+            // themselves are visited without it.
+            let locked = self.cache.index.lock(&self.pinned, from.0);
+            let segment = locked.segment();
+            let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();
+            (items, segment.next_after(from.0), self.cache.moment())
+        };
         items
             .iter()
             .for_each(|&item| self.cache.blocks.prefetch(item));
@@ -130,6 +135,6 @@ impl<'c> Guard<'c> {
                 each(Item::untouched(record));
             }
         }
-        segment.next_after(from.0).map(Cursor)
+        next.map(Cursor)
     }
 }

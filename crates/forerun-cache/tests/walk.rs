@@ -1,6 +1,8 @@
 //! A walk visits whatever is there all the time, in bounded steps, and holds nothing up in between.
 
-use forerun_cache::{Cache, CacheOptions, Delete, Store, Stored, Walk};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forerun_cache::{Cache, CacheOptions, Cursor, Delete, Store, Stored, Walk};
 
 fn cache(memory_limit_bytes: usize) -> Cache {
     Cache::new(CacheOptions {
@@ -69,4 +71,45 @@ fn nothing_waits_for_a_walk_between_its_steps() {
         next += 200;
     }
     assert!(next > 1000, "{next}");
+}
+
+/// Items move within a segment when others find no room: one that goes from a bucket that is still to come to one that is over
+/// must not be missed.
+#[test]
+fn a_scan_misses_nothing_while_others_come_and_go() {
+    let cache = cache(64 << 20);
+    let stay = 700u32;
+    (0..stay).for_each(|n| set(&cache, n, 20));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (cache, is_over) = (&cache, &is_over);
+        scope.spawn(move || {
+            // The segment is nearly as full as can be, and never split.
+            let mut next = stay;
+            while !is_over.load(Ordering::Relaxed) {
+                (next..next + 600).for_each(|n| set(cache, n, 20));
+                (next..next + 600).for_each(|n| {
+                    cache.delete(Delete::key(&n.to_be_bytes()));
+                });
+                next = if next > 1_000_000 { stay } else { next + 600 };
+            }
+        });
+        let missed = (0..2000).find_map(|round| {
+            let mut is_visited = vec![false; stay as usize];
+            let mut cursor = Some(Cursor::default());
+            while let Some(from) = cursor {
+                cursor = cache.pin().scan(from, |item| {
+                    let n = u32::from_be_bytes(item.key().try_into().unwrap());
+                    if let Some(is_visited) = is_visited.get_mut(n as usize) {
+                        *is_visited = true;
+                    }
+                });
+            }
+            let missed = is_visited.iter().position(|&is_visited| !is_visited)?;
+            Some((missed, round))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(missed, None, "(item, round)");
+    });
+    assert_eq!(cache.stats().evictions, 0);
 }
