@@ -10,7 +10,7 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class NotFoundError(Error, FileNotFoundError):
-    """There is no store where one was to be opened, or the path holds something else."""
+    """There is no store where one was to be opened, or the path holds something else; or no keyspace of that name."""
 
 
 class AlreadyExistsError(Error, FileExistsError):

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   ndarray of the table's type      borrowed as it is: no call into Python
-//!   ndarray of another plain type    a view of it as bytes, where bytes are asked for
+//!   ndarray of another plain type,   a view of it as bytes, where bytes are asked for
+//!     or not aligned
 //!   what has __dlpack__              numpy.from_dlpack, if its memory is the processor's; then as above
 //! ```
 //!
@@ -10,8 +11,8 @@
 
 use forerun::table::Dtype;
 use numpy::{
-    BorrowError, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
-    PyUntypedArray, PyUntypedArrayMethods,
+    BorrowError, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
+    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
@@ -65,6 +66,25 @@ pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
     )
 }
 
+/// Whether elements lie where the processor can read them as they are. NumPy makes arrays that do; a view of bytes, or of
+/// one field of a packed record, need not.
+pub(crate) fn is_aligned<T: numpy::Element, D: numpy::ndarray::Dimension>(
+    array: &Bound<'_, numpy::PyArray<T, D>>,
+) -> bool {
+    array.data().is_aligned()
+}
+
+/// That an array can be seen as bytes: one of Python objects has only their addresses.
+pub(crate) fn expect_bytes(array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
+    let dtype = array.dtype();
+    if !dtype.has_object() {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "`{what}` is an array of {dtype}: Python objects have no bytes to store"
+    )))
+}
+
 macro_rules! elements {
     ($($dtype:ident: $element:ty,)*) => {
         /// The elements of a contiguous array, borrowed for reading.
@@ -106,13 +126,13 @@ macro_rules! elements {
                     PyResult::Ok((E::Bytes(bytes.try_readonly().map_err(wrong)?), borrow))
                 };
                 let (elements, _borrow) = match dtype {
-                    $(Dtype::$dtype => match array.cast::<PyArrayDyn<$element>>() {
-                        Ok(array) => {
-                            let borrow = borrow(array, Access::Read, what)?;
-                            (E::$dtype(array.try_readonly().map_err(wrong)?), borrow)
-                        }
-                        Err(_) => bytes()?,
-                    },)*
+                    $(Dtype::$dtype
+                        if let Ok(array) = array.cast::<PyArrayDyn<$element>>()
+                            && is_aligned(array) =>
+                    {
+                        let borrow = borrow(array, Access::Read, what)?;
+                        (E::$dtype(array.try_readonly().map_err(wrong)?), borrow)
+                    })*
                     _ => bytes()?,
                 };
                 Ok(Read { elements, _borrow })
@@ -138,7 +158,10 @@ macro_rules! elements {
                 use WrittenElements as E;
                 let wrong = |error| refused(what, "written", error);
                 let (elements, borrow) = match dtype {
-                    $(Dtype::$dtype if let Ok(array) = array.cast::<PyArrayDyn<$element>>() => {
+                    $(Dtype::$dtype
+                        if let Ok(array) = array.cast::<PyArrayDyn<$element>>()
+                            && is_aligned(array) =>
+                    {
                         let borrow = match borrowed {
                             Some(borrow) => borrow,
                             None => borrow(array, Access::Write, what)?,

@@ -33,9 +33,10 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         | E::OutOfOrder { .. }
         | E::PrefixOrder { .. }
         | E::BadOption { .. }
+        | E::KeyspaceName { .. }
         | E::KeyspaceTtl { .. }
         | E::LogOff => InvalidArgumentError::new_err(words),
-        E::NotAStore { .. } => NotFoundError::new_err(words),
+        E::NotAStore { .. } | E::UnknownKeyspace { .. } => NotFoundError::new_err(words),
         E::AlreadyExists { .. } => AlreadyExistsError::new_err(words),
         E::Locked { .. } => LockedError::new_err(words),
         E::Closed => ClosedError::new_err(words),

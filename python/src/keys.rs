@@ -10,13 +10,14 @@
 //!
 //! Nothing is copied but keys that are numbers, and arrays that are not contiguous.
 
-use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyAnyMethods, PyList};
+use pyo3::types::{PyAnyMethods, PyByteArray, PyBytes, PyList, PyString};
 
-use crate::arrays::{as_array, refused};
+use crate::arrays::{as_array, expect_bytes};
 use crate::errors::invalid;
+use crate::numbers::Numbers;
 use crate::rows::{ReadRows, readable_rows};
 
 /// The bytes of one Python object, which stays alive as long as they are borrowed.
@@ -53,7 +54,8 @@ impl Bytes {
 
     /// As [`Bytes::new`]; of an array, the bytes of its elements.
     fn of_value(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-        if object.is_instance_of::<PyUntypedArray>() {
+        if let Ok(array) = object.cast::<PyUntypedArray>() {
+            expect_bytes(array, "values")?;
             let bytes = object.call_method0("tobytes")?;
             return Ok(Bytes::Bytes(bytes.extract::<PyBackedBytes>()?));
         }
@@ -73,13 +75,17 @@ impl<'py> Batch<'py> {
     pub(crate) fn keys(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
         // What most give comes first, before it is asked what else it might be.
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
-            return Batch::of_objects(object, |key| Bytes::new(key, "key"));
+            return Batch::of_objects(object, "keys", |key| Bytes::new(key, "key"));
         }
         let array = as_array(object, "keys")?;
         let (kind, width) = (array.dtype().kind(), array.dtype().itemsize());
         match (kind, width, array.ndim()) {
             (b'u', 1, 2) => Batch::of_rows(&array, "keys"),
-            (b'u' | b'i', 2.., 1) => Batch::of_numbers(&array),
+            (b'u' | b'i', 2.., 1) => {
+                let numbers = Numbers::unsigned(&array, "keys")?;
+                let bytes = numbers.as_slice()?.iter().map(|key| key.to_be_bytes());
+                Ok(Batch::Numbers(bytes.collect()))
+            }
             _ => Err(invalid(format!(
                 "an array of keys has one dimension of integers of 16 bits or more, or two of uint8, \
                  not {} of {}",
@@ -92,7 +98,7 @@ impl<'py> Batch<'py> {
     /// Takes values.
     pub(crate) fn values(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
-            return Batch::of_objects(object, Bytes::of_value);
+            return Batch::of_objects(object, "values", Bytes::of_value);
         }
         let array = as_array(object, "values")?;
         if array.ndim() == 0 {
@@ -105,41 +111,26 @@ impl<'py> Batch<'py> {
 
     /// The rows of an array as they lie in memory. One that is not contiguous is copied.
     fn of_rows(array: &Bound<'py, PyUntypedArray>, name: &'static str) -> PyResult<Batch<'py>> {
+        expect_bytes(array, name)?;
         let numpy = array.py().import("numpy")?;
         let contiguous = numpy.call_method1("ascontiguousarray", (array,))?;
         Ok(Batch::Rows(readable_rows(&contiguous, name)?))
     }
 
-    /// Numbers, which must not be negative, as keys in their order.
-    fn of_numbers(array: &Bound<'py, PyUntypedArray>) -> PyResult<Batch<'py>> {
-        let numpy = array.py().import("numpy")?;
-        let in_use = |error| refused("keys", "read", error);
-        if array.dtype().kind() == b'u' {
-            let numbers = numpy.call_method1("asarray", (array, "uint64"))?;
-            let numbers = numbers.cast_into::<PyArray1<u64>>()?;
-            let numbers = numbers.try_readonly().map_err(in_use)?;
-            let bytes = numbers.as_array().map(|number| number.to_be_bytes());
-            return Ok(Batch::Numbers(bytes.to_vec()));
-        }
-        let numbers = numpy.call_method1("asarray", (array, "int64"))?;
-        let numbers = numbers.cast_into::<PyArray1<i64>>()?;
-        let numbers = numbers.try_readonly().map_err(in_use)?;
-        let mut bytes = Vec::with_capacity(numbers.len());
-        for (position, number) in numbers.as_array().iter().enumerate() {
-            let Ok(number) = u64::try_from(*number) else {
-                return Err(invalid(format!(
-                    "keys are numbers from 0 to 2**64 - 1, and the one at position {position} is {number}"
-                )));
-            };
-            bytes.push(number.to_be_bytes());
-        }
-        Ok(Batch::Numbers(bytes))
-    }
-
     fn of_objects(
         object: &Bound<'py, PyAny>,
+        name: &str,
         bytes_of: impl Fn(&Bound<'py, PyAny>) -> PyResult<Bytes>,
     ) -> PyResult<Batch<'py>> {
+        let is_one = object.is_instance_of::<PyString>()
+            || object.is_instance_of::<PyBytes>()
+            || object.is_instance_of::<PyByteArray>();
+        if is_one {
+            return Err(invalid(format!(
+                "`{name}` is one {}: give a list of them",
+                object.get_type().name()?
+            )));
+        }
         let objects = object.try_iter()?;
         let mut bytes = Vec::with_capacity(object.cast::<PyList>().map_or(0, |list| list.len()));
         for item in objects {

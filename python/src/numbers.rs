@@ -1,7 +1,7 @@
 //! Keys that are numbers: an array of uint64 or int64 of any shape, where it lies, or what makes one without a loss.
 //!
 //! ```text
-//!   uint64, int64, contiguous     borrowed where they lie
+//!   uint64, int64, contiguous     borrowed where they lie, if that is aligned
 //!   other integers                copied and widened
 //!   lists, numbers                an array is made of them
 //!   floats, text, booleans        refused
@@ -14,10 +14,10 @@ use numpy::{
     PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyInt, PyList, PyTuple};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::arrays::{as_array, borrow, expect_contiguous, no_flags, refused};
+use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned, no_flags, refused};
 use crate::borrows::{Access, Borrow};
 use crate::errors::invalid;
 use crate::versions::Changed;
@@ -69,17 +69,22 @@ impl<'py> Numbers<'py> {
         Numbers::named(object, "keys")
     }
 
-    /// Scores, which are not negative.
-    pub(crate) fn scores(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
-        let scores = Numbers::named(object, "scores")?;
-        if let Elements::Signed(signed) = &scores.elements
-            && let Some(negative) = signed.as_slice()?.iter().find(|&&score| score < 0)
-        {
-            return Err(invalid(format!(
-                "scores are from 0 to 2**64 - 1, and {negative} is not"
-            )));
+    /// As [`Numbers::new`], of numbers that must not be negative.
+    pub(crate) fn unsigned(
+        object: &Bound<'py, PyAny>,
+        what: &'static str,
+    ) -> PyResult<Numbers<'py>> {
+        let numbers = Numbers::named(object, what)?;
+        if let Elements::Signed(signed) = &numbers.elements {
+            let signed = signed.as_slice()?;
+            if let Some(position) = signed.iter().position(|&number| number < 0) {
+                return Err(invalid(format!(
+                    "{what} are numbers from 0 to 2**64 - 1, and the one at position {position} is {}",
+                    signed[position]
+                )));
+            }
         }
-        Ok(scores)
+        Ok(numbers)
     }
 
     fn named(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Numbers<'py>> {
@@ -93,7 +98,7 @@ impl<'py> Numbers<'py> {
             let numpy = object.py().import("numpy")?;
             // What it refuses, lists of unequal lengths, the next attempt refuses too.
             match numpy.call_method1("array", (object,)) {
-                Ok(array) if is_exact(&array)? => array,
+                Ok(array) if is_exact(&array)? && !has_booleans(object)? => array,
                 _ => one_by_one(object)?,
             }
         };
@@ -121,7 +126,7 @@ impl<'py> Numbers<'py> {
     fn borrow(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Option<Numbers<'py>>> {
         let wrong = |error| refused(what, "read", error);
         let (elements, borrow) = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
-            if !array.is_c_contiguous() {
+            if !array.is_c_contiguous() || !is_aligned(array) {
                 return Ok(None);
             }
             let borrow = borrow(array, Access::Read, what)?;
@@ -130,7 +135,7 @@ impl<'py> Numbers<'py> {
                 borrow,
             )
         } else if let Ok(array) = object.cast::<PyArrayDyn<i64>>() {
-            if !array.is_c_contiguous() {
+            if !array.is_c_contiguous() || !is_aligned(array) {
                 return Ok(None);
             }
             let borrow = borrow(array, Access::Read, what)?;
@@ -222,6 +227,30 @@ impl<'py> Numbers<'py> {
 fn is_exact(array: &Bound<'_, PyAny>) -> PyResult<bool> {
     let kind: char = array.getattr("dtype")?.getattr("kind")?.extract()?;
     Ok(matches!(kind, 'u' | 'i'))
+}
+
+/// Whether there are booleans in a list or a tuple, of which NumPy makes the numbers 0 and 1 where there are numbers too.
+fn has_booleans(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if object.is_exact_instance_of::<PyInt>() {
+        return Ok(false);
+    }
+    let is_any = |mut items: Box<dyn Iterator<Item = Bound<'_, PyAny>> + '_>| {
+        items.try_fold(false, |is_any, item| Ok(is_any || has_booleans(&item)?))
+    };
+    if let Ok(list) = object.cast::<PyList>() {
+        is_any(Box::new(list.iter()))
+    } else if let Ok(tuple) = object.cast::<PyTuple>() {
+        is_any(Box::new(tuple.iter()))
+    } else {
+        Ok(object.is_instance_of::<PyBool>() || is_of_booleans(object))
+    }
+}
+
+/// Whether it is one of NumPy's booleans, or an array of them.
+fn is_of_booleans(object: &Bound<'_, PyAny>) -> bool {
+    let dtype = object.getattr("dtype");
+    let kind = dtype.and_then(|dtype| dtype.getattr("kind")?.extract::<char>());
+    kind.is_ok_and(|kind| kind == 'b')
 }
 
 /// An array of keys of a list of which NumPy made something else: floats of large numbers of both signs, of none a float.

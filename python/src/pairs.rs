@@ -5,7 +5,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArray
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::arrays::{as_array, borrow};
+use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned};
 use crate::borrows::{Access, Borrow};
 use crate::errors::{invalid, refusal};
 
@@ -24,13 +24,16 @@ pub(crate) enum IndexArray<'py> {
 impl<'py> IndexArray<'py> {
     fn new(object: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
         let array = as_array(object, "pairs")?;
+        expect_contiguous(&array, Access::Read, "pairs")?;
         if let Ok(narrow) = array.cast::<PyArray1<i32>>() {
+            expect_aligned(narrow)?;
             let _borrow = borrow(narrow, Access::Read, "pairs")?;
             let array = narrow.try_readonly()?;
             return Ok(IndexArray::Narrow { array, _borrow });
         }
         match array.cast::<PyArray1<i64>>() {
             Ok(wide) => {
+                expect_aligned(wide)?;
                 let _borrow = borrow(wide, Access::Read, "pairs")?;
                 let array = wide.try_readonly()?;
                 Ok(IndexArray::Wide { array, _borrow })
@@ -56,6 +59,13 @@ impl<'py> IndexArray<'py> {
             IndexArray::Wide { array, .. } => array.as_slice()?.to_vec(),
         })
     }
+}
+
+fn expect_aligned<T: numpy::Element>(array: &Bound<'_, PyArray1<T>>) -> PyResult<()> {
+    if is_aligned(array) {
+        return Ok(());
+    }
+    Err(invalid("`pairs` is not aligned: copy it"))
 }
 
 /// Pairs of (source row, destination row).

@@ -6,7 +6,7 @@ use numpy::{
 };
 use pyo3::prelude::*;
 
-use crate::arrays::{as_array, borrow, expect_contiguous, refused};
+use crate::arrays::{as_array, borrow, expect_bytes, expect_contiguous, refused};
 use crate::borrows::{Access, Borrow};
 use crate::errors::invalid;
 use crate::versions::Changed;
@@ -28,6 +28,7 @@ impl<'py> Rows<'py> {
     ) -> PyResult<Rows<'py>> {
         let bytes = writable_rows(out, "out")?;
         let found = found.unwrap_or_else(|| PyArray1::zeros(out.py(), keys, false));
+        expect_contiguous(found.as_untyped(), Access::Write, "found")?;
         let borrow = borrow(&found, Access::Write, "found")?;
         let noted = found
             .try_readwrite()
@@ -147,7 +148,10 @@ fn byte_rows<'py>(
 ) -> PyResult<Bound<'py, PyArray2<u8>>> {
     let array = as_array(array, name)?;
     expect_contiguous(&array, access, name)?;
-    let rows: usize = array.as_any().len()?;
+    expect_bytes(&array, name)?;
+    let Some(&rows) = array.shape().first() else {
+        return Err(invalid(format!("`{name}` has 0 dimensions: give it rows")));
+    };
     let bytes: usize = array.getattr("nbytes")?.extract()?;
     // The array is contiguous, so both are views of its memory.
     let shape = (rows, bytes.checked_div(rows).unwrap_or(0));

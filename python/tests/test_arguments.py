@@ -26,6 +26,8 @@ def table():
         [[1], [2, 3]],
         [1, None],
         [True],
+        [3, True],
+        [[3], [np.True_]],
         [1 << 64],
         [-(1 << 63) - 1],
         np.array([3.7]),
@@ -218,3 +220,53 @@ def test_what_is_written_where_it_lies_is_not_to_be_copied(table):
     assert "ascontiguousarray" not in str(caught.value)
     with pytest.raises(forerun.errors.InvalidArgumentError, match="ascontiguousarray"):
         table.insert([1, 2, 3], wide[:, :2])
+
+
+def unaligned(array):
+    """The same elements, one byte beyond where the processor would have them."""
+    memory = np.empty(array.nbytes + 1, np.uint8)
+    moved = memory[1:].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    assert not moved.flags.aligned
+    return moved
+
+
+def test_arrays_of_any_alignment_are_taken(table):
+    keys, rows = unaligned(np.array([3, 70])), unaligned(np.array([[1, 2], [3, 4]], np.float32))
+    table.insert(keys, rows)
+    out, found = unaligned(np.zeros((2, 2), np.float32)), np.zeros(2, bool)
+    table.find(keys, out, found)
+    np.testing.assert_array_equal(out, rows)
+    assert found.all()
+    assert table.add(keys, rows).all()
+    np.testing.assert_array_equal(table.find([3, 70])[0], 2 * rows)
+    assert table.contains(keys).all()
+    table.erase(keys)
+    assert not table.contains(keys).any()
+    fields = np.array([(4, b"x"), (5, b"y")], [("key", "<u8"), ("other", "S1")])
+    np.testing.assert_array_equal(table.find(fields["key"])[0], [[4, 4], [5, 5]])
+
+
+def test_indices_where_they_cannot_be_used_are_refused_by_name():
+    source, destination = np.arange(8).reshape(4, 2), np.zeros((4, 2), np.int64)
+    every_other = np.array([0, 9, 1, 9])[::2]
+    for pairs in ((every_other, np.array([0, 1])), unaligned(np.array([[0, 0], [1, 1]]))):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="pairs"):
+            forerun.gather(source, destination, pairs)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3), (6, 1)])
+def test_rows_of_another_shape_are_refused_though_they_have_as_many_bytes(shape):
+    table, keys = forerun.Table(2), np.arange(3)
+    rows = np.zeros(shape, np.float32)
+    for call in (
+        lambda: table.insert(keys, rows),
+        lambda: table.insert(keys, rows.tolist()),
+        lambda: table.add(keys, rows),
+        lambda: table.find(keys, rows),
+    ):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="shape"):
+            call()
+    assert len(table) == 0
+    for shape in [(3, 2), (6,), (3, 1, 2), (3, 2, 1)]:
+        table.insert(keys, np.zeros(shape, np.float32))

@@ -325,3 +325,61 @@ soon()
 """
     # The engine looks every 50 ms; the rest allows for a loaded machine.
     assert interrupted(code, tmp_path) < 2
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64, np.int32])
+def test_keys_that_are_numbers_may_lie_anywhere(db, dtype):
+    numbers = np.array([7, 8, 9], dtype)
+    db.put_many(numbers, [b"seven", b"eight", b"nine"])
+    memory = np.empty(numbers.nbytes + 1, np.uint8)
+    unaligned = memory[1:].view(dtype)
+    unaligned[:] = numbers
+    fields = np.zeros(3, [("key", dtype), ("other", "S1")])
+    fields["key"] = numbers
+    for keys in (unaligned, fields["key"], numbers[::-1][::-1], numbers.astype(numbers.dtype.newbyteorder())):
+        assert db.multi_get(keys) == [b"seven", b"eight", b"nine"]
+
+
+def test_an_array_of_objects_is_no_value(db):
+    for values in (
+        [np.array([object()])],
+        [np.zeros(1, [("object", object)])],
+        np.array([[object()]]),
+        np.zeros(1, [("object", object)]),
+    ):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
+            db.put_many([b"key"], values)
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
+            forerun.Cache(16 << 20).set_many([b"key"], values)
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
+        db.multi_get_into([b"key"], np.array([[object()]]))
+    assert b"key" not in db
+
+
+@pytest.mark.parametrize("one", ["abc", b"abc", bytearray(b"abc")], ids=repr)
+def test_one_string_is_no_batch(db, one):
+    batch = [b"a", b"b", b"c"]
+    for call in (
+        lambda: db.multi_get(one),
+        lambda: db.put_many(one, batch),
+        lambda: db.put_many(batch, one),
+        lambda: db.multi_get_into(one, np.zeros((3, 1), np.uint8)),
+    ):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="list"):
+            call()
+    assert not db
+
+
+def test_memory_that_cannot_be_filled_is_refused_by_name(db):
+    refused = forerun.errors.InvalidArgumentError
+    with pytest.raises(refused, match="`found` is not C-contiguous"):
+        db.multi_get_into([b"a", b"b"], np.zeros((2, 2), np.uint8), np.zeros(4, bool)[::2])
+    with pytest.raises(refused, match="`out` has 0 dimensions"):
+        db.multi_get_into([b"a"], np.array(0))
+
+
+def test_a_keyspace_that_cannot_be_is_told_from_one_that_is_not_there(db):
+    with pytest.raises(forerun.errors.InvalidArgumentError):
+        db.keyspace("")
+    with pytest.raises(forerun.errors.NotFoundError):
+        db.drop_keyspace("none")

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use forerun::table::Update;
-use numpy::PyArrayDyn;
+use numpy::{PyArrayDescrMethods, PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use super::{RowsAndFound, Table};
@@ -61,6 +61,7 @@ impl Table {
     ) -> PyResult<Written<'py>> {
         let array = as_array(rows, what)?;
         expect_contiguous(&array, Access::Write, what)?;
+        self.expect_shape(&array, what)?;
         let changed = Changed::new(rows)?;
         Written::new(&array, self.dtype, what, borrowed, changed)
     }
@@ -80,6 +81,24 @@ impl Table {
         )))
     }
 
+    /// That an array of more than one dimension has a row in its last one, or in its last ones: rows that lie across columns
+    /// have as many bytes, and would be taken for others.
+    fn expect_shape(&self, array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
+        let (shape, row_bytes) = (array.shape(), self.dtype.bytes() * self.dim as usize);
+        let mut bytes = array.dtype().itemsize();
+        let is_of_rows = shape.iter().rev().any(|&extent| {
+            bytes = bytes.saturating_mul(extent);
+            bytes == row_bytes
+        });
+        if is_of_rows || shape.len() < 2 || array.is_empty() {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "`{what}` has the shape {shape:?}, and a row is {} elements: the last dimension",
+            self.dim
+        )))
+    }
+
     /// Does something with the bytes of rows that a caller has given, while other Python threads run.
     pub(super) fn with_rows<'py, R: Send>(
         &self,
@@ -90,6 +109,7 @@ impl Table {
         let py = rows.py();
         let rows = as_rows(rows, self.dtype, "rows")?;
         expect_contiguous(&rows, Access::Read, "rows")?;
+        self.expect_shape(&rows, "rows")?;
         let read = Read::new(&rows, self.dtype, "rows")?;
         let (keys_read, bytes) = (keys.as_slice()?, read.bytes()?);
         self.expect_rows(keys, bytes.len(), "rows")?;
@@ -112,7 +132,8 @@ impl Table {
         + Send,
     ) -> PyResult<()> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
-        let scores = scores.map(Numbers::scores).transpose()?;
+        let scores = scores.map(|scores| Numbers::unsigned(scores, "scores"));
+        let scores = scores.transpose()?;
         let scores = scores.as_ref().map(Numbers::as_slice).transpose()?;
         self.with_rows(&keys, rows, |keys, rows| put(&table, keys, rows, scores))
     }
