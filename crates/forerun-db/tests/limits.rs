@@ -3,9 +3,12 @@
 mod common;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
-use common::{open, run_files, small_options, tiny_options};
+use common::hook_io::{Change, HookIo};
+use common::{STORE, open, run_files, small_options, tiny_options};
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
@@ -290,6 +293,56 @@ fn a_write_waits_for_an_iterator_of_another_thread() {
         writer.join().unwrap().unwrap();
     });
     assert_eq!(db.iter().count(), 120);
+}
+
+#[test]
+fn a_write_that_finds_no_room_while_a_checkpoint_holds_flushes_up_goes_on_after_it() {
+    const LIMIT: usize = 1 << 20;
+    const PUTS: u32 = 4000;
+    let gate = Arc::new(Barrier::new(2));
+    let hook = {
+        let gate = Arc::clone(&gate);
+        move |change, path: &Path| {
+            if change == Change::CreateDir && path == Path::new("/copy") {
+                gate.wait();
+                gate.wait();
+            }
+            Ok(())
+        }
+    };
+    let io = HookIo::new(&FaultIo::new(), hook);
+    // Two memtables are all the memory there is, so that no other is made beside one that is full.
+    let options = limited(LIMIT, LIMIT / 2);
+    let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
+    let written = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
+        gate.wait();
+        let writer = scope.spawn(|| {
+            for n in 0..PUTS {
+                db.put(&n.to_be_bytes(), &[7; 1000])?;
+                written.store(n + 1, SeqCst);
+            }
+            Ok::<(), Error>(())
+        });
+        // Until the writer waits.
+        let mut before = 0;
+        while before == 0 || written.load(SeqCst) != before {
+            before = written.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(before < PUTS);
+        gate.wait();
+        checkpoint.join().unwrap().unwrap();
+        let begun = Instant::now();
+        while !writer.is_finished() && begun.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Else it would be waited for in vain.
+        db.clone().close().unwrap();
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(db.iter().count(), PUTS as usize);
 }
 
 #[test]

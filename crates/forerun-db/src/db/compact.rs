@@ -495,10 +495,6 @@ impl Inner {
                 }),
             }
         }
-        if let Memtables::Flushed(flushed) = &memtables {
-            let number = flushed.generation.number;
-            self.frozen().retain(|of| of.generation.number != number);
-        }
         drop(catalog);
         self.note_pressure();
         if let Some(logged) = logged {

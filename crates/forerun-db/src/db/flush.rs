@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Inner;
@@ -84,11 +84,6 @@ impl Inner {
     pub(super) fn frozen(&self) -> MutexGuard<'_, Vec<Arc<Frozen>>> {
         // Nothing under the lock panics half-way through a change.
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a generation is on its way to runs right now.
-    pub(super) fn is_flushing(&self) -> bool {
-        matches!(self.flushing.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Whether writes wait for the runs in level 0 to be merged.
@@ -190,6 +185,10 @@ impl Inner {
             }
         }
         self.install_flush(&guard, &edits, &oldest)?;
+        // Only now, when nothing but readers holds it: who looks for room waits for readers a moment only.
+        drop(oldest);
+        let flushed = self.frozen().remove(0);
+        drop(flushed);
         Ok(true)
     }
 

@@ -208,7 +208,7 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
     std::thread::scope(|scope| {
         let compacting = inner.lock_compacting();
         let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
-        while !inner.is_flushing() {
+        while inner.flushing.try_lock().is_ok() {
             std::thread::yield_now();
         }
         // The checkpoint has flushed. An ingestion commits, and is about to remove the segment that it has left.

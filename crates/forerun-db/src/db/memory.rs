@@ -220,8 +220,9 @@ impl Inner {
         if has_place && free >= size.wanted {
             return Room::For(size.wanted);
         }
-        // Who flushes holds what it has flushed until it is through.
-        if !has_place || frozen > 0 || self.is_flushing() {
+        // What is being flushed is among the frozen until its memory is free, and then the turn moves on. That somebody has
+        // the lock for flushing says nothing: a checkpoint has it, too, and who gives it back wakes nobody.
+        if !has_place || frozen > 0 {
             return Room::Later;
         }
         let free_then = free.saturating_add(active.used_bytes());
