@@ -115,10 +115,15 @@ impl Cache {
             return;
         }
         self.flush_at.store(0, Relaxed);
+        self.flush_now();
+    }
+
+    /// Removes all items there are.
+    fn flush_now(&self) {
         let mut sweep = unpoisoned(self.flushes.sweep.lock());
         let stored = sum(self.epochs.pins().map(|pin| &pin.counters), Count::Stored);
         if stored == sweep.stored {
-            // Nothing came since the last flush. A store that is not counted yet comes after this one.
+            // Nothing came since the last flush. A store that is not counted yet was found by nobody, and comes after this one.
             return;
         }
         sweep.stored = stored;
@@ -134,8 +139,10 @@ impl Cache {
     /// Flushes, if the time has come for which somebody asked.
     pub(crate) fn flush_if_due(&self) {
         let at = self.flush_at.load(Relaxed);
-        if at != 0 && at <= self.now() {
-            self.flush_all(at);
+        // Somebody may ask for another one meanwhile, which stays to come.
+        let is_due = at != 0 && at <= self.now();
+        if is_due && (self.flush_at.compare_exchange(at, 0, Relaxed, Relaxed)).is_ok() {
+            self.flush_now();
         }
     }
 

@@ -198,17 +198,25 @@ impl Cache {
             self.blocks.settle(taken);
             return Err(Obstacle::Changed);
         }
+        let spot = match current {
+            Some((spot, _)) => spot,
+            None => match locked.free_spot(place) {
+                Some(spot) => spot,
+                None => {
+                    let depth = locked.segment().depth();
+                    drop(locked);
+                    self.blocks.settle(taken);
+                    return Err(Obstacle::NoSlot { depth });
+                }
+            },
+        };
         self.blocks.enlive(item, written, moment.flushes);
+        let counters = pinned.counters();
+        // Before anybody can find the item: who has found it and then flushes must not take it that nothing was stored.
+        counters.add(Count::Stored, 1);
         match current {
-            Some((spot, _)) => locked.replace(spot, item),
-            None if locked.insert(place, item) => {}
-            None => {
-                let depth = locked.segment().depth();
-                drop(locked);
-                self.blocks.kill(item, written.size_bytes());
-                self.blocks.settle(taken);
-                return Err(Obstacle::NoSlot { depth });
-            }
+            Some(_) => locked.replace(spot, item),
+            None => locked.fill(spot, place, item),
         }
         // The item has a share of its own now. Nobody takes it from there before the lock is free.
         if let Some(value) = large {
@@ -216,8 +224,6 @@ impl Cache {
         }
         drop(locked);
         self.blocks.settle(taken);
-        let counters = pinned.counters();
-        counters.add(Count::Stored, 1);
         counters.add_item(moment.flushes, written.size_bytes());
         attempts.written_bytes = written.size_bytes();
         if let Some((_, old)) = current {

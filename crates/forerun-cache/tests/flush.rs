@@ -214,3 +214,70 @@ fn beside_flushes_only_what_was_flushed_is_gone() {
     cache.flush_all(0);
     assert_eq!((cache.stats().items, visited(&cache)), (0, 0));
 }
+
+/// Who has read an item and then flushes does not find it again, although the call that stored it may still be under way.
+#[test]
+fn what_was_read_before_a_flush_is_not_found_after_it() {
+    let cache = cache(WhenFull::Evict);
+    let round = AtomicU64::new(0);
+    const ROUNDS: u64 = 10_000;
+    std::thread::scope(|scope| {
+        let (cache, round) = (&cache, &round);
+        scope.spawn(move || {
+            for n in 1..=ROUNDS {
+                set(cache, b"key", &n.to_be_bytes());
+                while round.load(Ordering::SeqCst) < n {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        let mut came_back = 0;
+        for n in 1..=ROUNDS {
+            while cache.get(b"key").is_none() {
+                std::hint::spin_loop();
+            }
+            cache.flush_all(0);
+            came_back += u64::from(cache.get(b"key").is_some());
+            cache.flush_all(0);
+            cache.delete(Delete::key(b"key"));
+            round.store(n, Ordering::SeqCst);
+        }
+        assert_eq!(came_back, 0, "of {ROUNDS}");
+    });
+}
+
+/// A flush that is asked for while an earlier one falls due stays to come.
+#[test]
+fn a_flush_that_is_asked_for_while_another_is_due_is_not_lost() {
+    const ROUNDS: u32 = 3000;
+    let cache = cache(WhenFull::Evict);
+    let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+    let wait = |steps: &AtomicU64, round: u32| {
+        while steps.load(Ordering::SeqCst) < u64::from(round) {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        let (cache, begun, ended) = (&cache, &begun, &ended);
+        scope.spawn(move || {
+            for round in 1..=ROUNDS {
+                wait(begun, round);
+                cache.advance(round * 10);
+                ended.store(round.into(), Ordering::SeqCst);
+            }
+        });
+        let mut lost = 0;
+        for round in 1..=ROUNDS {
+            cache.flush_all(round * 10);
+            begun.store(round.into(), Ordering::SeqCst);
+            // Some rounds later than others, so that all of the other thread's steps are met.
+            (0..round % 64).for_each(|_| std::hint::spin_loop());
+            cache.flush_all(round * 10 + 5);
+            wait(ended, round);
+            set(cache, b"key", b"value");
+            cache.advance(round * 10 + 5);
+            lost += u32::from(cache.get(b"key").is_some());
+        }
+        assert_eq!(lost, 0, "of {ROUNDS}");
+    });
+}

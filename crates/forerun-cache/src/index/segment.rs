@@ -146,37 +146,36 @@ impl<'s> Locked<'s> {
     /// Adds an item whose key is not here. `false`: there is no room, and nothing has changed.
     #[must_use]
     pub(crate) fn insert(&mut self, place: Place, item: ItemRef) -> bool {
-        let entry = |is_away| Entry {
+        let free = self.free_spot(place);
+        if let Some(spot) = free {
+            self.fill(spot, place, item);
+        }
+        free.is_some()
+    }
+
+    /// A free slot for an item whose key is not here, to be filled at once. `None`: there is no room, and nothing has changed.
+    pub(crate) fn free_spot(&self, place: Place) -> Option<Spot> {
+        let (home, second) = (place.home, place.second());
+        let at = |bucket| move |slot| Spot { bucket, slot };
+        self.room(home)
+            .map(at(home))
+            .or_else(|| self.room(second).map(at(second)))
+            .or_else(|| self.send_one_away(home).map(at(home)))
+            .or_else(|| self.send_one_away(second).map(at(second)))
+    }
+
+    /// Adds an item at its [free spot](Locked::free_spot).
+    pub(crate) fn fill(&mut self, spot: Spot, place: Place, item: ItemRef) {
+        let entry = Entry {
             tag: place.tag,
             item,
-            is_away,
+            is_away: spot.bucket != place.home,
         };
-        let (home, second) = (place.home, place.second());
-        if let Some(slot) = self.room(home) {
-            self.segment.buckets[home].put(slot, entry(false));
-        } else if let Some(slot) = self.room(second) {
-            self.put_away(
-                Spot {
-                    bucket: second,
-                    slot,
-                },
-                entry(true),
-            );
-        } else if let Some(slot) = self.send_one_away(home) {
-            self.segment.buckets[home].put(slot, entry(false));
-        } else if let Some(slot) = self.send_one_away(second) {
-            self.put_away(
-                Spot {
-                    bucket: second,
-                    slot,
-                },
-                entry(true),
-            );
-        } else {
-            return false;
+        match entry.is_away {
+            true => self.put_away(spot, entry),
+            false => self.segment.buckets[spot.bucket].put(spot.slot, entry),
         }
         self.state.entries += 1;
-        true
     }
 
     /// Removes an item.
