@@ -13,7 +13,7 @@ use crate::request::{
 };
 use crate::room::Need;
 use crate::value::{Buffered, LargeValue, ValueBuffer};
-use crate::write::{Decide, NewBody, NewItem, Outcome, Plan};
+use crate::write::{Decide, NewBody, NewItem, Outcome, Plan, WhenShort};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -387,6 +387,9 @@ struct NotThere;
 
 impl Decide for Touching {
     type Answer = NotThere;
+
+    /// The item stays where it is, rather than be evicted to make room for itself.
+    const WHEN_SHORT: WhenShort = WhenShort::GivesUp;
 
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, NotThere> {
         match found {

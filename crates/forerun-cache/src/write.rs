@@ -27,8 +27,20 @@ pub(crate) trait Decide {
     /// What is answered if nothing is written.
     type Answer;
 
+    /// What happens where memory lacks.
+    const WHEN_SHORT: WhenShort = WhenShort::MakesRoom;
+
     /// Decides by the item that is there, if it has neither expired nor been flushed.
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Self::Answer>;
+}
+
+/// What a request does where memory lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenShort {
+    /// It makes room, for which any item may have to leave: the one that is there, too.
+    MakesRoom,
+    /// It ends: there is something else to be done.
+    GivesUp,
 }
 
 /// What to do.
@@ -110,6 +122,7 @@ impl Cache {
             };
             match obstacle {
                 Obstacle::Changed => {}
+                _ if D::WHEN_SHORT == WhenShort::GivesUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
                 Obstacle::Lacks(need) if self.make_room(need) => {}
                 Obstacle::NoSlot { .. } | Obstacle::Lacks(_) | Obstacle::NoMapping => {

@@ -595,3 +595,31 @@ fn a_cache_that_refuses_keeps_all_it_has_and_takes_more_when_some_is_deleted() {
     assert!((0..count).filter(|n| n % 3 != 0).all(|n| all(n..n + 1)) && all(count..more));
     assert_eq!(cache.stats().evictions, 0);
 }
+
+/// In a full cache, too, where an item with a new expiry belongs into another block.
+#[test]
+fn a_touch_does_not_evict_the_item_that_it_touches() {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes: 1 << 20,
+        max_item_bytes: 250_000,
+        seed: Some(1),
+        ..CacheOptions::default()
+    })
+    .unwrap();
+    let mut touches = 0;
+    for n in 0..20_000u32 {
+        let len = [20, 300, 3000][n as usize % 3];
+        let expiry = [Expiry::Never, Expiry::At(100), Expiry::At(50_000)][n as usize / 3 % 3];
+        cache.store(Store {
+            expiry,
+            ..Store::set(&(n % 2000).to_be_bytes(), &vec![1; len][..])
+        });
+        let key = (n * 7 % 2000).to_be_bytes();
+        if cache.pin().peek(&key).is_some() {
+            let expiry = [Expiry::At(5), Expiry::At(3000), Expiry::Never][n as usize % 3];
+            assert!(cache.touch(&key, expiry), "step {n}");
+            touches += 1;
+        }
+    }
+    assert!(touches > 1000 && cache.stats().evictions > 1000);
+}
