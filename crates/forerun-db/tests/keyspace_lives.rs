@@ -2,11 +2,19 @@
 
 mod common;
 
-use common::{entries, open, options_with_orders, reverse, run_files, small_options, tiny_options};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use common::hook_io::{Change, HookIo};
+use common::{
+    STORE, entries, open, options_with_orders, reverse, run_files, small_options, tiny_options,
+};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
-    Durability, Error, KeyspaceOptions, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, Options,
-    TreeOptions, Values, WriteBatch,
+    Background, Db, Durability, Error, KeyspaceOptions, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
+    Options, TreeOptions, Values, WriteBatch,
 };
 
 #[test]
@@ -248,4 +256,62 @@ fn a_creation_that_fails_makes_nothing_and_a_drop_that_fails_stops_writes() {
     assert_eq!(x.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
     db.drop_keyspace("x").unwrap();
     assert!(db.keyspaces().is_empty());
+}
+
+#[test]
+fn who_waits_for_runs_of_level_0_goes_on_when_the_keyspace_is_given_a_higher_limit() {
+    let gate = Arc::new(Barrier::new(2));
+    let hook = {
+        let (gate, was_held) = (Arc::clone(&gate), AtomicBool::new(false));
+        move |change, path: &Path| {
+            let is_run = path.extension().is_some_and(|extension| extension == "run");
+            let is_compaction = std::thread::current().name() == Some("forerun-compact");
+            let is_first = || !was_held.swap(true, SeqCst);
+            if change == Change::Create && is_run && is_compaction && is_first() {
+                gate.wait();
+                gate.wait();
+            }
+            Ok(())
+        }
+    };
+    let io = HookIo::new(&FaultIo::new(), hook);
+    let options = Options {
+        background: Background::Threads,
+        ..small_options()
+    };
+    let with_stop = |level0_stop_runs| KeyspaceOptions {
+        tree: TreeOptions {
+            level0_runs: 2,
+            level0_slow_runs: 3,
+            level0_stop_runs,
+            ..TreeOptions::default()
+        },
+        ..KeyspaceOptions::default()
+    };
+    let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
+    let keyspace = db.keyspace_with("k", with_stop(3)).unwrap();
+    for n in 0..3_u8 {
+        keyspace.put(b"key", &[n]).unwrap();
+        db.flush().unwrap();
+        if n == 1 {
+            // From here on the compaction of the first two is under way.
+            gate.wait();
+        }
+    }
+    keyspace.put(b"key", b"new").unwrap();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| db.flush());
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!flush.is_finished());
+        db.keyspace_with("k", with_stop(100)).unwrap();
+        let begun = Instant::now();
+        while !flush.is_finished() && begun.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let is_finished = flush.is_finished();
+        gate.wait();
+        flush.join().unwrap().unwrap();
+        assert!(is_finished, "it waited for the compaction");
+    });
+    assert_eq!(keyspace.get(b"key").unwrap().unwrap(), b"new");
 }

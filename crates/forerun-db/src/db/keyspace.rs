@@ -316,6 +316,10 @@ impl Inner {
             }
             let ttl = space.expiry.as_ref().map_or(0, Expiry::ttl);
             space.set_options(options.with_stored_ttl(name, ttl)?);
+            drop(catalog);
+            // Other limits of level 0 may be met, or not any more, and other compactions due.
+            self.note_pressure();
+            self.work.nudge();
             return Ok(Arc::clone(space));
         }
         let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
