@@ -382,6 +382,11 @@ impl Db {
     /// can still read; writes through them fail with [`Error::Closed`](crate::Error::Closed). Dropping the
     /// last handle closes the store too, but reports no error.
     ///
+    /// Once the store is opened again, here or in another process, that opening removes runs that it replaces. A handle of
+    /// the closed store that needs such a run, and does not have its file open
+    /// ([`Options::max_open_files`](crate::Options::max_open_files)), gets [`Error::Io`](crate::Error::Io); it never reads
+    /// another file in its place.
+    ///
     /// Other threads may be in the middle of a flush, a compaction, an ingestion or a checkpoint. These stop with
     /// [`Error::Closed`](crate::Error::Closed), or complete if they are about to; `close` returns once they have, and
     /// nothing in the directory changes after that. If several threads close the store, each of them waits until it is
