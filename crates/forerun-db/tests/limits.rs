@@ -157,6 +157,48 @@ fn what_a_reader_holds_is_read_from_files_that_are_obsolete_and_closed() {
     );
 }
 
+#[test]
+fn a_snapshot_of_a_closed_store_never_reads_a_file_that_another_store_has_put_there() {
+    const KEYS: u32 = 2000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let options = Options {
+        max_open_files: Some(1),
+        memory_limit_bytes: 8 << 20,
+        cache_bytes: 64 << 10,
+        pages: Pages::Small,
+        ..Options::default()
+    };
+    let make = |value: u8| {
+        let db = Db::open(&path, options.clone()).unwrap();
+        let other = db.keyspace("other").unwrap();
+        for n in 0..KEYS {
+            db.put(&n.to_be_bytes(), &[value; 100]).unwrap();
+            other.put(&n.to_be_bytes(), &[value; 100]).unwrap();
+        }
+        db.flush().unwrap();
+        (db, other)
+    };
+    let (db, other) = make(1);
+    let snapshot = db.snapshot();
+    db.close().unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    let (_db, _other) = make(2);
+    let mut errors = 0;
+    for n in 0..KEYS {
+        for value in [
+            snapshot.get(&n.to_be_bytes()),
+            snapshot.keyspace(&other).get(&n.to_be_bytes()),
+        ] {
+            match value {
+                Ok(value) => assert_eq!(value.unwrap(), [1; 100]),
+                Err(_) => errors += 1,
+            }
+        }
+    }
+    assert!(errors > 0, "no file was opened again");
+}
+
 fn limited(memory_limit_bytes: usize, memtable_bytes: usize) -> Options {
     Options {
         memory_limit_bytes,
