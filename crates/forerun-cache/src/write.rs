@@ -274,6 +274,8 @@ impl Cache {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version {
     item: ItemRef,
+    /// Between two attempts nothing is pinned: another item of the key may lie at the same place.
+    cas: u64,
     expiry: u32,
     marks: u8,
 }
@@ -282,6 +284,7 @@ impl Version {
     fn of(item: ItemRef, record: Record<'_>) -> Version {
         Version {
             item,
+            cas: record.cas(),
             expiry: record.expiry(),
             // That somebody asked for it decides nothing.
             marks: record.marks() & !FETCHED,
