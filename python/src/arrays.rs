@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use zerocopy::IntoBytes;
 
-use crate::borrows::{Access, Borrow};
+use crate::borrows::{Access, Borrow, Memory};
 use crate::dlpack::in_host_memory;
 use crate::errors::invalid;
 use crate::versions::Changed;
@@ -52,18 +52,27 @@ pub(crate) fn as_array<'py>(
     )))
 }
 
+/// The memory of an array, for this call to use.
+pub(crate) fn memory<T: numpy::Element, D: numpy::ndarray::Dimension>(
+    array: &Bound<'_, numpy::PyArray<T, D>>,
+    access: Access,
+    what: &'static str,
+) -> Memory {
+    Memory {
+        start: array.data() as usize,
+        len_bytes: array.len() * size_of::<T>(),
+        access,
+        what,
+    }
+}
+
 /// The use of an array's memory by this call.
 pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
     array: &Bound<'_, numpy::PyArray<T, D>>,
     access: Access,
     what: &'static str,
 ) -> PyResult<Borrow> {
-    Borrow::new(
-        array.data() as usize,
-        array.len() * size_of::<T>(),
-        access,
-        what,
-    )
+    Borrow::all([memory(array, access, what)])
 }
 
 /// Whether elements lie where the processor can read them as they are. NumPy makes arrays that do; a view of bytes, or of
@@ -178,6 +187,14 @@ macro_rules! elements {
                     }
                 };
                 Ok(Written { elements, borrow, _changed: changed })
+            }
+
+            /// Its memory.
+            pub(crate) fn memory(&self, what: &'static str) -> Memory {
+                match &self.elements {
+                    $(WrittenElements::$dtype(array) => memory(array, Access::Write, what),)*
+                    WrittenElements::Bytes(array) => memory(array, Access::Write, what),
+                }
             }
 
             /// The use of its memory alone, which goes on.

@@ -17,15 +17,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyList, PyTuple};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned, no_flags, refused};
-use crate::borrows::{Access, Borrow};
+use crate::arrays::{as_array, expect_contiguous, is_aligned, memory, no_flags, refused};
+use crate::borrows::{Access, Borrow, Memory};
 use crate::errors::invalid;
 use crate::versions::Changed;
 
 /// Keys, in the shape they came in.
 pub(crate) struct Numbers<'py> {
     elements: Elements<'py>,
-    _borrow: Borrow,
+    what: &'static str,
+    /// `None` where the caller notes the use of their memory.
+    borrow: Option<Borrow>,
 }
 
 enum Elements<'py> {
@@ -66,7 +68,25 @@ impl<'py> Numbers<'py> {
     /// Takes an array, a tensor by DLPack, a list or a number. Copied is only what is not contiguous, not of 64 bits, or no
     /// array.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
+        Numbers::unnoted(object)?.noted()
+    }
+
+    /// As [`Numbers::new`], for a caller that notes the use of their [memory](Numbers::memory) before it reads them.
+    pub(crate) fn unnoted(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
         Numbers::named(object, "keys")
+    }
+
+    /// Their memory.
+    pub(crate) fn memory(&self) -> Memory {
+        match &self.elements {
+            Elements::Unsigned(array) => memory(array, Access::Read, self.what),
+            Elements::Signed(array) => memory(array, Access::Read, self.what),
+        }
+    }
+
+    fn noted(mut self) -> PyResult<Numbers<'py>> {
+        self.borrow = Some(Borrow::all([self.memory()])?);
+        Ok(self)
     }
 
     /// As [`Numbers::new`], of numbers that must not be negative.
@@ -74,7 +94,7 @@ impl<'py> Numbers<'py> {
         object: &Bound<'py, PyAny>,
         what: &'static str,
     ) -> PyResult<Numbers<'py>> {
-        let numbers = Numbers::named(object, what)?;
+        let numbers = Numbers::named(object, what)?.noted()?;
         if let Elements::Signed(signed) = &numbers.elements {
             let signed = signed.as_slice()?;
             if let Some(position) = signed.iter().position(|&number| number < 0) {
@@ -125,30 +145,23 @@ impl<'py> Numbers<'py> {
     /// Borrows an array that is one of keys as it is.
     fn borrow(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Option<Numbers<'py>>> {
         let wrong = |error| refused(what, "read", error);
-        let (elements, borrow) = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
+        let elements = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
             if !array.is_c_contiguous() || !is_aligned(array) {
                 return Ok(None);
             }
-            let borrow = borrow(array, Access::Read, what)?;
-            (
-                Elements::Unsigned(array.try_readonly().map_err(wrong)?),
-                borrow,
-            )
+            Elements::Unsigned(array.try_readonly().map_err(wrong)?)
         } else if let Ok(array) = object.cast::<PyArrayDyn<i64>>() {
             if !array.is_c_contiguous() || !is_aligned(array) {
                 return Ok(None);
             }
-            let borrow = borrow(array, Access::Read, what)?;
-            (
-                Elements::Signed(array.try_readonly().map_err(wrong)?),
-                borrow,
-            )
+            Elements::Signed(array.try_readonly().map_err(wrong)?)
         } else {
             return Ok(None);
         };
         Ok(Some(Numbers {
             elements,
-            _borrow: borrow,
+            what,
+            borrow: None,
         }))
     }
 
@@ -286,7 +299,17 @@ pub(crate) struct WrittenFlags<'py> {
 impl<'py> Flags<'py> {
     /// Borrows them.
     pub(crate) fn write(&self) -> PyResult<WrittenFlags<'py>> {
-        let borrow = borrow(&self.array, Access::Write, "found")?;
+        let borrow = Borrow::all([self.memory()])?;
+        self.write_in(borrow)
+    }
+
+    /// Their memory.
+    pub(crate) fn memory(&self) -> Memory {
+        memory(&self.array, Access::Write, "found")
+    }
+
+    /// Borrows them, where the use of their memory is noted.
+    pub(crate) fn write_in(&self, borrow: Borrow) -> PyResult<WrittenFlags<'py>> {
         let flags = self.array.try_readwrite();
         Ok(WrittenFlags {
             flags: flags.map_err(|error| refused("found", "written", error))?,

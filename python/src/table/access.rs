@@ -171,7 +171,7 @@ impl Table {
         found: Option<&Bound<'py, PyAny>>,
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<RowsAndFound<'py>> {
-        let (table, keys) = (self.open()?, Numbers::new(keys)?);
+        let (table, keys) = (self.open()?, Numbers::unnoted(keys)?);
         let on_device = match &out {
             Some(out) => is_on_cuda(out, "out")?,
             None => false,
@@ -187,11 +187,18 @@ impl Table {
         };
         let found = keys.flags_or(py, found)?;
         if on_device {
-            let mut flags = found.write()?;
+            let borrow = Borrow::all([keys.memory(), found.memory()])?;
+            let mut flags = found.write_in(borrow)?;
             self.find_to_device(&table, &keys, &rows, flags.as_slice_mut()?, stream)?;
         } else {
-            let mut written = self.written(&rows, "out", borrowed)?;
-            let mut flags = found.write()?;
+            let is_noted = borrowed.is_some();
+            let borrowed = borrowed.unwrap_or_else(Borrow::noted_elsewhere);
+            let mut written = self.written(&rows, "out", Some(borrowed))?;
+            let borrow = match is_noted {
+                true => Borrow::all([keys.memory(), found.memory()])?,
+                false => Borrow::all([keys.memory(), written.memory("out"), found.memory()])?,
+            };
+            let mut flags = found.write_in(borrow)?;
             let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);
             self.expect_rows(&keys, bytes.len(), "out")?;
             let keys = keys.as_slice()?;
