@@ -268,5 +268,7 @@ def test_rows_of_another_shape_are_refused_though_they_have_as_many_bytes(shape)
         with pytest.raises(forerun.errors.InvalidArgumentError, match="shape"):
             call()
     assert len(table) == 0
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="float64"):
+        table.insert(keys, rows.astype(np.float64))
     for shape in [(3, 2), (6,), (3, 1, 2), (3, 2, 1)]:
         table.insert(keys, np.zeros(shape, np.float32))

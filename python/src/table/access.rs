@@ -86,6 +86,10 @@ impl Table {
     fn expect_shape(&self, array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
         let (shape, row_bytes) = (array.shape(), self.dtype.bytes() * self.dim as usize);
         let mut bytes = array.dtype().itemsize();
+        if bytes != 1 && bytes != self.dtype.bytes() {
+            // Another type: that is refused in its own words.
+            return Ok(());
+        }
         let is_of_rows = shape.iter().rev().any(|&extent| {
             bytes = bytes.saturating_mul(extent);
             bytes == row_bytes
