@@ -172,7 +172,7 @@ pub enum Error {
     },
     /// The entries of a keyspace live another time than the one given. A keyspace keeps the time to live that it was
     /// created with.
-    #[error("{} has {}, and was asked for with a time to live of {} s", Whose(.keyspace), Lives(.stored), .given.as_secs())]
+    #[error("{} has {}, and was asked for with a time to live of {} s", Keyspace(.keyspace), Lives(.stored), .given.as_secs())]
     KeyspaceTtl {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,
@@ -362,18 +362,6 @@ impl fmt::Display for Given<'_> {
     }
 }
 
-/// Shows which keyspace is meant.
-struct Whose<'a>(&'a String);
-
-impl fmt::Display for Whose<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.is_empty() {
-            true => f.write_str("the store's own keyspace"),
-            false => write!(f, "keyspace {:?}", Name(self.0)),
-        }
-    }
-}
-
 /// Shows a time to live.
 struct Lives<'a>(&'a Option<Duration>);
 
@@ -407,7 +395,7 @@ struct Keyspace<'a>(&'a str);
 impl fmt::Display for Keyspace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            "" => f.write_str("the default keyspace"),
+            "" => f.write_str("the store's own keyspace"),
             name => write!(f, "keyspace {name:?}"),
         }
     }

@@ -20,6 +20,7 @@
 mod background;
 mod backoff;
 mod checkpoint;
+mod closing;
 mod commit;
 mod compact;
 mod cursor;
@@ -47,7 +48,7 @@ mod write;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use arc_swap::ArcSwap;
 use forerun_core::ProcessBound;
@@ -63,9 +64,10 @@ use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::trash::Trash;
 use crate::tree::verify::Verified;
-use crate::{Durability, Error, Options, RecoveryReport, Result, Values, WriteBatch};
+use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
 
 use background::Workers;
+use closing::Open;
 use commit::Commit;
 use compact::Tree;
 use directory::Directory;
@@ -125,15 +127,6 @@ pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 #[derive(Clone)]
 pub struct Db {
     open: Arc<ProcessBound<Open>>,
-}
-
-/// An open store: closed when the last handle or snapshot goes. Bound to the process that opened it; see
-/// [`forerun_core::ProcessBound`].
-struct Open {
-    inner: Arc<Inner>,
-    workers: Mutex<Workers>,
-    /// How closing went, once it is done. Held meanwhile, so that who closes it as well waits for that.
-    closed: Mutex<Option<Result<()>>>,
 }
 
 /// What handles, snapshots and the store's own threads share.
@@ -220,13 +213,9 @@ impl Db {
 
     fn start(open: impl FnOnce() -> Result<Inner>) -> Result<Db> {
         let inner = Arc::new(panics::catch("opening a store", open)?);
-        let workers = Mutex::new(Workers::start(&inner)?);
+        let workers = Workers::start(&inner)?;
         Ok(Db {
-            open: Arc::new(ProcessBound::new(Open {
-                inner,
-                workers,
-                closed: Mutex::default(),
-            })),
+            open: Arc::new(ProcessBound::new(Open::new(inner, workers))),
         })
     }
 
@@ -401,14 +390,7 @@ impl Db {
 
     /// [`close`](Self::close), but the directory stays locked until what this returns is dropped.
     pub(crate) fn close_and_keep_lock(self) -> Result<StoreDir> {
-        let open = self.open.get()?;
-        let mut closed = open.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        if closed.is_some() {
-            return Err(Error::Closed);
-        }
-        let (result, dir) = open.stop();
-        closed.insert(result).clone()?;
-        dir.ok_or(Error::Closed)
+        self.open.get()?.close_and_keep_lock()
     }
 
     /// Puts all that was written before, to whatever keyspace, into runs, durably, also without a log, and returns when
@@ -536,51 +518,5 @@ impl std::fmt::Debug for Db {
             .field("path", &self.path())
             .field("options", self.open.constant(|open| &open.inner.options))
             .finish_non_exhaustive()
-    }
-}
-
-impl Open {
-    fn close(&self) -> Result<()> {
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*closed {
-            Some(result) => result.clone(),
-            None => {
-                let (result, dir) = self.stop();
-                drop(dir);
-                closed.insert(result).clone()
-            }
-        }
-    }
-
-    /// Ends all work, and hands the directory over, still locked.
-    fn stop(&self) -> (Result<()>, Option<StoreDir>) {
-        let inner = &self.inner;
-        // First no more writes, so that nobody waits for the workers; then the workers, and what runs in threads of
-        // others; then the lock, since until here the files are ours.
-        let closed = inner.writer.close();
-        inner.directory.refuse();
-        inner.work.stop();
-        self.workers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .join();
-        inner.directory.wait_until_idle();
-        for space in inner.spaces.load().iter() {
-            space.parking.close();
-        }
-        // What is let go of later stays where it is: its name may be another's by then.
-        inner.trash.close();
-        (closed, inner.directory.release())
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let closed = self.closed.get_mut();
-        let is_open = closed.unwrap_or_else(PoisonError::into_inner).is_none();
-        if is_open && let Err(error) = self.close() {
-            let path = self.inner.path.display();
-            tracing::warn!(%path, %error, "the store was dropped and could not be closed cleanly");
-        }
     }
 }
