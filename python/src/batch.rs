@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use crate::errors::{exception, invalid};
 use crate::keys::Bytes;
 use crate::keyspace::Keyspace;
-use crate::long::run_long;
+use crate::long::write_batch;
 
 /// Writes that are applied together.
 #[pyclass(module = "forerun")]
@@ -118,9 +118,6 @@ impl WriteBatch {
         if !error.is_none() {
             return Ok(());
         }
-        let (db, durability) = (self.db.clone(), self.durability);
-        run_long(py, "writing a batch", move || db.write(&batch, durability))?
-            .map(drop)
-            .map_err(exception)
+        write_batch(py, self.db.clone(), batch, self.durability)
     }
 }

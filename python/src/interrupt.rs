@@ -1,11 +1,11 @@
-//! Python's signals, heard in the middle of a long call of the engine.
+//! Python's signals, heard in the middle of a long call of the engine, which a terminal shows.
 //!
 //! ```text
 //!   engine ──asks──> 50 ms since the last time? ──> Python's signal handlers run ──raised?──> the call ends
 //!                                                                                     └──> kept, for who called
 //! ```
 //!
-//! Python runs handlers in its main thread only; other threads are never interrupted.
+//! Python runs handlers in its main thread only; other threads are never interrupted, and show nothing.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -13,14 +13,53 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
+use crate::long::{SHOWN_AFTER, Spinner};
+
 /// How often handlers may run: each time takes the interpreter's lock.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
 
 thread_local! {
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
+    /// What the call is doing, as a terminal shows it.
+    static DOING: Cell<Option<&'static str>> = const { Cell::new(None) };
+    /// When the engine asked for the first time in this call.
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    static SHOWN: RefCell<Option<Spinner>> = const { RefCell::new(None) };
     /// What a handler raised, until the call that it ends has returned.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Runs a call of the engine while other Python threads run. Once it takes long, a terminal shows what it does.
+pub(crate) fn detach<T: Send>(
+    py: Python<'_>,
+    doing: &'static str,
+    call: impl FnOnce() -> T + Send,
+) -> T {
+    /// Ends what is shown, also where the call panics.
+    struct Call;
+    impl Drop for Call {
+        fn drop(&mut self) {
+            DOING.set(None);
+            if BEGAN.take().is_some() {
+                SHOWN.take();
+            }
+        }
+    }
+    DOING.set(Some(doing));
+    let _call = Call;
+    py.detach(call)
+}
+
+fn show(now: Instant) {
+    let Some(doing) = DOING.get() else { return };
+    let began = BEGAN.get().unwrap_or(now);
+    BEGAN.set(Some(began));
+    if now - began >= SHOWN_AFTER {
+        SHOWN.with_borrow_mut(|shown| {
+            shown.get_or_insert_with(|| Spinner::new(doing));
+        });
+    }
 }
 
 /// Whether the call that this thread is in is to end.
@@ -31,6 +70,7 @@ pub(crate) fn is_raised() -> bool {
         return false;
     }
     ASKED.set(Some(now));
+    show(now);
     let raised = Python::try_attach(|py| {
         if IS_MAIN.get().is_none() {
             IS_MAIN.set(is_main(py).ok());

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{exception, invalid, unknown};
 use crate::keys::{Batch, Bytes};
-use crate::long::{run_in_pieces, run_long};
+use crate::long::{run_in_pieces, run_long, write_batch};
 use crate::reader::Reader;
 use crate::source::Source;
 
@@ -84,10 +84,7 @@ impl Keyspace {
             };
             py.detach(&mut put).map_err(exception)
         })?;
-        let write = move || db.write(&batch, durability);
-        run_long(py, "writing a batch", write)?
-            .map(drop)
-            .map_err(exception)
+        write_batch(py, db, batch, durability)
     }
 
     /// Puts everything written to the store so far into runs.

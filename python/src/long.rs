@@ -15,10 +15,15 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use pyo3::prelude::*;
 
+use crate::errors::exception;
+
 /// How often signals are looked for.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// How long a call runs before a terminal shows that it does.
-const SHOWN_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// Batches up to this many bytes are written in the caller's thread.
+const SMALL_BATCH_BYTES: usize = 256 << 10;
 
 /// Runs `work` in a thread of its own and returns its result, unless a signal's handler raises first. `what` says on a
 /// terminal what is going on.
@@ -55,6 +60,22 @@ pub(crate) fn run_long<T: Send + 'static>(
     }
 }
 
+/// Writes a batch: a small one in this thread, which takes some microseconds and less than another thread would cost.
+pub(crate) fn write_batch(
+    py: Python<'_>,
+    db: forerun::Db,
+    batch: forerun::WriteBatch,
+    durability: forerun::Durability,
+) -> PyResult<()> {
+    let is_small = batch.encoded().len() <= SMALL_BATCH_BYTES;
+    let write = move || db.write(&batch, durability);
+    let written = match is_small {
+        true => py.detach(write),
+        false => run_long(py, "writing a batch", write)?,
+    };
+    written.map(drop).map_err(exception)
+}
+
 /// Calls `step` with each piece of a long job, and looks for signals after each.
 pub(crate) fn run_in_pieces<T>(
     py: Python<'_>,
@@ -69,10 +90,11 @@ pub(crate) fn run_in_pieces<T>(
 }
 
 /// A line on the standard error, if that is a terminal. It vanishes when dropped.
-struct Spinner(Option<ProgressBar>);
+pub(crate) struct Spinner(Option<ProgressBar>);
 
 impl Spinner {
-    fn new(what: &'static str) -> Spinner {
+    /// Shows what is going on.
+    pub(crate) fn new(what: &'static str) -> Spinner {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {

@@ -12,6 +12,7 @@ use crate::borrows::{Access, Borrow};
 use crate::dlpack::is_on_cuda;
 use crate::errors::{closed, invalid, table_exception};
 use crate::export::TableItems;
+use crate::interrupt;
 use crate::items::Shown;
 use crate::numbers::Numbers;
 use crate::versions::Changed;
@@ -47,7 +48,7 @@ impl Table {
         if keys <= SHORT_BATCH && !self.waits {
             read()
         } else {
-            py.detach(read)
+            interrupt::detach(py, "looking up rows", read)
         }
     }
 
@@ -117,8 +118,7 @@ impl Table {
         let read = Read::new(&rows, self.dtype, "rows")?;
         let (keys_read, bytes) = (keys.as_slice()?, read.bytes()?);
         self.expect_rows(keys, bytes.len(), "rows")?;
-        py.detach(|| write(keys_read, bytes))
-            .map_err(table_exception)
+        interrupt::detach(py, "writing rows", || write(keys_read, bytes)).map_err(table_exception)
     }
 
     /// Puts rows under keys, with the scores that may be given.

@@ -26,6 +26,7 @@ use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
 use crate::interrupt;
 use crate::items::Shown;
+use crate::long::run_long;
 use crate::numbers::{Key, Numbers};
 use options::{Device, Policies, Sizes};
 
@@ -88,7 +89,8 @@ impl Table {
         let builder = forerun::table::Table::builder(dtype, dim);
         let builder = options::apply(builder, path, sizes, policies)?;
         let builder = builder.interrupt(interrupt::is_raised);
-        let table = py.detach(|| builder.open()).map_err(table_exception)?;
+        let open = || builder.open();
+        let table = interrupt::detach(py, "opening a table", open).map_err(table_exception)?;
         at_exit::remember(&table);
         Ok(Table {
             dtype,
@@ -237,7 +239,8 @@ impl Table {
     fn erase(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
         let keys = keys.as_slice()?;
-        py.detach(|| table.erase(keys)).map_err(table_exception)
+        let erase = || table.erase(keys);
+        interrupt::detach(py, "erasing rows", erase).map_err(table_exception)
     }
 
     /// Asks for rows to be brought into memory, ahead of their use. Returns at once.
@@ -267,13 +270,14 @@ impl Table {
     /// Makes all rows durable that were written.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.open()?;
-        py.detach(|| table.flush()).map_err(table_exception)
+        let flush = || table.flush();
+        interrupt::detach(py, "flushing a table", flush).map_err(table_exception)
     }
 
     /// Makes a store of all rows as they are now in a new directory.
     fn checkpoint(&self, py: Python<'_>, into: PathBuf) -> PyResult<()> {
         let table = self.open()?;
-        py.detach(|| table.checkpoint(into))
+        run_long(py, "making a checkpoint", move || table.checkpoint(into))?
             .map_err(table_exception)
     }
 
@@ -290,7 +294,7 @@ impl Table {
         let table = self.open()?;
         // It takes long to flush many rows, and that can be interrupted: the table stays open then. What goes wrong otherwise
         // the closing tells as well.
-        let flushed = py.detach(|| table.flush());
+        let flushed = interrupt::detach(py, "closing a table", || table.flush());
         if let Err(interrupted @ forerun::table::Error::Interrupted) = flushed {
             return Err(table_exception(interrupted));
         }
@@ -309,7 +313,8 @@ impl Table {
     /// Rows in all tiers. With a path it reads through the store.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let table = self.open()?;
-        let count = py.detach(|| table.count()).map_err(table_exception)?;
+        let count = interrupt::detach(py, "counting rows", || table.count());
+        let count = count.map_err(table_exception)?;
         Ok(count as usize)
     }
 
