@@ -172,14 +172,16 @@ def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
 def test_a_signal_that_interrupts_close_leaves_the_table_open(tmp_path, alarm):
     keys = np.arange(50_000)
     table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
-    # A flush that ends before the signal comes is done once more.
-    for attempt in range(100):
+    # A close that is over before the signal is heard is done once more, with another delay.
+    for attempt in range(1000):
         table.insert(keys, keys.reshape(-1, 1))
-        alarm(0.02)
+        alarm(0.001 + 0.001 * (attempt % 60))
         try:
             table.close()
+            alarm(0)
         except Interrupted:
-            break
+            if not table.closed:
+                break
         table = forerun.Table(1, "int64", path=tmp_path / "rows", writes="back", host_capacity=len(keys))
     else:
         raise AssertionError("close is never interrupted")
