@@ -74,6 +74,20 @@ impl Io for HookIo {
     }
 }
 
+/// Options under which a compaction is due after each flush and each write fills a segment of the log.
+fn always_due() -> Options {
+    Options {
+        pages: Pages::Small,
+        wal_segment_bytes: 1,
+        tree: TreeOptions {
+            level0_runs: 1,
+            level1_bytes: 1,
+            ..TreeOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
 /// The value of `k` by each way of reading.
 fn read_all_ways(db: &Db) -> [Option<Vec<u8>>; 5] {
     let mut values = Values::new();
@@ -96,14 +110,7 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
     let io = HookIo::default();
     let options = Options {
         background: Background::Caller,
-        pages: Pages::Small,
-        wal_segment_bytes: 1,
-        tree: TreeOptions {
-            level0_runs: 1,
-            level1_bytes: 1,
-            ..TreeOptions::default()
-        },
-        ..Options::default()
+        ..always_due()
     };
     let db = Db::open_with_io(Arc::new(io.clone()), "/db", options).unwrap();
     db.put(b"k", b"old").unwrap();
@@ -139,16 +146,7 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
 #[test]
 fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_older_value() {
     const ROUNDS: u64 = 60;
-    let options = Options {
-        pages: Pages::Small,
-        wal_segment_bytes: 1,
-        tree: TreeOptions {
-            level0_runs: 1,
-            level1_bytes: 1,
-            ..TreeOptions::default()
-        },
-        ..Options::default()
-    };
+    let options = always_due();
     let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
     db.put(b"k", &0_u64.to_be_bytes()).unwrap();
     let is_done = AtomicBool::new(false);
