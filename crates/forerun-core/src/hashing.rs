@@ -15,7 +15,7 @@
 //! up in another. It is no cryptographic function: whoever can watch a table's timing for long enough
 //! may learn its seed.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use crate::sync::random_seed;
 
 /// A random permutation of the 64-bit numbers.
 ///
@@ -35,10 +35,9 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// A permutation nobody outside this process can foretell: the standard library's random keys
-    /// seed it.
+    /// A permutation nobody outside this process can foretell.
     pub fn random() -> Permutation {
-        Permutation::from_seed(RandomState::new().build_hasher().finish())
+        Permutation::from_seed(random_seed())
     }
 
     /// The permutation of a seed: the same for the same seed on any machine.

@@ -5,6 +5,7 @@
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to; [`epoch`]: reclamation that survives a fork;
 //! - [`region`]: zeroed memory by `mmap`, with huge pages where the kernel gives them;
+//! - [`sync`]: the locks, threads and clocks that every crate takes from here, so that a test build can replace them;
 //! - [`roofline`]: the machine's random-access rate, the bound that lookups are measured against.
 
 pub mod arch;
@@ -14,6 +15,7 @@ mod interleave;
 mod process;
 pub mod region;
 pub mod roofline;
+pub mod sync;
 mod touch;
 
 pub use arch::CACHE_LINE_BYTES;

@@ -18,10 +18,11 @@ mod block;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
+use forerun_core::sync::{Mutex, OnceLock, PoisonError};
 
 use self::block::{Block, LEAF};
 use crate::comparator::KeyOrder;

@@ -7,8 +7,9 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::sync::OnceLock;
 
 /// An instruction set that some part of Forerun has code for.
 ///

@@ -28,9 +28,10 @@ mod tests;
 mod words;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{CACHE_LINE_BYTES, Pages};
 
 pub(crate) use frames::{Pin, pin, reclaim};

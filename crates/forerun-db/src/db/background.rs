@@ -1,8 +1,9 @@
 //! The threads that flush and compact, and the same work done by the caller.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use forerun_core::sync::thread::{self, JoinHandle};
 
 use super::Inner;
 use super::work::Task;
@@ -36,7 +37,7 @@ impl Workers {
             ("forerun-compact", Task::Compact),
         ] {
             let worker = Arc::clone(inner);
-            let started = std::thread::Builder::new()
+            let started = thread::Builder::new()
                 .name(name.into())
                 .spawn(move || worker.work_on(name, task));
             match started {

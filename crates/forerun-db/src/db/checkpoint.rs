@@ -1,8 +1,10 @@
 //! Copies of an open store, and a look at every byte of it.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError};
+
+use forerun_core::sync::PoisonError;
 
 use super::commit::Commit;
 use super::space::Space;

@@ -5,7 +5,9 @@
 //!   are let go of ─> the directory is unlocked
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use forerun_core::sync::{Mutex, PoisonError};
 
 use super::Inner;
 use super::background::Workers;

@@ -12,8 +12,10 @@
 //! so a group that fails uses none up. A writer alone takes no turn but its own: two short locks
 //! and one call to the system.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread};
 
 use crate::panics;
 use crate::wal::record;
@@ -144,9 +146,9 @@ impl Commit {
                 break;
             }
             if spin < SPINS {
-                std::hint::spin_loop();
+                hint::spin_loop();
             } else {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
         let mut queue = self.lock();

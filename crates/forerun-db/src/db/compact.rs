@@ -9,9 +9,11 @@
 //! written, leaves a store that has everything, in memory and log or in the runs before.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::Inner;
 use super::directory::DirGuard;
@@ -204,7 +206,7 @@ impl Inner {
             return Ok(true);
         }
         let spaces = self.spaces.load_full();
-        let now = Instant::now();
+        let now = time::now();
         // What failed a short time ago waits, and others have their turn.
         let may_be_tried = |space: &&Arc<Space>| {
             let wait = space.compaction_wait(now);
@@ -279,7 +281,7 @@ impl Inner {
 
     /// Has all that fails tried again at once. Returns the moment from which on a failure is a new one.
     fn retry_compactions(&self) -> Instant {
-        let now = Instant::now();
+        let now = time::now();
         for space in self.spaces.load().iter() {
             space.retry_compaction(now);
         }
@@ -290,7 +292,7 @@ impl Inner {
 
     /// How soon a compaction that failed is tried again, if one did.
     pub(super) fn compaction_retry(&self) -> Option<Duration> {
-        let now = Instant::now();
+        let now = time::now();
         let spaces = self.spaces.load();
         let failing = spaces.iter().filter(|space| self.urgency_of(space) >= 1.0);
         let waits = failing.filter_map(|space| space.compaction_wait(now));

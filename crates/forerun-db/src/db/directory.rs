@@ -10,7 +10,7 @@
 //! after its last. The directory is locked as long as there is a guard, so another process never opens a store that
 //! this one still changes. Guards are held only for work that ends by itself or that the stop flag ends soon.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::store_dir::StoreDir;
 use crate::{Error, Result};

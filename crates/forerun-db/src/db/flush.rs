@@ -12,8 +12,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use forerun_core::sync::{MutexGuard, PoisonError, thread, time};
 
 use super::Inner;
 use super::generation::{Frozen, Generation};
@@ -104,7 +105,7 @@ impl Inner {
 
     /// Has a flush that failed tried again at once, for someone who waits for that one.
     fn retry_flush(&self) -> Patience {
-        let now = Instant::now();
+        let now = time::now();
         self.work.retry(now);
         Patience::Since(now)
     }
@@ -147,7 +148,7 @@ impl Inner {
         if pause_for(owed) >= SHORTEST_PAUSE {
             let pause = pause_for(self.slow_debt_bytes.swap(0, Ordering::Relaxed));
             self.counters.count_slowed(pause);
-            std::thread::sleep(pause);
+            thread::sleep(pause);
         }
     }
 

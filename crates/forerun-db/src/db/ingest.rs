@@ -19,9 +19,10 @@
 //! most a record in the log of a number that nothing has.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use forerun_core::ProcessBound;
+use forerun_core::sync::PoisonError;
 
 use super::space::Space;
 use super::visible::Hole;

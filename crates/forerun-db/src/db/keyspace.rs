@@ -1,9 +1,10 @@
 //! Keyspaces, for their users: handles, and how they come and go.
 
 use std::ops::{Bound, RangeBounds};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use forerun_core::ProcessBound;
+use forerun_core::sync::PoisonError;
 
 use super::ingest::Ingestion;
 use super::iter::Iter;

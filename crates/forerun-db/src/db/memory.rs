@@ -11,9 +11,11 @@
 //! written. A write for which there is no room waits for flushes. What only readers hold is waited for a moment: it may be
 //! the writer's own iterator, so then the write fails instead of waiting for itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use forerun_core::sync::{PoisonError, time};
 
 use super::Inner;
 use super::generation::{EMPTY_TABLE_BYTES, Generation};
@@ -185,14 +187,14 @@ impl Inner {
                 self.or_fails(is_done, Task::Flush, patience)
             })?;
         }
-        let begun = Instant::now();
+        let begun = time::now();
         loop {
             let turn = self.work.turn().ok_or(Error::Closed)?;
             let free = self.free_bytes(active);
             if free >= size.least {
                 return self.freeze(active, free.min(size.wanted));
             }
-            let Some(left) = READERS_PATIENCE.checked_sub(begun.elapsed()) else {
+            let Some(left) = READERS_PATIENCE.checked_sub(time::elapsed(begun)) else {
                 return Err(self.no_room_for(size.least, self.held.bytes()));
             };
             self.work.wait_at_most(turn, left);
@@ -239,7 +241,7 @@ impl Inner {
     }
 
     fn wait_for_room(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
-        let begun = Instant::now();
+        let begun = time::now();
         let mut looks = 0;
         let mut since = None;
         let mut result = self.wait_until(|| {
@@ -258,7 +260,7 @@ impl Inner {
                     Ok(false)
                 }
                 Room::AfterReaders => {
-                    since.get_or_insert_with(Instant::now);
+                    since.get_or_insert_with(time::now);
                     Ok(true)
                 }
             }
@@ -274,13 +276,13 @@ impl Inner {
             if !is_stuck {
                 break;
             }
-            match READERS_PATIENCE.checked_sub(since.elapsed()) {
+            match READERS_PATIENCE.checked_sub(time::elapsed(since)) {
                 Some(left) => self.work.wait_at_most(turn, left),
                 None => result = Err(self.no_room_for(size.least, self.held.bytes())),
             }
         }
         if looks > 1 || since.is_some() {
-            self.counters.count_stall(begun.elapsed());
+            self.counters.count_stall(time::elapsed(begun));
         }
         result
     }

@@ -47,11 +47,12 @@ mod write;
 
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, RwLock};
 
 use arc_swap::ArcSwap;
 use forerun_core::ProcessBound;
+use forerun_core::sync::{Mutex, RwLock};
 
 use crate::cache::PageCache;
 use crate::clock::Clock;

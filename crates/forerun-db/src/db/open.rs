@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
 
 use arc_swap::ArcSwap;
+use forerun_core::sync::{Mutex, RwLock};
 
 use super::compact::Tree;
 use super::directory::Directory;

@@ -1,8 +1,10 @@
 //! Which snapshots are alive: compaction keeps what they see, and what a snapshot taken now would see.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) use crate::versions::Moment;
 

@@ -9,12 +9,13 @@
 //! has of its own is what is ordered by its keys: memtables, and a tree of runs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use forerun_core::Pages;
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::backoff::Failing;
 use super::parking::Parking;
@@ -234,7 +235,7 @@ impl Space {
         let mut compaction = self.compaction();
         *compaction = match result {
             Ok(()) => None,
-            Err(error) => Some(Failing::again(compaction.as_ref(), error, Instant::now())),
+            Err(error) => Some(Failing::again(compaction.as_ref(), error, time::now())),
         };
         match compaction.as_ref() {
             None => Ok(()),
@@ -303,9 +304,10 @@ impl Space {
 /// The keyspaces that there are. Never changed: another one takes its place.
 #[derive(Clone, Default)]
 pub(super) struct Spaces {
+    // Dropped before `by_id`, which then gives up the last handles in its order and not in that of the hashes.
+    by_name: HashMap<Box<str>, Arc<Space>>,
     /// Ascending by number; the store's own is the first.
     by_id: Vec<Arc<Space>>,
-    by_name: HashMap<Box<str>, Arc<Space>>,
 }
 
 impl Spaces {

@@ -11,9 +11,10 @@
 //! later went elsewhere: a read that loads the state first and the sequence number that it goes by second sees all up to
 //! that number, or up to where the state was replaced, and nothing in between.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::OnceLock;
 
 use super::memory::{HeldBytes, HeldMemory};
 use crate::Result;

@@ -1,11 +1,11 @@
 //! Counters, and what [`Db::stats`](crate::Db::stats) tells.
 
 use std::fmt;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forerun_core::Backing;
+use forerun_core::sync::PoisonError;
 
 use super::Inner;
 use super::space::Space;

@@ -17,9 +17,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, hint, thread};
 
 /// Turns of waiting without sleeping: the writer before needs about as long as one insertion takes,
 /// unless it lost its processor.
@@ -123,9 +123,9 @@ impl Visible {
                 return Ok(());
             }
             if spin < SPINS {
-                std::hint::spin_loop();
+                hint::spin_loop();
             } else {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
         let mut early = self.lock();

@@ -12,8 +12,9 @@
 //! others do meanwhile is no reason to try. Who asks for the work is one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
 
 use super::backoff::Failing;
 use crate::{Error, Result};
@@ -108,7 +109,7 @@ impl Work {
         let mut state = self.lock();
         state.turn += 1;
         let failing = state.failing(task);
-        *failing = Some(Failing::again(failing.as_ref(), error, Instant::now()));
+        *failing = Some(Failing::again(failing.as_ref(), error, time::now()));
         drop(state);
         self.moved.notify_all();
     }
@@ -162,10 +163,10 @@ impl Work {
     /// A worker's sleep: until the turn is another than `seen`, or the store is being closed, or `at_most` so long. If its
     /// work fails, until that is to be tried again.
     pub(super) fn sleep(&self, task: Task, seen: Turn, at_most: Option<Duration>) {
-        let begun = Instant::now();
+        let begun = time::now();
         let mut state = self.lock();
         while !self.is_stopping() {
-            let now = Instant::now();
+            let now = time::now();
             let has_moved = state.turn != seen.0;
             let left = match state.failing(task) {
                 Some(failing) => Some(failing.wait_left(now)),

@@ -8,8 +8,10 @@
 
 use std::cell::RefCell;
 use std::iter;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+
+use forerun_core::sync::{OnceLock, PoisonError};
 
 use super::generation::{EMPTY_TABLE_BYTES, Generation, Needed};
 use super::space::Space;

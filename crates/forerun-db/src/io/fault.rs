@@ -18,10 +18,11 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::{Io, IoFile, OpenMode};
 use disk::{Change, Disk, NameChange, Node};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 mod disk;
 

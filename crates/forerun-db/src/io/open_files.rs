@@ -18,9 +18,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use super::{Io, IoFile, OpenMode};

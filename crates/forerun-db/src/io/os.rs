@@ -6,9 +6,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use forerun_core::Owner;
+use forerun_core::sync::OnceLock;
 
 use super::{Io, IoFile, OpenMode};
 

@@ -11,10 +11,10 @@
 //! of the reads to have under way, not that of the processors.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, thread};
 use forerun_core::{PerProcess, Wait};
 
 use super::reads::{Done, Engine, Progress};

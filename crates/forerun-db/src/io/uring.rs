@@ -26,6 +26,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forerun_core::sync::thread;
 use forerun_core::{Owner, Wait};
 use io_uring::{IoUring, opcode, types};
 
@@ -218,7 +219,7 @@ impl Inner {
                         if !self.ring.completion().is_empty() {
                             return;
                         }
-                        std::thread::yield_now();
+                        thread::yield_now();
                     }
                     _ => {
                         self.broken = true;

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
+use forerun_core::sync::random_seed;
 use forerun_core::{alone, interleave};
 
 use super::arena::Full;
@@ -200,10 +201,7 @@ const FAN_OUT_BITS: u32 = 1;
 impl Heights {
     fn draw() -> Self {
         thread_local! {
-            static STATE: Cell<u64> = Cell::new({
-                use std::hash::{BuildHasher, RandomState};
-                RandomState::new().hash_one(std::thread::current().id())
-            });
+            static STATE: Cell<u64> = Cell::new(random_seed());
         }
         // Mixed, not merely stepped: a batch steps on from its seed, and seeds one step apart would give batch after
         // batch the same heights, shifted by one.

@@ -7,8 +7,7 @@
 //!
 //! Whatever is written here comes back as it was: [`RunMeta`], [`Footer`].
 
-use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
+use forerun_core::sync::random_seed;
 
 use super::stored::{PageLocation, checksum};
 use crate::versions::MAX_SEQUENCE;
@@ -203,10 +202,9 @@ impl<'a> Fields<'a> {
 }
 
 /// A salt for a new run.
-pub(super) fn new_salt(path: &Path) -> u64 {
-    // The standard library's hash keys are random a process and differ by instance: nobody outside can guess the salt,
-    // and that is all it is for.
-    RandomState::new().hash_one(path)
+pub(super) fn new_salt() -> u64 {
+    // Nobody outside can guess it, and that is all it is for.
+    random_seed()
 }
 
 pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
@@ -395,7 +393,7 @@ mod tests {
 
     #[test]
     fn header_and_footer_read_back_and_any_changed_bit_is_seen() {
-        let salt = new_salt(Path::new("run"));
+        let salt = new_salt();
         let good = encode_header(salt);
         assert_eq!(check_header(&good, salt), Ok(()));
         let footer = Footer {

@@ -8,7 +8,9 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use forerun_core::sync::OnceLock;
 
 use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};

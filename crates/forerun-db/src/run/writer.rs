@@ -10,7 +10,6 @@
 //! the end are eight bytes a key, for the filter, and a separator for each internal page above the leaves.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::filter::{self, Filter};
 use super::meta::{Holds, RunMeta, encode_header, new_salt};
@@ -131,9 +130,8 @@ impl RunWriter {
         let file = io
             .open(path, OpenMode::CreateEmpty)
             .map_err(|error| Error::io("create", path, error))?;
-        let salt = new_salt(path);
+        let salt = new_salt();
         let limit_bytes = options.page_limit_bytes();
-        let created = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(RunWriter {
             out: Out {
                 file,
@@ -156,7 +154,7 @@ impl RunWriter {
             last_sequence: 0,
             meta: RunMeta {
                 smallest_sequence: u64::MAX,
-                created_unix: created.map_or(0, |since| since.as_secs()),
+                created_unix: io.unix_time_s(),
                 page_bytes: limit_bytes as u32,
                 comparator: comparator_name.to_owned(),
                 ..RunMeta::default()

@@ -6,8 +6,9 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, thread, time};
 
 use crate::{Error, Result};
 
@@ -36,7 +37,7 @@ impl RateLimiter {
         RateLimiter {
             state: Mutex::new(State {
                 bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
-                paid_at: Instant::now(),
+                paid_at: time::now(),
             }),
         }
     }
@@ -45,7 +46,7 @@ impl RateLimiter {
     pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
         let mut state = self.lock();
         state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
-        state.paid_at = Instant::now();
+        state.paid_at = time::now();
     }
 
     /// Notes bytes that were written, and sleeps as long as the limit asks for.
@@ -60,21 +61,21 @@ impl RateLimiter {
                 return Ok(());
             };
             // Time that nobody used is not saved up, or an idle hour would buy a burst.
-            let start = state.paid_at.max(Instant::now());
+            let start = state.paid_at.max(time::now());
             state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
         }
         loop {
             let paid_at = self.lock().paid_at;
-            let debt = paid_at.saturating_duration_since(Instant::now());
+            let debt = paid_at.saturating_duration_since(time::now());
             if debt <= SLICE {
                 return Ok(());
             }
-            std::thread::sleep((debt - SLICE).min(NAP));
+            thread::sleep((debt - SLICE).min(NAP));
             check(stop)?;
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,9 +10,10 @@
 //! and its name may be another's by then.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forerun_core::Owner;
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::Io;
 

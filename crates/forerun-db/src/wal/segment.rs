@@ -8,8 +8,9 @@
 //! checksum = crc32c(bytes 0..28)
 //! ```
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
+
+use forerun_core::sync::random_seed;
 
 use super::record::{u32_at, u64_at};
 use crate::Result;
@@ -33,9 +34,8 @@ pub(crate) struct Header {
 impl Header {
     /// The header of a new segment, with a salt of its own.
     pub(crate) fn new(number: u64, first_sequence: u64) -> Header {
-        // The standard library's hash keys are random a process and differ by instance: nobody
-        // outside can guess the salt, and that is all it is for.
-        let salt = RandomState::new().hash_one(number) as u32;
+        // Nobody outside can guess it, and that is all it is for.
+        let salt = random_seed() as u32;
         Header {
             number,
             first_sequence,

@@ -11,7 +11,9 @@
 //! impossible, or a sync fails, nobody knows what is on the disk: the log takes no more.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::closed::{self, Closed};
 use super::record;
@@ -59,7 +61,7 @@ impl Segments {
         self.lock().push((number, first_sequence));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(u64, u64)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
         // Nothing under the lock panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,0 +1,20 @@
+//! Locks, condition variables, channels, cells that are set once, threads, and the monotonic clock: every crate of Forerun
+//! takes them from here and not from the standard library, so that one build replaces them all.
+//!
+//! ```text
+//!   build          back end
+//!   plain          plain.rs    the standard library's own types: this module costs nothing
+//! ```
+//!
+//! The names and signatures are the standard library's, with these additions:
+//!
+//! - [`time::now`] and [`time::elapsed`] stand for `Instant::now` and `Instant::elapsed`, [`time::system_now`] for
+//!   `SystemTime::now`;
+//! - [`random_seed`] is the source of all randomness: salts, seeds of hash functions, heights of list nodes.
+//!
+//! [`Arc`], [`Weak`] and [`atomic`] are the standard library's in every back end; code may name them by either path.
+
+mod plain;
+
+pub use plain::*;
+pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
