@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::Io;
+use crate::planted::{self, Defect};
 
 /// The most marks that a time to live needs.
 const MOST_MARKS: u64 = 1 << 20;
@@ -133,7 +134,11 @@ impl Clock {
     /// 0: nothing has, or it is unknown when it was written.
     fn expired(&self, now: u64, ttl: u64, visible: u64) -> u64 {
         // An entry lives for its time to live at least: it was written at any moment of its second.
-        let Some(limit) = now.checked_sub(ttl).and_then(|limit| limit.checked_sub(1)) else {
+        let whole = u64::from(!planted::is(Defect::ExpiresEarly));
+        let Some(limit) = now
+            .checked_sub(ttl)
+            .and_then(|limit| limit.checked_sub(whole))
+        else {
             return 0;
         };
         let noted = self.lock();

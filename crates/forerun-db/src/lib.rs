@@ -31,6 +31,10 @@ pub mod io;
 pub mod memtable;
 mod options;
 mod panics;
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod ranges;
 #[doc(hidden)]
 pub mod run;

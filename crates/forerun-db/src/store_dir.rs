@@ -17,6 +17,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::io::{Io, OpenMode, read_all, write_all_at};
+use crate::planted::{self, Defect};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::u32_at;
@@ -138,6 +139,9 @@ pub(crate) fn write_whole(
     // A rename that failed may have taken place all the same: on a network file system, say.
     let renamed = io.rename(&new, &path);
     renamed.map_err(|error| ReplaceError::InDoubt(Error::io("rename", &new, error)))?;
+    if planted::is(Defect::ManifestNameUnsynced) {
+        return Ok(());
+    }
     let synced = io.sync_dir(dir);
     synced.map_err(|error| ReplaceError::InDoubt(Error::io("sync", dir, error)))
 }
@@ -148,6 +152,9 @@ fn write_new(io: &dyn Io, path: &Path, bytes: &[u8]) -> Result<()> {
         .open(path, OpenMode::CreateEmpty)
         .map_err(|error| Error::io("create", path, error))?;
     write_all_at(&*file, bytes, 0).map_err(|error| Error::io("write", path, error))?;
+    if planted::is(Defect::ManifestUnsynced) {
+        return Ok(());
+    }
     file.sync().map_err(|error| Error::io("sync", path, error))
 }
 

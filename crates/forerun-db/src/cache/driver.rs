@@ -25,6 +25,7 @@ use super::slots::Published;
 use super::{PageCache, PageSlots};
 use crate::io::IoFile;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
+use crate::planted::{self, Defect};
 use crate::run::PageLocation;
 use crate::{Error, Result};
 
@@ -149,9 +150,11 @@ impl<'g> Reads<'g> {
         let state = &mut *state;
         let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
         let open = state.requests.iter_mut().enumerate().find(|(_, request)| {
+            let is_other = planted::is(Defect::PageOfAnotherRun) && request.page_no == page_no;
             request.waiters > 0
-                && request.location == location
-                && is_it(request.source.slots(), request.page_no)
+                && (is_other
+                    || request.location == location
+                        && is_it(request.source.slots(), request.page_no))
         });
         if let Some((at, request)) = open {
             request.waiters += 1;

@@ -13,6 +13,7 @@ use super::frames::{Frames, Pin};
 use super::policy::Victim;
 use super::words::{Stands, Words};
 use super::{Charge, Filled, PageCache, State};
+use crate::planted::{self, Defect};
 
 /// One word for each page of a run: a child page is found without a search.
 #[derive(Debug)]
@@ -114,7 +115,9 @@ impl PageCache {
     /// Frees what was evicted, when every reader that may have seen it has gone.
     pub(super) fn free_later(&self, evicted: Vec<Victim>, pin: &Pin) {
         let cache = self.this.clone();
-        pin.defer(move || {
+        let is_early = planted::is(Defect::FrameReusedEarly)
+            && !evicted.iter().any(|victim| victim.frame.is_large());
+        let free = move || {
             // Without the cache there is nothing to free.
             if let Some(cache) = cache.upgrade() {
                 let mut state = cache.lock();
@@ -126,7 +129,11 @@ impl PageCache {
                     cache.put_back(&mut state, blank, victim.bytes);
                 }
             }
-        });
+        };
+        match is_early {
+            true => free(),
+            false => pin.defer(free),
+        }
         // Else it would lie in this thread's bag until some dozens more have come.
         pin.flush();
     }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread};
 
 use crate::panics;
+use crate::planted::{self, Defect};
 use crate::wal::record;
 use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
@@ -206,7 +207,9 @@ impl Commit {
             // A group has one leader, so this is the only result.
             let _ = told.set(result.clone());
         }
-        if queue.sleepers > 0 {
+        if planted::is(Defect::OneFollowerWoken) {
+            self.wake.notify_one();
+        } else if queue.sleepers > 0 {
             self.wake.notify_all();
         }
         result

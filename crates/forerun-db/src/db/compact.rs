@@ -24,6 +24,7 @@ use super::state::Table;
 use super::stats::TreeWork;
 use super::work::{Patience, Task};
 use super::write::Writer;
+use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::run::Run;
 use crate::tree::build::{Build, write_runs};
@@ -229,7 +230,9 @@ impl Inner {
             Some((space, compaction)) => {
                 match self.run_compaction(&guard, space, &compaction) {
                     // It concerns one keyspace, and there may be others.
-                    Err(error @ Error::CompactionFailed { .. }) => {
+                    Err(error @ Error::CompactionFailed { .. })
+                        if !planted::is(Defect::BadPageStopsAll) =>
+                    {
                         let path = self.path.display();
                         tracing::error!(%error, %path, "a compaction failed, and will be tried again");
                         Ok(true)
@@ -476,6 +479,11 @@ impl Inner {
             Memtables::Ingested { sequence, .. } => Some(*sequence),
         };
         let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
+        if let Some(logged) = &logged
+            && planted::is(Defect::SegmentRemovedEarly)
+        {
+            self.remove_segments(logged.first_segment);
+        }
         catalog.install(edits, logged.as_ref())?;
         let spaces = self.spaces.load();
         for (id, _) in edits {
@@ -486,6 +494,9 @@ impl Inner {
                 Memtables::Same => space.show_runs(runs),
                 Memtables::Flushed(flushed) => {
                     space.show_flushed(runs, flushed.generation.table(*id));
+                }
+                Memtables::Ingested { table, .. } if planted::is(Defect::IngestionShownEarly) => {
+                    space.show_ingested(runs, table);
                 }
                 // Visible first, for readers without a lock: one that sees the runs goes by a number that sees what is in
                 // them, and one that does not see them has the state before, in which nothing has the number.

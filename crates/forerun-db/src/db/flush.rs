@@ -21,6 +21,7 @@ use super::generation::{Frozen, Generation};
 use super::memory::Size;
 use super::space::Space;
 use super::work::{Patience, Task};
+use crate::planted::{self, Defect};
 use crate::tree::levels::Edit;
 use crate::{Background, Error, Result, TreeOptions};
 
@@ -58,7 +59,7 @@ impl Inner {
         let frozen = Frozen {
             generation: std::mem::replace(active, next),
             // No write is under way, so all that were made are visible, and in this generation or an older one.
-            last_sequence: self.visible.last(),
+            last_sequence: self.visible.last() + u64::from(planted::is(Defect::FlushedOneTooMany)),
         };
         self.frozen().push(Arc::new(frozen));
         self.work.nudge();
@@ -98,7 +99,9 @@ impl Inner {
         let spaces = self.spaces.load();
         let reaches = |space: &Arc<Space>| {
             let runs = space.state.load().levels.level(0).runs().len();
-            runs >= limit(&space.options.load().tree) && space.compaction_failure().is_none()
+            let is_counted =
+                space.compaction_failure().is_none() || planted::is(Defect::BadPageStopsAll);
+            runs >= limit(&space.options.load().tree) && is_counted
         };
         spaces.iter().any(reaches)
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::planted::{self, Defect};
 pub(super) use crate::versions::Moment;
 
 /// Up to which sequence number everything has expired, by keyspace. Never changed: another one takes its place.
@@ -69,6 +70,11 @@ impl Snapshots {
     /// It is taken under the lock: what [`list`](Self::list) tells afterwards has it, and what it told before was made
     /// of versions that a snapshot of this moment does not need, since newer ones were visible already.
     pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
+        if planted::is(Defect::SnapshotOutsideLock) {
+            let seen = now();
+            self.add_again(&seen);
+            return seen;
+        }
         let mut live = self.lock();
         let seen = now();
         add(&mut live, &seen);
@@ -104,7 +110,9 @@ impl Snapshots {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
         let now = now();
-        sequences.push(now.sequence);
+        if !planted::is(Defect::IngestionShownEarly) {
+            sequences.push(now.sequence);
+        }
         sequences.dedup();
         let expired_for = live.values().map(|(of, _)| of.in_keyspace(keyspace));
         (sequences, expired_for.fold(now.expired_sequence, u64::min))

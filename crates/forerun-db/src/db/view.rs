@@ -18,6 +18,7 @@ use super::space::Space;
 use super::state::State;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
+use crate::planted::{self, Defect};
 use crate::run::SearchKey;
 use crate::run::lookup::{self, Found};
 use crate::versions::{Kind, Versions};
@@ -70,7 +71,10 @@ impl<'a> View<'a> {
         let state = space.state.load();
         state.prefetch();
         let sequence = inner.visible.last();
-        let expired_sequence = space.expired_sequence(&inner.clock, sequence);
+        let expired_sequence = match planted::is(Defect::TtlIgnoredInMemtable) {
+            true => 0,
+            false => space.expired_sequence(&inner.clock, sequence),
+        };
         let moment = Moment {
             sequence,
             expired_sequence: expired_sequence.max(state.expired_sequence),
@@ -177,6 +181,9 @@ impl<'a> View<'a> {
                 &[]
             }
         };
+        if planted::is(Defect::DuplicatesMissed) {
+            missing.dedup_by_key(|position| keys[*position as usize].as_ref());
+        }
         for batch in missing.chunks_mut(RUN_BATCH) {
             self.look_below(keys, batch, older, strategy, values);
         }

@@ -20,6 +20,7 @@ use super::visible::Hole;
 use super::{Commit, Inner};
 use crate::memtable::Prepared;
 use crate::panics;
+use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::{Access, Durability, Error, Op, Ops, Result, WriteBatch};
 
@@ -258,10 +259,20 @@ impl Inner {
             Ok(())
         });
         if let Err(panicked) = linked {
+            if planted::is(Defect::PanicLeavesHole) {
+                return Err(panicked);
+            }
             // First no more writes, so that none comes that waits behind the hole and has nobody to tell it.
             let error = self.poison(panicked);
             self.visible.leave_hole(first);
             return Err(error);
+        }
+        let mut first = first;
+        if planted::is(Defect::BatchInTwoSteps) && first < last {
+            let half = self.visible.publish(first, first);
+            half.map_err(|Hole| self.poisoned())?;
+            self.work.nudge();
+            first += 1;
         }
         let published = self.visible.publish(first, last);
         published.map_err(|Hole| self.poisoned())

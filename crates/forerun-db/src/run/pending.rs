@@ -15,6 +15,7 @@ use super::meta::{Footer, RunMeta};
 use super::out::Out;
 use super::stored::PageLocation;
 use crate::io::{Io, OpenMode};
+use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// The sequence number that is written beside the versions of an ingestion, whose own comes later.
@@ -44,7 +45,9 @@ impl Undescribed {
         let (bytes, checksum) = footer.encode(out.offset());
         out.buffer.extend_from_slice(&bytes);
         out.write()?;
-        out.sync()?;
+        if !planted::is(Defect::RunUnsynced) {
+            out.sync()?;
+        }
         meta.file_bytes = out.offset();
         meta.checksum = checksum;
         Ok(meta)

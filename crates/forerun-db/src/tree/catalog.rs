@@ -20,6 +20,7 @@ use crate::cache::PageCache;
 use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
+use crate::planted::{self, Defect};
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::{self, Run};
 use crate::store_dir::ReplaceError;
@@ -264,6 +265,10 @@ impl Catalog {
             manifest.keyspaces.remove(place);
             runs.remove(place);
         }
+        if planted::is(Defect::DropNotDurable) {
+            (self.manifest, self.runs) = (manifest, runs);
+            return Ok(());
+        }
         self.replace(manifest, runs, &[])
     }
 
@@ -273,7 +278,7 @@ impl Catalog {
     /// # Errors
     /// [`Error::Io`]: it cannot be written now either.
     pub(crate) fn write_again(&mut self) -> Result<()> {
-        if !self.has_failed {
+        if !self.has_failed || planted::is(Defect::FailedManifestLeavesRuns) {
             return Ok(());
         }
         let manifest = self.manifest.clone();
@@ -296,10 +301,14 @@ impl Catalog {
                 // A run that only changes its level is named by both.
                 let added = added.filter(|run| !edit.removed.contains(&run.number()));
                 match error {
-                    ReplaceError::Unchanged(_) => {
+                    ReplaceError::Unchanged(_)
+                        if !planted::is(Defect::FailedManifestLeavesRuns) =>
+                    {
                         added.for_each(|run| run.remove_when_dropped(&self.trash));
                     }
-                    ReplaceError::InDoubt(_) => self.in_doubt.extend(added.cloned()),
+                    ReplaceError::Unchanged(_) | ReplaceError::InDoubt(_) => {
+                        self.in_doubt.extend(added.cloned());
+                    }
                 }
             }
             return Err(error.into());

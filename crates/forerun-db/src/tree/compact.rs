@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::Result;
+use crate::planted::{self, Defect};
 use crate::run::Run;
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
@@ -60,7 +61,7 @@ pub(crate) fn compact(
     let mut merge = Merge::new(build.order.clone(), cursors);
     // All of a key that is older than what goes in lies deeper: whatever of level 0 stays behind has other keys or is
     // newer.
-    let deeper = compaction.into + 1;
+    let deeper = compaction.into + 1 + usize::from(planted::is(Defect::TombstoneDroppedEarly));
     let below = |key: &[u8]| compaction.levels.may_hold_from(deeper, key);
     let runs = write_runs(&mut merge, &mut retain, below, build)?;
     let (dropped, dropped_deletions) = retain.dropped();

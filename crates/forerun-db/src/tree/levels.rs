@@ -14,6 +14,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
+use crate::planted::{self, Defect};
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::tree::manifest::{LEVELS, RunRecord};
@@ -309,7 +310,10 @@ impl Level {
         match self.ends[at].cmp(&prefix) {
             Ordering::Less => true,
             Ordering::Greater => false,
-            Ordering::Equal => order.compare(largest(&self.runs[at]), key).is_lt(),
+            Ordering::Equal => match order.compare(largest(&self.runs[at]), key) {
+                Ordering::Equal => planted::is(Defect::RunEndExcluded),
+                order => order.is_lt(),
+            },
         }
     }
 
@@ -390,10 +394,12 @@ struct LevelNeeds<'a> {
 impl Needs<'_> {
     /// Whether any run may hold a version that this deletion of a range covers.
     pub(crate) fn holds(&self, range: RangeRef<'_>) -> bool {
-        let touches = |run: &Arc<Run>| {
-            self.order.compare(range.start, largest(run)).is_le()
-                && self.order.compare(smallest(run), range.end).is_lt()
+        let reaches = |run: &Arc<Run>| match self.order.compare(range.start, largest(run)) {
+            Ordering::Equal => !planted::is(Defect::RangeForgottenEarly),
+            order => order.is_lt(),
         };
+        let touches =
+            |run: &Arc<Run>| reaches(run) && self.order.compare(smallest(run), range.end).is_lt();
         let [first, deeper @ ..] = &self.levels;
         let mut overlapping = first.runs.iter();
         overlapping.any(|run| needs_above(run) < range.sequence && touches(run))

@@ -14,6 +14,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
+use crate::planted::{self, Defect};
 use crate::ranges::Ranges;
 use crate::versions::{Kind, Version};
 
@@ -80,9 +81,10 @@ impl Retain {
         version: &Version<'_>,
         below: impl FnOnce(&[u8]) -> bool,
     ) -> bool {
+        let first_to_see = version.sequence + u64::from(planted::is(Defect::SnapshotOffByOne));
         let blind = self
             .snapshots
-            .partition_point(|snapshot| *snapshot < version.sequence);
+            .partition_point(|snapshot| *snapshot < first_to_see);
         let newer_blind = match self.last {
             Some(blind) if self.order.compare(&self.key, version.key) == Ordering::Equal => {
                 Some(blind)

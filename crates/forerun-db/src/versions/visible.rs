@@ -11,6 +11,7 @@
 use super::{Kind, MAX_SEQUENCE, Version, Versions};
 use crate::Result;
 use crate::comparator::KeyOrder;
+use crate::planted::{self, Defect};
 
 /// An entry of a store or a memtable, lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +225,9 @@ impl<C: Versions> Visible<C> {
                 keep(&mut self.value, Some(at.value));
                 passed += 1;
                 if passed == WALK_LIMIT {
+                    if planted::is(Defect::BackwardStale) {
+                        break;
+                    }
                     self.versions.seek(&self.key, self.snapshot)?;
                     newest = self.versions.at().map(|at| at.kind);
                     keep(&mut self.value, self.versions.at().map(|at| at.value));

@@ -21,6 +21,7 @@ use super::recovery::{Tail, TailSegment};
 use super::segment::{self, Header};
 use crate::clock::Clock;
 use crate::io::{Io, OpenMode, write_all_at};
+use crate::planted::{self, Defect};
 use crate::store_dir::write_whole;
 use crate::{Error, Result};
 
@@ -120,7 +121,7 @@ impl LogWriter {
             self.unmark_closed()?;
             self.write(group)?;
         }
-        if sync {
+        if sync && !planted::is(Defect::SyncSkipped) {
             self.sync()?;
         }
         Ok(first_sequence)
@@ -183,10 +184,11 @@ impl LogWriter {
         if segment.synced_len < segment.len {
             // After a sync that failed, the system may have forgotten which bytes were not written:
             // another would say nothing.
-            segment
-                .file
-                .sync()
-                .map_err(|error| Failure::Unknown(Error::io("sync", &segment.path, error)))?;
+            let mut synced = segment.file.sync();
+            if synced.is_err() && planted::is(Defect::FailedSyncIgnored) {
+                synced = segment.file.sync();
+            }
+            synced.map_err(|error| Failure::Unknown(Error::io("sync", &segment.path, error)))?;
             segment.synced_len = segment.len;
             self.syncs += 1;
         }
@@ -211,9 +213,11 @@ impl LogWriter {
         write_all_at(&*file, &header.encode(), 0).map_err(|error| taken_back("write", error))?;
         file.sync()
             .map_err(|error| Failure::Unknown(Error::io("sync", &path, error)))?;
-        self.io
-            .sync_dir(&self.dir)
-            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+        if !planted::is(Defect::SegmentNameUnsynced) {
+            self.io
+                .sync_dir(&self.dir)
+                .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+        }
         let len = segment::HEADER_BYTES as u64;
         self.tail.segment = Some(TailSegment {
             path,
