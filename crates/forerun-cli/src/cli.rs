@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, check, checkpoint, compact, demo, dump, get, load, multiget, replay, scan,
-    serve, stats, stress,
+    backup, bench, check, checkpoint, compact, completions, demo, dump, get, load, man, multiget,
+    replay, scan, serve, stats, stress,
 };
 use crate::exit::EXIT_CODES_HELP;
 
@@ -49,6 +49,8 @@ pub enum Command {
     Serve(Box<serve::Args>),
     Bench(bench::Args),
     Stress(stress::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ pub mod bench;
 pub mod check;
 pub mod checkpoint;
 pub mod compact;
+pub mod completions;
 pub mod demo;
 pub mod dump;
 pub mod get;
 pub mod load;
+pub mod man;
 pub mod multiget;
 pub mod replay;
 pub mod scan;
@@ -38,5 +40,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Stress(args) => stress::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

@@ -1,0 +1,35 @@
+//! `forerun completions`: a completion script for a shell, made from the command line's own definition.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::exit::Outcome;
+use crate::output::Out;
+
+/// Print a shell's completion script
+///
+/// The script completes subcommands, options and the values of options. Install it where the shell looks for
+/// completions, or source it from the shell's startup file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun completions bash > ~/.local/share/bash-completion/completions/forerun
+  forerun completions zsh > ~/.zfunc/_forerun          a directory of $fpath
+  forerun completions fish > ~/.config/fish/completions/forerun.fish
+  forerun completions powershell >> $PROFILE")]
+pub struct Args {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "forerun", &mut script);
+    let mut out = Out::new();
+    out.bytes(&script)?;
+    out.finish()?;
+    Ok(Outcome::Done)
+}
