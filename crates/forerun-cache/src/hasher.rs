@@ -2,8 +2,7 @@
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
-use forerun_core::sync::random_seed;
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A hash function of its own for each cache.
 #[derive(Clone, Debug)]
@@ -13,11 +12,12 @@ pub(crate) struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// The function of a seed, or one that nobody can foretell.
+    /// The function of a seed, or one that nobody can foretell: the standard library's random keys seed it.
     pub(crate) fn new(seed: Option<u64>) -> KeyHasher {
+        let random = || RandomState::new().build_hasher().finish();
         KeyHasher {
-            seed: seed.unwrap_or_else(random_seed),
-            shared: SharedSeed::from_u64(seed.unwrap_or_else(random_seed)),
+            seed: seed.unwrap_or_else(random),
+            shared: SharedSeed::from_u64(seed.unwrap_or_else(random)),
         }
     }
 

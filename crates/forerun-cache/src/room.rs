@@ -7,9 +7,8 @@ use crate::limbo::Remains;
 use crate::options::WhenFull;
 use crate::stats::Count;
 use crate::sync::unpoisoned;
-use std::time::Duration;
-
-use forerun_core::sync::{TryLockError, thread, time};
+use std::sync::TryLockError;
+use std::time::{Duration, Instant};
 
 /// What a writer lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +76,9 @@ impl Cache {
             // Readers, perhaps one that lost its processor, are in what was removed.
             looks += 1;
             if looks < LOOKS_AT_ONCE {
-                thread::yield_now();
-            } else if time::elapsed(*waiting_since.get_or_insert_with(time::now)) < PATIENCE {
-                thread::sleep(PAUSE);
+                std::thread::yield_now();
+            } else if waiting_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                std::thread::sleep(PAUSE);
             } else {
                 return false;
             }

@@ -1,11 +1,18 @@
-//! What the index and the epochs add to the types that loom checks.
+//! The atomics of the index and of the epochs: those of the standard library, or loom's when its models are built.
 
-pub(crate) use forerun_core::sync::modelled::{
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use forerun_core::sync::{LockResult, PoisonError};
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU64, Ordering},
+};
+
+use std::sync::{LockResult, PoisonError};
 
 /// What a lock guards, also where a thread panicked with it: no operation of this crate leaves it half done.
 pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {

@@ -61,7 +61,7 @@ pub fn pin() -> Guard {
 #[cold]
 fn pin_first() -> Guard {
     let owner = Owner::this_process();
-    let handle = collector().register();
+    let handle = register();
     let guard = handle.pin();
     // A thread that is ending has no keeper any more, and takes part for this once.
     let _ = KEEPER.try_with(|keeper| {
@@ -73,9 +73,15 @@ fn pin_first() -> Guard {
     guard
 }
 
-fn collector() -> &'static Collector {
+/// This thread's part in the collector of this process, or of the simulation that the thread belongs to: when what was
+/// deferred runs must not depend on earlier simulations.
+fn register() -> LocalHandle {
+    #[cfg(feature = "sim")]
+    if let Some(handle) = crate::sync::sim::register_in_epochs() {
+        return handle;
+    }
     static COLLECTOR: PerProcess<Collector> = PerProcess::new();
-    COLLECTOR.get_or_init(Collector::new)
+    COLLECTOR.get_or_init(Collector::new).register()
 }
 
 #[cfg(test)]

@@ -11,8 +11,7 @@
 //! [`Gate`] stands before a connection's session and reads that command; what comes behind it is the session's.
 
 use std::path::{Path, PathBuf};
-
-use forerun_core::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use crate::error::Error;
 use crate::protocol::binary;

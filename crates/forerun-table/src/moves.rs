@@ -18,8 +18,6 @@ use crate::stripes::Version;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::{thread, time};
-
 /// Rows that leave together: as long as they are written back, the writers of their keys wait.
 const EVICT_BATCH: usize = 256;
 
@@ -97,14 +95,14 @@ impl Waiting {
     /// Does not count the time since the last question.
     fn pause(&mut self) {
         if let Some((since, _)) = &mut self.since {
-            *since = time::now();
+            *since = Instant::now();
         }
     }
 
     /// Counts the time since the last question, or begins anew if rows were linked meanwhile: slots came free, and others
     /// took them.
     fn waited(&mut self, links: u64) -> Duration {
-        let now = time::now();
+        let now = Instant::now();
         self.before = match self.since {
             Some((since, before)) if before == links => self.before + (now - since),
             _ => Duration::ZERO,
@@ -223,9 +221,9 @@ impl Inner {
             self.host.reclaim();
             // Slots that readers may still have come back when these have read on: within microseconds, if they run.
             if turn < 64 {
-                thread::yield_now();
+                std::thread::yield_now();
             } else {
-                thread::sleep(Duration::from_micros(50));
+                std::thread::sleep(Duration::from_micros(50));
             }
             let waited = waiting.waited(self.host.links());
             if waited > stall {

@@ -12,8 +12,7 @@
 //! the next lookup.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const STRIPES: usize = 256;
 const VERSIONS: usize = 1 << 16;

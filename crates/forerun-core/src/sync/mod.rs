@@ -4,7 +4,7 @@
 //! ```text
 //!   build          back end
 //!   plain          plain.rs    the standard library's own types: this module costs nothing
-//!   --cfg loom     plain.rs, but loom's types in `modelled`, for the structures that have loom models
+//!   feature `sim`  sim/        wrappers: in a simulation one seeded scheduler runs all threads; elsewhere as plain
 //! ```
 //!
 //! The names and signatures are the standard library's, with these additions:
@@ -15,20 +15,16 @@
 //!
 //! [`Arc`], [`Weak`] and [`atomic`] are the standard library's in every back end; code may name them by either path.
 
+#[cfg(not(feature = "sim"))]
 mod plain;
+#[cfg(feature = "sim")]
+pub mod sim;
 
-/// The types of the structures whose memory orderings loom checks: those of this module, or loom's when its models are
-/// built. No others are loom's then, because loom's types work inside a model alone: a `static` cannot hold them.
-pub mod modelled {
-    #[cfg(not(loom))]
-    pub use super::{Mutex, MutexGuard, atomic, hint, thread};
-    #[cfg(loom)]
-    pub use loom::{
-        hint,
-        sync::{Mutex, MutexGuard, atomic},
-        thread,
-    };
-}
-
+#[cfg(not(feature = "sim"))]
 pub use plain::*;
+#[cfg(feature = "sim")]
+pub use sim::{
+    Barrier, BarrierWaitResult, Condvar, LazyLock, Mutex, MutexGuard, Once, OnceLock, RwLock,
+    RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult, hint, mpsc, random_seed, thread, time,
+};
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};

@@ -25,6 +25,7 @@ mod partition;
 mod prepared;
 mod search;
 mod strategy;
+mod sync;
 
 #[cfg(all(test, not(loom)))]
 mod corruption_tests;

@@ -17,8 +17,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-
-use forerun_core::sync::OnceLock;
+use std::sync::OnceLock;
 
 /// A way to copy rows on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

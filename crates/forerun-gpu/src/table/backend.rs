@@ -10,8 +10,7 @@ use super::params::TableOp;
 use crate::driver::{DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream};
 use crate::{Gpu, GpuError};
 use std::collections::BTreeMap;
-
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,6 @@ use super::directory::{Directory, View, Views};
 use super::version::{Seen, Version};
 use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
-use forerun_core::sync::thread;
 
 /// Keys a block, which has a bit for each: more lines than memory works on at a time.
 const BLOCK: usize = 64;
@@ -185,7 +184,7 @@ pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> 
 fn find_again(view: View<'_>, hash: u64) -> Option<u64> {
     loop {
         // The writer needs some nanoseconds more, or much longer if it lost its processor.
-        thread::yield_now();
+        std::thread::yield_now();
         if let Ok(found) = try_find(view, hash) {
             return found;
         }

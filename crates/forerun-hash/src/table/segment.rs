@@ -14,12 +14,11 @@ use super::Error;
 use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
 use super::path::{self, Trail};
 use super::place::Geometry;
+use super::sync::{AtomicU64, Ordering};
 use super::version::Version;
 use forerun_core::Pages;
 use forerun_core::arch::Scalar;
-use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the lock guards beside the buckets.
 #[derive(Debug, Default)]

@@ -11,10 +11,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
 
 use forerun_cache::Cache;
-use forerun_core::sync::{Mutex, PoisonError, thread, time};
 
 use crate::error::Error;
 use crate::snapshot::{SnapshotError, beside, probe, read_snapshot, remove, write_snapshot};
@@ -41,7 +42,7 @@ impl Keeper {
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
         probe(path)?;
-        let start = time::now();
+        let start = Instant::now();
         match read_snapshot(cache, path) {
             Ok(None) => tracing::info!(path = %path.display(), "no snapshot: the cache is empty"),
             Ok(Some(read)) => tracing::info!(
@@ -50,7 +51,7 @@ impl Keeper {
                 bytes = read.bytes,
                 expired = read.expired,
                 refused = read.refused,
-                ms = time::elapsed(start).as_millis() as u64,
+                ms = start.elapsed().as_millis() as u64,
                 "snapshot read"
             ),
             Err(error) if self.options.ignore_bad => {
@@ -95,14 +96,14 @@ impl Keeper {
     }
 
     fn write(&self, cache: &Cache, path: &Path) -> Result<(), SnapshotError> {
-        let start = time::now();
+        let start = Instant::now();
         match write_snapshot(cache, path) {
             Ok(written) => {
                 tracing::info!(
                     path = %path.display(),
                     items = written.items,
                     bytes = written.bytes,
-                    ms = time::elapsed(start).as_millis() as u64,
+                    ms = start.elapsed().as_millis() as u64,
                     "snapshot written"
                 );
                 Ok(())

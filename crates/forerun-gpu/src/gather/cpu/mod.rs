@@ -21,7 +21,6 @@ use crate::gather::params::{ABSENT_ZERO, GatherParams};
 use crate::gather::refusal::Refusal;
 use crate::gather::request::{CountAt, Direction, Integer, MapAt, MapUpdate, Request, Spec};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
-use forerun_core::sync::thread;
 use std::num::NonZeroUsize;
 
 mod pairs;
@@ -199,7 +198,7 @@ fn run(
     let copied = if threads == 1 {
         copy.share(ahead, Share::ALL)
     } else {
-        thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let shares = (0..threads).map(|own| Share { own, of: threads });
             let workers: Vec<_> = shares
                 .map(|share| {

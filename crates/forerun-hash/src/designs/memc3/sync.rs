@@ -1,20 +1,33 @@
-//! What the table adds to the types that loom checks.
+//! The atomics of the table: those of the standard library, or loom's when its models are built.
 
-pub(in super::super) use forerun_core::sync::modelled::{
+#[cfg(not(loom))]
+pub(in super::super) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
-    hint, thread,
+};
+
+#[cfg(loom)]
+pub(in super::super) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 /// Lets others run, while a writer is at work.
+#[cfg(not(loom))]
 pub(super) fn pause(turns: &mut u32) {
     *turns += 1;
     if turns.is_multiple_of(64) {
         // The writer may be waiting for a processor.
-        thread::yield_now();
+        std::thread::yield_now();
     } else {
-        hint::spin_loop();
+        std::hint::spin_loop();
     }
+}
+
+/// Lets others run, while a writer is at work.
+#[cfg(loom)]
+pub(super) fn pause(_: &mut u32) {
+    loom::thread::yield_now();
 }
 
 /// A word that readers read while the writer writes it.

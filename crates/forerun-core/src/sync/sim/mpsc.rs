@@ -1,0 +1,286 @@
+//! Channels around the standard library's: the queue is the inner channel's, and who has to wait waits in the scheduler.
+
+use std::panic::Location;
+use std::sync::Arc;
+pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
+use std::time::Duration;
+
+use super::report::{Operation, WaitsFor};
+use super::scheduler::Here;
+use super::state::{At, Wake};
+
+/// What the scheduler knows a channel by: its address.
+#[derive(Debug, Clone)]
+struct Key(Arc<u8>);
+
+impl Key {
+    fn new() -> Key {
+        Key(Arc::new(0))
+    }
+
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    fn wake(&self, kind: WaitsFor) {
+        if let Some(here) = Here::get() {
+            here.with(|state| state.wake_all(&[kind], self.address()));
+        }
+    }
+}
+
+/// [`std::sync::mpsc::Sender`], or in a simulation its model.
+#[derive(Debug)]
+pub struct Sender<T> {
+    /// Taken when the sender is dropped.
+    inner: Option<std::sync::mpsc::Sender<T>>,
+    key: Key,
+}
+
+/// [`std::sync::mpsc::SyncSender`], or in a simulation its model.
+#[derive(Debug)]
+pub struct SyncSender<T> {
+    /// Taken when the sender is dropped.
+    inner: Option<std::sync::mpsc::SyncSender<T>>,
+    key: Key,
+}
+
+/// [`std::sync::mpsc::Receiver`], or in a simulation its model.
+#[derive(Debug)]
+pub struct Receiver<T> {
+    /// Taken when the receiver is dropped.
+    inner: Option<std::sync::mpsc::Receiver<T>>,
+    key: Key,
+}
+
+const OPEN: &str = "an end of a channel is there until it is dropped";
+
+/// A channel without a bound.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let key = Key::new();
+    let sender = Sender {
+        inner: Some(sender),
+        key: key.clone(),
+    };
+    (sender, receiver_of(receiver, key))
+}
+
+/// A channel that holds at most `bound` messages.
+///
+/// # Panics
+///
+/// Panics in a simulation if `bound` is 0: the inner channel then never takes a message from a thread that does not wait.
+pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
+    assert!(
+        bound > 0 || Here::get().is_none(),
+        "a channel of a simulation has room for a message"
+    );
+    let (sender, receiver) = std::sync::mpsc::sync_channel(bound);
+    let key = Key::new();
+    let sender = SyncSender {
+        inner: Some(sender),
+        key: key.clone(),
+    };
+    (sender, receiver_of(receiver, key))
+}
+
+fn receiver_of<T>(inner: std::sync::mpsc::Receiver<T>, key: Key) -> Receiver<T> {
+    Receiver {
+        inner: Some(inner),
+        key,
+    }
+}
+
+impl<T> Sender<T> {
+    /// Sends, unless the receiver is gone.
+    #[track_caller]
+    pub fn send(&self, value: T) -> Result<(), SendError<T>> {
+        if let Some(here) = Here::get() {
+            here.point(Operation::Send, Location::caller());
+        }
+        let sent = self.inner.as_ref().expect(OPEN).send(value);
+        self.key.wake(WaitsFor::Message);
+        sent
+    }
+}
+
+impl<T> SyncSender<T> {
+    /// Waits for room and sends, unless the receiver is gone.
+    #[track_caller]
+    pub fn send(&self, mut value: T) -> Result<(), SendError<T>> {
+        let Some(here) = Here::get() else {
+            return self.inner.as_ref().expect(OPEN).send(value);
+        };
+        let at = Location::caller();
+        here.point(Operation::Send, at);
+        loop {
+            match self.inner.as_ref().expect(OPEN).try_send(value) {
+                Ok(()) => break,
+                Err(TrySendError::Disconnected(value)) => return Err(SendError(value)),
+                Err(TrySendError::Full(again)) => {
+                    value = again;
+                    here.block(WaitsFor::Room, self.key.address(), None, at);
+                }
+            }
+        }
+        self.key.wake(WaitsFor::Message);
+        Ok(())
+    }
+
+    /// Sends if there is room.
+    #[track_caller]
+    pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
+        let here = Here::get();
+        let at = Location::caller();
+        if let Some(here) = here {
+            here.point(Operation::Send, at);
+        }
+        let sent = self.inner.as_ref().expect(OPEN).try_send(value);
+        match (&sent, here) {
+            (Err(TrySendError::Full(_)), Some(here)) => here.point(Operation::Yield, at),
+            _ => self.key.wake(WaitsFor::Message),
+        }
+        sent
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Waits for a message, or until all senders are gone.
+    #[track_caller]
+    pub fn recv(&self) -> Result<T, RecvError> {
+        match Here::get() {
+            None => self.inner().recv(),
+            Some(here) => self
+                .recv_in(here, None, Location::caller())
+                .map_err(|_| RecvError),
+        }
+    }
+
+    /// [`Receiver::recv`], but no longer than `timeout`.
+    #[track_caller]
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        match Here::get() {
+            None => self.inner().recv_timeout(timeout),
+            Some(here) => self.recv_in(here, Some(timeout), Location::caller()),
+        }
+    }
+
+    /// A message, if one is there.
+    #[track_caller]
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        let here = Here::get();
+        let at = Location::caller();
+        if let Some(here) = here {
+            here.point(Operation::Receive, at);
+        }
+        let received = self.inner().try_recv();
+        match (&received, here) {
+            (Ok(_), _) => self.key.wake(WaitsFor::Room),
+            (Err(TryRecvError::Empty), Some(here)) => here.point(Operation::Yield, at),
+            (Err(_), _) => {}
+        }
+        received
+    }
+
+    /// The messages, until all senders are gone.
+    pub fn iter(&self) -> impl Iterator<Item = T> {
+        std::iter::from_fn(|| self.recv().ok())
+    }
+
+    /// The messages that are there.
+    pub fn try_iter(&self) -> impl Iterator<Item = T> {
+        std::iter::from_fn(|| self.try_recv().ok())
+    }
+
+    fn inner(&self) -> &std::sync::mpsc::Receiver<T> {
+        self.inner.as_ref().expect(OPEN)
+    }
+
+    fn recv_in(
+        &self,
+        here: Here,
+        timeout: Option<Duration>,
+        at: At,
+    ) -> Result<T, RecvTimeoutError> {
+        here.point(Operation::Receive, at);
+        let deadline_ns = timeout.map(|timeout| here.with(|state| state.deadline_after(timeout)));
+        let mut wake = Wake::Notified;
+        loop {
+            match self.inner().try_recv() {
+                Ok(value) => {
+                    self.key.wake(WaitsFor::Room);
+                    return Ok(value);
+                }
+                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                Err(TryRecvError::Empty) if wake == Wake::TimedOut => {
+                    return Err(RecvTimeoutError::Timeout);
+                }
+                Err(TryRecvError::Empty) => {
+                    let key = self.key.address();
+                    wake = here.block(WaitsFor::Message, key, deadline_ns, at);
+                }
+            }
+        }
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        Sender {
+            inner: self.inner.clone(),
+            key: self.key.clone(),
+        }
+    }
+}
+
+impl<T> Clone for SyncSender<T> {
+    fn clone(&self) -> SyncSender<T> {
+        SyncSender {
+            inner: self.inner.clone(),
+            key: self.key.clone(),
+        }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.inner = None;
+        self.key.wake(WaitsFor::Message);
+    }
+}
+
+impl<T> Drop for SyncSender<T> {
+    fn drop(&mut self) {
+        self.inner = None;
+        self.key.wake(WaitsFor::Message);
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.inner = None;
+        self.key.wake(WaitsFor::Room);
+    }
+}
+
+/// The messages of a receiver, until all senders are gone.
+#[derive(Debug)]
+pub struct IntoIter<T>(Receiver<T>);
+
+impl<T> Iterator for IntoIter<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.0.recv().ok()
+    }
+}
+
+impl<T> IntoIterator for Receiver<T> {
+    type Item = T;
+    type IntoIter = IntoIter<T>;
+
+    fn into_iter(self) -> IntoIter<T> {
+        IntoIter(self)
+    }
+}

@@ -1,0 +1,193 @@
+//! Cells that are set once. In a simulation a thread that finds another one at the initialisation waits in the scheduler;
+//! a cell whose initialisation needs the cell itself waits for ever, and the simulation reports it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::report::{Operation, WaitsFor};
+use super::scheduler::Here;
+use super::state::At;
+
+/// [`std::sync::OnceLock`], or in a simulation its model.
+pub struct OnceLock<T> {
+    inner: std::sync::OnceLock<T>,
+    /// A simulated thread initialises the cell. Only simulated threads use this, one at a time.
+    is_busy: AtomicBool,
+}
+
+impl<T> OnceLock<T> {
+    /// An empty cell.
+    #[inline]
+    pub const fn new() -> OnceLock<T> {
+        OnceLock {
+            inner: std::sync::OnceLock::new(),
+            is_busy: AtomicBool::new(false),
+        }
+    }
+
+    /// The value, if the cell is set.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        self.inner.get()
+    }
+
+    /// The value, if the cell is set.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.inner.get_mut()
+    }
+
+    /// Sets the cell, or gives the value back if it is set.
+    #[track_caller]
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let mut value = Some(value);
+        self.get_or_init(|| value.take().expect("a cell is initialised once"));
+        value.map_or(Ok(()), Err)
+    }
+
+    /// The value; an empty cell is set to what `f` returns.
+    #[inline]
+    #[track_caller]
+    pub fn get_or_init(&self, f: impl FnOnce() -> T) -> &T {
+        match (self.inner.get(), Here::get()) {
+            (Some(value), _) => value,
+            (None, None) => self.inner.get_or_init(f),
+            (None, Some(here)) => self.init_in(here, Location::caller(), f),
+        }
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> Option<T> {
+        self.inner.into_inner()
+    }
+
+    /// The value; the cell is empty then.
+    pub fn take(&mut self) -> Option<T> {
+        self.inner.take()
+    }
+
+    fn init_in(&self, here: Here, at: At, f: impl FnOnce() -> T) -> &T {
+        struct NotBusy<'a> {
+            is_busy: &'a AtomicBool,
+            here: Here,
+            at: At,
+        }
+        impl Drop for NotBusy<'_> {
+            fn drop(&mut self) {
+                self.is_busy.store(false, Ordering::Relaxed);
+                let key = std::ptr::from_ref(self.is_busy).addr();
+                self.here
+                    .point_after(Operation::Initialise, self.at, |state| {
+                        state.wake_all(&[WaitsFor::Initialisation], key);
+                    });
+            }
+        }
+        here.point(Operation::Initialise, at);
+        loop {
+            if let Some(value) = self.inner.get() {
+                return value;
+            }
+            // Relaxed: the threads of a simulation run one after the other, and the hand-over orders them.
+            if !self.is_busy.swap(true, Ordering::Relaxed) {
+                let _not_busy = NotBusy {
+                    is_busy: &self.is_busy,
+                    here,
+                    at,
+                };
+                // A thread outside the simulation may be at it, and is waited for.
+                return self.inner.get_or_init(f);
+            }
+            let key = (&raw const self.is_busy).addr();
+            here.block(WaitsFor::Initialisation, key, None, at);
+        }
+    }
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock::new()
+    }
+}
+
+impl<T> From<T> for OnceLock<T> {
+    fn from(value: T) -> OnceLock<T> {
+        OnceLock {
+            inner: value.into(),
+            is_busy: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<T: Clone> Clone for OnceLock<T> {
+    fn clone(&self) -> OnceLock<T> {
+        match self.get() {
+            Some(value) => value.clone().into(),
+            None => OnceLock::new(),
+        }
+    }
+}
+
+impl<T: PartialEq> PartialEq for OnceLock<T> {
+    fn eq(&self, other: &OnceLock<T>) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl<T: Eq> Eq for OnceLock<T> {}
+
+impl<T: fmt::Debug> fmt::Debug for OnceLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// [`std::sync::Once`], or in a simulation its model. It is never poisoned: a call that panicked is made again.
+#[derive(Debug, Default)]
+pub struct Once(OnceLock<()>);
+
+impl Once {
+    /// One that has not been called.
+    pub const fn new() -> Once {
+        Once(OnceLock::new())
+    }
+
+    /// Calls `f`, unless a call has returned already.
+    #[track_caller]
+    pub fn call_once(&self, f: impl FnOnce()) {
+        self.0.get_or_init(f);
+    }
+
+    /// Whether a call has returned.
+    pub fn is_completed(&self) -> bool {
+        self.0.get().is_some()
+    }
+}
+
+/// [`std::sync::LazyLock`]. A static keeps its value over many simulations; lest the first one differs from the others,
+/// the initialisation is not part of any: it runs at once, with no scheduling point.
+#[derive(Debug)]
+pub struct LazyLock<T, F = fn() -> T>(std::sync::LazyLock<T, F>);
+
+impl<T, F: FnOnce() -> T> LazyLock<T, F> {
+    /// A value that `f` makes when it is first used.
+    pub const fn new(f: F) -> LazyLock<T, F> {
+        LazyLock(std::sync::LazyLock::new(f))
+    }
+
+    /// The value.
+    pub fn force(this: &LazyLock<T, F>) -> &T {
+        match Here::get() {
+            None => std::sync::LazyLock::force(&this.0),
+            Some(here) => here.outside(|| std::sync::LazyLock::force(&this.0)),
+        }
+    }
+}
+
+impl<T, F: FnOnce() -> T> Deref for LazyLock<T, F> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        LazyLock::force(self)
+    }
+}

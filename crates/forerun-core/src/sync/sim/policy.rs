@@ -1,0 +1,196 @@
+//! Who runs next.
+//!
+//! A *random walk* switches with one probability at each scheduling point, to any thread that can run. It finds what a
+//! few switches anywhere can show, and what needs many of them.
+//!
+//! *Probabilistic concurrency testing* (Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler with
+//! Probabilistic Guarantees of Finding Bugs", ASPLOS 2010) gives each thread a random priority and always runs the
+//! highest; at a few random steps the running thread falls below all others. It finds what needs one thread to be held
+//! back for long while the others do much.
+
+use super::random::Random;
+use super::state::{State, Status};
+
+/// How the scheduler chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// The seed draws one of the other two, and its parameters.
+    Seeded,
+    /// At each point, switch once in `switch_every` times on average.
+    RandomWalk {
+        /// The mean number of points between two switches, at least 1.
+        switch_every: u64,
+    },
+    /// Priorities with `changes` change points among the first `steps` steps.
+    Priorities {
+        /// How often the running thread falls below all others; a defect that needs `d` ordering constraints wants `d - 1`.
+        changes: u64,
+        /// About how many steps the simulation takes.
+        steps: u64,
+    },
+}
+
+/// A policy at work.
+pub(super) enum Chooser {
+    Walk {
+        switch_every: u64,
+    },
+    Priorities {
+        /// Steps at which the running thread is demoted, the next one last.
+        changes: Vec<u64>,
+        /// The priority that the next demoted thread gets: below all given so far.
+        lowest: u64,
+        /// Somebody became able to run, or a priority changed, since the last choice.
+        is_stale: bool,
+    },
+}
+
+/// New threads have priorities above this, demoted ones below.
+const DEMOTED: u64 = 1 << 32;
+
+impl Chooser {
+    pub(super) fn new(policy: Policy, random: &mut Random) -> Chooser {
+        match policy {
+            Policy::Seeded if random.once_in(3) => {
+                let changes = 1 + random.below(8);
+                let steps = 1 << (6 + random.below(11));
+                Chooser::new(Policy::Priorities { changes, steps }, random)
+            }
+            Policy::Seeded => {
+                let switch_every = 1 << random.below(8);
+                Chooser::new(Policy::RandomWalk { switch_every }, random)
+            }
+            Policy::RandomWalk { switch_every } => Chooser::Walk {
+                switch_every: switch_every.max(1),
+            },
+            Policy::Priorities { changes, steps } => {
+                let mut changes: Vec<u64> =
+                    (0..changes).map(|_| random.below(steps.max(1))).collect();
+                changes.sort_unstable_by(|a, b| b.cmp(a));
+                Chooser::Priorities {
+                    changes,
+                    lowest: DEMOTED,
+                    is_stale: true,
+                }
+            }
+        }
+    }
+
+    pub(super) fn new_priority(random: &mut Random) -> u64 {
+        random.next() | DEMOTED
+    }
+
+    /// Tells that a thread can run that could not before.
+    pub(super) fn more_can_run(&mut self) {
+        if let Chooser::Priorities { is_stale, .. } = self {
+            *is_stale = true;
+        }
+    }
+}
+
+impl State {
+    /// Who runs after a point at which `me` can go on.
+    #[inline]
+    pub(super) fn choose(&mut self, me: usize) -> usize {
+        match &mut self.chooser {
+            Chooser::Walk { switch_every } => match self.schedule.once_in(*switch_every) {
+                true => self.choose_other(me),
+                false => me,
+            },
+            Chooser::Priorities {
+                changes,
+                lowest,
+                is_stale,
+            } => {
+                while changes.last().is_some_and(|step| *step <= self.steps) {
+                    changes.pop();
+                    *lowest -= 1;
+                    self.threads[me].priority = *lowest;
+                    *is_stale = true;
+                }
+                match std::mem::take(is_stale) {
+                    true => self.choose_any().unwrap_or(me),
+                    false => me,
+                }
+            }
+        }
+    }
+
+    /// Who runs after `me` has said that it waits for others: another one, if any can run.
+    pub(super) fn choose_after_yield(&mut self, me: usize) -> usize {
+        self.threads[me].has_yielded = true;
+        if let Chooser::Priorities { lowest, .. } = &mut self.chooser {
+            *lowest -= 1;
+            self.threads[me].priority = *lowest;
+        }
+        let all = self.live.iter().map(|thread| &self.threads[*thread]);
+        if all
+            .filter(|thread| thread.can_run())
+            .all(|thread| thread.has_yielded)
+        {
+            // Everybody who can run waits for somebody who cannot, perhaps until a deadline: time may pass.
+            self.live
+                .iter()
+                .for_each(|thread| self.threads[*thread].has_yielded = false);
+            if self.schedule.once_in(4) {
+                self.pass_time();
+            }
+            self.threads[me].has_yielded = true;
+        }
+        self.choose_any().unwrap_or(me)
+    }
+
+    /// Somebody who can run, or nobody.
+    pub(super) fn choose_any(&mut self) -> Option<usize> {
+        if let Chooser::Priorities { .. } = self.chooser {
+            let running = self.live.iter().copied();
+            return running
+                .filter(|thread| self.threads[*thread].can_run())
+                .max_by_key(|thread| self.threads[*thread].priority);
+        }
+        self.pick(|thread| thread.can_run() && !thread.has_yielded)
+            .or_else(|| self.pick(|thread| thread.can_run()))
+    }
+
+    /// A random walk's switch from `me`.
+    fn choose_other(&mut self, me: usize) -> usize {
+        // Whoever yielded is not held back for ever by threads that do not.
+        if self.schedule.once_in(2) {
+            let live = self.live.iter();
+            live.for_each(|thread| self.threads[*thread].has_yielded = false);
+        }
+        self.pick(|thread| thread.can_run() && !thread.has_yielded && thread.index != me)
+            .unwrap_or(me)
+    }
+
+    /// One of the threads that `is_wanted` names, each as likely as any other.
+    pub(super) fn pick(
+        &mut self,
+        is_wanted: impl Fn(&super::state::Thread) -> bool,
+    ) -> Option<usize> {
+        let all = || self.live.iter().map(|thread| &self.threads[*thread]);
+        let wanted = all().filter(|thread| is_wanted(thread)).count();
+        if wanted == 0 {
+            return None;
+        }
+        let chosen = match wanted {
+            1 => 0,
+            _ => self.schedule.below(wanted as u64) as usize,
+        };
+        let mut wanted = self
+            .live
+            .iter()
+            .filter(|thread| is_wanted(&self.threads[**thread]));
+        wanted.nth(chosen).copied()
+    }
+
+    /// Wakes a thread that waits on a condition variable for no reason, as the real ones may.
+    pub(super) fn wake_spuriously(&mut self) {
+        let waiting = self.pick(
+            |thread| matches!(&thread.status, Status::Blocked(wait) if wait.may_wake_spuriously()),
+        );
+        if let Some(thread) = waiting {
+            self.make_runnable(thread, super::state::Wake::Notified);
+        }
+    }
+}

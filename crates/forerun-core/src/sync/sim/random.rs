@@ -1,0 +1,34 @@
+//! The generator that every choice of a simulation comes from.
+
+/// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+pub(super) struct Random(u64);
+
+impl Random {
+    /// A stream for one purpose: streams of one seed with different purposes are independent.
+    pub(super) fn new(seed: u64, purpose: u64) -> Random {
+        let mut random = Random(seed ^ purpose.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        random.0 = random.next();
+        random
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `below`, which is not zero. The bias is below 2^-32 for every bound below 2^32.
+    #[inline]
+    pub(super) fn below(&mut self, below: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
+    }
+
+    /// Whether an event that happens once in `every` times happens.
+    #[inline]
+    pub(super) fn once_in(&mut self, every: u64) -> bool {
+        self.below(every) == 0
+    }
+}

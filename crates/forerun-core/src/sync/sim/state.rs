@@ -1,0 +1,391 @@
+//! What the scheduler knows: the threads, what each waits for, the time, and the schedule so far.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::Location;
+use std::time::Duration;
+
+use crossbeam_epoch::Collector;
+
+use super::policy::Chooser;
+use super::random::Random;
+use super::report::{Blocked, Config, End, Event, Operation, Outcome, Panicked, WaitsFor};
+
+pub(super) type At = &'static Location<'static>;
+
+/// A simulated thread.
+pub(super) struct Thread {
+    pub(super) index: usize,
+    pub(super) name: String,
+    pub(super) status: Status,
+    /// Why it last stopped waiting.
+    pub(super) wake: Wake,
+    pub(super) priority: u64,
+    /// It waits for others, as a loop that spins does.
+    pub(super) has_yielded: bool,
+    /// Whether `unpark` was called since it last parked.
+    pub(super) is_unparked: bool,
+    /// What its last panic said, and where it was.
+    pub(super) last_panic: Option<String>,
+    /// What it panicked with, if a panic ended it.
+    pub(super) panic: Option<String>,
+    pub(super) is_joined: bool,
+    /// The address of the scope that waits for it.
+    scope: Option<usize>,
+    /// Where it last was.
+    pub(super) at: At,
+    /// Wakes the operating system's thread.
+    pub(super) os: Option<std::thread::Thread>,
+}
+
+impl Thread {
+    pub(super) fn can_run(&self) -> bool {
+        matches!(self.status, Status::Runnable)
+    }
+}
+
+pub(super) enum Status {
+    Runnable,
+    Blocked(Wait),
+    Finished,
+}
+
+/// What a thread waits for.
+pub(super) struct Wait {
+    pub(super) kind: WaitsFor,
+    /// The address of the lock, condition variable, cell or channel; the index of a thread.
+    pub(super) key: usize,
+    pub(super) deadline_ns: Option<u64>,
+    pub(super) at: At,
+    pub(super) since_ns: u64,
+}
+
+impl Wait {
+    pub(super) fn may_wake_spuriously(&self) -> bool {
+        self.kind == WaitsFor::Notification
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    Notified,
+    TimedOut,
+}
+
+/// Who holds a lock.
+struct Holder {
+    key: usize,
+    thread: usize,
+    at: At,
+}
+
+/// A simulation while it runs.
+pub(super) struct State {
+    config: Config,
+    /// The stream of the scheduler's choices.
+    pub(super) schedule: Random,
+    /// The stream that the program draws from.
+    pub(super) program: Random,
+    pub(super) chooser: Chooser,
+    /// Switches per spurious wake-up, or 0 for none.
+    spurious_every: u64,
+    pub(super) threads: Vec<Thread>,
+    /// The threads that have not finished.
+    pub(super) live: Vec<usize>,
+    pub(super) running: usize,
+    pub(super) steps: u64,
+    switches: u64,
+    pub(super) now_ns: u64,
+    /// No deadline is earlier.
+    deadline_ns: u64,
+    /// How far the wall clock was set forward or back, in nanoseconds.
+    pub(super) wall_offset_ns: i64,
+    trace: u64,
+    holders: Vec<Holder>,
+    events: VecDeque<Event>,
+    /// The collector of this simulation's epochs.
+    pub(super) collector: Option<Collector>,
+    pub(super) end: Option<End>,
+    /// Who called `run`.
+    pub(super) runner: Option<std::thread::Thread>,
+}
+
+impl State {
+    /// A simulation with one thread that can run, the main thread, whose index is 0.
+    #[track_caller]
+    pub(super) fn new(config: Config) -> State {
+        let mut schedule = Random::new(config.seed, 1);
+        let chooser = Chooser::new(config.policy, &mut schedule);
+        let spurious_every = match schedule.below(4) {
+            0 => 32,
+            _ => 0,
+        };
+        let mut state = State {
+            program: Random::new(config.seed, 2),
+            schedule,
+            chooser,
+            spurious_every,
+            config,
+            threads: Vec::new(),
+            live: Vec::new(),
+            running: 0,
+            steps: 0,
+            switches: 0,
+            now_ns: 0,
+            deadline_ns: u64::MAX,
+            wall_offset_ns: 0,
+            trace: 0,
+            holders: Vec::new(),
+            events: VecDeque::new(),
+            collector: None,
+            end: None,
+            runner: Some(std::thread::current()),
+        };
+        state.add_thread(Some("main".into()), None, Location::caller());
+        state
+    }
+
+    pub(super) fn add_thread(
+        &mut self,
+        name: Option<String>,
+        scope: Option<usize>,
+        at: At,
+    ) -> usize {
+        let index = self.threads.len();
+        self.threads.push(Thread {
+            index,
+            name: name.unwrap_or_else(|| format!("thread {index}")),
+            status: Status::Runnable,
+            wake: Wake::Notified,
+            priority: Chooser::new_priority(&mut self.schedule),
+            has_yielded: false,
+            is_unparked: false,
+            last_panic: None,
+            panic: None,
+            is_joined: false,
+            scope,
+            at,
+            os: None,
+        });
+        self.live.push(index);
+        self.chooser.more_can_run();
+        index
+    }
+
+    /// Counts a step of `me`, and lets a little time pass.
+    #[inline]
+    pub(super) fn step(&mut self, me: usize, operation: Operation, at: At) {
+        self.steps += 1;
+        let word = (me as u64) << 40 | (operation as u64) << 32 | u64::from(at.line());
+        self.trace = (self.trace ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.trace ^= self.trace >> 29;
+        self.threads[me].at = at;
+        if self.config.events_max > 0 {
+            self.record(me, operation, at);
+        }
+        self.now_ns += self.config.step_ns;
+        if self.now_ns >= self.deadline_ns {
+            self.wake_overdue();
+        }
+    }
+
+    #[cold]
+    fn record(&mut self, me: usize, operation: Operation, at: At) {
+        if self.events.len() == self.config.events_max {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event {
+            step: self.steps,
+            thread: me,
+            operation,
+            at,
+        });
+    }
+
+    /// A thread of `scope` that has not finished.
+    pub(super) fn live_of(&self, scope: usize) -> Option<usize> {
+        let mut live = self.live.iter().copied();
+        live.find(|thread| self.threads[*thread].scope == Some(scope))
+    }
+
+    pub(super) fn deadline_after(&self, wait: Duration) -> u64 {
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        self.now_ns.saturating_add(wait_ns)
+    }
+
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.steps >= self.config.steps_max
+    }
+
+    pub(super) fn switch_to(&mut self, next: usize) {
+        self.switches += 1;
+        self.running = next;
+        if self.spurious_every > 0 && self.schedule.once_in(self.spurious_every) {
+            self.wake_spuriously();
+        }
+    }
+
+    pub(super) fn set_blocked(&mut self, me: usize, wait: Wait) {
+        if let Some(deadline_ns) = wait.deadline_ns {
+            self.deadline_ns = self.deadline_ns.min(deadline_ns);
+        }
+        self.threads[me].status = Status::Blocked(wait);
+    }
+
+    /// Wakes all who wait for `kinds` at `key`.
+    pub(super) fn wake_all(&mut self, kinds: &[WaitsFor], key: usize) {
+        for at in 0..self.live.len() {
+            let thread = self.live[at];
+            if self.waits_for(thread, kinds, key) {
+                self.make_runnable(thread, Wake::Notified);
+            }
+        }
+    }
+
+    /// Wakes one of those who wait for `kind` at `key`, whichever the seed says.
+    pub(super) fn wake_one(&mut self, kind: WaitsFor, key: usize) {
+        let waits = |thread: &Thread| matches!(&thread.status, Status::Blocked(wait) if wait.key == key && wait.kind == kind);
+        if let Some(thread) = self.pick(waits) {
+            self.make_runnable(thread, Wake::Notified);
+        }
+    }
+
+    fn waits_for(&self, thread: usize, kinds: &[WaitsFor], key: usize) -> bool {
+        matches!(&self.threads[thread].status, Status::Blocked(wait) if wait.key == key && kinds.contains(&wait.kind))
+    }
+
+    pub(super) fn has_waiting(&self, kind: WaitsFor, key: usize) -> bool {
+        let mut live = self.live.iter();
+        live.any(|thread| self.waits_for(*thread, &[kind], key))
+    }
+
+    pub(super) fn make_runnable(&mut self, thread: usize, wake: Wake) {
+        self.threads[thread].status = Status::Runnable;
+        self.threads[thread].wake = wake;
+        self.chooser.more_can_run();
+    }
+
+    /// Wakes all whose deadline has passed.
+    #[cold]
+    pub(super) fn wake_overdue(&mut self) {
+        self.deadline_ns = u64::MAX;
+        for at in 0..self.live.len() {
+            let thread = self.live[at];
+            let Status::Blocked(Wait {
+                deadline_ns: Some(deadline_ns),
+                ..
+            }) = self.threads[thread].status
+            else {
+                continue;
+            };
+            match deadline_ns <= self.now_ns {
+                true => self.make_runnable(thread, Wake::TimedOut),
+                false => self.deadline_ns = self.deadline_ns.min(deadline_ns),
+            }
+        }
+    }
+
+    /// Lets time pass until the earliest deadline, if there is one; else says so.
+    pub(super) fn pass_time(&mut self) -> bool {
+        // What is kept may be the deadline of a thread that was woken before it.
+        let deadlines = self
+            .live
+            .iter()
+            .filter_map(|thread| match &self.threads[*thread].status {
+                Status::Blocked(wait) => wait.deadline_ns,
+                _ => None,
+            });
+        let Some(deadline_ns) = deadlines.min() else {
+            return false;
+        };
+        self.now_ns = self.now_ns.max(deadline_ns);
+        self.wake_overdue();
+        true
+    }
+
+    /// Who runs when the running thread cannot. If nobody can and no time will change that, nobody.
+    pub(super) fn choose_next(&mut self) -> Option<usize> {
+        loop {
+            match self.choose_any() {
+                Some(next) => return Some(next),
+                None if self.pass_time() => {}
+                None => return None,
+            }
+        }
+    }
+
+    pub(super) fn add_holder(&mut self, key: usize, thread: usize, at: At) {
+        self.holders.push(Holder { key, thread, at });
+    }
+
+    pub(super) fn remove_holder(&mut self, key: usize, thread: usize) {
+        let is_it = |holder: &Holder| holder.key == key && holder.thread == thread;
+        if let Some(at) = self.holders.iter().rposition(is_it) {
+            self.holders.remove(at);
+        }
+    }
+
+    /// The threads that wait, for a report.
+    pub(super) fn blocked(&self) -> Vec<Blocked> {
+        let blocked = self.live.iter().map(|thread| {
+            let thread = &self.threads[*thread];
+            let (waits_for, at, since_ns, key) = match &thread.status {
+                Status::Blocked(wait) => (wait.kind, wait.at, wait.since_ns, Some(wait.key)),
+                _ => (WaitsFor::Nothing, thread.at, self.now_ns, None),
+            };
+            let holders = self.holders.iter().filter(|held| Some(held.key) == key);
+            let is_lock = matches!(waits_for, WaitsFor::Lock | WaitsFor::Read | WaitsFor::Write);
+            Blocked {
+                thread: thread.name.clone(),
+                waits_for,
+                at,
+                waited: Duration::from_nanos(self.now_ns - since_ns),
+                held_by: holders
+                    .filter(|_| is_lock)
+                    .map(|held| (self.threads[held.thread].name.clone(), held.at))
+                    .collect(),
+                joins: match waits_for {
+                    WaitsFor::Join => key.map(|index| self.threads[index].name.clone()),
+                    _ => None,
+                },
+            }
+        });
+        blocked.collect()
+    }
+
+    /// How the simulation ends when all threads have finished, or none of those left can ever run.
+    pub(super) fn final_end(&self) -> End {
+        match &self.threads[0].panic {
+            Some(message) => End::Panicked(message.clone()),
+            None if self.live.is_empty() => End::Finished,
+            None => End::Deadlock(self.blocked()),
+        }
+    }
+
+    pub(super) fn outcome(&mut self, end: End) -> Outcome {
+        let panicked = self.threads.iter().skip(1).filter(|one| !one.is_joined);
+        let panics = panicked.filter_map(|one| {
+            Some(Panicked {
+                thread: one.name.clone(),
+                message: one.panic.clone()?,
+            })
+        });
+        Outcome {
+            end,
+            panics: panics.collect(),
+            steps: self.steps,
+            switches: self.switches,
+            threads: self.threads.len() as u64,
+            elapsed: Duration::from_nanos(self.now_ns),
+            trace: self.trace,
+            events: std::mem::take(&mut self.events).into(),
+        }
+    }
+}
+
+/// What a panic said.
+pub(super) fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".into())
+}

@@ -1,0 +1,49 @@
+use super::*;
+use crate::sync::{Arc, Mutex, thread};
+
+#[test]
+fn a_lost_update_is_found() {
+    fn with(is_atomic: bool) {
+        let count = Arc::new(Mutex::new(0));
+        let add = move |count: &Mutex<i32>| match is_atomic {
+            true => *count.lock().unwrap() += 1,
+            false => {
+                let before = *count.lock().unwrap();
+                *count.lock().unwrap() = before + 1;
+            }
+        };
+        let also = count.clone();
+        let other = thread::spawn(move || add(&also));
+        add(&count);
+        other.join().unwrap();
+        assert_eq!(*count.lock().unwrap(), 2);
+    }
+    let end = fails(50, || with(false));
+    assert!(matches!(end, End::Panicked(said) if said.contains("basics.rs")));
+    never_fails(500, || with(true));
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    fn body() {
+        let count = Arc::new(Mutex::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let count = count.clone();
+                thread::spawn(move || {
+                    for _ in 0..20 {
+                        *count.lock().unwrap() += random(10);
+                    }
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+    }
+    let traces = || (0..50).map(|seed| outcome(seed, body).trace);
+    let first: Vec<u64> = traces().collect();
+    assert_eq!(first, traces().collect::<Vec<_>>());
+    let distinct: std::collections::BTreeSet<_> = first.iter().collect();
+    assert!(distinct.len() > 40, "{} schedules of 50", distinct.len());
+}
