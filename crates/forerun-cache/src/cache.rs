@@ -17,9 +17,10 @@ use crate::options::{CacheOptions, Error};
 use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
 use crate::value::LargeValue;
+use forerun_core::sync::{Mutex, time};
 use forerun_core::{LeakedInFork, Owner};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. The crate's first page shows it at work.
@@ -106,7 +107,7 @@ impl Cache {
             now: AtomicU32::new(1),
             flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
-            started: Instant::now(),
+            started: time::now(),
         })
     }
 
@@ -148,7 +149,7 @@ impl Cache {
 
     /// Sets the clock by the time since the cache was made. Call it about once a second.
     pub fn tick(&self) {
-        let seconds = self.started.elapsed().as_secs();
+        let seconds = time::elapsed(self.started).as_secs();
         self.advance(u32::try_from(seconds + 1).unwrap_or(u32::MAX));
     }
 

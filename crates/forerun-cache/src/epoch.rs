@@ -24,8 +24,9 @@
 
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering, load_in_order};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering as StdOrdering};
+
+use forerun_core::sync::OnceLock;
 
 /// Pins in a piece: as many guards as live at a time at most, before another piece is made.
 #[cfg(not(loom))]

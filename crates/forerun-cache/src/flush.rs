@@ -16,7 +16,7 @@
 use crate::cache::Cache;
 use crate::stats::{Count, sum};
 use crate::sync::{AtomicU64, Ordering, unpoisoned};
-use std::sync::Mutex;
+use forerun_core::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What an item keeps of the count of flushes.

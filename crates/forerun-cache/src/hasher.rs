@@ -2,7 +2,8 @@
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use forerun_core::sync::random_seed;
+use std::hash::Hasher;
 
 /// A hash function of its own for each cache.
 #[derive(Clone, Debug)]
@@ -12,12 +13,11 @@ pub(crate) struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// The function of a seed, or one that nobody can foretell: the standard library's random keys seed it.
+    /// The function of a seed, or one that nobody can foretell.
     pub(crate) fn new(seed: Option<u64>) -> KeyHasher {
-        let random = || RandomState::new().build_hasher().finish();
         KeyHasher {
-            seed: seed.unwrap_or_else(random),
-            shared: SharedSeed::from_u64(seed.unwrap_or_else(random)),
+            seed: seed.unwrap_or_else(random_seed),
+            shared: SharedSeed::from_u64(seed.unwrap_or_else(random_seed)),
         }
     }
 

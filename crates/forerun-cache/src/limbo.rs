@@ -5,9 +5,10 @@ use crate::epoch::{Epochs, Retired};
 use crate::index::{Index, Replaced};
 use crate::sync::unpoisoned;
 use crate::value::LargeValue;
+use forerun_core::sync::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 /// Something that waits.
 #[derive(Debug)]

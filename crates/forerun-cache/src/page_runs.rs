@@ -17,10 +17,11 @@
 use crate::budget::{Budget, Purpose};
 use crate::sync::unpoisoned;
 use forerun_core::region::page_bytes;
+use forerun_core::sync::{Mutex, MutexGuard};
 use forerun_core::{Owner, Pages, Region, RegionError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// The shortest mapping that is made for more than one value.
 const MAPPING_BYTES_MIN: usize = 64 << 20;

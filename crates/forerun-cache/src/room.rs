@@ -7,8 +7,9 @@ use crate::limbo::Remains;
 use crate::options::WhenFull;
 use crate::stats::Count;
 use crate::sync::unpoisoned;
-use std::sync::TryLockError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use forerun_core::sync::{TryLockError, thread, time};
 
 /// What a writer lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +77,9 @@ impl Cache {
             // Readers, perhaps one that lost its processor, are in what was removed.
             looks += 1;
             if looks < LOOKS_AT_ONCE {
-                std::thread::yield_now();
-            } else if waiting_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
-                std::thread::sleep(PAUSE);
+                thread::yield_now();
+            } else if time::elapsed(*waiting_since.get_or_insert_with(time::now)) < PATIENCE {
+                thread::sleep(PAUSE);
             } else {
                 return false;
             }

@@ -1,18 +1,11 @@
-//! The atomics of the index and of the epochs: those of the standard library, or loom's when its models are built.
+//! What the index and the epochs add to the types that loom checks.
 
-#[cfg(not(loom))]
-pub(crate) use std::sync::{
+pub(crate) use forerun_core::sync::modelled::{
     Mutex, MutexGuard,
     atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicPtr, AtomicU64, Ordering},
-};
-
-use std::sync::{LockResult, PoisonError};
+use forerun_core::sync::{LockResult, PoisonError};
 
 /// What a lock guards, also where a thread panicked with it: no operation of this crate leaves it half done.
 pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {

@@ -173,3 +173,28 @@ fn files_are_locked_against_each_other_until_they_are_dropped_or_the_process_die
     assert!(create(&io.kill(), "/file").try_lock().unwrap());
     drop(first);
 }
+
+#[test]
+fn a_forgetful_file_system_loses_what_a_failed_sync_was_to_make_durable() {
+    for is_forgetful in [false, true] {
+        let io = FaultIo::new();
+        io.set_forgetful(is_forgetful);
+        let file = create(&io, "/file");
+        io.sync_dir("/".as_ref()).unwrap();
+        write_all_at(&*file, b"lost", 0).unwrap();
+        io.fail_call(io.calls(), Fault::Fail(EIO));
+        file.sync().unwrap_err();
+        write_all_at(&*file, b"kept", 4).unwrap();
+        file.sync().unwrap();
+        assert_eq!(io.read("/file").as_deref(), Some(&b"lostkept"[..]));
+        let durable = if is_forgetful {
+            b"\0\0\0\0kept"
+        } else {
+            b"lostkept"
+        };
+        assert_eq!(io.kill().read("/file").as_deref(), Some(&b"lostkept"[..]));
+        for seed in 0..10 {
+            assert_eq!(io.crash(seed).read("/file").as_deref(), Some(&durable[..]));
+        }
+    }
+}

@@ -11,7 +11,8 @@
 //! [`Gate`] stands before a connection's session and reads that command; what comes behind it is the session's.
 
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+
+use forerun_core::sync::{PoisonError, RwLock};
 
 use crate::error::Error;
 use crate::protocol::binary;

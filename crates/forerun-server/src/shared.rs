@@ -1,10 +1,11 @@
 //! What all sessions of a server share, and what they ask of the server around them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forerun_cache::{Cache, CacheStats, Expiry};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, Totals};
 use crate::protocol::numbers::Expiration;
@@ -106,7 +107,7 @@ impl Shared {
             settings,
             cache,
             host,
-            started: Instant::now(),
+            started: time::now(),
             counters: Mutex::default(),
         }
     }

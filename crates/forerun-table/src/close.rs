@@ -11,9 +11,9 @@ use crate::inner::Inner;
 use crate::table::Table;
 use crate::{Error, Result};
 use forerun_core::ProcessBound;
+use forerun_core::sync::{Mutex, PoisonError, thread::JoinHandle};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 
 /// An open table: closed when the last handle goes.
 pub(crate) struct Open {

@@ -22,6 +22,7 @@ use crate::rings::Rings;
 use crate::stats::DeviceStats;
 use crate::stripes::Version;
 use crate::{Error, Result};
+use forerun_core::sync::{OnceLock, RwLock, RwLockReadGuard};
 use forerun_gpu::gather::Destination;
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Entries, GpuTable, Operation, Policy, Status, TableError,
@@ -30,7 +31,6 @@ use forerun_gpu::table::{
 use forerun_gpu::{Gpu, GpuError};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{OnceLock, RwLock, RwLockReadGuard};
 
 /// Rows up to which a tier is made of narrow buckets, so that it is not several times as large as was asked for.
 const NARROW_ROWS: usize = 128;

@@ -21,6 +21,7 @@ use crate::store::{Store, StoreKey};
 use crate::stripes::Version;
 use crate::worker::{Moving, PIECE_KEYS};
 use crate::{Error, Failures, Result};
+use forerun_core::sync::time;
 use forerun_db::Values;
 use forerun_gpu::gather::Destination;
 use std::cell::Cell;
@@ -144,7 +145,7 @@ impl<'l> Lookup<'l> {
             inner,
             keys,
             device: None,
-            start: Instant::now(),
+            start: time::now(),
             scratch: Scratch::take(),
             hits: Hits::default(),
             failures: Failures::default(),
@@ -160,10 +161,10 @@ impl<'l> Lookup<'l> {
         rows: &mut Destination<'_>,
         found: &mut [bool],
     ) -> bool {
-        let start = Instant::now();
+        let start = time::now();
         self.device = Some(device);
         let hits = device.find(self.keys, rows, found);
-        self.inner.clocks.device.count(start.elapsed());
+        self.inner.clocks.device.count(time::elapsed(start));
         self.hits.device = hits.unwrap_or(0);
         if self.hits.device > 0 && device.wants_touches() {
             let used = self.keys.iter().zip(&*found).filter(|(_, found)| **found);
@@ -180,12 +181,12 @@ impl<'l> Lookup<'l> {
 
     /// Looks in the host tier for what the device has not answered.
     pub(crate) fn ask_host(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
-        let start = Instant::now();
+        let start = time::now();
         self.hits.host = match self.device {
             Some(device) => self.ask_host_behind(device, rows, found),
             None => self.ask_host_first(rows, found),
         };
-        self.inner.clocks.host.count(start.elapsed());
+        self.inner.clocks.host.count(time::elapsed(start));
     }
 
     fn ask_host_first(&mut self, rows: &mut impl Receiver, found: &mut [bool]) -> usize {
@@ -266,7 +267,7 @@ impl<'l> Lookup<'l> {
     /// Gives the answer, and lets go up what was found.
     pub(crate) fn end(self) -> Result<usize> {
         self.scratch.keep();
-        self.inner.clocks.find.count(self.start.elapsed());
+        self.inner.clocks.find.count(time::elapsed(self.start));
         self.inner
             .count_found(self.keys.len(), self.hits, self.failures.len());
         self.inner.set_moving(self.moving);
@@ -370,7 +371,7 @@ impl Below<'_> {
     /// Finds the rows of the keys that were not found above. What came up meanwhile is taken from there: see
     /// [`each_stretch`](Below::each_stretch).
     fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
-        let start = Instant::now();
+        let start = time::now();
         let mut hits = Hits::default();
         self.each_stretch(keys, found, |below, rest, found| {
             if below.rising.is_some() {
@@ -407,7 +408,7 @@ impl Below<'_> {
                 below.inner.set_rising(rising);
             }
         });
-        self.inner.clocks.store.count(start.elapsed());
+        self.inner.clocks.store.count(time::elapsed(start));
         hits
     }
 

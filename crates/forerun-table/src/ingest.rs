@@ -7,11 +7,12 @@
 //!
 //! So rows are written once, to where compaction would bring them in the end, and not to the log and a memtable first.
 
+use forerun_core::sync::time;
+
 use crate::find::Scratch;
 use crate::inner::Inner;
 use crate::store::Store;
 use crate::{Error, Failures, Result};
-use std::time::Instant;
 
 /// Keys that are looked for above together.
 const UNLINK_BATCH: usize = 1024;
@@ -26,7 +27,7 @@ impl Inner {
         rows: &[u8],
         scores: Option<&[u64]>,
     ) -> Option<Result<()>> {
-        let start = Instant::now();
+        let start = time::now();
         let mut failures = Failures::default();
         match self.ingest_all(store, keys, rows, scores) {
             Ok(()) => {}
@@ -38,7 +39,7 @@ impl Inner {
                 }
             }
         }
-        self.clocks.write.count(start.elapsed());
+        self.clocks.write.count(time::elapsed(start));
         self.counters.written_rows.add(keys.len() - failures.len());
         self.counters.failed_keys.add(failures.len());
         Some(failures.into_result(0).map(drop))

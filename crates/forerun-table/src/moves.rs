@@ -18,6 +18,8 @@ use crate::stripes::Version;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
+use forerun_core::sync::{thread, time};
+
 /// Rows that leave together: as long as they are written back, the writers of their keys wait.
 const EVICT_BATCH: usize = 256;
 
@@ -95,14 +97,14 @@ impl Waiting {
     /// Does not count the time since the last question.
     fn pause(&mut self) {
         if let Some((since, _)) = &mut self.since {
-            *since = Instant::now();
+            *since = time::now();
         }
     }
 
     /// Counts the time since the last question, or begins anew if rows were linked meanwhile: slots came free, and others
     /// took them.
     fn waited(&mut self, links: u64) -> Duration {
-        let now = Instant::now();
+        let now = time::now();
         self.before = match self.since {
             Some((since, before)) if before == links => self.before + (now - since),
             _ => Duration::ZERO,
@@ -221,9 +223,9 @@ impl Inner {
             self.host.reclaim();
             // Slots that readers may still have come back when these have read on: within microseconds, if they run.
             if turn < 64 {
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
-                std::thread::sleep(Duration::from_micros(50));
+                thread::sleep(Duration::from_micros(50));
             }
             let waited = waiting.waited(self.host.links());
             if waited > stall {

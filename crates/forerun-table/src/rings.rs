@@ -5,9 +5,9 @@
 //!                └ all lent: wait ┘             never given back before the table is closed
 //! ```
 
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use forerun_gpu::gather::{StagingRing, StagingShape};
 use forerun_gpu::{Gpu, GpuError};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Rings that there may be: more than fill the link, since some wait for the store meanwhile.
 const RINGS_MAX: usize = 8;

@@ -12,7 +12,8 @@
 //! the next lookup.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 const STRIPES: usize = 256;
 const VERSIONS: usize = 1 << 16;

@@ -15,9 +15,13 @@ use crate::inner::Inner;
 use crate::moves::{Origin, Rising};
 use crate::options::Moves;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
+
+use forerun_core::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError,
+    thread::{self, JoinHandle},
+};
 
 /// Bytes of rows that wait, at most.
 const WAITING_BYTES: usize = 16 << 20;
@@ -228,7 +232,7 @@ impl Inner {
 /// Starts the thread.
 pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
-    let thread = std::thread::Builder::new().name("forerun-table".to_owned());
+    let thread = thread::Builder::new().name("forerun-table".to_owned());
     thread.spawn(move || {
         // However this thread ends, nobody may wait for it.
         let _stop = Stop(&inner.queue);

@@ -8,13 +8,14 @@
 //! The order of store and index is what a lookup relies on that finds nothing above and then asks the store: at every
 //! moment, a key that is not in the index has its newest row in the store, or none.
 
+use forerun_core::sync::time;
+
 use crate::find::Scratch;
 use crate::host::{Room, Terms};
 use crate::inner::Inner;
 use crate::options::{Moves, Overflow, Update};
 use crate::store::Store;
 use crate::{Error, Failures, Result};
-use std::time::Instant;
 
 impl Inner {
     pub(crate) fn insert(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
@@ -56,7 +57,7 @@ impl Inner {
         write: impl Fn(Part<'_>, &mut Room, &mut Failures),
     ) -> Result<()> {
         self.check_batch(keys, rows, scores)?;
-        let start = Instant::now();
+        let start = time::now();
         let (chunk, mut failures) = (self.host.chunk(), Failures::default());
         for from in (0..keys.len()).step_by(chunk) {
             self.interrupt.check()?;
@@ -85,7 +86,7 @@ impl Inner {
         }
         self.counters.written_rows.add(keys.len() - failures.len());
         self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(start.elapsed());
+        self.clocks.write.count(time::elapsed(start));
         let served = keys.len() - failures.len();
         failures.into_result(served).map(drop)
     }
@@ -172,7 +173,7 @@ impl Inner {
         self.check_open()?;
         self.check_rows(keys, rows.len())?;
         self.check_found(keys, found)?;
-        let start = Instant::now();
+        let start = time::now();
         let (mut failures, mut order) = (Failures::default(), Vec::new());
         let chunk = self.host.chunk();
         for from in (0..keys.len()).step_by(chunk) {
@@ -195,13 +196,13 @@ impl Inner {
         let updated = found.iter().filter(|&&found| found).count();
         self.counters.written_rows.add(updated);
         self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(start.elapsed());
+        self.clocks.write.count(time::elapsed(start));
         failures.into_result(updated)
     }
 
     pub(crate) fn erase(&self, keys: &[u64]) -> Result<()> {
         self.check_open()?;
-        let start = Instant::now();
+        let start = time::now();
         let mut failures = Failures::default();
         for (nth, part) in keys.chunks(self.host.chunk()).enumerate() {
             self.interrupt.check()?;
@@ -213,7 +214,7 @@ impl Inner {
         }
         self.counters.erased_keys.add(keys.len() - failures.len());
         self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(start.elapsed());
+        self.clocks.write.count(time::elapsed(start));
         let served = keys.len() - failures.len();
         failures.into_result(served).map(drop)
     }

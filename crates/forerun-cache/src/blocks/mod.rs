@@ -29,14 +29,15 @@ use crate::sync::unpoisoned;
 use crate::value::LargeValue;
 use class::{CLASSES_MAX, Classes};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_core::sync::{Mutex, MutexGuard};
 use forerun_core::{Pages, Region, RegionError};
 use meta::Meta;
 pub(crate) use meta::Queue;
 use record::{NewRecord, Record};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// No block is open.
 const NONE: u32 = u32::MAX;

@@ -7,11 +7,9 @@ use crate::budget::Budget;
 #[cfg(not(loom))]
 use crate::{budget::Purpose, sync::unpoisoned};
 #[cfg(not(loom))]
-use forerun_core::{Pages, Region};
+use forerun_core::{Pages, Region, sync::Mutex};
 use std::ptr::NonNull;
 use std::sync::Arc;
-#[cfg(not(loom))]
-use std::sync::Mutex;
 
 /// A segment that nobody else has.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //!   build          back end
 //!   plain          plain.rs    the standard library's own types: this module costs nothing
 //!   feature `sim`  sim/        wrappers: in a simulation one seeded scheduler runs all threads; elsewhere as plain
+//!   --cfg loom     plain.rs, but loom's types in `modelled`, for the structures that have loom models
 //! ```
 //!
 //! The names and signatures are the standard library's, with these additions:
@@ -19,6 +20,19 @@
 mod plain;
 #[cfg(feature = "sim")]
 pub mod sim;
+
+/// The types of the structures whose memory orderings loom checks: those of this module, or loom's when its models are
+/// built. No others are loom's then, because loom's types work inside a model alone: a `static` cannot hold them.
+pub mod modelled {
+    #[cfg(not(loom))]
+    pub use super::{Mutex, MutexGuard, atomic, hint, thread};
+    #[cfg(loom)]
+    pub use loom::{
+        hint,
+        sync::{Mutex, MutexGuard, atomic},
+        thread,
+    };
+}
 
 #[cfg(not(feature = "sim"))]
 pub use plain::*;

@@ -22,7 +22,6 @@ mod frames;
 mod loom_tests;
 mod policy;
 mod slots;
-mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod words;

@@ -8,8 +8,9 @@
 //! Words become resident and absent under the cache's lock only. Without it readers load them and count a use, up to
 //! three: pages that are used all the time are not written to.
 
+use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
+
 use super::frames::FrameNo;
-use super::sync::{AtomicU64, Ordering};
 
 const RESIDENT: u64 = 1 << 63;
 const FRAME_SHIFT: u32 = 8;

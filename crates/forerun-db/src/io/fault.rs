@@ -101,6 +101,12 @@ impl FaultIo {
         self.lock().has_links = has_links;
     }
 
+    /// Whether a sync of a file that fails as planned loses what it was to make durable, as on Linux: it is read as before,
+    /// and no later sync writes it. Not so at first: the next sync makes it durable.
+    pub fn set_forgetful(&self, is_forgetful: bool) {
+        self.lock().is_forgetful = is_forgetful;
+    }
+
     /// Stops the clock at a time, in seconds since 1970, which a crash does not change. `None`: it is the system's, as at
     /// first.
     pub fn set_unix_time_s(&self, unix_time_s: Option<u64>) {
@@ -356,9 +362,18 @@ impl IoFile for FaultFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut disk = self.io.enter("sync", &self.path)?;
-        disk.inodes[self.inode].sync();
-        Ok(())
+        let failed = match self.io.enter("sync", &self.path) {
+            Ok(mut disk) => {
+                disk.inodes[self.inode].sync();
+                return Ok(());
+            }
+            Err(failed) => failed,
+        };
+        let mut disk = self.io.lock();
+        if disk.is_forgetful && !disk.powered_off {
+            disk.inodes[self.inode].forget_unsynced();
+        }
+        Err(failed)
     }
 
     fn try_lock(&self) -> io::Result<bool> {

@@ -14,6 +14,7 @@
 
 use std::ptr::NonNull;
 
+use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use forerun_core::{Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
@@ -21,7 +22,6 @@ use super::check::{Checked, Trusting};
 use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
 use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
 use super::search::{Descent, Step, Trail, start};
-use super::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, MAX_SEQUENCE, Moment};
 

@@ -25,7 +25,6 @@ mod partition;
 mod prepared;
 mod search;
 mod strategy;
-mod sync;
 
 #[cfg(all(test, not(loom)))]
 mod corruption_tests;

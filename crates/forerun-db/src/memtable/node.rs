@@ -25,9 +25,9 @@ use std::ptr::NonNull;
 
 use forerun_core::CACHE_LINE_BYTES;
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::arena::Arena;
-use super::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, MAX_SEQUENCE, Moment};
 

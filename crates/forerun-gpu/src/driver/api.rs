@@ -2,9 +2,9 @@
 
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUresult};
+use forerun_core::sync::OnceLock;
 use forerun_core::{Owner, PerProcess};
 use std::ffi::{CStr, c_char};
-use std::sync::OnceLock;
 
 /// The oldest driver that is served: the first of CUDA 12, which has every function used here but
 /// those that [`optional`] asks for.

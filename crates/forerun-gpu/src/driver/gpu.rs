@@ -6,10 +6,11 @@ use super::module::Image;
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use forerun_core::Owner;
+use forerun_core::sync::OnceLock;
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The oldest devices that the kernels are made for: those with cp.async.
 const OLDEST_DEVICE: (u32, u32) = (8, 0);

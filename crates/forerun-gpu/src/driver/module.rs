@@ -4,9 +4,9 @@ use super::api::check;
 use super::stream::Stream;
 use crate::{Gpu, GpuError, cubin};
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule};
+use forerun_core::sync::{Mutex, PoisonError};
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Mutex, PoisonError};
 
 /// This crate's kernels on one device, each looked up when it is first wanted.
 pub(crate) struct Image {

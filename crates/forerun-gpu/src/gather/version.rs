@@ -17,7 +17,8 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
+
+use forerun_core::sync::OnceLock;
 
 /// A way to copy rows on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,7 +10,8 @@ use super::params::TableOp;
 use crate::driver::{DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream};
 use crate::{Gpu, GpuError};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,9 @@ use super::kernel;
 use super::params::{EVICTED_OUT, SCAN_EXPORT, TableOp, TableState};
 use super::staging::{Given, Layout};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use forerun_core::sync::{Mutex, PoisonError};
 
 /// The most bytes of staging.
 const STAGING_BYTES: u64 = 64 << 20;

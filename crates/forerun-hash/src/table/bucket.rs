@@ -19,8 +19,8 @@
 //!
 //! A free slot's counters count as well. A bucket of zeroes is empty.
 
-use super::sync::{AtomicU64, Ordering};
 use forerun_core::arch::{Simd, prefetch_read_l2};
+use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
 /// Entries a bucket.
 pub(super) const SLOTS: usize = 4;

@@ -15,9 +15,10 @@ use super::place::selector;
 use super::segment::{Locked, Segment};
 use super::{Error, HashTable};
 use crossbeam_epoch::{Guard, Owned};
+use forerun_core::sync::PoisonError;
 use forerun_core::{Pages, epoch};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 /// The load that a table made for a number of entries has when they are in. Below the largest, since
 /// no two segments get equally many.

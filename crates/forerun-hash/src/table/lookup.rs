@@ -19,6 +19,7 @@ use super::directory::{Directory, View, Views};
 use super::version::{Seen, Version};
 use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
+use forerun_core::sync::thread;
 
 /// Keys a block, which has a bit for each: more lines than memory works on at a time.
 const BLOCK: usize = 64;
@@ -184,7 +185,7 @@ pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> 
 fn find_again(view: View<'_>, hash: u64) -> Option<u64> {
     loop {
         // The writer needs some nanoseconds more, or much longer if it lost its processor.
-        std::thread::yield_now();
+        thread::yield_now();
         if let Ok(found) = try_find(view, hash) {
             return found;
         }

@@ -27,7 +27,6 @@ mod lookup;
 mod path;
 mod place;
 mod segment;
-mod sync;
 mod version;
 
 pub use iter::Iter;
@@ -36,11 +35,11 @@ use crossbeam_epoch::{Atomic, Guard, unprotected};
 use directory::Directory;
 use forerun_core::arch::{self, dispatch};
 use forerun_core::hashing::Permutation;
+use forerun_core::sync::Mutex;
 use forerun_core::{Pages, RegionError, epoch};
 use lookup::Batch;
 use segment::Locked;
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 /// What a table cannot do.

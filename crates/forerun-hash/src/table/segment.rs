@@ -14,11 +14,12 @@ use super::Error;
 use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
 use super::path::{self, Trail};
 use super::place::Geometry;
-use super::sync::{AtomicU64, Ordering};
 use super::version::Version;
 use forerun_core::Pages;
 use forerun_core::arch::Scalar;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// What the lock guards beside the buckets.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@
 //! entry and changing a value need no notice, so a table that is only added to and updated never makes
 //! a reader look twice.
 
-use super::sync::{AtomicU64, Ordering};
+use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
 /// A counter: odd while something is being moved.
 #[derive(Debug, Default)]

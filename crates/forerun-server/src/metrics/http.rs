@@ -1,11 +1,14 @@
 //! As much of an HTTP/1.1 server as a scraper needs: `GET /metrics`, one request a connection, one connection at a time.
 
+use forerun_core::sync::{
+    thread::{self, JoinHandle},
+    time,
+};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::text::Metrics;
 use crate::error::Error;
@@ -109,11 +112,11 @@ fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
 
 /// The request up to the empty line that ends its head.
 fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = time::now() + PATIENCE;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(time::now());
         if left.is_zero() || head.len() > HEAD_BYTES_MAX {
             return Err(ErrorKind::TimedOut.into());
         }

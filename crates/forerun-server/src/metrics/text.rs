@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use forerun_core::sync::time;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -117,7 +118,7 @@ fn connections(all: &mut All<'_>, shared: &Shared) -> fmt::Result {
     ] {
         all.counter(name, help, value)?;
     }
-    let uptime_s = shared.started.elapsed().as_secs();
+    let uptime_s = time::elapsed(shared.started).as_secs();
     all.gauge("uptime_seconds", "Seconds since the start", uptime_s)
 }
 

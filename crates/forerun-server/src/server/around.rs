@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use forerun_cache::Cache;
+use forerun_core::sync::thread;
 
 use crate::shared::{ConnectionStats, Host};
 

@@ -6,9 +6,11 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::net::Peer;
 use crate::shared::ConnectionStats;
@@ -54,7 +56,7 @@ const RELAXED: Ordering = Ordering::Relaxed;
 impl Connections {
     pub(crate) fn new(limit: usize) -> Connections {
         Connections {
-            started: Instant::now(),
+            started: time::now(),
             limit,
             now: AtomicUsize::new(0),
             total: AtomicU64::new(0),
@@ -91,7 +93,7 @@ impl Connections {
 
     /// Seconds since the server started.
     pub(crate) fn now_s(&self) -> u64 {
-        self.started.elapsed().as_secs()
+        time::elapsed(self.started).as_secs()
     }
 
     /// How many there are.
@@ -155,7 +157,7 @@ impl Connections {
         }
     }
 
-    fn cards(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Card>>> {
+    fn cards(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Card>>> {
         // Insertions and removals are whole, whoever panics between them.
         self.cards.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,10 +9,10 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forerun_cache::Cache;
+use forerun_core::sync::{thread::JoinHandle, time};
 use mio::{Events, Poll, Token};
 
 use crate::auth::UserFile;
@@ -70,7 +70,7 @@ impl Front {
         let served = self.serve();
         self.listeners.clear();
         self.connections.closed();
-        let deadline = Instant::now() + self.drain_timeout;
+        let deadline = time::now() + self.drain_timeout;
         for worker in &self.workers {
             worker.send(Message::Drain(deadline));
         }
@@ -94,7 +94,7 @@ impl Front {
     /// Ends the workers of a server that does not start.
     pub(crate) fn abandon(self) {
         for worker in &self.workers {
-            worker.send(Message::Drain(Instant::now()));
+            worker.send(Message::Drain(time::now()));
         }
         for thread in self.threads {
             // No worker has done anything that could have failed.
@@ -104,13 +104,13 @@ impl Front {
 
     fn serve(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        let mut next_tick = Instant::now() + TICK;
+        let mut next_tick = time::now() + TICK;
         let mut paused = false;
         let mut shrinks = false;
         let mut ahead = AHEAD_MOST;
         while !self.control.drain_asked() {
             let busy = self.listeners.iter().any(|waiting| waiting.ready);
-            let until_tick = next_tick.saturating_duration_since(Instant::now());
+            let until_tick = next_tick.saturating_duration_since(time::now());
             let wait = match (busy, paused) {
                 (true, false) => Duration::ZERO,
                 _ if paused || shrinks => PAUSE.min(until_tick),
@@ -126,10 +126,10 @@ impl Front {
                 }
             }
             paused = self.accept();
-            let ticks = Instant::now() >= next_tick;
+            let ticks = time::now() >= next_tick;
             if ticks {
                 self.cache.tick();
-                next_tick = Instant::now() + TICK;
+                next_tick = time::now() + TICK;
             }
             if ticks || shrinks {
                 shrinks = self.cache.shrink(SHRINK_BYTES);

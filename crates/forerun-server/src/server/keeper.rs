@@ -11,11 +11,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::Instant;
+use std::sync::Arc;
 
 use forerun_cache::Cache;
+use forerun_core::sync::{Mutex, PoisonError, thread, time};
 
 use crate::error::Error;
 use crate::snapshot::{SnapshotError, beside, probe, read_snapshot, remove, write_snapshot};
@@ -42,7 +41,7 @@ impl Keeper {
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
         probe(path)?;
-        let start = Instant::now();
+        let start = time::now();
         match read_snapshot(cache, path) {
             Ok(None) => tracing::info!(path = %path.display(), "no snapshot: the cache is empty"),
             Ok(Some(read)) => tracing::info!(
@@ -51,7 +50,7 @@ impl Keeper {
                 bytes = read.bytes,
                 expired = read.expired,
                 refused = read.refused,
-                ms = start.elapsed().as_millis() as u64,
+                ms = time::elapsed(start).as_millis() as u64,
                 "snapshot read"
             ),
             Err(error) if self.options.ignore_bad => {
@@ -96,14 +95,14 @@ impl Keeper {
     }
 
     fn write(&self, cache: &Cache, path: &Path) -> Result<(), SnapshotError> {
-        let start = Instant::now();
+        let start = time::now();
         match write_snapshot(cache, path) {
             Ok(written) => {
                 tracing::info!(
                     path = %path.display(),
                     items = written.items,
                     bytes = written.bytes,
-                    ms = start.elapsed().as_millis() as u64,
+                    ms = time::elapsed(start).as_millis() as u64,
                     "snapshot written"
                 );
                 Ok(())

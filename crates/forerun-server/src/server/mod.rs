@@ -17,12 +17,14 @@ mod keeper;
 mod options;
 mod worker;
 
+use forerun_core::sync::{
+    mpsc::channel,
+    thread::{self, JoinHandle},
+    time,
+};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
 use forerun_cache::Cache;
 use forerun_core::ProcessBound;
@@ -189,7 +191,7 @@ impl Server {
         let front = thread.spawn(serve).map_err(|source| {
             // The front went with its closure; its workers hear of it here.
             for worker in &handles {
-                worker.send(Message::Drain(Instant::now()));
+                worker.send(Message::Drain(time::now()));
             }
             start("a thread")(source)
         })?;

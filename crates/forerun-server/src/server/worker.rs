@@ -9,9 +9,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use forerun_core::sync::{
+    mpsc::{Receiver, Sender, channel},
+    time,
+};
 use mio::{Events, Poll, Token, Waker};
 use rustls::ServerConfig;
 use slab::Slab;
@@ -106,7 +109,7 @@ impl Worker {
             connections: Slab::new(),
             again: Vec::new(),
             deadline: None,
-            swept: Instant::now(),
+            swept: time::now(),
         };
         let handle = Handle {
             inbox: sender,
@@ -151,7 +154,7 @@ impl Worker {
 
     fn is_done(&self) -> bool {
         self.deadline
-            .is_some_and(|deadline| self.connections.is_empty() || Instant::now() >= deadline)
+            .is_some_and(|deadline| self.connections.is_empty() || time::now() >= deadline)
     }
 
     /// How long to wait for the system to tell of something.
@@ -160,7 +163,7 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         if let Some(deadline) = self.deadline {
-            return Some(deadline.saturating_duration_since(Instant::now()));
+            return Some(deadline.saturating_duration_since(time::now()));
         }
         (self.setup.idle_timeout_s > 0 && !self.connections.is_empty()).then_some(SWEEP)
     }
@@ -238,10 +241,10 @@ impl Worker {
     /// Closes the connections that have been silent for too long.
     fn sweep(&mut self) {
         let limit_s = self.setup.idle_timeout_s;
-        if limit_s == 0 || self.swept.elapsed() < SWEEP {
+        if limit_s == 0 || time::elapsed(self.swept) < SWEEP {
             return;
         }
-        self.swept = Instant::now();
+        self.swept = time::now();
         let now_s = self.setup.connections.now_s();
         let silent: Vec<usize> = self
             .connections

@@ -5,6 +5,8 @@
 
 use std::fmt::{Display, Write};
 
+use forerun_core::sync::time;
+
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
@@ -71,7 +73,7 @@ fn general(lines: &mut Lines, turn: &Turn<'_>) {
     let (user, system) = processor_time();
 
     lines.put("pid", std::process::id());
-    lines.put("uptime", shared.started.elapsed().as_secs());
+    lines.put("uptime", time::elapsed(shared.started).as_secs());
     lines.put("time", shared.unix_now_s());
     lines.put("version", &settings.version);
     lines.put("pointer_size", usize::BITS);

@@ -13,8 +13,9 @@
 
 use super::{Host, LINKED};
 use crate::options::Score;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+
+use forerun_core::sync::PoisonError;
 
 /// Uses that are counted of a row.
 pub(super) const USES_MAX: u8 = 15;

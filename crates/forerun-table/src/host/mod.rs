@@ -21,9 +21,9 @@ pub(crate) use shelf::{Slots, stride_bytes};
 
 use crate::options::{HostCapacity, Score};
 use crate::{Error, Result};
+use forerun_core::sync::Mutex;
 use forerun_core::{Atomics, Pages, physical_memory_bytes};
 use shelf::{Retired, Shelf, Vacancies};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// A slot's row is in the index.

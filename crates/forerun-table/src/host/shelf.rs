@@ -27,10 +27,11 @@
 //!   pinned before it was replaced.
 
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{Pages, Region, epoch};
 use forerun_hash::HashTable;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Result;
 
@@ -356,7 +357,7 @@ impl Arena {
         }
     }
 
-    fn lock_free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+    fn lock_free(&self) -> MutexGuard<'_, Vec<u32>> {
         // The list is whole whenever the lock is free: it is only appended to or cut.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }

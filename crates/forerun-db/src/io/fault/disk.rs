@@ -84,6 +84,8 @@ pub(super) struct Inode {
     pub(super) locked: bool,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
+    /// Whether a sync failed and lost changes, which are as seen and never become durable.
+    has_forgotten: bool,
 }
 
 impl Inode {
@@ -98,12 +100,18 @@ impl Inode {
         }
     }
 
+    pub(super) fn forget_unsynced(&mut self) {
+        self.has_forgotten |= !self.unsynced.is_empty();
+        self.unsynced.clear();
+    }
+
     /// The bytes after the power was lost.
     fn survivor(&self, random: &mut Random, survival: Survival) -> Vec<u8> {
         let mut file = self.durable.clone();
         match survival {
             Survival::Nothing => {}
-            Survival::Everything => file.clone_from(&self.bytes),
+            Survival::Everything if !self.has_forgotten => file.clone_from(&self.bytes),
+            Survival::Everything => self.unsynced.iter().for_each(|of| of.apply(&mut file)),
             Survival::Prefix => {
                 let kept = random.below(self.unsynced.len() as u64 + 1) as usize;
                 self.unsynced[..kept]
@@ -176,6 +184,8 @@ pub(super) struct Disk {
     pub(super) boots: u64,
     /// Whether a file may have several names.
     pub(super) has_links: bool,
+    /// Whether a sync that fails loses what it was to sync.
+    pub(super) is_forgetful: bool,
     /// What the clock says; `None` for the system's.
     pub(super) unix_time_s: Option<u64>,
 }
@@ -194,6 +204,7 @@ impl Default for Disk {
             powered_off: false,
             boots: 0,
             has_links: true,
+            is_forgetful: false,
             unix_time_s: None,
         }
     }
@@ -315,8 +326,7 @@ impl Disk {
             inodes.push(Inode {
                 durable: bytes.clone(),
                 bytes,
-                unsynced: Vec::new(),
-                locked: false,
+                ..Inode::default()
             });
         }
         let boots = self.boots + 1;
@@ -327,6 +337,7 @@ impl Disk {
             boots,
             capacity_bytes: self.capacity_bytes,
             has_links: self.has_links,
+            is_forgetful: self.is_forgetful,
             unix_time_s: self.unix_time_s,
             ..Disk::default()
         }

@@ -21,6 +21,7 @@ use crate::gather::params::{ABSENT_ZERO, GatherParams};
 use crate::gather::refusal::Refusal;
 use crate::gather::request::{CountAt, Direction, Integer, MapAt, MapUpdate, Request, Spec};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_core::sync::thread;
 use std::num::NonZeroUsize;
 
 mod pairs;
@@ -198,7 +199,7 @@ fn run(
     let copied = if threads == 1 {
         copy.share(ahead, Share::ALL)
     } else {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let shares = (0..threads).map(|own| Share { own, of: threads });
             let workers: Vec<_> = shares
                 .map(|share| {

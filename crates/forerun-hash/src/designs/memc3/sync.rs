@@ -1,33 +1,20 @@
-//! The atomics of the table: those of the standard library, or loom's when its models are built.
+//! What the table adds to the types that loom checks.
 
-#[cfg(not(loom))]
-pub(in super::super) use std::sync::{
+pub(in super::super) use forerun_core::sync::modelled::{
     Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering},
-};
-
-#[cfg(loom)]
-pub(in super::super) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    hint, thread,
 };
 
 /// Lets others run, while a writer is at work.
-#[cfg(not(loom))]
 pub(super) fn pause(turns: &mut u32) {
     *turns += 1;
     if turns.is_multiple_of(64) {
         // The writer may be waiting for a processor.
-        std::thread::yield_now();
+        thread::yield_now();
     } else {
-        std::hint::spin_loop();
+        hint::spin_loop();
     }
-}
-
-/// Lets others run, while a writer is at work.
-#[cfg(loom)]
-pub(super) fn pause(_: &mut u32) {
-    loom::thread::yield_now();
 }
 
 /// A word that readers read while the writer writes it.

@@ -1,0 +1,79 @@
+//! Each defect that can be put back breaks what a small scenario asks of the store, which holds without it. So none of
+//! them is dead code, and the simulator that looks for them looks for something.
+
+#![cfg(feature = "planted")]
+
+mod log;
+mod reads;
+mod tree;
+mod waits;
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use common::hook_io::HookIo;
+use common::{STORE, open, tiny_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::planted::{Defect, plant};
+use forerun_db::{Db, Options};
+
+/// Whether the store keeps its word.
+type Scenario = fn() -> bool;
+
+/// A scenario that takes longer waits for ever.
+const DEADLINE: Duration = Duration::from_secs(8);
+
+/// Defects are planted in the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// That a scenario holds, and does not with the defect.
+fn breaks(defect: Defect, scenario: Scenario) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    plant(None);
+    assert!(holds(scenario), "{}: without the defect", defect.name());
+    plant(Some(defect));
+    let holds = holds(scenario);
+    plant(None);
+    assert!(!holds, "{}: {}", defect.name(), defect.sentence());
+}
+
+/// A panic breaks the scenario as an answer does, and so does waiting for ever.
+fn holds(scenario: Scenario) -> bool {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let held = catch_unwind(AssertUnwindSafe(scenario));
+        let _ = done.send(held.unwrap_or(false));
+    });
+    is_done.recv_timeout(DEADLINE).unwrap_or(false)
+}
+
+/// A store on a file system that the scenario can hook into.
+fn open_hooked(io: &HookIo, options: Options) -> Db {
+    Db::open_with_io(Arc::new(io.clone()), STORE, options).unwrap()
+}
+
+/// What a key is after the power was lost in each of some ways, and the store was opened again.
+fn after_power_loss(io: &FaultIo, key: &[u8]) -> Vec<Option<Vec<u8>>> {
+    let after = |seed| open(&io.crash(seed), &tiny_options()).unwrap().get(key);
+    (0..60).map(|seed| after(seed).unwrap()).collect()
+}
+
+/// What a key is after the process died and the store was opened again.
+fn after_kill(io: &FaultIo, key: &[u8]) -> Option<Vec<u8>> {
+    open(&io.kill(), &tiny_options()).unwrap().get(key).unwrap()
+}
+
+#[test]
+fn names_differ_and_sentences_end() {
+    let mut names: Vec<_> = Defect::ALL.iter().map(|defect| defect.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), Defect::ALL.len());
+    for defect in Defect::ALL {
+        assert!(defect.sentence().ends_with('.'), "{defect:?}");
+    }
+}

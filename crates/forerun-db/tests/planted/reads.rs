@@ -1,0 +1,150 @@
+//! Defects of readers and of the page cache: the wrong answer from what is all there.
+
+use std::time::Duration;
+
+use forerun_db::io::fault::FaultIo;
+use forerun_db::planted::Defect;
+use forerun_db::{Db, KeyspaceOptions, Options, RunOptions, TreeOptions, Values, WriteBatch};
+
+use crate::breaks;
+use crate::common::{open, tiny_options};
+
+#[test]
+fn an_iterator_that_goes_backward_shows_the_newest_version() {
+    breaks(Defect::BackwardStale, || {
+        let db = open(&FaultIo::new(), &tiny_options()).unwrap();
+        (0..20_u8).for_each(|i| db.put(b"key", &[i]).unwrap());
+        let last = db.iter().next_back().unwrap().unwrap();
+        last == (b"key".to_vec(), vec![19])
+    });
+}
+
+#[test]
+fn a_batch_of_lookups_answers_a_key_as_often_as_it_is_asked_for() {
+    breaks(Defect::DuplicatesMissed, || {
+        let db = open(&FaultIo::new(), &tiny_options()).unwrap();
+        db.put(b"key", b"value").unwrap();
+        db.flush().unwrap();
+        let mut values = Values::new();
+        db.multi_get(&["key", "key"], &mut values).unwrap();
+        (0..2).all(|place| values.get(place).unwrap() == Some(b"value"))
+    });
+}
+
+/// Whether a key is there so many seconds after it was put into a memtable of a keyspace whose entries live for ten.
+fn is_there_after(seconds: u64) -> bool {
+    let io = FaultIo::new();
+    io.set_unix_time_s(Some(1_000));
+    let db = open(&io, &tiny_options()).unwrap();
+    let options = KeyspaceOptions {
+        ttl: Some(Duration::from_secs(10)),
+        ..KeyspaceOptions::default()
+    };
+    let mortal = db.keyspace_with("mortal", options).unwrap();
+    mortal.put(b"key", b"value").unwrap();
+    io.set_unix_time_s(Some(1_000 + seconds));
+    mortal.get(b"key").unwrap().is_some()
+}
+
+#[test]
+fn entries_expire_in_a_memtable() {
+    breaks(Defect::TtlIgnoredInMemtable, || !is_there_after(11));
+}
+
+#[test]
+fn entries_live_as_long_as_they_should() {
+    breaks(Defect::ExpiresEarly, || is_there_after(10));
+}
+
+#[test]
+fn a_batch_is_visible_whole_or_not_at_all() {
+    breaks(Defect::BatchInTwoSteps, || {
+        let options = Options {
+            memory_limit_bytes: 8 << 20,
+            memtable_bytes: 4 << 20,
+            ..tiny_options()
+        };
+        let db = open(&FaultIo::new(), &options).unwrap();
+        let is_whole = |db: &Db| {
+            let mut values = Values::new();
+            db.multi_get(&["a", "b"], &mut values).unwrap();
+            values.get(0).unwrap() == values.get(1).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for i in 0..20_000_u32 {
+                    let mut batch = WriteBatch::new();
+                    batch.put(b"a", &i.to_le_bytes()).unwrap();
+                    batch.put(b"b", &i.to_le_bytes()).unwrap();
+                    db.write(&batch, options.durability).unwrap();
+                }
+            });
+            let mut is_always = true;
+            while !writer.is_finished() {
+                is_always &= is_whole(&db);
+            }
+            is_always
+        })
+    });
+}
+
+/// Small pages and as small a cache as there is.
+fn few_pages() -> Options {
+    Options {
+        cache_bytes: 64 << 10,
+        memtable_bytes: 64 << 10,
+        run: RunOptions {
+            page_bytes: 4 << 10,
+            ..RunOptions::default()
+        },
+        tree: TreeOptions {
+            level0_runs: 90,
+            level0_slow_runs: 100,
+            level0_stop_runs: 101,
+            ..TreeOptions::default()
+        },
+        ..tiny_options()
+    }
+}
+
+fn value(number: u64) -> Vec<u8> {
+    number
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_le_bytes()
+        .repeat(16)
+}
+
+/// Whether batches of lookups over several runs, more than the cache holds, give each key its value.
+fn answers_are_of_their_keys() -> bool {
+    const KEYS: u64 = 3_000;
+    let (io, options) = (FaultIo::new(), few_pages());
+    let db = open(&io, &options).unwrap();
+    for number in (0..KEYS).map(|i| i * 1_007 % KEYS) {
+        db.put(&number.to_be_bytes(), &value(number)).unwrap();
+    }
+    db.flush().unwrap();
+    drop(db);
+    let db = open(&io, &options).unwrap();
+    let mut values = Values::new();
+    (0..30_u64).all(|round| {
+        let numbers: Vec<u64> = (0..200).map(|i| (round * 577 + i * 1_009) % KEYS).collect();
+        let keys: Vec<[u8; 8]> = numbers.iter().map(|number| number.to_be_bytes()).collect();
+        db.multi_get(&keys, &mut values).unwrap();
+        let mut places = numbers.iter().enumerate();
+        places.all(|(place, number)| {
+            values
+                .get(place)
+                .is_ok_and(|of| of == Some(&value(*number)[..]))
+        })
+    })
+}
+
+#[test]
+fn a_page_stays_while_a_reader_is_on_it() {
+    breaks(Defect::FrameReusedEarly, answers_are_of_their_keys);
+}
+
+#[test]
+fn a_lookup_gets_the_page_of_its_run() {
+    breaks(Defect::PageOfAnotherRun, answers_are_of_their_keys);
+}
