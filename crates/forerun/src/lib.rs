@@ -180,7 +180,8 @@ pub mod prelude {
     pub use crate::{Db, Durability, Options, Snapshot, Strategy, Values, WriteBatch};
 }
 
-/// The README's example, compiled with the tests.
+/// The examples of the project's README and of the crate's, compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
