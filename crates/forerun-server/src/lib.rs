@@ -9,6 +9,7 @@
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 snapshot/   the cache's content in a file
+//!   system/    what all this asks of the operating system
 //!   metrics/   for Prometheus
 //! ```
 
@@ -28,6 +29,7 @@ mod session;
 mod settings;
 mod shared;
 mod snapshot;
+mod system;
 
 pub use context::Context;
 pub use counters::{Counter, Counters};

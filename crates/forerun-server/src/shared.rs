@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use forerun_cache::{Cache, CacheStats, Expiry};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
@@ -10,6 +10,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 use crate::counters::{Counters, Totals};
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
+use crate::system::{Os, System};
 
 /// What `stats` reports about connections, under memcached's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,15 +95,21 @@ pub(crate) struct Counts {
 impl Shared {
     /// What sessions share.
     pub fn new(settings: Settings, cache: Arc<Cache>, host: Box<dyn Host>) -> Self {
+        Self::on(&Os, settings, cache, host)
+    }
+
+    /// What sessions share that go by this system's clocks.
+    pub(crate) fn on(
+        system: &impl System,
+        settings: Settings,
+        cache: Arc<Cache>,
+        host: Box<dyn Host>,
+    ) -> Self {
         // A cache may have stood unused since its clock was last set. Both clocks are read at the same moment, or times of
         // day are off by what lies between, for as long as there are sessions.
-        cache.tick();
-        // A system whose clock stands before 1970 has other worries.
-        let unix_s = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |time| time.as_secs());
+        system.tick(&cache);
         Self {
-            unix_zero_s: unix_s.saturating_sub(cache.now().into()),
+            unix_zero_s: system.unix_s().saturating_sub(cache.now().into()),
             crawls: AtomicBool::new(settings.crawler_enabled),
             settings,
             cache,

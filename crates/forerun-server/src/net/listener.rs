@@ -14,15 +14,16 @@ use mio::{Interest, Registry, Token};
 
 use super::address::{Address, Listen};
 use crate::error::Error;
+use crate::system::Listening;
 
 /// A bound socket that waits for connections. A unix socket's file goes with it.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     socket: Bound,
     /// The address with the port that was given.
-    pub(crate) address: Address,
+    address: Address,
     /// Whether its connections speak TLS.
-    pub(crate) tls: bool,
+    tls: bool,
 }
 
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Drop for SocketFile {
 
 /// A connection, plain.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -83,8 +84,18 @@ impl Listener {
         })
     }
 
-    /// The next connection, without waiting, with its peer in words; `WouldBlock` where there is none.
-    pub(crate) fn accept(&self) -> io::Result<(Socket, Peer)> {
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match &mut self.socket {
+            Bound::Tcp(socket) => registry.register(socket, token, Interest::READABLE),
+            Bound::Unix(socket, _) => registry.register(socket, token, Interest::READABLE),
+        }
+    }
+}
+
+impl Listening for Listener {
+    type Socket = Socket;
+
+    fn accept(&self) -> io::Result<(Socket, Peer)> {
         match &self.socket {
             Bound::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
@@ -99,11 +110,12 @@ impl Listener {
         }
     }
 
-    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        match &mut self.socket {
-            Bound::Tcp(socket) => registry.register(socket, token, Interest::READABLE),
-            Bound::Unix(socket, _) => registry.register(socket, token, Interest::READABLE),
-        }
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn speaks_tls(&self) -> bool {
+        self.tls
     }
 }
 
@@ -142,8 +154,10 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub enum Peer {
+    /// By TCP, from there.
     Tcp(SocketAddr),
+    /// By a unix socket.
     Unix,
 }
 

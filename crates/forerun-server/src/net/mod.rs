@@ -6,6 +6,7 @@ mod tls;
 mod transport;
 
 pub use address::{Address, Listen, UNIX_MODE};
-pub(crate) use listener::{Listener, Peer, Socket};
+pub use listener::Peer;
+pub(crate) use listener::{Listener, Socket};
 pub use tls::{MinVersion, TlsOptions, VerifyClient};
 pub(crate) use transport::Transport;

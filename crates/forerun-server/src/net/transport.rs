@@ -15,31 +15,25 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
 
-use mio::{Interest, Registry, Token};
 use rustls::{ServerConfig, ServerConnection};
-
-use super::listener::Socket;
 
 /// Bytes that rustls may hold back for a socket that takes no more.
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 
 /// A connection's bytes. Its reads and writes never wait: `WouldBlock` means that the socket has no more bytes, or no more
 /// room.
-pub(crate) struct Transport {
-    socket: Socket,
+pub(crate) struct Transport<K> {
+    socket: K,
     tls: Option<Box<ServerConnection>>,
 }
 
-impl Transport {
-    pub(crate) fn plain(socket: Socket) -> Transport {
+impl<K: Read + Write> Transport<K> {
+    pub(crate) fn plain(socket: K) -> Transport<K> {
         Transport { socket, tls: None }
     }
 
     /// The server's side of a handshake that goes on as bytes come.
-    pub(crate) fn tls(
-        socket: Socket,
-        config: Arc<ServerConfig>,
-    ) -> Result<Transport, rustls::Error> {
+    pub(crate) fn tls(socket: K, config: Arc<ServerConfig>) -> Result<Transport<K>, rustls::Error> {
         let mut tls = ServerConnection::new(config)?;
         tls.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         Ok(Transport {
@@ -48,16 +42,9 @@ impl Transport {
         })
     }
 
-    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(
-            &mut self.socket,
-            token,
-            Interest::READABLE | Interest::WRITABLE,
-        )
-    }
-
-    pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        registry.deregister(&mut self.socket)
+    /// For the poll, to register it and to take it off.
+    pub(crate) fn socket(&mut self) -> &mut K {
+        &mut self.socket
     }
 
     /// Reads what is there; 0 is the other end's last word.
@@ -133,7 +120,7 @@ impl Transport {
 }
 
 /// Sends what rustls holds; `WouldBlock` where the socket takes no more.
-fn send(tls: &mut ServerConnection, socket: &mut Socket) -> io::Result<()> {
+fn send(tls: &mut ServerConnection, socket: &mut impl Write) -> io::Result<()> {
     while tls.wants_write() {
         if retry(|| tls.write_tls(socket))? == 0 {
             return Err(ErrorKind::WriteZero.into());

@@ -4,35 +4,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_cache::Cache;
-use forerun_core::sync::thread;
 
 use crate::shared::{ConnectionStats, Host};
+use crate::system::System;
 
 use super::connections::Connections;
 
 /// The server, as its sessions see it.
-pub(crate) struct Around {
+pub(crate) struct Around<S> {
+    system: S,
     connections: Arc<Connections>,
     /// A thread removes what has expired.
     crawling: Arc<AtomicBool>,
 }
 
-impl Around {
-    pub(crate) fn new(connections: Arc<Connections>) -> Around {
+impl<S: System> Around<S> {
+    pub(crate) fn new(system: S, connections: Arc<Connections>) -> Around<S> {
         Around {
+            system,
             connections,
             crawling: Arc::default(),
         }
     }
 }
 
-impl Host for Around {
+impl<S: System> Host for Around<S> {
     fn connection_stats(&self) -> ConnectionStats {
         self.connections.stats()
     }
 
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {
-        self.connections.describe(line);
+        let now_s = self.connections.seconds(self.system.now());
+        self.connections.describe(now_s, line);
     }
 
     /// In a thread of its own: it takes about a second for ten million items.
@@ -49,10 +52,7 @@ impl Host for Around {
             tracing::info!(removed, "expired items removed");
         };
         // Where there is no thread the closure is dropped, and with it what says that one is at work.
-        let spawned = thread::Builder::new()
-            .name("crawler".to_owned())
-            .spawn(crawl);
-        if let Err(error) = spawned {
+        if let Err(error) = self.system.spawn("crawler", Box::new(crawl)) {
             tracing::error!(%error, "no thread to remove expired items");
             return false;
         }

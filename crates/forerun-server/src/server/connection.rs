@@ -6,7 +6,7 @@
 //!                  └── nothing is read while answers wait: a slow reader holds back itself alone
 //! ```
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::take;
 
 use crate::auth::{Entry, Gate, UserFile};
@@ -15,6 +15,7 @@ use crate::input::Input;
 use crate::net::Transport;
 use crate::output::Output;
 use crate::session::{Next, Session};
+use crate::system::Ready;
 
 use super::connections::Ticket;
 
@@ -26,8 +27,8 @@ const TURNS_TO_FINISH: u32 = 64;
 const SLICES: usize = 16;
 
 /// A connection and all that is its own.
-pub(crate) struct Connection {
-    transport: Transport,
+pub(crate) struct Connection<K> {
+    transport: Transport<K>,
     pub(crate) ticket: Ticket,
     session: Session,
     input: Input,
@@ -83,8 +84,12 @@ pub(crate) struct Spare {
     output: Output,
 }
 
-impl Connection {
-    pub(crate) fn new(transport: Transport, ticket: Ticket, authenticates: bool) -> Connection {
+impl<K: Read + Write> Connection<K> {
+    pub(crate) fn new(
+        transport: Transport<K>,
+        ticket: Ticket,
+        authenticates: bool,
+    ) -> Connection<K> {
         Connection {
             transport,
             ticket,
@@ -101,18 +106,16 @@ impl Connection {
         }
     }
 
-    pub(crate) fn transport(&mut self) -> &mut Transport {
-        &mut self.transport
+    pub(crate) fn socket(&mut self) -> &mut K {
+        self.transport.socket()
     }
 
     /// Notes what the system told. False where that changes nothing for the connection.
-    pub(crate) fn told(&mut self, event: &mio::event::Event) -> bool {
-        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
-        let writable = event.is_writable() || event.is_write_closed() || event.is_error();
-        self.readable |= readable;
-        self.read_closed |= event.is_read_closed() || event.is_error();
-        self.writable |= writable;
-        readable || !self.is_sent()
+    pub(crate) fn told(&mut self, ready: Ready) -> bool {
+        self.readable |= ready.readable;
+        self.read_closed |= ready.read_closed;
+        self.writable |= ready.writable;
+        ready.readable || !self.is_sent()
     }
 
     /// No more commands are wanted than those that are there: what was received is answered, then it is over.

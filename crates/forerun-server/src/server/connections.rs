@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::net::Peer;
 use crate::shared::ConnectionStats;
@@ -54,9 +54,9 @@ pub(crate) struct Ticket {
 const RELAXED: Ordering = Ordering::Relaxed;
 
 impl Connections {
-    pub(crate) fn new(limit: usize) -> Connections {
+    pub(crate) fn new(limit: usize, now: Instant) -> Connections {
         Connections {
-            started: time::now(),
+            started: now,
             limit,
             now: AtomicUsize::new(0),
             total: AtomicU64::new(0),
@@ -70,7 +70,12 @@ impl Connections {
     }
 
     /// A place for a new connection, unless all are taken.
-    pub(crate) fn admit(self: &Arc<Self>, peer: Peer, listener: &Arc<str>) -> Option<Ticket> {
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        peer: Peer,
+        listener: &Arc<str>,
+        now_s: u64,
+    ) -> Option<Ticket> {
         if self.now.load(RELAXED) >= self.limit {
             self.rejected.fetch_add(1, RELAXED);
             return None;
@@ -80,7 +85,7 @@ impl Connections {
         let card = Arc::new(Card {
             peer,
             listener: listener.clone(),
-            last_heard_s: AtomicU64::new(self.now_s()),
+            last_heard_s: AtomicU64::new(now_s),
             waits_for_reader: AtomicBool::new(false),
         });
         self.cards().insert(id, card.clone());
@@ -92,8 +97,8 @@ impl Connections {
     }
 
     /// Seconds since the server started.
-    pub(crate) fn now_s(&self) -> u64 {
-        time::elapsed(self.started).as_secs()
+    pub(crate) fn seconds(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.started).as_secs()
     }
 
     /// How many there are.
@@ -136,8 +141,7 @@ impl Connections {
     }
 
     /// Calls `line` with each connection's number, a name and a value, as `stats conns` shows them.
-    pub(crate) fn describe(&self, line: &mut dyn FnMut(u64, &str, &str)) {
-        let now_s = self.now_s();
+    pub(crate) fn describe(&self, now_s: u64, line: &mut dyn FnMut(u64, &str, &str)) {
         // The list is copied, so that nobody waits at the door while it is written out.
         let cards: Vec<(u64, Arc<Card>)> = self
             .cards()
@@ -198,16 +202,23 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forerun_core::sync::time;
 
     #[test]
     fn a_place_is_free_again_when_its_connection_goes() {
-        let connections = Arc::new(Connections::new(2));
+        let connections = Arc::new(Connections::new(2, time::now()));
         let listener: Arc<str> = "unix:/s".into();
-        let first = connections.admit(Peer::Unix, &listener).expect("a place");
-        let second = connections.admit(Peer::Unix, &listener).expect("a place");
-        assert!(connections.admit(Peer::Unix, &listener).is_none());
+        let first = connections
+            .admit(Peer::Unix, &listener, 0)
+            .expect("a place");
+        let second = connections
+            .admit(Peer::Unix, &listener, 0)
+            .expect("a place");
+        assert!(connections.admit(Peer::Unix, &listener, 0).is_none());
         drop(first);
-        let third = connections.admit(Peer::Unix, &listener).expect("a place");
+        let third = connections
+            .admit(Peer::Unix, &listener, 0)
+            .expect("a place");
         let stats = connections.stats();
         assert_eq!(
             (
@@ -218,7 +229,7 @@ mod tests {
             (2, 3, 1)
         );
         let mut ids = Vec::new();
-        connections.describe(&mut |id, name, value| {
+        connections.describe(0, &mut |id, name, value| {
             if name == "listen_addr" {
                 assert_eq!(value, "unix:/s");
                 ids.push(id);

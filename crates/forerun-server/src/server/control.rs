@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::system::Wake;
 use forerun_core::Owner;
-use mio::Waker;
 
 /// Asks things of the front, from any thread.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct Control {
     /// A fork of the server's process asks for nothing: it shares the waker.
     owner: Owner,
     asked: Arc<Asked>,
-    waker: Arc<Waker>,
+    waker: Arc<dyn Wake>,
 }
 
 #[derive(Debug, Default)]
@@ -25,11 +25,11 @@ struct Asked {
 // The flags carry no data with them, and the wake-up that follows orders them: relaxed would do, the pair of release
 // and acquire says so without an argument about the kernel.
 impl Control {
-    pub(crate) fn new(waker: Waker) -> Control {
+    pub(crate) fn new(waker: Arc<dyn Wake>) -> Control {
         Control {
             owner: Owner::this_process(),
             asked: Arc::default(),
-            waker: Arc::new(waker),
+            waker,
         }
     }
 

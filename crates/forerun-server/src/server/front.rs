@@ -9,22 +9,21 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forerun_cache::Cache;
-use forerun_core::sync::{thread::JoinHandle, time};
-use mio::{Events, Poll, Token};
+use forerun_core::sync::thread::JoinHandle;
 
 use crate::auth::UserFile;
-use crate::net::Listener;
+use crate::system::{Listening, Readiness, System};
 
-use super::connections::{Connections, Ticket};
+use super::connections::Connections;
 use super::control::Control;
 use super::keeper::Keeper;
 use super::worker::{Handle, Message};
 
-/// The token of what wakes the front; listeners have their number.
-pub(crate) const WAKE: Token = Token(usize::MAX);
+/// Changes of listeners that one poll tells of.
+pub(crate) const EVENTS: usize = 64;
 /// The cache's clock has this step.
 const TICK: Duration = Duration::from_secs(1);
 /// What is given back to the system between two looks at the listeners.
@@ -40,61 +39,95 @@ const ACCEPTS_A_TURN: usize = 64;
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// The front's state; [`Front::run`] is its thread.
-pub(crate) struct Front {
-    pub(crate) poll: Poll,
-    pub(crate) listeners: Vec<Waiting>,
-    pub(crate) workers: Vec<Handle>,
+pub(crate) struct Front<S: System> {
+    pub(crate) system: S,
+    pub(crate) poll: S::Poll,
+    pub(crate) listeners: Vec<Waiting<S::Listener>>,
+    pub(crate) workers: Vec<Handle<S::Socket>>,
     pub(crate) threads: Vec<JoinHandle<io::Result<()>>>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) control: Control,
     pub(crate) cache: Arc<Cache>,
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) keeper: Option<Keeper<S>>,
     pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
+    pub(crate) upkeep: Upkeep,
+}
+
+/// What is done now and then, and when next.
+pub(crate) struct Upkeep {
+    next_tick: Instant,
+    /// The system refuses connections for now.
+    paused: bool,
+    /// There is more memory to give back.
+    shrinks: bool,
+    /// How long to wait before memory is taken ahead again.
+    ahead: Duration,
+}
+
+impl Upkeep {
+    pub(crate) fn new(now: Instant) -> Upkeep {
+        Upkeep {
+            next_tick: now + TICK,
+            paused: false,
+            shrinks: false,
+            ahead: AHEAD_MOST,
+        }
+    }
 }
 
 /// A listener, its address in words, and whether connections may wait there.
-pub(crate) struct Waiting {
-    pub(crate) listener: Listener,
+pub(crate) struct Waiting<L> {
+    pub(crate) listener: L,
     pub(crate) name: Arc<str>,
     pub(crate) ready: bool,
 }
 
-impl Front {
+impl<S: System> Front<S> {
     /// Accepts until a drain is asked for, then sees the server to its end.
     ///
     /// # Errors
     /// The poll's, a worker's, or the snapshot's at the end.
     pub(crate) fn run(mut self) -> Result<(), super::Ended> {
         let served = self.serve();
-        self.listeners.clear();
-        self.connections.closed();
-        let deadline = time::now() + self.drain_timeout;
-        for worker in &self.workers {
-            worker.send(Message::Drain(deadline));
-        }
-        let open = self.connections.count();
-        tracing::info!(connections = open, "draining");
+        self.begin_drain();
         let mut ended = served.map_err(super::Ended::Io);
-        for thread in self.threads {
+        for thread in std::mem::take(&mut self.threads) {
             ended = match thread.join() {
                 Ok(done) => ended.and(done.map_err(super::Ended::Io)),
                 Err(_) => Err(super::Ended::Panic),
             };
         }
+        ended.and(self.keep())
+    }
+
+    /// Closes the listeners and tells the workers to come to an end.
+    pub(crate) fn begin_drain(&mut self) {
+        self.listeners.clear();
+        self.connections.closed();
+        let deadline = self.system.now() + self.drain_timeout;
+        for worker in &self.workers {
+            worker.send(Message::Drain(deadline));
+        }
+        let open = self.connections.count();
+        tracing::info!(connections = open, "draining");
+    }
+
+    /// Writes the snapshot, when the workers have ended.
+    pub(crate) fn keep(&self) -> Result<(), super::Ended> {
         let kept = match &self.keeper {
             Some(keeper) => keeper.keep(&self.cache).map_err(super::Ended::Snapshot),
             None => Ok(()),
         };
         tracing::info!("ended");
-        ended.and(kept)
+        kept
     }
 
     /// Ends the workers of a server that does not start.
     pub(crate) fn abandon(self) {
         for worker in &self.workers {
-            worker.send(Message::Drain(time::now()));
+            worker.send(Message::Drain(self.system.now()));
         }
         for thread in self.threads {
             // No worker has done anything that could have failed.
@@ -103,79 +136,100 @@ impl Front {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(64);
-        let mut next_tick = time::now() + TICK;
-        let mut paused = false;
-        let mut shrinks = false;
-        let mut ahead = AHEAD_MOST;
         while !self.control.drain_asked() {
-            let busy = self.listeners.iter().any(|waiting| waiting.ready);
-            let until_tick = next_tick.saturating_duration_since(time::now());
-            let wait = match (busy, paused) {
-                (true, false) => Duration::ZERO,
-                _ if paused || shrinks => PAUSE.min(until_tick),
-                _ => ahead.min(until_tick),
-            };
-            match self.poll.poll(&mut events, Some(wait)) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                polled => polled?,
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Polls once, accepts, and does what is due.
+    ///
+    /// # Errors
+    /// The poll's.
+    pub(crate) fn step(&mut self) -> io::Result<()> {
+        let busy = self.listeners.iter().any(|waiting| waiting.ready);
+        let upkeep = &self.upkeep;
+        let until_tick = upkeep
+            .next_tick
+            .saturating_duration_since(self.system.now());
+        let wait = match (busy, upkeep.paused) {
+            (true, false) => Duration::ZERO,
+            _ if upkeep.paused || upkeep.shrinks => PAUSE.min(until_tick),
+            _ => upkeep.ahead.min(until_tick),
+        };
+        let polled = self.poll.poll(Some(wait), |ready| {
+            if let Some(waiting) = self.listeners.get_mut(ready.token) {
+                waiting.ready = true;
             }
-            for event in &events {
-                if let Some(waiting) = self.listeners.get_mut(event.token().0) {
-                    waiting.ready = true;
-                }
-            }
-            paused = self.accept();
-            let ticks = time::now() >= next_tick;
-            if ticks {
-                self.cache.tick();
-                next_tick = time::now() + TICK;
-            }
-            if ticks || shrinks {
-                shrinks = self.cache.shrink(SHRINK_BYTES);
-            }
-            ahead = match !shrinks && self.cache.touch_ahead() {
-                true => AHEAD,
-                false => (2 * ahead).min(AHEAD_MOST),
-            };
-            if self.control.take_snapshot()
-                && let Some(keeper) = &self.keeper
-            {
-                keeper.keep_beside(&self.cache);
-            }
-            if self.control.take_reload_users()
-                && let Some(users) = &self.users
-            {
-                match users.reload() {
-                    Ok(()) => tracing::info!("the file of users was read again"),
-                    Err(error) => tracing::error!(%error, "the users stay as they were"),
-                }
+        });
+        match polled {
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+            polled => polled?,
+        }
+        self.upkeep.paused = self.accept();
+        self.keep_up();
+        if self.control.take_snapshot()
+            && let Some(keeper) = &self.keeper
+        {
+            keeper.keep_beside(&self.cache);
+        }
+        if self.control.take_reload_users()
+            && let Some(users) = &self.users
+        {
+            match users.reload() {
+                Ok(()) => tracing::info!("the file of users was read again"),
+                Err(error) => tracing::error!(%error, "the users stay as they were"),
             }
         }
         Ok(())
     }
 
+    /// The cache's clock, and memory that is given back or taken ahead.
+    fn keep_up(&mut self) {
+        let now = self.system.now();
+        let upkeep = &mut self.upkeep;
+        let ticks = now >= upkeep.next_tick;
+        if ticks {
+            self.system.tick(&self.cache);
+            upkeep.next_tick = now + TICK;
+        }
+        if ticks || upkeep.shrinks {
+            upkeep.shrinks = self.cache.shrink(SHRINK_BYTES);
+        }
+        upkeep.ahead = match !upkeep.shrinks && self.cache.touch_ahead() {
+            true => AHEAD,
+            false => (2 * upkeep.ahead).min(AHEAD_MOST),
+        };
+    }
+
     /// Accepts from each listener that may have connections. True where the system refuses more for now.
     fn accept(&mut self) -> bool {
         let mut refused = false;
+        let now_s = self.connections.seconds(self.system.now());
         for waiting in &mut self.listeners {
             for _ in 0..ACCEPTS_A_TURN {
                 if !waiting.ready {
                     break;
                 }
                 match waiting.listener.accept() {
-                    Ok((mut socket, peer)) => match self.connections.admit(peer, &waiting.name) {
-                        Some(ticket) => {
-                            let worker = self.next_worker % self.workers.len();
-                            self.next_worker = worker + 1;
-                            let tls = waiting.listener.tls;
-                            hand_over(&self.workers[worker], socket, ticket, tls);
+                    Ok((mut socket, peer)) => {
+                        match self.connections.admit(peer, &waiting.name, now_s) {
+                            Some(ticket) => {
+                                let worker = self.next_worker % self.workers.len();
+                                self.next_worker = worker + 1;
+                                let tls = waiting.listener.speaks_tls();
+                                self.workers[worker].send(Message::Take {
+                                    socket,
+                                    ticket,
+                                    tls,
+                                });
+                            }
+                            None => {
+                                // It is told if it can be without waiting.
+                                let _ = socket.write(TOO_MANY);
+                            }
                         }
-                        None => {
-                            // It is told if it can be without waiting.
-                            let _ = socket.write(TOO_MANY);
-                        }
-                    },
+                    }
                     Err(error) => match error.kind() {
                         ErrorKind::WouldBlock => waiting.ready = false,
                         // The client left before it was let in.
@@ -192,12 +246,4 @@ impl Front {
         }
         refused
     }
-}
-
-fn hand_over(worker: &Handle, socket: crate::net::Socket, ticket: Ticket, tls: bool) {
-    worker.send(Message::Take {
-        socket,
-        ticket,
-        tls,
-    });
 }

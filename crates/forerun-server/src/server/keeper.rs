@@ -9,29 +9,32 @@
 //! So FILE exists only while no server runs on it, and a server that is killed leaves none: the next one starts empty and
 //! never serves what was deleted or replaced.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forerun_cache::Cache;
-use forerun_core::sync::{Mutex, PoisonError, thread, time};
+use forerun_core::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
-use crate::snapshot::{SnapshotError, beside, probe, read_snapshot, remove, write_snapshot};
+use crate::snapshot::{SnapshotError, beside, probe, read_from_system, remove, write_to_system};
+use crate::system::System;
 
 use super::options::SnapshotOptions;
 
 /// Reads the file at the start and writes it when asked to.
 #[derive(Clone, Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Keeper<S> {
+    system: S,
     options: Arc<SnapshotOptions>,
     /// Held while the file is written.
     writing: Arc<Mutex<()>>,
 }
 
-impl Keeper {
-    pub(crate) fn new(options: SnapshotOptions) -> Keeper {
+impl<S: System> Keeper<S> {
+    pub(crate) fn new(system: S, options: SnapshotOptions) -> Keeper<S> {
         Keeper {
+            system,
             options: Arc::new(options),
             writing: Arc::default(),
         }
@@ -40,9 +43,9 @@ impl Keeper {
     /// Fills the cache from the file, if there is one. Fails where the file could not be written at the end.
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
-        probe(path)?;
-        let start = time::now();
-        match read_snapshot(cache, path) {
+        probe(&self.system, path)?;
+        let start = self.system.now();
+        match read_from_system(&self.system, cache, path) {
             Ok(None) => tracing::info!(path = %path.display(), "no snapshot: the cache is empty"),
             Ok(Some(read)) => tracing::info!(
                 path = %path.display(),
@@ -50,14 +53,14 @@ impl Keeper {
                 bytes = read.bytes,
                 expired = read.expired,
                 refused = read.refused,
-                ms = time::elapsed(start).as_millis() as u64,
+                ms = self.ms_since(start),
                 "snapshot read"
             ),
             Err(error) if self.options.ignore_bad => {
                 cache.flush_all(cache.now());
                 let bad = beside(path, ".bad");
                 // Where it cannot be kept it is removed, as one that was read would be.
-                let kept = fs::rename(path, &bad).is_ok();
+                let kept = self.system.rename(path, &bad).is_ok();
                 tracing::error!(%error, kept, "the snapshot cannot be used: the cache is empty");
             }
             Err(error) => return Err(error.into()),
@@ -67,7 +70,7 @@ impl Keeper {
 
     /// Removes the file that was read: what it holds is out of date once a client is let in.
     pub(crate) fn invalidate(&self) -> Result<(), SnapshotError> {
-        remove(&self.options.path)
+        remove(&self.system, &self.options.path)
     }
 
     /// Writes the file at the server's end.
@@ -86,23 +89,24 @@ impl Keeper {
             }
             Err(_) => tracing::warn!("a snapshot is being written already"),
         };
-        let spawned = thread::Builder::new()
-            .name("snapshot".to_owned())
-            .spawn(write);
-        if let Err(error) = spawned {
+        if let Err(error) = self.system.spawn("snapshot", Box::new(write)) {
             tracing::error!(%error, "no thread to write a snapshot");
         }
     }
 
+    fn ms_since(&self, start: Instant) -> u64 {
+        self.system.now().duration_since(start).as_millis() as u64
+    }
+
     fn write(&self, cache: &Cache, path: &Path) -> Result<(), SnapshotError> {
-        let start = time::now();
-        match write_snapshot(cache, path) {
+        let start = self.system.now();
+        match write_to_system(&self.system, cache, path) {
             Ok(written) => {
                 tracing::info!(
                     path = %path.display(),
                     items = written.items,
                     bytes = written.bytes,
-                    ms = time::elapsed(start).as_millis() as u64,
+                    ms = self.ms_since(start),
                     "snapshot written"
                 );
                 Ok(())

@@ -5,7 +5,7 @@
 //!   worker      a thread: its poll, its connections; reads, answers, writes, and never waits for one of them
 //!   connection  transport, input, session, output       connections  who there is: limit, counts, list
 //!   keeper      the snapshot file                        control      what is asked from outside
-//!   around      what sessions ask of all this
+//!   around      what sessions ask of all this            parts        all of these before they have threads
 //! ```
 
 mod around;
@@ -15,6 +15,7 @@ mod control;
 mod front;
 mod keeper;
 mod options;
+mod parts;
 mod worker;
 
 use forerun_core::sync::{
@@ -28,23 +29,19 @@ use std::sync::Arc;
 
 use forerun_cache::Cache;
 use forerun_core::ProcessBound;
-use mio::{Poll, Token, Waker};
 
-use crate::auth::UserFile;
 use crate::error::Error;
 use crate::metrics::{Endpoint, Metrics};
-use crate::net::{Address, Listener};
-use crate::settings::Settings;
+use crate::net::Address;
 use crate::shared::Shared;
 use crate::snapshot::SnapshotError;
+use crate::system::Os;
 
-use around::Around;
-use connections::Connections;
 use control::Control;
-use front::{Front, Waiting};
 use keeper::Keeper;
 pub use options::{ServerOptions, SnapshotOptions};
-use worker::{Message, Setup, Worker};
+use parts::Parts;
+use worker::Message;
 
 /// A server that runs, in threads of its own.
 ///
@@ -97,70 +94,20 @@ impl Server {
     /// # Errors
     /// Any [`Error`]; then nothing is bound, no thread is left, and the snapshot is as it was.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
-        options.check()?;
-        // The cache may be older than its server: its clock is right from here on.
-        cache.tick();
-        let tls = options.tls.as_ref().map(|tls| tls.load()).transpose()?;
-        let users = options
-            .auth_file
-            .as_deref()
-            .map(UserFile::load)
-            .transpose()?
-            .map(Arc::new);
-        let keeper = options.snapshot.clone().map(Keeper::new);
-        if let Some(keeper) = &keeper {
-            keeper.restore(&cache)?;
-        }
-        let listeners = options
-            .listen
-            .iter()
-            .map(|place| Listener::bind(place, options.listen_backlog))
-            .collect::<Result<Vec<_>, _>>()?;
-        let addresses: Vec<Address> = listeners.iter().map(|one| one.address.clone()).collect();
-
-        let connections = Arc::new(Connections::new(options.connection_limit));
-        let settings = told(&options, &addresses, &cache);
-        let host = Box::new(Around::new(connections.clone()));
-        let shared = Arc::new(Shared::new(settings, cache.clone(), host));
-        let start = |what| move |source| Error::Start { what, source };
-        let poll = Poll::new().map_err(start("a poll"))?;
-        let waker = Waker::new(poll.registry(), front::WAKE).map_err(start("a poll"))?;
-        let control = Control::new(waker);
-        let mut front = Front {
-            poll,
-            listeners: waiting(listeners),
-            workers: Vec::new(),
-            threads: Vec::new(),
-            connections: connections.clone(),
-            control: control.clone(),
-            cache,
+        let Parts {
+            mut front,
+            workers,
             keeper,
-            users: users.clone(),
-            drain_timeout: options.drain_timeout,
-            next_worker: 0,
-        };
-        for (number, waiting) in front.listeners.iter_mut().enumerate() {
-            let registry = front.poll.registry();
-            let registered = waiting.listener.register(registry, Token(number));
-            registered.map_err(start("a poll"))?;
-        }
-        let setup = Setup {
-            shared: shared.clone(),
-            connections,
-            control: control.clone(),
-            tls,
-            users,
-            idle_timeout_s: options.idle_timeout.as_secs(),
-        };
+            shared,
+            control,
+            addresses,
+        } = Parts::assemble(Os, &options, cache)?;
+        let start = |what| move |source| Error::Start { what, source };
         let metrics = match options.metrics {
             Some(address) => Some(Endpoint::start(address, Metrics::new(shared.clone()))?),
             None => None,
         };
-        let workers = (0..options.threads).map(|_| Worker::new(setup.clone()));
-        let workers = workers
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(start("a poll"))?;
-        for (number, (worker, handle)) in workers.into_iter().enumerate() {
+        for (number, worker) in workers.into_iter().enumerate() {
             let control = control.clone();
             let run = move || {
                 // However a worker ends, the server does not go on without it.
@@ -175,10 +122,8 @@ impl Server {
                     return Err(start("a thread")(source));
                 }
             }
-            front.workers.push(handle);
         }
         let handles = front.workers.clone();
-        let keeper = front.keeper.clone();
         let (let_in, may_let_in) = channel();
         let serve = move || match may_let_in.recv() {
             Ok(()) => front.run(),
@@ -301,50 +246,5 @@ struct DrainOnDrop(Control);
 impl Drop for DrainOnDrop {
     fn drop(&mut self) {
         self.0.drain();
-    }
-}
-
-fn waiting(listeners: Vec<Listener>) -> Vec<Waiting> {
-    let name = |listener: &Listener| listener.address.to_string().into();
-    listeners
-        .into_iter()
-        .map(|listener| Waiting {
-            name: name(&listener),
-            listener,
-            ready: false,
-        })
-        .collect()
-}
-
-/// The settings with what this server knows better.
-fn told(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
-    let tcp = addresses.iter().find_map(|address| match address {
-        Address::Tcp(address) => Some(address.port()),
-        Address::Unix { .. } => None,
-    });
-    let unix = addresses.iter().find_map(|address| match address {
-        Address::Tcp(_) => None,
-        Address::Unix { path, .. } => Some(path.display().to_string()),
-    });
-    let interfaces: Vec<String> = addresses
-        .iter()
-        .filter_map(|address| match address {
-            Address::Tcp(address) => Some(address.ip().to_string()),
-            Address::Unix { .. } => None,
-        })
-        .collect();
-    Settings {
-        item_size_max_bytes: cache.options().max_item_bytes,
-        evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
-        auth_enabled: options.auth_file.is_some(),
-        max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
-        listen_backlog: options.listen_backlog,
-        tcp_port: tcp.unwrap_or(0),
-        unix_socket: unix,
-        interfaces: interfaces.join(","),
-        threads: options.threads as u32,
-        idle_timeout_s: u32::try_from(options.idle_timeout.as_secs()).unwrap_or(u32::MAX),
-        tls_enabled: options.tls.is_some(),
-        ..options.settings.clone()
     }
 }

@@ -8,21 +8,19 @@
 //! ```
 
 use std::io;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::{
-    mpsc::{Receiver, Sender, channel},
-    time,
-};
-use mio::{Events, Poll, Token, Waker};
+use forerun_core::sync::mpsc::{Receiver, Sender, channel};
 use rustls::ServerConfig;
 use slab::Slab;
 
 use crate::auth::UserFile;
 use crate::context::Context;
-use crate::net::{Socket, Transport};
+use crate::net::Transport;
 use crate::shared::Shared;
+use crate::system::{Readiness, System, WAKE, Wake};
 
 use super::connection::{Connection, Spare, Turn, Turns};
 use super::connections::{Connections, Ticket};
@@ -30,17 +28,15 @@ use super::control::Control;
 
 /// Connections that one poll tells of; more are told by the next.
 const EVENTS: usize = 1024;
-/// The token of what wakes a worker; connections have their place's number.
-const WAKE: Token = Token(usize::MAX);
 /// How often connections are looked through for silent ones.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// What the front tells a worker.
-pub(crate) enum Message {
+pub(crate) enum Message<K> {
     /// A connection is this worker's now.
     Take {
         /// Its socket.
-        socket: Socket,
+        socket: K,
         /// Its place among the others.
         ticket: Ticket,
         /// Whether it speaks TLS.
@@ -51,15 +47,24 @@ pub(crate) enum Message {
 }
 
 /// The front's end of a worker.
-#[derive(Clone)]
-pub(crate) struct Handle {
-    inbox: Sender<Message>,
-    waker: Arc<Waker>,
+#[derive(Debug)]
+pub(crate) struct Handle<K> {
+    inbox: Sender<Message<K>>,
+    waker: Arc<dyn Wake>,
 }
 
-impl Handle {
+impl<K> Clone for Handle<K> {
+    fn clone(&self) -> Handle<K> {
+        Handle {
+            inbox: self.inbox.clone(),
+            waker: self.waker.clone(),
+        }
+    }
+}
+
+impl<K> Handle<K> {
     /// Sends a message. A worker that has ended takes none, and what was in it is dropped: a connection is closed.
-    pub(crate) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: Message<K>) {
         if self.inbox.send(message).is_ok() {
             // It fails only where the poll is gone, and with it the worker.
             let _ = self.waker.wake();
@@ -69,7 +74,8 @@ impl Handle {
 
 /// What all workers need to know.
 #[derive(Clone)]
-pub(crate) struct Setup {
+pub(crate) struct Setup<S> {
+    pub(crate) system: S,
     pub(crate) shared: Arc<Shared>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) control: Control,
@@ -79,13 +85,15 @@ pub(crate) struct Setup {
 }
 
 /// A worker's state; [`Worker::run`] is its thread.
-pub(crate) struct Worker {
-    poll: Poll,
-    inbox: Receiver<Message>,
-    setup: Setup,
+pub(crate) struct Worker<S: System> {
+    poll: S::Poll,
+    inbox: Receiver<Message<S::Socket>>,
+    setup: Setup<S>,
     context: Context,
     spare: Spare,
-    connections: Slab<Connection>,
+    connections: Slab<Connection<S::Socket>>,
+    /// The connections that the turn under way serves; empty between two turns.
+    turn: Vec<usize>,
     /// Those that have more to do than one turn allows.
     again: Vec<usize>,
     /// Set once: when the last connection is closed, whatever it still does.
@@ -93,23 +101,23 @@ pub(crate) struct Worker {
     swept: Instant,
 }
 
-impl Worker {
+impl<S: System> Worker<S> {
     /// A worker and the front's end of it.
-    pub(crate) fn new(setup: Setup) -> io::Result<(Worker, Handle)> {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+    pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, Handle<S::Socket>)> {
+        let (poll, waker) = setup.system.poll(EVENTS)?;
         let (sender, inbox) = channel();
         let context = Context::new(setup.shared.clone());
         let worker = Worker {
             poll,
             inbox,
+            swept: setup.system.now(),
             setup,
             context,
             spare: Spare::default(),
             connections: Slab::new(),
+            turn: Vec::with_capacity(EVENTS),
             again: Vec::new(),
             deadline: None,
-            swept: time::now(),
         };
         let handle = Handle {
             inbox: sender,
@@ -123,38 +131,50 @@ impl Worker {
     /// # Errors
     /// The poll's, which no connection can cause.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS);
-        let mut turn = Vec::with_capacity(EVENTS);
         while !self.is_done() {
-            match self.poll.poll(&mut events, self.timeout()) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                polled => polled?,
-            }
-            turn.append(&mut self.again);
-            let mut called = false;
-            for event in &events {
-                if event.token() == WAKE {
-                    called = true;
-                } else if let Some(connection) = self.connections.get_mut(event.token().0)
-                    && connection.told(event)
-                {
-                    turn.push(event.token().0);
-                }
-            }
-            for key in turn.drain(..) {
-                self.turn(key, Connection::turn);
-            }
-            if called {
-                self.take_messages();
-            }
-            self.sweep();
+            self.step()?;
         }
         Ok(())
     }
 
-    fn is_done(&self) -> bool {
-        self.deadline
-            .is_some_and(|deadline| self.connections.is_empty() || time::now() >= deadline)
+    /// Polls once, and gives a turn to each connection that has something to do.
+    ///
+    /// # Errors
+    /// The poll's, which no connection can cause.
+    pub(crate) fn step(&mut self) -> io::Result<()> {
+        let timeout = self.timeout();
+        let mut turn = take(&mut self.turn);
+        turn.append(&mut self.again);
+        let mut called = false;
+        let polled = self.poll.poll(timeout, |ready| {
+            if ready.token == WAKE {
+                called = true;
+            } else if let Some(connection) = self.connections.get_mut(ready.token)
+                && connection.told(ready)
+            {
+                turn.push(ready.token);
+            }
+        });
+        match polled {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            polled => polled?,
+        }
+        for key in turn.drain(..) {
+            self.turn(key, Connection::turn);
+        }
+        self.turn = turn;
+        if called {
+            self.take_messages();
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// Whether it was told to drain and has.
+    pub(crate) fn is_done(&self) -> bool {
+        self.deadline.is_some_and(|deadline| {
+            self.connections.is_empty() || self.setup.system.now() >= deadline
+        })
     }
 
     /// How long to wait for the system to tell of something.
@@ -163,13 +183,14 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         if let Some(deadline) = self.deadline {
-            return Some(deadline.saturating_duration_since(time::now()));
+            return Some(deadline.saturating_duration_since(self.setup.system.now()));
         }
         (self.setup.idle_timeout_s > 0 && !self.connections.is_empty()).then_some(SWEEP)
     }
 
     /// Gives a connection a turn, of one kind or another.
-    fn turn(&mut self, key: usize, what: fn(&mut Connection, &mut Turns<'_>) -> Turn) {
+    fn turn(&mut self, key: usize, what: fn(&mut Connection<S::Socket>, &mut Turns<'_>) -> Turn) {
+        let now_s = self.now_s();
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -177,7 +198,7 @@ impl Worker {
             context: &mut self.context,
             users: self.setup.users.as_deref(),
             spare: &mut self.spare,
-            now_s: self.setup.connections.now_s(),
+            now_s,
         };
         match what(connection, &mut turns) {
             Turn::Wait => {}
@@ -194,7 +215,7 @@ impl Worker {
         if let Some(mut connection) = self.connections.try_remove(key) {
             connection.leave();
             // It fails for a socket that is broken already; dropping it takes it off the poll as well.
-            let _ = connection.transport().deregister(self.poll.registry());
+            let _ = self.poll.deregister(connection.socket());
         }
     }
 
@@ -221,7 +242,7 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, socket: Socket, ticket: Ticket, tls: bool) -> io::Result<()> {
+    fn take(&mut self, socket: S::Socket, ticket: Ticket, tls: bool) -> io::Result<()> {
         if self.deadline.is_some() {
             return Ok(());
         }
@@ -232,20 +253,27 @@ impl Worker {
             _ => Transport::plain(socket),
         };
         let place = self.connections.vacant_entry();
-        transport.register(self.poll.registry(), Token(place.key()))?;
+        self.poll.register(transport.socket(), place.key())?;
         let authenticates = self.setup.users.is_some();
         place.insert(Connection::new(transport, ticket, authenticates));
         Ok(())
     }
 
+    /// Seconds on the server's clock.
+    fn now_s(&self) -> u64 {
+        let setup = &self.setup;
+        setup.connections.seconds(setup.system.now())
+    }
+
     /// Closes the connections that have been silent for too long.
     fn sweep(&mut self) {
         let limit_s = self.setup.idle_timeout_s;
-        if limit_s == 0 || time::elapsed(self.swept) < SWEEP {
+        let now = self.setup.system.now();
+        if limit_s == 0 || now.saturating_duration_since(self.swept) < SWEEP {
             return;
         }
-        self.swept = time::now();
-        let now_s = self.setup.connections.now_s();
+        self.swept = now;
+        let now_s = self.now_s();
         let silent: Vec<usize> = self
             .connections
             .iter()

@@ -12,13 +12,12 @@
 mod frames;
 mod record;
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use forerun_cache::{Cache, SharedValue, Walk};
+
+use crate::system::{Os, System};
 
 use frames::{FrameReader, FrameWriter};
 use record::{Read as Next, push_head, read_record, write_end};
@@ -92,69 +91,70 @@ pub struct SnapshotStats {
     pub refused: u64,
 }
 
-/// The permission bits of a snapshot: it holds what clients stored, and is its owner's alone.
-const MODE: u32 = 0o600;
-
 /// Writes the cache's content to `path`: whole, or the file that was there stays. Only its owner may read it.
 ///
 /// # Errors
 /// [`SnapshotError::Io`].
 pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, SnapshotError> {
+    write_to_system(&Os, cache, path)
+}
+
+/// As [`write_snapshot`].
+pub(crate) fn write_to_system(
+    system: &impl System,
+    cache: &Cache,
+    path: &Path,
+) -> Result<SnapshotStats, SnapshotError> {
     let new = beside(path, ".new");
-    let file = create(&new)?;
+    let mut file = create(system, &new)?;
     // The clock of a server that has stopped serving stands still; what is left of an item's life counts from now.
-    cache.tick();
-    let stats = write_to(cache, &file, unix_s()).map_err(failed("write", &new))?;
-    file.sync_all().map_err(failed("sync", &new))?;
-    fs::rename(&new, path).map_err(failed("replace", path))?;
-    sync_directory(path)?;
+    system.tick(cache);
+    let stats = write_to(cache, &mut file, system.unix_s()).map_err(failed("write", &new))?;
+    system.sync(&file).map_err(failed("sync", &new))?;
+    system.rename(&new, path).map_err(failed("replace", path))?;
+    sync_directory(system, path)?;
     Ok(stats)
 }
 
 /// Fails where a snapshot could not be written to `path`, so that this is known before there is something to write.
-pub(crate) fn probe(path: &Path) -> Result<(), SnapshotError> {
-    if fs::symlink_metadata(path).is_ok_and(|there| there.is_dir()) {
+pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
+    if system.is_directory(path) {
         let source = io::ErrorKind::IsADirectory.into();
         return Err(failed("replace", path)(source));
     }
     let new = beside(path, ".new");
-    create(&new)?;
-    fs::remove_file(&new).map_err(failed("remove", &new))
+    create(system, &new)?;
+    system.remove(&new).map_err(failed("remove", &new))
 }
 
 /// Removes the snapshot at `path`, if there is one, for good: no crash of the system brings it back.
-pub(crate) fn remove(path: &Path) -> Result<(), SnapshotError> {
-    match fs::remove_file(path) {
+pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
+    match system.remove(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => {
             removed.map_err(failed("remove", path))?;
-            sync_directory(path)
+            sync_directory(system, path)
         }
     }
 }
 
-/// Creates a file of [`MODE`] in the place of any other; what an earlier write left has its own mode.
-fn create(path: &Path) -> Result<File, SnapshotError> {
-    match fs::remove_file(path) {
+/// Creates a file in the place of any other; what an earlier write left has its own mode.
+fn create<S: System>(system: &S, path: &Path) -> Result<S::File, SnapshotError> {
+    match system.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(failed("replace", path)(error));
         }
         _ => {}
     }
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(MODE)
-        .open(path)
-        .map_err(failed("create", path))
+    system.create(path).map_err(failed("create", path))
 }
 
-fn sync_directory(of: &Path) -> Result<(), SnapshotError> {
+fn sync_directory(system: &impl System, of: &Path) -> Result<(), SnapshotError> {
     let dir = match of.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    let synced = system.sync_directory(dir);
     synced.map_err(failed("sync the directory of", of))
 }
 
@@ -174,14 +174,24 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapsho
 /// # Errors
 /// Any [`SnapshotError`].
 pub fn read_snapshot(cache: &Cache, path: &Path) -> Result<Option<SnapshotStats>, SnapshotError> {
+    read_from_system(&Os, cache, path)
+}
+
+/// As [`read_snapshot`].
+pub(crate) fn read_from_system(
+    system: &impl System,
+    cache: &Cache,
+    path: &Path,
+) -> Result<Option<SnapshotStats>, SnapshotError> {
     let failed = failed("read", path);
-    let file = match File::open(path) {
+    let file = match system.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
         Ok(file) => file,
     };
-    cache.tick();
-    match read_from(cache, BufReader::with_capacity(1 << 20, file), unix_s()) {
+    system.tick(cache);
+    let from = BufReader::with_capacity(1 << 20, file);
+    match read_from(cache, from, system.unix_s()) {
         Ok(stats) => Ok(Some(stats)),
         Err(Fault::Io(source)) => Err(failed(source)),
         Err(Fault::NotASnapshot) => Err(SnapshotError::NotASnapshot {
@@ -213,11 +223,6 @@ enum Fault {
     NotASnapshot,
     Version(u32),
     Damaged { what: &'static str, offset: u64 },
-}
-
-fn unix_s() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {

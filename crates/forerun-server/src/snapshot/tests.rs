@@ -3,6 +3,7 @@
 use super::*;
 use forerun_cache::{CacheOptions, Expiry, Store};
 use proptest::prelude::*;
+use std::fs;
 
 const NOW_UNIX_S: u64 = 1_800_000_000;
 

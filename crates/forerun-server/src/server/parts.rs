@@ -1,0 +1,160 @@
+//! A server before it has threads: what was to be read is read, the listeners are bound, everybody knows the others.
+
+use std::sync::Arc;
+
+use forerun_cache::Cache;
+
+use crate::auth::UserFile;
+use crate::error::Error;
+use crate::net::Address;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::system::{Listening, Readiness, System};
+
+use super::around::Around;
+use super::connections::Connections;
+use super::control::Control;
+use super::front::{self, Front, Upkeep, Waiting};
+use super::keeper::Keeper;
+use super::options::ServerOptions;
+use super::worker::{Setup, Worker};
+
+/// The front, the workers it hands connections to, and what is kept of them outside.
+pub(crate) struct Parts<S: System> {
+    pub(crate) front: Front<S>,
+    pub(crate) workers: Vec<Worker<S>>,
+    pub(crate) keeper: Option<Keeper<S>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) control: Control,
+    pub(crate) addresses: Vec<Address>,
+}
+
+impl<S: System> Parts<S> {
+    /// # Errors
+    /// Any [`Error`]; then nothing is bound, and the snapshot is as it was.
+    pub(crate) fn assemble(
+        system: S,
+        options: &ServerOptions,
+        cache: Arc<Cache>,
+    ) -> Result<Parts<S>, Error> {
+        options.check()?;
+        // The cache may be older than its server: its clock is right from here on.
+        system.tick(&cache);
+        let tls = options.tls.as_ref().map(|tls| tls.load()).transpose()?;
+        let users = options
+            .auth_file
+            .as_deref()
+            .map(UserFile::load)
+            .transpose()?
+            .map(Arc::new);
+        let snapshot = options.snapshot.clone();
+        let keeper = snapshot.map(|snapshot| Keeper::new(system.clone(), snapshot));
+        if let Some(keeper) = &keeper {
+            keeper.restore(&cache)?;
+        }
+        let listeners = options
+            .listen
+            .iter()
+            .map(|place| system.bind(place, options.listen_backlog))
+            .collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<Address> = listeners.iter().map(|one| one.address().clone()).collect();
+
+        let connections = Arc::new(Connections::new(options.connection_limit, system.now()));
+        let settings = told(options, &addresses, &cache);
+        let host = Box::new(Around::new(system.clone(), connections.clone()));
+        let shared = Arc::new(Shared::on(&system, settings, cache.clone(), host));
+        let start = |source| Error::Start {
+            what: "a poll",
+            source,
+        };
+        let (poll, waker) = system.poll(front::EVENTS).map_err(start)?;
+        let control = Control::new(waker);
+        let setup = Setup {
+            system: system.clone(),
+            shared: shared.clone(),
+            connections: connections.clone(),
+            control: control.clone(),
+            tls,
+            users: users.clone(),
+            idle_timeout_s: options.idle_timeout.as_secs(),
+        };
+        let mut front = Front {
+            upkeep: Upkeep::new(system.now()),
+            system,
+            poll,
+            listeners: waiting(listeners),
+            workers: Vec::new(),
+            threads: Vec::new(),
+            connections,
+            control: control.clone(),
+            cache,
+            keeper: keeper.clone(),
+            users,
+            drain_timeout: options.drain_timeout,
+            next_worker: 0,
+        };
+        for (number, waiting) in front.listeners.iter_mut().enumerate() {
+            let registered = front.poll.register_listener(&mut waiting.listener, number);
+            registered.map_err(start)?;
+        }
+        let mut workers = Vec::new();
+        for _ in 0..options.threads {
+            let (worker, handle) = Worker::new(setup.clone()).map_err(start)?;
+            workers.push(worker);
+            front.workers.push(handle);
+        }
+        Ok(Parts {
+            front,
+            workers,
+            keeper,
+            shared,
+            control,
+            addresses,
+        })
+    }
+}
+
+fn waiting<L: Listening>(listeners: Vec<L>) -> Vec<Waiting<L>> {
+    let name = |listener: &L| listener.address().to_string().into();
+    listeners
+        .into_iter()
+        .map(|listener| Waiting {
+            name: name(&listener),
+            listener,
+            ready: false,
+        })
+        .collect()
+}
+
+/// The settings with what this server knows better.
+fn told(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
+    let tcp = addresses.iter().find_map(|address| match address {
+        Address::Tcp(address) => Some(address.port()),
+        Address::Unix { .. } => None,
+    });
+    let unix = addresses.iter().find_map(|address| match address {
+        Address::Tcp(_) => None,
+        Address::Unix { path, .. } => Some(path.display().to_string()),
+    });
+    let interfaces: Vec<String> = addresses
+        .iter()
+        .filter_map(|address| match address {
+            Address::Tcp(address) => Some(address.ip().to_string()),
+            Address::Unix { .. } => None,
+        })
+        .collect();
+    Settings {
+        item_size_max_bytes: cache.options().max_item_bytes,
+        evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
+        auth_enabled: options.auth_file.is_some(),
+        max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
+        listen_backlog: options.listen_backlog,
+        tcp_port: tcp.unwrap_or(0),
+        unix_socket: unix,
+        interfaces: interfaces.join(","),
+        threads: options.threads as u32,
+        idle_timeout_s: u32::try_from(options.idle_timeout.as_secs()).unwrap_or(u32::MAX),
+        tls_enabled: options.tls.is_some(),
+        ..options.settings.clone()
+    }
+}
