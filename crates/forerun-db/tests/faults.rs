@@ -247,3 +247,48 @@ fn a_write_that_cannot_be_taken_back_stops_writes() {
     assert_eq!(db.iter().count(), 1);
     assert_eq!(db.path().to_str(), Some(STORE));
 }
+
+#[test]
+fn what_a_failed_sync_left_of_the_log_is_written_again_before_anything_is_synced_behind_it() {
+    // The operating system may have forgotten that it is not on the disk: to sync it once more would say nothing.
+    for is_killed in [false, true] {
+        let io = FaultIo::new();
+        io.set_forgetful(true);
+        let db = open(&io, &small_options()).unwrap();
+        db.put_with(b"first", b"value", Durability::Synced).unwrap();
+        db.put_with(b"second", b"value", Durability::Buffered)
+            .unwrap();
+        io.fail_call(io.calls(), Fault::Fail(EIO));
+        db.flush_wal().unwrap_err();
+        assert!(io.hit().unwrap().starts_with("sync"));
+        drop(db);
+        let io = if is_killed { io.kill() } else { io };
+        let db = open(&io, &small_options()).unwrap();
+        db.put_with(b"third", b"value", Durability::Synced).unwrap();
+        for seed in 0..40 {
+            let db = open(&io.crash(seed), &small_options()).unwrap();
+            for key in ["first", "second", "third"] {
+                let found = db.get(key.as_bytes()).unwrap();
+                assert_eq!(found.as_deref(), Some(&b"value"[..]), "{key}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_a_failed_sync_left_is_marked_closed_only_once_it_is_written_again() {
+    let io = FaultIo::new();
+    io.set_forgetful(true);
+    let db = open(&io, &small_options()).unwrap();
+    db.put_with(b"first", b"value", Durability::Synced).unwrap();
+    db.put_with(b"second", b"value", Durability::Buffered)
+        .unwrap();
+    io.fail_call(io.calls(), Fault::Fail(EIO));
+    db.flush_wal().unwrap_err();
+    drop(db);
+    open(&io, &small_options()).unwrap().close().unwrap();
+    for seed in 0..40 {
+        let db = open(&io.crash(seed), &small_options()).unwrap();
+        assert_eq!(db.iter().count(), 2, "seed {seed}");
+    }
+}

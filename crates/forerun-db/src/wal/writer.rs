@@ -20,7 +20,7 @@ use super::record;
 use super::recovery::{Tail, TailSegment};
 use super::segment::{self, Header};
 use crate::clock::Clock;
-use crate::io::{Io, OpenMode, write_all_at};
+use crate::io::{Io, OpenMode, read_pieces, write_all_at};
 use crate::planted::{self, Defect};
 use crate::store_dir::write_whole;
 use crate::{Error, Result};
@@ -249,6 +249,7 @@ impl LogWriter {
     /// name, and what recovery cut off. What is written now stands behind it.
     fn settle(&mut self) -> Result<(), Failure> {
         if !self.is_settled {
+            self.write_again()?;
             self.sync()?;
             self.io
                 .sync_dir(&self.dir)
@@ -256,6 +257,20 @@ impl LogWriter {
             self.is_settled = true;
         }
         Ok(())
+    }
+
+    /// Writes the last segment over itself. If a sync of it failed in an earlier process, the system may have forgotten that
+    /// it is not on the disk, and another sync would say nothing.
+    fn write_again(&mut self) -> Result<(), Failure> {
+        let Some(segment) = &self.tail.segment else {
+            return Ok(());
+        };
+        let unread = |error| Failure::TakenBack(Error::io("read", &segment.path, error));
+        read_pieces(&*segment.file, segment.len, unread, |bytes, offset| {
+            // The same bytes: cut short, it leaves the segment as it is.
+            write_all_at(&*segment.file, bytes, offset)
+                .map_err(|error| Failure::TakenBack(Error::io("write", &segment.path, error)))
+        })
     }
 
     /// Removes `CLOSED`, durably, because what it says of the log's last bytes ceases to be true.
@@ -278,7 +293,8 @@ impl LogWriter {
         if self.is_marked_closed && self.is_settled {
             return Ok(());
         }
-        self.sync().map_err(|failure| match failure {
+        let settled = self.settle().and_then(|()| self.sync());
+        settled.map_err(|failure| match failure {
             Failure::TakenBack(error) | Failure::Unknown(error) => error,
         })?;
         let closed = Closed {
