@@ -20,11 +20,12 @@
 //!                | epoch | thread |      0: free; the epoch is never 0
 //! ```
 //!
-//! The thread is there so that a writer can tell whether it would wait for a pin that its own thread holds.
+//! The epoch itself is kept where the word has it, so that a reader only adds its thread. The thread is there so that a writer can tell whether it would wait for a pin that its own thread holds.
 
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering, load_in_order};
-use std::sync::atomic::{AtomicUsize, Ordering as StdOrdering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64 as StdAtomicU64, Ordering as StdOrdering};
 
 use forerun_core::sync::OnceLock;
 
@@ -37,12 +38,13 @@ const PINS: usize = 2;
 /// A pin that nobody has.
 const FREE: u64 = 0;
 
-/// Bits of a pin's word for the thread. Epochs keep 48: nine years of a million retirements a second.
-const THREAD_BITS: u32 = 16;
-const THREAD: u64 = (1 << THREAD_BITS) - 1;
+/// From one epoch to the next: above the bits of the thread. Epochs keep 48: nine years of a million retirements a second.
+const EPOCH_ONE: u64 = 1 << 16;
+/// A pin's word's bits of the thread.
+const THREAD: u64 = EPOCH_ONE - 1;
 
 fn epoch_of(word: u64) -> u64 {
-    word >> THREAD_BITS
+    word & !THREAD
 }
 
 /// A place for one guard, in lines of its own.
@@ -88,7 +90,7 @@ pub(crate) struct Retired(u64);
 impl Epochs {
     pub(crate) fn new() -> Epochs {
         Epochs {
-            epoch: AtomicU64::new(FREE + 1),
+            epoch: AtomicU64::new(FREE + EPOCH_ONE),
             pins: Pins::new(),
         }
     }
@@ -96,12 +98,22 @@ impl Epochs {
     /// Begins to read: until the guard is dropped, nothing that it may come upon is used for something else.
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
-        let mut pins = &self.pins;
         let thread = thread_no();
+        let pin = &self.pins.pins[thread as usize % PINS];
+        match self.try_take(pin, thread) {
+            true => Pinned { pin },
+            false => self.pin_another(thread),
+        }
+    }
+
+    /// The same where the thread's first choice is taken: by a guard of its own, or by another thread.
+    #[cold]
+    fn pin_another(&self, thread: u64) -> Pinned<'_> {
+        let mut pins = &self.pins;
         loop {
             for at in 0..PINS {
-                let pin = &pins.pins[(thread + at) % PINS];
-                if self.try_take(pin, thread as u64 & THREAD) {
+                let pin = &pins.pins[(thread as usize + at) % PINS];
+                if self.try_take(pin, thread) {
                     return Pinned { pin };
                 }
             }
@@ -113,12 +125,11 @@ impl Epochs {
     fn try_take(&self, pin: &Pin, thread: u64) -> bool {
         // Relaxed: a first guess, checked below.
         let mut epoch = self.epoch.load(Ordering::Relaxed);
-        let word = |epoch: u64| epoch << THREAD_BITS | thread;
         let taken = pin
             .word
             // SeqCst: in one order with the epoch's read below and the writer's two, see above. Relaxed where it fails: the
             // pin is another's, and nothing is read.
-            .compare_exchange(FREE, word(epoch), Ordering::SeqCst, Ordering::Relaxed)
+            .compare_exchange(FREE, epoch | thread, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok();
         if !taken {
             return false;
@@ -131,16 +142,16 @@ impl Epochs {
             }
             epoch = now;
             #[cfg(not(loom))]
-            pin.word.store(word(epoch), Ordering::SeqCst);
+            pin.word.store(epoch | thread, Ordering::SeqCst);
             #[cfg(loom)]
-            pin.word.swap(word(epoch), Ordering::SeqCst);
+            pin.word.swap(epoch | thread, Ordering::SeqCst);
         }
     }
 
     /// Notes that something is out of the index, for those who begin to read from now on.
     pub(crate) fn retire(&self) -> Retired {
         // SeqCst: before the look at the pins that decides; a release of what was taken out before.
-        Retired(self.epoch.fetch_add(1, Ordering::SeqCst))
+        Retired(self.epoch.fetch_add(EPOCH_ONE, Ordering::SeqCst))
     }
 
     /// The oldest retirement that a reader may have missed: all before it are over.
@@ -159,7 +170,7 @@ impl Epochs {
 
     /// The oldest retirement that a guard of the calling thread holds up, if it has one: waiting for it would last for ever.
     pub(crate) fn held_by_this_thread(&self) -> Option<Retired> {
-        let thread = thread_no() as u64 & THREAD;
+        let thread = thread_no();
         // Relaxed: a thread's own pins hold what it wrote there. Two threads whose numbers are 2^16 apart may take each other's
         // pins for their own: then one gives up where it could have waited.
         let words = self.pins().map(|pin| pin.word.load(Ordering::Relaxed));
@@ -202,16 +213,24 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A number that few other threads have, if any: where to look for a free pin first.
+/// A number of the calling thread that few others have, if any, within the bits of [`THREAD`]: where to look for a free pin
+/// first, and whose a pin is.
 #[inline]
-fn thread_no() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+fn thread_no() -> u64 {
+    static NEXT: StdAtomicU64 = StdAtomicU64::new(0);
+    /// Not given yet.
+    const NONE: u64 = 0;
     thread_local! {
-        // Relaxed: a number, and any will do.
-        static NUMBER: usize = NEXT.fetch_add(1, StdOrdering::Relaxed);
+        // A constant without a destructor: there is no look at whether it was made, and a thread that ends still has it.
+        static NUMBER: Cell<u64> = const { Cell::new(NONE) };
     }
-    // A thread that ends has no locals left.
-    NUMBER.try_with(|number| *number).unwrap_or(0)
+    NUMBER.with(|number| {
+        if number.get() == NONE {
+            // Relaxed: a number, and any will do.
+            number.set(NEXT.fetch_add(1, StdOrdering::Relaxed) % THREAD + 1);
+        }
+        number.get()
+    })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,5 +1,6 @@
 //! Reading: what a guard keeps in place, it may hand out.
 
+use crate::blocks::record::State;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::item::Item;
@@ -60,7 +61,10 @@ impl<'c> Guard<'c> {
             items,
         };
         let counts = dispatch(arch::isa(), batch);
-        self.count(counts.hits, counts.expired, keys.len() as u64);
+        let counters = self.pinned.counters();
+        counters.add(Count::GetHits, counts.hits);
+        counters.add(Count::GetMisses, keys.len() as u64 - counts.hits);
+        counters.add(Count::GetExpired, counts.expired);
     }
 
     /// The item of a key.
@@ -69,29 +73,20 @@ impl<'c> Guard<'c> {
             return None;
         }
         let hash = self.cache.hasher.hash(key);
-        let moment = self.cache.moment();
-        let found = self.cache.find(&self.pinned, hash, key);
-        match found {
-            Some((_, record)) if !record.is_gone(moment) => {
-                self.count(1, 0, 1);
-                Some(Item::accessed(record, moment.now))
-            }
-            Some((_, record)) => {
-                self.count(0, record.is_expired(moment.now).into(), 1);
-                None
-            }
-            None => {
-                self.count(0, 0, 1);
-                None
+        let counters = self.pinned.counters();
+        if let Some((_, record)) = self.cache.find(&self.pinned, hash, key) {
+            let moment = self.cache.moment();
+            match record.state(moment) {
+                State::Live(tags) => {
+                    counters.add(Count::GetHits, 1);
+                    return Some(Item::accessed(record, tags, moment.now));
+                }
+                State::Expired => counters.add(Count::GetExpired, 1),
+                State::Flushed => {}
             }
         }
-    }
-
-    fn count(&self, hits: u64, expired: u64, keys: u64) {
-        let counters = self.pinned.counters();
-        counters.add(Count::GetHits, hits);
-        counters.add(Count::GetMisses, keys - hits);
-        counters.add(Count::GetExpired, expired);
+        counters.add(Count::GetMisses, 1);
+        None
     }
 
     /// The item of a key, without a trace: neither the item nor the statistics know that it was asked for.

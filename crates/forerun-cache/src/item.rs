@@ -1,6 +1,6 @@
 //! What a lookup found.
 
-use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE};
+use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE, Tags};
 use crate::request::Expiry;
 use crate::value::SharedValue;
 use std::fmt;
@@ -16,12 +16,15 @@ pub struct Item<'g> {
 }
 
 impl<'g> Item<'g> {
-    /// An item that was asked for now.
+    /// An item that was asked for now. Its tags were read to see that it is live.
     #[inline(always)]
-    pub(crate) fn accessed(record: Record<'g>, now: u32) -> Item<'g> {
-        let item = Item::untouched(record);
-        record.access(now);
-        item
+    pub(crate) fn accessed(record: Record<'g>, tags: Tags, now: u32) -> Item<'g> {
+        let before = record.access(tags, now);
+        Item {
+            record,
+            last_access: before.accessed,
+            was_fetched: before.marks & FETCHED != 0,
+        }
     }
 
     #[inline(always)]

@@ -11,9 +11,9 @@
 //! Each step is a loop over the group, so that what one step waits for comes while the others' is asked for. A tag that matches by
 //! chance, one lookup in some thousands, has its key looked up anew.
 
+use crate::blocks::record::{Record, State};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::flush::Moment;
 use crate::index::bucket::{Entry, ItemRef};
 use crate::index::place::Place;
 use crate::index::segment::Segment;
@@ -45,59 +45,63 @@ impl WithSimd for Batch<'_, '_> {
     #[inline(always)]
     fn with<S: Simd>(self, simd: S) -> Counts {
         let mut counts = Counts::default();
-        let moment = self.cache.moment();
         let groups = self.items.chunks_mut(GROUP);
         for (keys, items) in self.keys.chunks(GROUP).zip(groups) {
-            let mut group = Group::new(self.cache, self.pinned, keys);
-            group.look_at_home(simd);
-            group.look_away(simd);
-            group.hand_out(items, moment, &mut counts);
+            let mut group = Group {
+                cache: self.cache,
+                pinned: self.pinned,
+                keys,
+                hashes: [0; GROUP],
+                segments: [None; GROUP],
+                candidates: [ItemRef::default(); GROUP],
+            };
+            group.place();
+            let mut bits = group.look_at_home(simd);
+            group.look_away(simd, &mut bits);
+            group.hand_out(items, bits, &mut counts);
         }
         counts
     }
 }
 
-/// A group on its way.
+/// A group on its way. It is filled where it lies: it is too long to be moved.
 struct Group<'b, 'g> {
     cache: &'b Cache,
     pinned: &'g Pinned<'g>,
     keys: &'b [&'b [u8]],
     hashes: [u64; GROUP],
     segments: [Option<&'g Segment>; GROUP],
-    /// The items whose tags match.
-    candidates: [Option<ItemRef>; GROUP],
-    /// A bit for each key that is perhaps in its second bucket.
+    /// The items whose tags match, where there is one.
+    candidates: [ItemRef; GROUP],
+}
+
+/// How far the keys of a group are, a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Bits {
+    /// Those that have a candidate.
+    matches: u64,
+    /// Those that are perhaps in their second bucket.
     away: u64,
-    /// A bit for each key whose slot was emptied while it was looked at: it is looked up anew.
+    /// Those whose slot was emptied while it was looked at: they are looked up anew.
     again: u64,
 }
 
-impl<'b, 'g> Group<'b, 'g> {
+impl<'g> Group<'_, 'g> {
     #[inline(always)]
-    fn new(cache: &'b Cache, pinned: &'g Pinned<'g>, keys: &'b [&'b [u8]]) -> Self {
-        let mut group = Group {
-            cache,
-            pinned,
-            keys,
-            hashes: [0; GROUP],
-            segments: [None; GROUP],
-            candidates: [None; GROUP],
-            away: 0,
-            again: 0,
-        };
-        let directory = cache.index.directory(pinned);
-        let places = group.hashes.iter_mut().zip(&mut group.segments);
-        for (key, (hash, segment)) in keys.iter().zip(places) {
-            *hash = cache.hasher.hash(key);
+    fn place(&mut self) {
+        let directory = self.cache.index.directory(self.pinned);
+        let places = self.hashes.iter_mut().zip(&mut self.segments);
+        for (key, (hash, segment)) in self.keys.iter().zip(places) {
+            *hash = self.cache.hasher.hash(key);
             let found = directory.segment(*hash);
             found.buckets()[Place::new(*hash).home].prefetch();
             *segment = Some(found);
         }
-        group
     }
 
     #[inline(always)]
-    fn look_at_home<S: Simd>(&mut self, simd: S) {
+    fn look_at_home<S: Simd>(&mut self, simd: S) -> Bits {
+        let mut bits = Bits::default();
         for at in 0..self.keys.len().min(GROUP) {
             let (Some(segment), place) = (self.segments[at], Place::new(self.hashes[at])) else {
                 continue;
@@ -105,62 +109,82 @@ impl<'b, 'g> Group<'b, 'g> {
             let home = &segment.buckets()[place.home];
             let mask = home.find(simd, place);
             if mask != 0 {
-                self.take_candidate(at, home.entry(mask.trailing_zeros() as usize));
+                let entry = home.entry(mask.trailing_zeros() as usize);
+                self.take_candidate(at, entry, &mut bits);
             } else if home.may_be_away(place.tag) {
                 segment.buckets()[place.second()].prefetch();
-                self.away |= 1 << at;
+                bits.away |= 1 << at;
             }
         }
+        bits
     }
 
     #[inline(always)]
-    fn look_away<S: Simd>(&mut self, simd: S) {
-        while self.away != 0 {
-            let at = self.away.trailing_zeros() as usize;
-            self.away &= self.away - 1;
+    fn look_away<S: Simd>(&mut self, simd: S, bits: &mut Bits) {
+        let mut away = bits.away;
+        while away != 0 {
+            let at = away.trailing_zeros() as usize;
+            away &= away - 1;
             let (Some(segment), place) = (self.segments[at], Place::new(self.hashes[at])) else {
                 continue;
             };
             let second = &segment.buckets()[place.second()];
             let mask = second.find(simd, place);
             if mask != 0 {
-                self.take_candidate(at, second.entry(mask.trailing_zeros() as usize));
+                let entry = second.entry(mask.trailing_zeros() as usize);
+                self.take_candidate(at, entry, bits);
             }
         }
     }
 
     #[inline(always)]
-    fn take_candidate(&mut self, at: usize, entry: Option<Entry>) {
+    fn take_candidate(&mut self, at: usize, entry: Option<Entry>, bits: &mut Bits) {
         match entry {
             Some(Entry { item, .. }) => {
                 self.cache.blocks.prefetch(item);
-                self.candidates[at] = Some(item);
+                self.candidates[at] = item;
+                bits.matches |= 1 << at;
             }
-            None => self.again |= 1 << at,
+            None => bits.again |= 1 << at,
         }
     }
 
     #[inline(always)]
-    fn hand_out(&mut self, items: &mut [Option<Item<'g>>], moment: Moment, counts: &mut Counts) {
-        let of_keys = self.keys.iter().zip(&self.hashes).zip(&self.candidates);
-        for (at, (((key, &hash), &candidate), item)) in of_keys.zip(items).enumerate() {
-            *item = None;
-            let record = candidate.map(|item| self.cache.record(self.pinned, item));
-            let record = match record {
-                Some(record) if record.key() == *key => record,
-                None if self.again & 1 << at == 0 => continue,
-                _ => match self.cache.find(self.pinned, hash, key) {
-                    Some((_, found)) => found,
+    fn hand_out(&self, items: &mut [Option<Item<'g>>], bits: Bits, counts: &mut Counts) {
+        items.fill(None);
+        let moment = self.cache.moment();
+        // Keys that are not there cost nothing more.
+        let mut left = bits.matches | bits.again;
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let key = self.keys[at];
+            let candidate = (bits.matches & 1 << at != 0)
+                .then(|| self.cache.record(self.pinned, self.candidates[at]));
+            let record = match candidate {
+                Some(record) if record.key() == key => record,
+                _ => match self.find_anew(at) {
+                    Some(found) => found,
                     None => continue,
                 },
             };
-            if record.is_gone(moment) {
-                counts.expired += u64::from(record.is_expired(moment.now));
-                continue;
+            match record.state(moment) {
+                State::Live(tags) => {
+                    record.prefetch_rest();
+                    items[at] = Some(Item::accessed(record, tags, moment.now));
+                    counts.hits += 1;
+                }
+                State::Expired => counts.expired += 1,
+                State::Flushed => {}
             }
-            record.prefetch_rest();
-            *item = Some(Item::accessed(record, moment.now));
-            counts.hits += 1;
         }
+    }
+
+    #[cold]
+    fn find_anew(&self, at: usize) -> Option<Record<'g>> {
+        let (_, found) = self
+            .cache
+            .find(self.pinned, self.hashes[at], self.keys[at])?;
+        Some(found)
     }
 }

@@ -63,22 +63,59 @@ const LARGE: u16 = 16;
 const GENERATION_SHIFT: u32 = 5;
 const _: () = assert!(GENERATION_SHIFT + Generation::BITS == u16::BITS);
 
-fn tags(generation: Generation, is_large: bool, frequency: u8) -> u16 {
-    let large = if is_large { LARGE } else { 0 };
-    generation.0 << GENERATION_SHIFT | large | u16::from(frequency)
+/// The field of this name, as it was read: its reader needs several of its parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tags(u16);
+
+impl Tags {
+    fn new(generation: Generation, is_large: bool, frequency: u8) -> Tags {
+        let large = if is_large { LARGE } else { 0 };
+        Tags(generation.0 << GENERATION_SHIFT | large | u16::from(frequency))
+    }
+
+    #[inline(always)]
+    fn generation(self) -> Generation {
+        Generation(self.0 >> GENERATION_SHIFT)
+    }
+
+    #[inline(always)]
+    fn is_large(self) -> bool {
+        self.0 & LARGE != 0
+    }
+
+    #[inline(always)]
+    fn frequency(self) -> u16 {
+        self.0 & FREQUENCY_MAX
+    }
 }
 
-/// Bytes of an item in its block.
+/// Whether an item that was found is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum State {
+    Live(Tags),
+    Expired,
+    Flushed,
+}
+
+/// What an access changes, as it was before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    pub(crate) accessed: u32,
+    pub(crate) marks: u8,
+}
+
+/// Bytes of an item in its block. One whose value is elsewhere has a pointer in its place, behind a gap of up to seven bytes:
+/// the same sum, rounded up once.
+#[inline(always)]
 pub(crate) fn size_bytes(key_len: usize, value_len: usize) -> usize {
-    (KEY_OFFSET + key_len + value_len)
-        .next_multiple_of(ItemRef::UNIT_BYTES)
-        .max(size_of::<Header>())
+    (KEY_OFFSET + key_len + value_len).next_multiple_of(ItemRef::UNIT_BYTES)
 }
 
-/// Bytes of an item in its block whose value is elsewhere.
-pub(crate) fn large_size_bytes(key_len: usize) -> usize {
-    share_offset(key_len) + size_of::<*const LargeValue>()
-}
+const _: () = assert!(
+    ItemRef::UNIT_BYTES == size_of::<*const LargeValue>()
+        && KEY_OFFSET.next_multiple_of(ItemRef::UNIT_BYTES) == size_of::<Header>(),
+    "a pointer takes one unit, and the shortest item has room for a header"
+);
 
 fn share_offset(key_len: usize) -> usize {
     (KEY_OFFSET + key_len).next_multiple_of(align_of::<*const LargeValue>())
@@ -112,7 +149,7 @@ impl NewRecord<'_> {
     pub(crate) fn size_bytes(&self) -> usize {
         match &self.value {
             NewValue::Parts(parts) => size_bytes(self.key.len(), len_of(parts)),
-            NewValue::Large(_) => large_size_bytes(self.key.len()),
+            NewValue::Large(_) => size_bytes(self.key.len(), size_of::<*const LargeValue>()),
         }
     }
 
@@ -131,7 +168,9 @@ impl NewRecord<'_> {
             accessed: self.accessed.into(),
             flags: self.flags,
             value_len: value_len as u32,
-            tags: tags(self.generation, is_large, self.frequency).into(),
+            tags: Tags::new(self.generation, is_large, self.frequency)
+                .0
+                .into(),
             key_len: self.key.len() as u8,
             marks: self.marks.into(),
             key: [0; 4],
@@ -215,7 +254,7 @@ impl<'g> Record<'g> {
 
     #[inline(always)]
     fn share(self) -> Option<*const LargeValue> {
-        (self.tags() & LARGE != 0).then(|| {
+        self.tags().is_large().then(|| {
             let offset = share_offset(self.header().key_len.into());
             // SAFETY: a large item has a pointer there, aligned.
             unsafe { self.place.add(offset).cast().read() }
@@ -273,24 +312,32 @@ impl<'g> Record<'g> {
     }
 
     #[inline(always)]
-    fn tags(self) -> u16 {
-        self.header().tags.load(Relaxed)
+    fn tags(self) -> Tags {
+        Tags(self.header().tags.load(Relaxed))
     }
 
     pub(crate) fn generation(self) -> Generation {
-        Generation(self.tags() >> GENERATION_SHIFT)
+        self.tags().generation()
     }
 
+    /// Whether it is there at a moment.
     #[inline(always)]
-    pub(crate) fn is_expired(self, now: u32) -> bool {
-        let expiry = self.expiry();
-        expiry != 0 && expiry <= now
+    pub(crate) fn state(self, moment: Moment) -> State {
+        // From 1 to now, in one comparison: 0, which is never, is the largest of all when 1 is taken from it.
+        if self.expiry().wrapping_sub(1) < moment.now {
+            return State::Expired;
+        }
+        let tags = self.tags();
+        match tags.generation() == moment.generation() {
+            true => State::Live(tags),
+            false => State::Flushed,
+        }
     }
 
     /// Whether it has expired, or was flushed.
     #[inline(always)]
     pub(crate) fn is_gone(self, moment: Moment) -> bool {
-        self.is_expired(moment.now) || self.generation() != moment.generation()
+        !matches!(self.state(moment), State::Live(_))
     }
 
     pub(crate) fn marks(self) -> u8 {
@@ -303,7 +350,7 @@ impl<'g> Record<'g> {
     }
 
     pub(crate) fn frequency(self) -> u8 {
-        (self.tags() & FREQUENCY_MAX) as u8
+        self.tags().frequency() as u8
     }
 
     pub(crate) fn accessed(self) -> u32 {
@@ -312,29 +359,30 @@ impl<'g> Record<'g> {
 
     /// Notes that it was asked for. An item that is asked for all the time is not written to, but once a second.
     #[inline(always)]
-    pub(crate) fn access(self, now: u32) {
+    pub(crate) fn access(self, tags: Tags, now: u32) -> Before {
         let header = self.header();
-        let tags = header.tags.load(Relaxed);
-        if tags & FREQUENCY_MAX < FREQUENCY_MAX {
+        if tags.frequency() < FREQUENCY_MAX {
             // A count may get lost between two threads: it is a rough one. The other bits never change.
-            header.tags.store(tags + 1, Relaxed);
+            header.tags.store(tags.0 + 1, Relaxed);
         }
-        if header.accessed.load(Relaxed) != now {
+        let before = Before {
+            accessed: self.accessed(),
+            marks: self.marks(),
+        };
+        if before.accessed != now {
             header.accessed.store(now, Relaxed);
         }
-        if header.marks.load(Relaxed) & FETCHED == 0 {
+        if before.marks & FETCHED == 0 {
             header.marks.fetch_or(FETCHED, Relaxed);
         }
+        before
     }
 
     /// Bytes in the block.
     #[inline(always)]
     pub(crate) fn size_bytes(self) -> usize {
         let header = self.header();
-        match self.tags() & LARGE {
-            0 => size_bytes(header.key_len.into(), header.value_len as usize),
-            _ => large_size_bytes(header.key_len.into()),
-        }
+        size_bytes(header.key_len.into(), header.value_len as usize)
     }
 
     /// Asks for the lines behind the first two.
@@ -357,12 +405,14 @@ impl<'g> Record<'g> {
 /// `place`, a multiple of eight, has room for [`Record::size_bytes`] bytes, and nobody else has them. The item's segment is
 /// locked, so that only its frequency, its access time and its FETCHED mark may change meanwhile.
 pub(super) unsafe fn copy(record: Record<'_>, place: NonNull<u8>, frequency: u8) {
-    let header = record.header();
+    let (header, tags) = (record.header(), record.tags());
     let copy = Header {
         expiry: record.expiry().into(),
         accessed: record.accessed().into(),
         marks: record.marks().into(),
-        tags: tags(record.generation(), record.tags() & LARGE != 0, frequency).into(),
+        tags: Tags::new(tags.generation(), tags.is_large(), frequency)
+            .0
+            .into(),
         ..Header {
             cas: header.cas,
             flags: header.flags,
@@ -378,5 +428,70 @@ pub(super) unsafe fn copy(record: Record<'_>, place: NonNull<u8>, frequency: u8)
         place
             .add(KEY_OFFSET)
             .copy_from_nonoverlapping(record.place.add(KEY_OFFSET), rest);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn state(expiry: u32, generation: Generation, moment: Moment) -> State {
+        let record = NewRecord {
+            key: b"key",
+            value: NewValue::Parts(&[b"value"]),
+            cas: 1,
+            flags: 0,
+            expiry,
+            accessed: 1,
+            marks: 0,
+            frequency: 0,
+            generation,
+        };
+        let mut place = vec![0u64; record.size_bytes() / 8];
+        let place = NonNull::from(&mut place[..]).cast();
+        // SAFETY: the place has the item's bytes at a multiple of eight, and is not touched but through the record.
+        unsafe {
+            record.write(place);
+            Record::new(place).state(moment)
+        }
+    }
+
+    #[test]
+    fn an_item_is_live_before_its_last_second_and_in_its_own_generation_only() {
+        let moment = |now| Moment { now, flushes: 7 };
+        let this = moment(1).generation();
+        for (expiry, now, is_live) in [
+            (0, 1, true),
+            (0, u32::MAX, true),
+            (u32::MAX, u32::MAX - 1, true),
+            (u32::MAX, u32::MAX, false),
+            (5, 4, true),
+            (5, 5, false),
+            (1, 1, false),
+        ] {
+            let state = state(expiry, this, moment(now));
+            assert_eq!(
+                matches!(state, State::Live(_)),
+                is_live,
+                "{expiry} at {now}"
+            );
+            assert_eq!(
+                matches!(state, State::Expired),
+                !is_live,
+                "{expiry} at {now}"
+            );
+        }
+        let other = Generation(this.0 ^ 1);
+        assert!(matches!(state(0, other, moment(1)), State::Flushed));
+    }
+
+    #[test]
+    fn an_items_bytes_are_counted_alike_before_and_after_it_is_written() {
+        for key_len in 1..=250 {
+            let pointer = size_of::<*const LargeValue>();
+            let bytes = size_bytes(key_len, pointer);
+            assert_eq!(bytes, share_offset(key_len) + pointer, "key of {key_len}");
+            assert!(size_bytes(key_len, 0) >= size_of::<Header>());
+        }
     }
 }

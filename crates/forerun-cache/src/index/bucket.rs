@@ -31,7 +31,7 @@ const TAG_SHIFT: u32 = 48;
 const TAG: u64 = 0xffff << TAG_SHIFT;
 
 /// Where an item lies: its first byte's distance from that of the first block, in units of [`ItemRef::UNIT_BYTES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ItemRef(u64);
 
 impl ItemRef {
