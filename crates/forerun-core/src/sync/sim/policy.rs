@@ -6,7 +6,8 @@
 //! *Probabilistic concurrency testing* (Burckhardt, Kothari, Musuvathi and Nagarakatte, "A Randomized Scheduler with
 //! Probabilistic Guarantees of Finding Bugs", ASPLOS 2010) gives each thread a random priority and always runs the
 //! highest; at a few random steps the running thread falls below all others. It finds what needs one thread to be held
-//! back for long while the others do much.
+//! back for long while the others do much. So that a thread that polls does not keep the others back for ever, one that
+//! has run for long falls below them, too.
 
 use super::random::Random;
 use super::state::{State, Status};
@@ -44,6 +45,9 @@ pub(super) enum Chooser {
         is_stale: bool,
     },
 }
+
+/// A thread with the highest priority runs for so many steps at once.
+const RUN_STEPS_MAX: u64 = 2000;
 
 /// New threads have priorities above this, demoted ones below.
 const DEMOTED: u64 = 1 << 32;
@@ -102,8 +106,9 @@ impl State {
                 lowest,
                 is_stale,
             } => {
-                while changes.last().is_some_and(|step| *step <= self.steps) {
-                    changes.pop();
+                let is_change = changes.pop_if(|step| *step <= self.steps).is_some();
+                if is_change || self.steps - self.running_since >= RUN_STEPS_MAX {
+                    self.running_since = self.steps;
                     *lowest -= 1;
                     self.threads[me].priority = *lowest;
                     *is_stale = true;

@@ -137,7 +137,8 @@ impl Here {
         };
         state.set_blocked(self.thread, wait);
         match state.choose_next() {
-            Some(next) if next == self.thread => {}
+            // Its own deadline was the earliest.
+            Some(next) if next == self.thread => drop(locked),
             Some(next) => self.hand_over(locked, next),
             None => {
                 let end = state.final_end();

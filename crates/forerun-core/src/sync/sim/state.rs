@@ -93,6 +93,8 @@ pub(super) struct State {
     /// The threads that have not finished.
     pub(super) live: Vec<usize>,
     pub(super) running: usize,
+    /// The step at which it began to run.
+    pub(super) running_since: u64,
     pub(super) steps: u64,
     switches: u64,
     pub(super) now_ns: u64,
@@ -129,6 +131,7 @@ impl State {
             threads: Vec::new(),
             live: Vec::new(),
             running: 0,
+            running_since: 0,
             steps: 0,
             switches: 0,
             now_ns: 0,
@@ -220,6 +223,7 @@ impl State {
     pub(super) fn switch_to(&mut self, next: usize) {
         self.switches += 1;
         self.running = next;
+        self.running_since = self.steps;
         if self.spurious_every > 0 && self.schedule.once_in(self.spurious_every) {
             self.wake_spuriously();
         }

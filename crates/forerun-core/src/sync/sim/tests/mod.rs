@@ -1,6 +1,8 @@
 //! Classic mistakes are found within few seeds, and the correct programs beside them never fail.
 
 mod basics;
+mod ends;
+mod waits;
 
 use super::*;
 
