@@ -12,10 +12,12 @@
 //!
 //! - [`time::now`] and [`time::elapsed`] stand for `Instant::now` and `Instant::elapsed`, [`time::system_now`] for
 //!   `SystemTime::now`;
-//! - [`random_seed`] is the source of all randomness: salts, seeds of hash functions, heights of list nodes.
+//! - [`random_seed`] is the source of all randomness: salts, seeds of hash functions, heights of list nodes;
+//! - [`thread_number`] spreads threads over what they would else share.
 //!
 //! [`Arc`], [`Weak`] and [`atomic`] are the standard library's in every back end; code may name them by either path.
 
+mod number;
 #[cfg(not(feature = "sim"))]
 mod plain;
 #[cfg(feature = "sim")]
@@ -34,6 +36,7 @@ pub mod modelled {
     };
 }
 
+pub use number::thread_number;
 #[cfg(not(feature = "sim"))]
 pub use plain::*;
 #[cfg(feature = "sim")]

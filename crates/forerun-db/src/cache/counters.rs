@@ -1,7 +1,8 @@
 //! Counters of the cache, each updated once a batch.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forerun_core::sync::thread_number;
 
 /// Sets of counters. Threads are spread over them, so that they seldom share a cache line.
 const SHARDS: usize = 16;
@@ -22,14 +23,7 @@ struct Shard {
 impl Counters {
     /// Counts pages that were wanted and there, and those that were not.
     pub(super) fn count(&self, hits: u64, misses: u64) {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-        let mut mine = MINE.get();
-        if mine == usize::MAX {
-            mine = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            MINE.set(mine);
-        }
-        let shard = &self.shards[mine];
+        let shard = &self.shards[thread_number() % SHARDS];
         // Relaxed, here and below: a count orders nothing.
         if hits > 0 {
             shard.hits.fetch_add(hits, Ordering::Relaxed);

@@ -38,7 +38,6 @@ mod snapshots;
 mod space;
 mod state;
 mod stats;
-mod threads;
 mod uncovered;
 mod view;
 mod visible;

@@ -19,10 +19,10 @@ use std::sync::{Arc, Weak};
 use crossbeam_utils::atomic::AtomicCell;
 use forerun_core::Owner;
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::thread_number;
 
 use super::cursor::Cursor;
 use super::space::Space;
-use super::threads;
 
 /// Slots of a keyspace. Threads are spread over them; two that share one take turns and begin anew more often.
 const SLOTS: usize = 16;
@@ -104,7 +104,7 @@ impl Parking {
     }
 
     fn mine(&self) -> &Slot {
-        &self.slots[threads::number() % SLOTS]
+        &self.slots[thread_number() % SLOTS]
     }
 }
 

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forerun_core::Backing;
-use forerun_core::sync::PoisonError;
+use forerun_core::sync::{PoisonError, thread_number};
 
 use super::Inner;
 use super::space::Space;
-use super::threads;
 use super::write::Writer;
 use crate::Error;
 use crate::cache::CacheStats;
@@ -95,7 +94,7 @@ impl Counters {
     }
 
     fn shard(&self) -> &Shard {
-        &self.shards[threads::number() % SHARDS]
+        &self.shards[thread_number() % SHARDS]
     }
 }
 

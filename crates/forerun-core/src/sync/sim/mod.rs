@@ -77,6 +77,12 @@ pub(crate) fn register_in_epochs() -> Option<crossbeam_epoch::LocalHandle> {
     Here::get().map(Here::register)
 }
 
+/// The calling thread's index, if it is in a simulation: 0 is the body's, and the others count in the order of their
+/// creation.
+pub(super) fn thread_index() -> Option<usize> {
+    Here::get().map(|here| here.thread)
+}
+
 /// Whether the calling thread is part of a simulation.
 #[inline]
 pub fn is_running() -> bool {
