@@ -1,0 +1,43 @@
+//! The `forerun-lab` command: machines that look for defects of Forerun.
+//!
+//! ```text
+//! main ── sim/   the store under random schedules and faults
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod sim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Looks for defects of Forerun.
+#[derive(Parser)]
+#[command(name = "forerun-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the store under random schedules and faults, and checks all that it does.
+    Sim(sim::SimArgs),
+    /// Runs seeds for `sim`.
+    #[command(hide = true)]
+    SimWorker(sim::worker::WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Sim(args) => sim::command(&args),
+        Command::SimWorker(args) => sim::worker::work(&args)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("forerun-lab: {error:#}");
+        ExitCode::from(2)
+    })
+}

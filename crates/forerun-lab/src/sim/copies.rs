@@ -1,0 +1,304 @@
+//! Steps that copy the store: checkpoints, backups, and stores that are restored from them. Each copy must hold what the
+//! thread's keys held when it was made, and the same stamp everywhere.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forerun_db::{Background, Backups, Create, Db, Error, Options};
+
+use super::draw::{private_name, shared_name};
+use super::faults::SimIo;
+use super::model::{Space, State, compare};
+use super::reads::Now;
+use super::stamps::{Least, STAMP_KEY, decode};
+use super::user::{Begun, Memory, Private, User};
+use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
+
+/// The copies that a thread made, from life to life.
+#[derive(Clone, Debug, Default)]
+pub struct Copies {
+    made: u32,
+    /// The last checkpoint.
+    checkpoint: Option<(PathBuf, Expected)>,
+    /// The backups, by number.
+    backups: BTreeMap<u64, Expected>,
+}
+
+/// What a copy holds.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    state: State,
+    private: Option<Space>,
+    least: Least,
+}
+
+impl Copies {
+    /// A path that no copy has yet.
+    fn next_path(&mut self, thread: usize, what: &str) -> PathBuf {
+        self.made += 1;
+        PathBuf::from(format!("/{what}-{thread}-{}", self.made))
+    }
+}
+
+impl User<'_> {
+    fn expected(&self, begun: &Begun) -> Expected {
+        Expected {
+            state: self.memory.history.now().clone(),
+            private: self.private_space().map(|(space, _)| space),
+            least: begun.least,
+        }
+    }
+
+    pub fn checkpoint(&mut self) -> Outcome {
+        let path = self.memory.copies.next_path(self.memory.thread, "copy");
+        let begun = self.begin();
+        let expected = self.expected(&begun);
+        match self.opened.db.checkpoint(&path) {
+            Ok(()) if self.is_alive() => {
+                let io = self.world.io();
+                self.world.check_copy(&io, &path, &self.memory, &expected)?;
+                self.memory.copies.checkpoint = Some((path, expected));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+            Err(error) => self.allow(&error, "make a checkpoint"),
+        }
+    }
+
+    fn backups(&self) -> forerun_db::Result<Backups> {
+        let path = format!("/backups-{}", self.memory.thread);
+        Backups::open_with_io(Arc::new(self.world.io()), path, Create::IfMissing)
+    }
+
+    pub fn backup(&mut self) -> Outcome {
+        let begun = self.begin();
+        let expected = self.expected(&begun);
+        let made = self.backups().and_then(|mut backups| {
+            let made = backups.create(&self.opened.db)?;
+            Ok((made, backups.verify()))
+        });
+        match made {
+            Ok((made, checked)) if self.is_alive() => {
+                self.memory.copies.backups.insert(made.number, expected);
+                match checked {
+                    Ok(checked) => match checked.problems.first() {
+                        Some(problem) => self.allow(problem, "verify the backups"),
+                        None => Ok(()),
+                    },
+                    Err(error) => self.allow(&error, "verify the backups"),
+                }
+            }
+            Ok(_) => Ok(()),
+            Err(error) => self.allow(&error, "make a backup"),
+        }
+    }
+
+    /// Restores the oldest backup and the newest.
+    pub fn restore(&mut self) -> Outcome {
+        let io = self.world.io();
+        let result = self.world.restore_all(&io, &mut self.memory);
+        match result {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => self.allow(&error, "restore a backup"),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    pub fn keep_backups(&mut self, newest: u8) -> Outcome {
+        if self.memory.copies.backups.is_empty() {
+            return Ok(());
+        }
+        let newest = usize::from(newest);
+        let kept = self.backups().and_then(|mut backups| {
+            let removed = backups.keep(newest)?;
+            Ok((removed, backups.list()?))
+        });
+        let known = &mut self.memory.copies.backups;
+        let gone = known.len().saturating_sub(newest);
+        let gone: Vec<u64> = known.keys().copied().take(gone).collect();
+        match kept {
+            Ok((_, list)) if self.world.io().is_dead() || list.backups.len() <= newest => {
+                known.retain(|number, _| !gone.contains(number));
+                Ok(())
+            }
+            Ok((_, list)) => flaw(format!(
+                "of {newest} backups that were to be kept, there are {}",
+                list.backups.len()
+            )),
+            Err(error) => {
+                // Some may be removed.
+                known.retain(|number, _| !gone.contains(number));
+                self.allow(&error, "remove backups")
+            }
+        }
+    }
+}
+
+impl World {
+    /// Checks all copies that a thread made, as they are on a disk now.
+    ///
+    /// # Errors
+    /// [`Stop::Flaw`]
+    pub fn check_copies(&self, io: &SimIo, memory: &mut Memory) -> Outcome {
+        if let Some((path, expected)) = memory.copies.checkpoint.clone() {
+            self.check_copy(io, &path, memory, &expected)?;
+        }
+        match self.restore_all(io, memory)? {
+            Ok(()) => Ok(()),
+            Err(error) => flaw(format!("a backup cannot be restored: {error}")),
+        }
+    }
+
+    /// Restores the oldest backup and the newest, and checks what they hold.
+    fn restore_all(&self, io: &SimIo, memory: &mut Memory) -> Outcome<forerun_db::Result<()>> {
+        let known = memory.copies.backups.clone();
+        let Some((oldest, newest)) = known.keys().next().zip(known.keys().last()) else {
+            return Ok(Ok(()));
+        };
+        let path = format!("/backups-{}", memory.thread);
+        let opened = Backups::open_with_io(Arc::new(io.clone()), path, Create::Never);
+        let backups = match opened {
+            Ok(backups) => backups,
+            Err(error) => return Ok(Err(error)),
+        };
+        let list = match backups.list() {
+            Ok(list) => list,
+            Err(error) => return Ok(Err(error)),
+        };
+        let listed: Vec<u64> = list.backups.iter().map(|backup| backup.number).collect();
+        if let Some(number) = known.keys().find(|number| !listed.contains(number)) {
+            return flaw(format!("backup {number} is gone: there are {listed:?}"));
+        }
+        let mut numbers = vec![*oldest, *newest];
+        numbers.dedup();
+        for number in numbers {
+            let into = memory.copies.next_path(memory.thread, "restored");
+            if let Err(error) = backups.restore(Some(number), &into) {
+                return Ok(Err(error));
+            }
+            self.check_copy(io, &into, memory, &known[&number])?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Opens a copy and checks what is in it.
+    fn check_copy(
+        &self,
+        io: &SimIo,
+        path: &std::path::Path,
+        memory: &Memory,
+        expected: &Expected,
+    ) -> Outcome {
+        match self.look_at_copy(io, path, memory, expected) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => flaw(format!("the copy {}: {why}", path.display())),
+            Err(error) => {
+                let doing = format!("read the copy {}", path.display());
+                match io.is_dead() {
+                    true => Err(Stop::Dead),
+                    false => self.allow(&error, None, &doing),
+                }
+            }
+        }
+    }
+
+    fn look_at_copy(
+        &self,
+        io: &SimIo,
+        path: &std::path::Path,
+        memory: &Memory,
+        expected: &Expected,
+    ) -> forerun_db::Result<Result<(), String>> {
+        let options = Options {
+            create: Create::Never,
+            background: Background::Caller,
+            ..self.options.clone()
+        };
+        let begun = self.begin();
+        let db = Db::open_with_io(Arc::new(io.clone()), path, options)?;
+        let mut spaces = vec![db.own_keyspace()];
+        for number in 1..self.program.store.spaces.len() {
+            match db.find_keyspace(&shared_name(number)) {
+                Some(space) => spaces.push(space),
+                None => return Ok(Err(format!("keyspace {number} is missing"))),
+            }
+        }
+        let private = db.find_keyspace(&private_name(memory.thread));
+        let private = match (expected.private, private) {
+            (Some(space), Some(keyspace)) => Some((space, keyspace)),
+            (Some(_), None) => return Ok(Err("the private keyspace is missing".to_owned())),
+            (None, _) => None,
+        };
+        let opened = Opened::of_copy(db, spaces);
+        let now = Now {
+            opened: &opened,
+            private,
+            shape: self,
+        };
+        let observed = now.observe_own(memory)?;
+        let read = self.end(begun);
+        if let Err(why) = compare(&expected.state, &observed, read, self) {
+            return Ok(Err(why));
+        }
+        let mut stamps = Vec::new();
+        for space in self.stamped_spaces() {
+            let value = opened.spaces[space as usize].get(STAMP_KEY)?;
+            stamps.push(value.as_deref().and_then(decode));
+        }
+        if let Err(why) = self.stamps.check_moment(&stamps, expected.least) {
+            return Ok(Err(why));
+        }
+        let verified = opened.db.verify()?;
+        if let Some(problem) = verified.problems.first() {
+            return Err(problem.clone());
+        }
+        let Opened { db, .. } = opened;
+        db.close()?;
+        Ok(Ok(()))
+    }
+
+    /// A doubtful private keyspace is dropped; one that is certain must be there, and no other.
+    ///
+    /// # Errors
+    /// [`Stop`]
+    pub fn settle_private(&self, opened: &Opened, memory: &mut Memory) -> Outcome {
+        const TRIES: usize = 100;
+        let name = private_name(memory.thread);
+        for _ in 0..TRIES {
+            let is_there = opened.db.find_keyspace(&name).is_some();
+            match (memory.private, is_there) {
+                (Private::Present(_), true) | (Private::Absent, false) => return Ok(()),
+                (Private::Present(_), false) => return flaw(format!("keyspace {name:?} is gone")),
+                (Private::Absent, true) => return flaw(format!("keyspace {name:?} is back")),
+                (Private::InDoubt, false) => {
+                    memory.private = Private::Absent;
+                    return Ok(());
+                }
+                (Private::InDoubt, true) => {
+                    let dropped = opened.db.drop_keyspace(&name);
+                    if let Err(error) = dropped {
+                        self.allow(&error, Some(opened), "drop a keyspace that was in doubt")?;
+                        if matches!(error, Error::Poisoned { .. }) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            super::rt::sleep(std::time::Duration::from_millis(10));
+        }
+        flaw("a keyspace cannot be dropped, long after all faults")
+    }
+
+    /// Files that are in the store's directory and should not be.
+    pub fn strange_files(&self) -> Vec<String> {
+        let mut files = self.files_in(STORE.as_ref());
+        let is_known = |name: &String| {
+            matches!(&name[..], "FORMAT" | "LOCK" | "MANIFEST" | "CLOSED")
+                || name.starts_with("wal-") && name.ends_with(".log")
+                || name.starts_with("run-") && name.ends_with(".run")
+        };
+        files.retain(|name| !is_known(name));
+        files
+    }
+}

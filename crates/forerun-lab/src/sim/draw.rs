@@ -1,0 +1,411 @@
+//! A seed draws a program.
+
+use forerun_core::Pages;
+use forerun_db::{
+    Background, Checks, Compression, Durability, KeyspaceOptions, Options, ReadBackend, RunOptions,
+    TreeOptions, WalMode,
+};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use std::time::Duration;
+
+use super::orders::{Order, Panics};
+use super::program::{
+    Calls, Change, Death, End, Life, Op, Place, Planned, Program, SpaceShape, Step, StoreShape,
+    Trouble, Way, What,
+};
+
+/// Keys that each thread has in each keyspace.
+pub const KEYS: u8 = 14;
+
+/// Names of the threads' own keyspaces.
+pub fn private_name(thread: usize) -> String {
+    format!("private {thread}")
+}
+
+/// Names of the shared keyspaces; that of the store's own is empty.
+pub fn shared_name(space: usize) -> String {
+    match space {
+        0 => String::new(),
+        _ => format!("shared {space}"),
+    }
+}
+
+/// The most threads that a life has.
+pub const THREADS: usize = 5;
+
+/// Draws the program of a seed.
+pub fn draw(seed: u64) -> Program {
+    let mut draw = Draw {
+        random: SmallRng::seed_from_u64(seed),
+        next_id: 0,
+    };
+    let store = draw.store();
+    let lives = draw.random.random_range(1..=3);
+    let lives = (0..lives).map(|_| draw.life(&store)).collect();
+    Program { seed, store, lives }
+}
+
+struct Draw {
+    random: SmallRng,
+    next_id: u32,
+}
+
+impl Draw {
+    fn one_in(&mut self, n: u32) -> bool {
+        self.random.random_ratio(1, n)
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        // Every list of choices has one at least.
+        *choices.choose(&mut self.random).unwrap_or(&choices[0])
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn store(&mut self) -> StoreShape {
+        let wal = match self.one_in(10) {
+            true => WalMode::Off,
+            false => WalMode::On,
+        };
+        let spaces = self.random.random_range(1..=4);
+        StoreShape {
+            memory_limit_bytes: self.of(&[128 << 10, 256 << 10, 512 << 10]),
+            memtable_bytes: self.of(&[1 << 10, 2 << 10, 4 << 10, 16 << 10]),
+            cache_bytes: self.of(&[16 << 10, 64 << 10, 256 << 10]),
+            max_open_files: self.of(&[None, Some(1), Some(2), Some(8)]),
+            segment_bytes: self.of(&[300, 700, 2000, 1 << 20]),
+            background: self.of(&[
+                Background::Threads,
+                Background::Threads,
+                Background::Threads,
+                Background::Caller,
+            ]),
+            durability: self.of(&[Durability::Buffered, Durability::Synced]),
+            wal,
+            checks: self.of(&[Checks::Off, Checks::Off, Checks::Paranoid]),
+            spaces: (0..spaces).map(|_| self.space()).collect(),
+            private: self.space(),
+            has_links: !self.one_in(4),
+        }
+        .consistent()
+    }
+
+    fn space(&mut self) -> SpaceShape {
+        let level0_runs = self.of(&[1, 2, 4]);
+        SpaceShape {
+            order: self.of(&[
+                Order::Bytes,
+                Order::Bytes,
+                Order::Reverse,
+                Order::Length,
+                Order::Folding,
+            ]),
+            ttl_s: self.of(&[None, None, Some(1), Some(3), Some(20)]),
+            run: RunOptions {
+                page_bytes: 4 << 10,
+                compression: self.of(&[Compression::None, Compression::Lz4]),
+                filter_bits_per_key: self.of(&[0, 2, 10]),
+            },
+            tree: TreeOptions {
+                level0_runs,
+                level0_slow_runs: level0_runs + self.random.random_range(1..6),
+                level0_stop_runs: level0_runs + self.random.random_range(1..8),
+                level1_bytes: self.of(&[2 << 10, 6 << 10, 1 << 20]),
+                level_factor: self.of(&[2, 4, 10]),
+                run_bytes: self.of(&[1 << 10, 3 << 10, 64 << 10]),
+                write_rate_bytes: self.of(&[None, None, None, Some(64 << 10)]),
+            },
+        }
+    }
+
+    fn life(&mut self, store: &StoreShape) -> Life {
+        let threads = self.random.random_range(1..=THREADS);
+        let most = self.of(&[6, 15, 30]);
+        let threads: Vec<Vec<Step>> = (0..threads)
+            .map(|_| {
+                let steps = self.random.random_range(1..=most);
+                (0..steps).map(|_| self.step(store)).collect()
+            })
+            .collect();
+        let troubles = match self.random.random_range(0..4) {
+            0 | 1 => 0,
+            2 => 1,
+            _ => self.random.random_range(1..5),
+        };
+        let calls = 20 + 12 * threads.iter().map(Vec::len).sum::<usize>() as u64;
+        let troubles = (0..troubles).map(|_| self.trouble(calls)).collect();
+        let at_call = match self.one_in(3) {
+            true => None,
+            false => Some(self.random.random_range(0..calls)),
+        };
+        let end = match self.random.random_range(0..6) {
+            0 => End::Close,
+            1 => End::Drop,
+            2 | 3 => End::Death {
+                how: Death::Process,
+                at_call,
+            },
+            _ => End::Death {
+                how: Death::Power,
+                at_call,
+            },
+        };
+        Life {
+            threads,
+            troubles,
+            end,
+            end_id: self.id(),
+        }
+    }
+
+    fn trouble(&mut self, calls: u64) -> Planned {
+        let trouble = match self.random.random_range(0..10) {
+            0 => Trouble::ShortWrite,
+            1 => Trouble::TornWrite,
+            2 => Trouble::Full {
+                count: self.of(&[1, 10, 60]),
+            },
+            3 => Trouble::Panic {
+                count: self.of(&[1, 1, 3, 50]),
+            },
+            _ => Trouble::Fail {
+                calls: self.of(&[
+                    Calls::Any,
+                    Calls::Reads,
+                    Calls::Writes,
+                    Calls::Syncs,
+                    Calls::Names,
+                    Calls::Manifest,
+                    Calls::Log,
+                    Calls::Runs,
+                ]),
+                count: self.of(&[1, 1, 2, 8]),
+                errno: self.of(&[forerun_db::io::fault::EIO, forerun_db::io::fault::ENOSPC]),
+            },
+        };
+        let at = match trouble {
+            Trouble::Panic { .. } => self.random.random_range(0..calls * 4),
+            _ => self.random.random_range(0..calls),
+        };
+        Planned {
+            id: self.id(),
+            at,
+            trouble,
+        }
+    }
+
+    fn place(&mut self, store: &StoreShape) -> Place {
+        match self.one_in(5) {
+            true => Place::Private,
+            false => Place::Shared(self.random.random_range(0..store.spaces.len() as u8)),
+        }
+    }
+
+    fn key(&mut self) -> u8 {
+        self.random.random_range(0..KEYS)
+    }
+
+    fn len(&mut self) -> u16 {
+        match self.random.random_range(0..20) {
+            0 => 0,
+            1 => self.random.random_range(1000..5000),
+            2..5 => self.random.random_range(100..800),
+            _ => self.random.random_range(10..60),
+        }
+    }
+
+    fn change(&mut self, store: &StoreShape) -> Change {
+        let what = match self.random.random_range(0..20) {
+            0 => {
+                let (from, to) = (self.key(), self.key());
+                What::DeleteRange { from, to }
+            }
+            1..5 => What::Delete { key: self.key() },
+            _ => What::Put {
+                key: self.key(),
+                len: self.len(),
+            },
+        };
+        Change {
+            place: self.place(store),
+            what,
+        }
+    }
+
+    fn durability(&mut self) -> Durability {
+        self.of(&[
+            Durability::Buffered,
+            Durability::Buffered,
+            Durability::Synced,
+        ])
+    }
+
+    fn step(&mut self, store: &StoreShape) -> Step {
+        let id = self.id();
+        let op = self.op(store);
+        Step { id, op }
+    }
+
+    fn op(&mut self, store: &StoreShape) -> Op {
+        match self.random.random_range(0..112) {
+            0..30 => Op::Write {
+                changes: vec![self.change(store)],
+                durability: match self.one_in(3) {
+                    true => Some(self.durability()),
+                    false => None,
+                },
+            },
+            30..40 => {
+                let changes = self.random.random_range(2..8);
+                Op::Write {
+                    changes: (0..changes).map(|_| self.change(store)).collect(),
+                    durability: Some(self.durability()),
+                }
+            }
+            40..46 => Op::Stamp {
+                durability: self.durability(),
+            },
+            46..50 => self.ingest(store),
+            50..57 => Op::Get {
+                place: self.place(store),
+                key: self.key(),
+            },
+            57..61 => {
+                let keys = self.random.random_range(0..20);
+                Op::MultiGet {
+                    place: self.place(store),
+                    keys: (0..keys).map(|_| self.key()).collect(),
+                }
+            }
+            61..66 => Op::Scan {
+                place: self.place(store),
+                way: self.of(&[Way::Forward, Way::Backward, Way::Both]),
+            },
+            66..70 => Op::ReadStamps {
+                by_snapshot: self.random.random(),
+            },
+            70..73 => Op::TakeSnapshot,
+            73..76 => Op::ReadSnapshot,
+            76 => Op::DropSnapshot,
+            77..80 => Op::BeginIter {
+                place: self.place(store),
+            },
+            80..84 => Op::StepIter {
+                steps: self.random.random_range(1..20),
+                is_back: self.random.random(),
+            },
+            84 => Op::DropIter,
+            85..88 => Op::Flush,
+            88..90 => Op::FlushLog,
+            90..92 => Op::Compact,
+            92 => Op::CompactSpace {
+                place: self.place(store),
+            },
+            93 => Op::Settle,
+            94 => Op::Checkpoint,
+            95 => Op::Backup,
+            96 => Op::Restore,
+            97 => Op::KeepBackups {
+                newest: self.random.random_range(1..3),
+            },
+            98..101 => Op::CreateSpace,
+            101 => Op::DropSpace,
+            102 => Op::Reopen,
+            103 => Op::OpenTwice,
+            104 => Op::Verify,
+            _ => Op::Wait {
+                ms: self.of(&[1, 50, 400, 1100, 3000]),
+            },
+        }
+    }
+
+    fn ingest(&mut self, store: &StoreShape) -> Op {
+        let mut keys: Vec<u8> = (0..KEYS).collect();
+        keys.retain(|_| self.random.random_ratio(2, 5));
+        let keys = keys.into_iter().map(|key| {
+            let len = match self.one_in(5) {
+                true => None,
+                false => Some(self.len()),
+            };
+            (key, len)
+        });
+        Op::Ingest {
+            keys: keys.collect(),
+            place: self.place(store),
+            commits: !self.one_in(6),
+        }
+    }
+}
+
+impl StoreShape {
+    /// Each thread's own keyspace takes memory too.
+    fn consistent(mut self) -> StoreShape {
+        if self.wal == WalMode::Off {
+            self.durability = Durability::Buffered;
+        }
+        self
+    }
+
+    /// The options as the store takes them.
+    pub fn options(&self, panics: &Panics) -> Options {
+        let own = &self.spaces[0];
+        let shared = self.spaces.iter().enumerate().skip(1);
+        let mut keyspaces: Vec<(String, KeyspaceOptions)> = shared
+            .map(|(number, space)| (shared_name(number), space.options(panics)))
+            .collect();
+        let private = (0..THREADS).map(|n| (private_name(n), self.private.options(panics)));
+        keyspaces.extend(private);
+        let own_options = own.options(panics);
+        Options {
+            comparator: own_options.comparator,
+            memory_limit_bytes: self.memory_limit_bytes,
+            memtable_bytes: self.memtable_bytes,
+            cache_bytes: self.cache_bytes,
+            max_open_files: self.max_open_files,
+            pages: Pages::Small,
+            run: own.run,
+            ttl: own_options.ttl,
+            reads: ReadBackend::Sync,
+            tree: own.tree,
+            background: self.background,
+            durability: self.durability,
+            checks: self.checks,
+            wal: self.wal,
+            wal_segment_bytes: self.segment_bytes,
+            keyspaces,
+            ..Options::default()
+        }
+    }
+}
+
+impl SpaceShape {
+    fn options(&self, panics: &Panics) -> KeyspaceOptions {
+        KeyspaceOptions {
+            comparator: self.order.comparator(panics),
+            run: self.run,
+            tree: self.tree,
+            ttl: self.ttl_s.map(Duration::from_secs),
+            ..KeyspaceOptions::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_program_each_time() {
+        for seed in 0..50 {
+            let (first, second) = (draw(seed), draw(seed));
+            assert_eq!(format!("{first:?}"), format!("{second:?}"));
+            let ids = first.ids();
+            assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The file system of a simulation: the one in memory, which fails, fills up and dies as the program says, and which counts
+//! what is open.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forerun_db::io::fault::{Fault, FaultIo};
+use forerun_db::io::{Io, IoFile, OpenMode};
+
+use super::program::{Calls, Planned, Trouble};
+use super::rt;
+
+/// What the clock says when a simulation begins.
+const START_S: u64 = 1_700_000_000;
+
+/// A machine with its disk. Clones share it.
+#[derive(Clone, Debug)]
+pub struct SimIo {
+    disk: FaultIo,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_dead: AtomicBool,
+    /// Calls that failed because it was planned.
+    failed: AtomicU64,
+    calls: AtomicU64,
+    open: AtomicU64,
+    open_runs: AtomicU64,
+    plan: Mutex<Plan>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    waiting: Vec<Planned>,
+    /// Calls of a kind that fail, how many more of them, and how.
+    failing: Vec<(Calls, u32, Fault)>,
+    /// For so many more calls, the disk is full.
+    full: u32,
+    dies_at: Option<u64>,
+    /// Troubles that came to pass.
+    met: u64,
+}
+
+/// What a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Sync,
+    Names,
+}
+
+impl SimIo {
+    pub fn new(disk: FaultIo) -> SimIo {
+        SimIo {
+            disk,
+            state: Arc::default(),
+        }
+    }
+
+    /// The machine as found after the process died.
+    pub fn after_kill(&self) -> SimIo {
+        self.die();
+        SimIo::new(self.disk.kill())
+    }
+
+    /// The machine as found after the power was lost.
+    pub fn after_power_loss(&self, seed: u64) -> SimIo {
+        self.die();
+        SimIo::new(self.disk.crash(seed))
+    }
+
+    /// The disk, for looking at what is there.
+    pub fn disk(&self) -> &FaultIo {
+        &self.disk
+    }
+
+    /// The process dies now.
+    pub fn die(&self) {
+        self.state.is_dead.store(true, SeqCst);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.state.is_dead.load(SeqCst)
+    }
+
+    /// Whether a call failed since this was asked to fail some.
+    pub fn has_failed(&self) -> bool {
+        self.is_dead() || self.state.failed.load(SeqCst) > 0
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.state.calls.load(SeqCst)
+    }
+
+    /// Files that are open, and those among them that are runs of a store.
+    pub fn open_files(&self) -> (u64, u64) {
+        let State {
+            open, open_runs, ..
+        } = &*self.state;
+        (open.load(SeqCst), open_runs.load(SeqCst))
+    }
+
+    /// Plans what goes wrong, counted from now.
+    pub fn plan(&self, troubles: &[Planned], dies_after: Option<u64>) {
+        let now = self.calls();
+        let mut plan = self.lock();
+        plan.waiting = troubles
+            .iter()
+            .map(|planned| Planned {
+                at: planned.at + now,
+                ..*planned
+            })
+            .collect();
+        plan.dies_at = dies_after.map(|after| after + now);
+    }
+
+    /// Nothing goes wrong any more. Tells how many troubles came to pass.
+    pub fn calm(&self) -> u64 {
+        let mut plan = self.lock();
+        self.disk.set_capacity_bytes(None);
+        let met = plan.met;
+        *plan = Plan::default();
+        met
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.state
+            .plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call and sees to it that it meets what is planned.
+    fn enter(&self, kind: Kind, path: &Path) {
+        rt::point();
+        let call = self.state.calls.fetch_add(1, SeqCst);
+        let mut plan = self.lock();
+        if plan.full > 0 {
+            plan.full -= 1;
+            if plan.full == 0 {
+                self.disk.set_capacity_bytes(None);
+            }
+        }
+        if plan.dies_at == Some(call) && !self.is_dead() {
+            self.die();
+            self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
+            return;
+        }
+        let due: Vec<Planned> = plan
+            .waiting
+            .extract_if(.., |planned| planned.at <= call)
+            .collect();
+        for planned in due {
+            plan.met += 1;
+            self.begin(&mut plan, planned.trouble);
+        }
+        let meets = |(calls, _, fault): &(Calls, u32, Fault)| {
+            let is_write = kind == Kind::Write;
+            calls.have(kind, path) && (is_write || matches!(fault, Fault::Fail(_)))
+        };
+        if let Some(place) = plan.failing.iter().position(meets) {
+            let (_, count, fault) = &mut plan.failing[place];
+            let fault = *fault;
+            *count -= 1;
+            if *count == 0 {
+                plan.failing.remove(place);
+            }
+            self.disk.fail_call(self.disk.calls(), fault);
+            if fault != Fault::ShortWrite {
+                self.state.failed.fetch_add(1, SeqCst);
+            }
+        }
+    }
+
+    fn begin(&self, plan: &mut Plan, trouble: Trouble) {
+        match trouble {
+            Trouble::Fail {
+                calls,
+                count,
+                errno,
+            } => plan.failing.push((calls, count, Fault::Fail(errno))),
+            Trouble::ShortWrite => plan.failing.push((Calls::Writes, 1, Fault::ShortWrite)),
+            Trouble::TornWrite => {
+                let fault = Fault::TornWrite(forerun_db::io::fault::EIO);
+                plan.failing.push((Calls::Writes, 1, fault));
+            }
+            Trouble::Full { count } => {
+                let files = self.disk.files();
+                let lens = files.iter().filter_map(|path| self.disk.read(path));
+                let used: usize = lens.map(|bytes| bytes.len()).sum();
+                self.disk.set_capacity_bytes(Some(used as u64 + 100));
+                self.state.failed.fetch_add(1, SeqCst);
+                plan.full = count;
+            }
+            // Comparators count their own calls.
+            Trouble::Panic { .. } => {}
+        }
+    }
+}
+
+impl Calls {
+    fn have(self, kind: Kind, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match self {
+            Calls::Any => true,
+            Calls::Reads => kind == Kind::Read,
+            Calls::Writes => kind == Kind::Write,
+            Calls::Syncs => kind == Kind::Sync,
+            Calls::Names => kind == Kind::Names,
+            Calls::Manifest => name.starts_with("MANIFEST"),
+            Calls::Log => name.ends_with(".log") && kind != Kind::Read,
+            Calls::Runs => name.ends_with(".run") && kind != Kind::Read,
+        }
+    }
+}
+
+impl Io for SimIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let kind = match mode {
+            OpenMode::Create | OpenMode::CreateEmpty => Kind::Names,
+            _ => Kind::Read,
+        };
+        self.enter(kind, path);
+        let file = self.disk.open(path, mode)?;
+        let is_run = mode == OpenMode::ReadImmutable;
+        self.state.open.fetch_add(1, SeqCst);
+        self.state.open_runs.fetch_add(u64::from(is_run), SeqCst);
+        Ok(Box::new(SimFile {
+            file,
+            path: path.to_owned(),
+            io: self.clone(),
+            is_run,
+        }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.enter(Kind::Read, dir);
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.enter(Kind::Names, path);
+        self.disk.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.enter(Kind::Names, to);
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.enter(Kind::Names, path);
+        self.disk.remove(path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.enter(Kind::Names, to);
+        self.disk.link(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.enter(Kind::Names, dir);
+        self.disk.sync_dir(dir)
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        self.disk.boot_id()
+    }
+
+    fn unix_time_s(&self) -> u64 {
+        now_s()
+    }
+}
+
+/// Seconds since 1970 in the simulated world.
+pub fn now_s() -> u64 {
+    START_S + rt::elapsed().as_secs()
+}
+
+#[derive(Debug)]
+struct SimFile {
+    file: Box<dyn IoFile>,
+    path: PathBuf,
+    io: SimIo,
+    is_run: bool,
+}
+
+impl IoFile for SimFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.io.enter(Kind::Read, &self.path);
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.io.enter(Kind::Write, &self.path);
+        self.file.write_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.io.enter(Kind::Read, &self.path);
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.io.enter(Kind::Write, &self.path);
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.io.enter(Kind::Sync, &self.path);
+        self.file.sync()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.io.enter(Kind::Names, &self.path);
+        self.file.try_lock()
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.io.state.open.fetch_sub(1, SeqCst);
+        self.io
+            .state
+            .open_runs
+            .fetch_sub(u64::from(self.is_run), SeqCst);
+    }
+}

@@ -1,0 +1,457 @@
+//! Lives of the store, one after the other: each from an opening to its end, and what must hold in between.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use forerun_core::sync::thread;
+use forerun_db::{Error, check_with_io};
+
+use super::draw::THREADS;
+use super::faults::SimIo;
+use super::model::{Observed, Seconds, compare};
+use super::program::{Death, End, Life, Trouble};
+use super::reads::Now;
+use super::rt;
+use super::user::{Memory, Private, User};
+use super::world::{Ended, Opened, Outcome, STORE, Stop, World, flaw};
+
+/// Runs the program of a world to its end, or to the first flaw, which the world then knows.
+pub fn run(world: &Arc<World>) {
+    match run_lives(world) {
+        Ok(()) => {}
+        Err(Stop::Flaw(text)) => world.report(text),
+        Err(Stop::Dead) => world.report("a process died that nobody killed".to_owned()),
+    }
+    // Whatever was found, no thread of the store is left behind.
+    drop(world.set_store(None));
+}
+
+fn run_lives(world: &Arc<World>) -> Outcome {
+    let mut memories: Vec<Memory> = (0..THREADS).map(Memory::new).collect();
+    let mut ended = Ended::Kept;
+    for (number, life) in world.program.lives.iter().enumerate() {
+        world.note(|| format!("life {number}: {:?}, {:?}", life.troubles, life.end));
+        ended = one_life(world, number, life, &mut memories, ended)?;
+        if world.is_over() {
+            return Ok(());
+        }
+    }
+    world.note(|| "the last life".to_owned());
+    last_life(world, &mut memories, ended)
+}
+
+fn one_life(
+    world: &Arc<World>,
+    number: usize,
+    life: &Life,
+    memories: &mut Vec<Memory>,
+    before: Ended,
+) -> Outcome<Ended> {
+    let io = world.io();
+    let (panics, troubles): (Vec<_>, Vec<_>) = life
+        .troubles
+        .iter()
+        .partition(|planned| matches!(planned.trouble, Trouble::Panic { .. }));
+    let death = match life.end {
+        End::Death { how, at_call } => Some((how, at_call)),
+        End::Close | End::Drop => None,
+    };
+    io.plan(&troubles, death.and_then(|(_, at_call)| at_call));
+    if let Some(planned) = panics.first()
+        && let Trouble::Panic { count } = planned.trouble
+    {
+        world.panics.plan(planned.at, count);
+    }
+    let panics_before = world.panics.met();
+    let begun = world.open().and_then(|opened| {
+        begin(world, &opened, memories, before, Adopt::Yes)?;
+        world.set_store(Some(opened));
+        Ok(())
+    });
+    let has_begun = begun.is_ok();
+    match begun {
+        Ok(()) => {
+            run_threads(world, life, memories)?;
+            if world.is_over() {
+                return Ok(Ended::Kept);
+            }
+        }
+        Err(Stop::Dead) => {}
+        Err(other) => return Err(other),
+    }
+    let panicked = world.panics.met() - panics_before;
+    world.panics.calm();
+    world.counts.faults.fetch_add(io.calm() + panicked, SeqCst);
+    let has_failed = io.has_failed() || panicked > 0;
+    if !io.is_dead() {
+        be_quiet(world, memories, has_failed)?;
+    }
+    match (io.is_dead(), death) {
+        (false, None) => {
+            leave(world, &io, life.end, has_failed)?;
+            Ok(Ended::Kept)
+        }
+        (_, death) => {
+            let how = death.map_or(Death::Process, |(how, _)| how);
+            let ended = match how {
+                Death::Power => Ended::PowerLost,
+                Death::Process if has_begun => Ended::Kept,
+                // Nobody saw what the life before had left.
+                Death::Process => before,
+            };
+            die(world, number, how, memories, ended)
+        }
+    }
+}
+
+/// Whether what a look at the store finds is taken for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adopt {
+    Yes,
+    No,
+}
+
+/// Checks what is in the store after an opening.
+fn begin(
+    world: &World,
+    opened: &Opened,
+    memories: &mut [Memory],
+    ended: Ended,
+    adopt: Adopt,
+) -> Outcome {
+    let keeps_all = world.keeps_all() && ended == Ended::Kept;
+    let stamps = &world.stamps;
+    world.with_stamps(opened, |found| match adopt {
+        Adopt::Yes => stamps.resolve(found, keeps_all, ended == Ended::PowerLost),
+        Adopt::No => stamps.look(found, keeps_all),
+    })?;
+    for memory in memories {
+        world.settle_private(opened, memory)?;
+        let (observed, read) = world.observe(opened, memory)?;
+        match adopt {
+            Adopt::Yes => {
+                world.resolve(memory, &observed, read, ended)?;
+                memory.opening = opened.number;
+            }
+            Adopt::No => {
+                let floor = world.floor(memory.thread).after(ended);
+                let history = &mut memory.history;
+                let resolved = history.resolve(&observed, floor, floor, read, world);
+                resolved.map_err(|why| Stop::Flaw(after(ended, memory.thread, &why)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn after(ended: Ended, thread: usize, why: &str) -> String {
+    let what = match ended {
+        Ended::Kept => "after an opening",
+        Ended::PowerLost => "after the power was lost",
+    };
+    format!("{what}, of thread {thread}: {why}")
+}
+
+impl World {
+    /// Takes what was found of a thread's keys for certain.
+    ///
+    /// # Errors
+    /// [`Stop::Flaw`]: it is not what may be there.
+    pub fn resolve(
+        &self,
+        memory: &mut Memory,
+        observed: &Observed,
+        read: Seconds,
+        ended: Ended,
+    ) -> Outcome {
+        let thread = memory.thread;
+        let floor = self.floor(thread);
+        let history = &mut memory.history;
+        let resolved = history.resolve(observed, floor.after(ended), floor.power_lost, read, self);
+        resolved.map_err(|why| Stop::Flaw(after(ended, thread, &why)))?;
+        self.resolved(thread, history.len(), ended);
+        Ok(())
+    }
+
+    /// A thread's keys as they are in the store, however often it takes to read them.
+    fn observe(&self, opened: &Opened, memory: &Memory) -> Outcome<(Observed, Seconds)> {
+        const TRIES: usize = 100;
+        let private = match memory.private {
+            Private::Present(space) => {
+                let name = super::draw::private_name(memory.thread);
+                opened.db.find_keyspace(&name).map(|found| (space, found))
+            }
+            _ => None,
+        };
+        let now = Now {
+            opened,
+            private,
+            shape: self,
+        };
+        for _ in 0..TRIES {
+            let begun = self.begin();
+            match now.observe_own(memory) {
+                Ok(observed) => return Ok((observed, self.end(begun))),
+                Err(error) => self.allow(&error, Some(opened), "read what is there")?,
+            }
+            rt::sleep(Duration::from_millis(10));
+        }
+        flaw("the store cannot be read, long after all faults")
+    }
+}
+
+fn run_threads(world: &Arc<World>, life: &Life, memories: &mut Vec<Memory>) -> Outcome {
+    let Some(opened) = world.store() else {
+        return flaw("the store is not open");
+    };
+    let mut threads = Vec::new();
+    let mut rest = memories.split_off(life.threads.len().min(memories.len()));
+    for (memory, steps) in memories.drain(..).zip(&life.threads) {
+        let (world, opened, steps) = (Arc::clone(world), Arc::clone(&opened), steps.clone());
+        let name = format!("user {}", memory.thread);
+        let body = move || User::new(&world, memory, opened).run(&steps);
+        let spawned = thread::Builder::new().name(name).spawn(body);
+        match spawned {
+            Ok(handle) => threads.push(handle),
+            Err(error) => return flaw(format!("no thread can be started: {error}")),
+        }
+    }
+    drop(opened);
+    for handle in threads {
+        match handle.join() {
+            Ok(memory) => memories.push(memory),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text =
+                    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                return flaw(format!(
+                    "a user's thread panicked: {}",
+                    text.unwrap_or_default()
+                ));
+            }
+        }
+    }
+    memories.append(&mut rest);
+    Ok(())
+}
+
+/// Nobody does anything any more, and nothing goes wrong any more: everything must be as it should be.
+fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome {
+    let Some(opened) = world.store() else {
+        return flaw("the store is not open");
+    };
+    let db = &opened.db;
+    let poisoned = db.stats().poisoned;
+    if let Some(cause) = &poisoned
+        && !has_failed
+    {
+        return flaw(format!("the store takes no more writes: {cause}"));
+    }
+    for memory in memories.iter_mut() {
+        let (observed, read) = world.observe(&opened, memory)?;
+        if memory.opening == opened.number {
+            compare(memory.history.now(), &observed, read, world).map_err(|why| {
+                Stop::Flaw(format!("at rest, of thread {}: {why}", memory.thread))
+            })?;
+        } else {
+            // The thread was done before another one closed the store and opened it again.
+            world.resolve(memory, &observed, read, Ended::Kept)?;
+            memory.opening = opened.number;
+        }
+    }
+    if poisoned.is_none() {
+        settle(world, &opened)?;
+    }
+    let stats = db.stats();
+    let limit = world.options.memory_limit_bytes;
+    if stats.memtables_used_bytes > limit {
+        return flaw(format!(
+            "memtables use {} of {limit} bytes",
+            stats.memtables_used_bytes
+        ));
+    }
+    if stats.cache.used_bytes > stats.cache.capacity_bytes {
+        return flaw(format!("the cache is over its limit: {}", stats.cache));
+    }
+    let (_, open_runs) = world.io().open_files();
+    if let Some(most) = world.options.max_open_files
+        && open_runs > most as u64
+    {
+        return flaw(format!(
+            "{open_runs} files of runs are open, and {most} may be"
+        ));
+    }
+    match db.verify() {
+        Ok(verified) => match verified.problems.first() {
+            None => Ok(()),
+            Some(problem) => flaw(format!("the store is damaged: {problem}")),
+        },
+        Err(error) => flaw(format!("the store cannot be verified: {error}")),
+    }
+}
+
+/// Flushes and compacts until all is done. What failed is tried again after a while.
+fn settle(world: &World, opened: &Opened) -> Outcome {
+    const TRIES: usize = 60;
+    let mut last = None;
+    for _ in 0..TRIES {
+        let done = opened.db.flush().and_then(|()| opened.db.settle());
+        match done {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                let is_poisoned = matches!(error, Error::Poisoned { .. });
+                world.allow(&error, Some(opened), "settle")?;
+                if is_poisoned {
+                    return Ok(());
+                }
+                last = Some(error);
+            }
+        }
+        rt::sleep(Duration::from_secs(2));
+    }
+    flaw(format!(
+        "the store does not settle, long after all faults: {last:?}"
+    ))
+}
+
+/// The store is closed, or its last handle dropped.
+fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
+    let Some(opened) = world.set_store(None) else {
+        return flaw("the store is not open");
+    };
+    let poisoned = opened.db.stats().poisoned;
+    let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
+        return flaw("a thread keeps the store");
+    };
+    drop(spaces);
+    match end {
+        End::Drop => drop(db),
+        _ => match db.close() {
+            Ok(()) => {}
+            Err(_) if poisoned.is_some() => {}
+            Err(error) => return flaw(format!("the store cannot be closed: {error}")),
+        },
+    }
+    look_offline(world, io, has_failed)
+}
+
+/// What a closed store leaves: no open file, and no file that nobody needs.
+fn look_offline(world: &World, io: &SimIo, has_failed: bool) -> Outcome {
+    let (open, _) = io.open_files();
+    if open > 0 {
+        return flaw(format!("{open} files are open after the store was closed"));
+    }
+    match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+        Ok(checked) => {
+            if let Some(problem) = checked.problems.first() {
+                return flaw(format!("the closed store is damaged: {problem}"));
+            }
+            if checked.leftovers > 0 && !has_failed {
+                let files = world.files_in(Path::new(STORE));
+                return flaw(format!(
+                    "{} runs are left that nobody needs: {files:?}",
+                    checked.leftovers
+                ));
+            }
+        }
+        Err(Error::NotAStore { .. }) if has_failed => {}
+        Err(error) => return flaw(format!("the closed store cannot be checked: {error}")),
+    }
+    match world.strange_files() {
+        files if !files.is_empty() && !has_failed => flaw(format!("files are left: {files:?}")),
+        _ => Ok(()),
+    }
+}
+
+/// The process dies, or the power is lost. What may be found then is looked at on several disks; life goes on with one.
+fn die(
+    world: &World,
+    number: usize,
+    how: Death,
+    memories: &mut [Memory],
+    ended: Ended,
+) -> Outcome<Ended> {
+    const DISKS: u64 = 3;
+    let io = world.io();
+    io.die();
+    world.counts.deaths.fetch_add(1, SeqCst);
+    drop(world.set_store(None));
+    let (open, _) = io.open_files();
+    if open > 0 {
+        return flaw(format!(
+            "{open} files are open after all handles were dropped"
+        ));
+    }
+    let disks = match how {
+        Death::Process => vec![io.after_kill()],
+        Death::Power => {
+            let seed = world
+                .program
+                .seed
+                .wrapping_mul(31)
+                .wrapping_add(number as u64);
+            let drawn = (0..DISKS).map(|disk| match disk {
+                0 => seed % 2,
+                _ => seed.wrapping_mul(1000).wrapping_add(disk) | 2,
+            });
+            drawn.map(|seed| io.after_power_loss(seed)).collect()
+        }
+    };
+    let last = disks.len() - 1;
+    for (disk, after) in disks.into_iter().enumerate() {
+        world.note(|| format!("after {how:?}: disk {disk}"));
+        world.set_io(after.clone());
+        look_dead(world, &after)?;
+        if disk == last {
+            for memory in memories.iter_mut() {
+                world.check_copies(&after, memory)?;
+            }
+        } else {
+            let mut memories = memories.to_vec();
+            for memory in &mut memories {
+                world.check_copies(&after, memory)?;
+            }
+            let opened = world.open()?;
+            begin(world, &opened, &mut memories, ended, Adopt::No)?;
+        }
+    }
+    Ok(ended)
+}
+
+/// A store that was not closed is sound all the same.
+fn look_dead(world: &World, io: &SimIo) -> Outcome {
+    match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+        Ok(checked) => match checked.problems.first() {
+            None => Ok(()),
+            Some(problem) => flaw(format!("the store is damaged after a death: {problem}")),
+        },
+        // It was about to be made.
+        Err(Error::NotAStore { .. }) => Ok(()),
+        Err(error) => flaw(format!(
+            "the store cannot be checked after a death: {error}"
+        )),
+    }
+}
+
+/// Without faults: everything is there, and everything comes back.
+fn last_life(world: &Arc<World>, memories: &mut [Memory], ended: Ended) -> Outcome {
+    let io = world.io();
+    let opened = world.open()?;
+    begin(world, &opened, memories, ended, Adopt::Yes)?;
+    world.set_store(Some(opened));
+    be_quiet(world, memories, false)?;
+    for memory in memories.iter_mut() {
+        world.check_copies(&io, memory)?;
+    }
+    let Some(opened) = world.store() else {
+        return flaw("the store is not open");
+    };
+    if let Err(error) = opened.db.compact() {
+        return flaw(format!("the store cannot be compacted: {error}"));
+    }
+    drop(opened);
+    be_quiet(world, memories, false)?;
+    leave(world, &io, End::Close, false)
+}

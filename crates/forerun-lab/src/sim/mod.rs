@@ -1,0 +1,168 @@
+//! A simulator of the store: the real [`Db`](forerun_db::Db) on a file system in memory, with all its threads and those of
+//! its users run by one seeded scheduler.
+//!
+//! ```text
+//!   seed ── draw ──> program: options, keyspaces, threads of steps, faults, deaths       program.rs, draw.rs
+//!             │
+//!             └──── rt ──> life ──> user, user, …  ──> Db ──> faults ──> FaultIo        rt.rs, life.rs, user.rs, faults.rs
+//!                                     │  writes, reads, copies
+//!                                     └─> model, stamps: what must be there             model.rs, stamps.rs, world.rs
+//!
+//!   search ──> worker processes, each a seed after the other ──> the first that fails ──> shrink ──> report
+//! ```
+
+mod copies;
+mod draw;
+mod faults;
+mod life;
+mod model;
+mod orders;
+mod program;
+mod reads;
+mod report;
+mod rt;
+pub mod search;
+mod shrink;
+mod stamps;
+mod user;
+pub mod worker;
+mod world;
+mod writes;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use clap::Args;
+
+pub use program::Kept;
+
+use search::Search;
+use world::World;
+
+/// How the simulator is asked to run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forerun-lab sim --seconds 60          new seeds for a minute
+  forerun-lab sim --seeds 100000        so many new seeds
+  forerun-lab sim --seed 4711           one seed, and a shrunk history if it fails
+
+Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
+pub struct SimArgs {
+    /// Run this seed alone.
+    #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
+    seed: Option<u64>,
+    /// Of that seed, run only these steps and faults, as a failing seed prints them: 3-7,9.
+    #[arg(long, requires = "seed")]
+    only: Option<Kept>,
+    /// Run so many seeds.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Run seeds for so long. Default: 10, unless --seeds is given.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The first seed. Default: taken from the clock.
+    #[arg(long)]
+    from: Option<u64>,
+    /// Processes that run at a time. Default: one for each core.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Print the history of a failing seed as it is, without shrinking it.
+    #[arg(long)]
+    no_shrink: bool,
+}
+
+/// Runs the simulator as it was asked to.
+///
+/// # Errors
+/// A worker process cannot be started.
+pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let first = match (args.seed, args.from) {
+        (Some(seed), _) | (None, Some(seed)) => seed,
+        (None, None) => clock_seed(),
+    };
+    let only_seed = args.seed.map(|_| 1);
+    let time = match (only_seed.or(args.seeds), args.seconds) {
+        (_, Some(seconds)) => Some(Duration::from_secs(seconds)),
+        (None, None) => Some(Duration::from_secs(10)),
+        (Some(_), None) => None,
+    };
+    let search = Search {
+        first,
+        seeds: only_seed.or(args.seeds),
+        time,
+        jobs: args.jobs.map_or(cores, usize::from),
+        only: args.only.clone(),
+        worker_args: Vec::new(),
+    };
+    let progress = report::Bar::new(&search);
+    let (tally, found) = search::search(&search, &mut |tally| progress.update(tally))?;
+    progress.finish();
+    let shrunk = match &found {
+        Some(found) if !args.no_shrink => Some(shrink::shrink(found, &search)?),
+        _ => None,
+    };
+    Ok(report::print(
+        &tally,
+        found.as_ref(),
+        shrunk.as_ref(),
+        args.json,
+    ))
+}
+
+/// A seed that nobody has had yet, short enough to be typed.
+fn clock_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64 % 100_000_000_000)
+}
+
+/// What a simulation came to.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Report {
+    /// What is wrong, if anything is.
+    pub finding: Option<String>,
+    /// Steps that were taken.
+    pub operations: u64,
+    /// Faults that came to pass.
+    pub faults: u64,
+    /// Deaths of the process and losses of power.
+    pub kills: u64,
+    /// What happened, line by line, if that was asked for.
+    pub trace: Vec<String>,
+    /// The numbers of all steps and faults, if that was asked for.
+    pub ids: Vec<u32>,
+}
+
+/// Runs a seed, or a part of it, in this process.
+pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
+    let mut program = draw::draw(seed);
+    if let Some(kept) = only {
+        program = program.keep(kept);
+    }
+    let ids = match is_traced {
+        true => program.ids(),
+        false => Vec::new(),
+    };
+    let world = Arc::new(World::new(program, is_traced));
+    world.note(|| format!("{:?}", world.program.store));
+    let body = {
+        let world = Arc::clone(&world);
+        move || life::run(&world)
+    };
+    let ended = rt::simulate(seed, body);
+    let counts = &world.counts;
+    Report {
+        finding: world.finding().or(ended.err()),
+        operations: counts.operations.load(SeqCst),
+        faults: counts.faults.load(SeqCst),
+        kills: counts.deaths.load(SeqCst),
+        trace: world.take_trace(),
+        ids,
+    }
+}

@@ -1,0 +1,115 @@
+//! The orders of keys that simulated keyspaces have, and comparators that panic when they are told to.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use forerun_db::{Bytewise, Comparator, ReverseBytewise};
+
+/// An order of keys. All of them keep keys of one first byte together, so that each thread has a range of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Bytes,
+    Reverse,
+    /// By the first byte, the length, and the rest.
+    Length,
+    /// By bytes, letters of either case being the same.
+    Folding,
+}
+
+/// What a planned panic says.
+pub const PLANNED_PANIC: &str = "a panic that the simulation planned";
+
+impl Order {
+    /// Compares two keys.
+    pub fn compare(self, a: &[u8], b: &[u8]) -> Ordering {
+        let head = |key: &[u8]| (key.first().copied(), key.len());
+        match self {
+            Order::Bytes => a.cmp(b),
+            Order::Reverse => b.cmp(a),
+            Order::Length => head(a).cmp(&head(b)).then_with(|| a.cmp(b)),
+            Order::Folding => {
+                let folded = |key: &[u8]| key.to_ascii_lowercase();
+                folded(a).cmp(&folded(b))
+            }
+        }
+    }
+
+    /// The one key that stands for all keys that are equal to it.
+    pub fn canonical(self, key: &[u8]) -> Vec<u8> {
+        match self {
+            Order::Folding => key.to_ascii_lowercase(),
+            _ => key.to_vec(),
+        }
+    }
+
+    /// The order as the store takes it.
+    pub fn comparator(self, panics: &Panics) -> Arc<dyn Comparator> {
+        match self {
+            Order::Bytes => Arc::new(Bytewise),
+            Order::Reverse => Arc::new(ReverseBytewise),
+            Order::Length | Order::Folding => Arc::new(Panicking {
+                order: self,
+                panics: panics.clone(),
+            }),
+        }
+    }
+}
+
+/// When comparators panic: shared by all those of a simulation.
+#[derive(Clone, Debug, Default)]
+pub struct Panics(Arc<Countdown>);
+
+#[derive(Debug, Default)]
+struct Countdown {
+    calls: AtomicU64,
+    from: AtomicU64,
+    until: AtomicU64,
+    met: AtomicU64,
+}
+
+impl Panics {
+    /// After so many comparisons, so many panic.
+    pub fn plan(&self, after: u64, count: u32) {
+        let from = self.0.calls.load(Relaxed) + after;
+        self.0.from.store(from, Relaxed);
+        self.0.until.store(from + u64::from(count), Relaxed);
+    }
+
+    /// None is planned any more.
+    pub fn calm(&self) {
+        self.0.until.store(0, Relaxed);
+    }
+
+    /// How many there were.
+    pub fn met(&self) -> u64 {
+        self.0.met.load(Relaxed)
+    }
+
+    fn count(&self) {
+        let call = self.0.calls.fetch_add(1, Relaxed);
+        if call >= self.0.from.load(Relaxed) && call < self.0.until.load(Relaxed) {
+            self.0.met.fetch_add(1, Relaxed);
+            panic!("{PLANNED_PANIC}");
+        }
+    }
+}
+
+struct Panicking {
+    order: Order,
+    panics: Panics,
+}
+
+impl Comparator for Panicking {
+    fn name(&self) -> &str {
+        match self.order {
+            Order::Length => "forerun-lab.length",
+            _ => "forerun-lab.folding",
+        }
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.panics.count();
+        self.order.compare(a, b)
+    }
+}

@@ -1,0 +1,332 @@
+//! A program: everything that a simulation does, as data. The seed draws it; the shrinker takes parts of it away.
+//!
+//! ```text
+//!   program ── store: options, keyspaces
+//!           └─ lives: from an opening to an end (close, drop, death of the process, loss of power)
+//!                ├─ threads: steps
+//!                └─ troubles: calls of the file system that fail, comparisons that panic
+//! ```
+//!
+//! Each step and each trouble has a number, by which [`Program::keep`] selects.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use forerun_db::{Background, Checks, Durability, RunOptions, TreeOptions, WalMode};
+
+use super::orders::Order;
+
+/// Everything that a simulation does.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub seed: u64,
+    pub store: StoreShape,
+    pub lives: Vec<Life>,
+}
+
+/// The options of the store, but for its comparators.
+#[derive(Clone, Debug)]
+pub struct StoreShape {
+    pub memory_limit_bytes: usize,
+    pub memtable_bytes: usize,
+    pub cache_bytes: usize,
+    pub max_open_files: Option<usize>,
+    pub segment_bytes: u64,
+    pub background: Background,
+    pub durability: Durability,
+    pub wal: WalMode,
+    pub checks: Checks,
+    /// The keyspaces that every thread uses. The first one is the store's own.
+    pub spaces: Vec<SpaceShape>,
+    /// The keyspaces that each thread creates and drops for itself.
+    pub private: SpaceShape,
+    /// Whether the file system can give a file a second name.
+    pub has_links: bool,
+}
+
+/// The options of a keyspace.
+#[derive(Clone, Debug)]
+pub struct SpaceShape {
+    pub order: Order,
+    pub ttl_s: Option<u64>,
+    pub run: RunOptions,
+    pub tree: TreeOptions,
+}
+
+/// From an opening of the store to its end.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub threads: Vec<Vec<Step>>,
+    pub troubles: Vec<Planned>,
+    pub end: End,
+    /// Number of the end among the parts of the program. Taken away, the store is closed.
+    pub end_id: u32,
+}
+
+/// How a life ends, once its threads have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Close,
+    /// The last handle is dropped.
+    Drop,
+    /// The process dies, or the power is lost, at a call of the file system, or when the threads are done.
+    Death {
+        how: Death,
+        at_call: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    Process,
+    Power,
+}
+
+/// A step of a thread.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub id: u32,
+    pub op: Op,
+}
+
+/// The keyspace of a step: one of [`StoreShape::spaces`], or the one that the thread has for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Shared(u8),
+    Private,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Write {
+        changes: Vec<Change>,
+        durability: Option<Durability>,
+    },
+    /// One number into all shared keyspaces, by one batch.
+    Stamp {
+        durability: Durability,
+    },
+    Ingest {
+        place: Place,
+        /// Keys with the length of a value, or without: a deletion.
+        keys: Vec<(u8, Option<u16>)>,
+        commits: bool,
+    },
+    Get {
+        place: Place,
+        key: u8,
+    },
+    MultiGet {
+        place: Place,
+        keys: Vec<u8>,
+    },
+    Scan {
+        place: Place,
+        way: Way,
+    },
+    ReadStamps {
+        by_snapshot: bool,
+    },
+    TakeSnapshot,
+    ReadSnapshot,
+    DropSnapshot,
+    BeginIter {
+        place: Place,
+    },
+    StepIter {
+        steps: u8,
+        is_back: bool,
+    },
+    DropIter,
+    Flush,
+    FlushLog,
+    Compact,
+    CompactSpace {
+        place: Place,
+    },
+    Settle,
+    Checkpoint,
+    Backup,
+    Restore,
+    KeepBackups {
+        newest: u8,
+    },
+    CreateSpace,
+    DropSpace,
+    Reopen,
+    OpenTwice,
+    Verify,
+    Wait {
+        ms: u16,
+    },
+}
+
+/// From where an iterator goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Forward,
+    Backward,
+    /// From both ends, until they meet.
+    Both,
+}
+
+/// One operation of a batch. Keys are the thread's own, by number.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    pub place: Place,
+    pub what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    Put { key: u8, len: u16 },
+    Delete { key: u8 },
+    DeleteRange { from: u8, to: u8 },
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    pub id: u32,
+    /// After so many calls of the file system, or comparisons, in this life.
+    pub at: u64,
+    pub trouble: Trouble,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// So many calls of a kind fail.
+    Fail {
+        calls: Calls,
+        count: u32,
+        errno: i32,
+    },
+    /// The next write takes half of its bytes, and says so.
+    ShortWrite,
+    /// The next write takes half of its bytes, and fails.
+    TornWrite,
+    /// The disk has no more room, for so many calls.
+    Full { count: u32 },
+    /// A comparator of the user's panics, for so many comparisons.
+    Panic { count: u32 },
+}
+
+/// Calls of the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    Any,
+    Reads,
+    Writes,
+    Syncs,
+    /// Creates, renames, removes, links, and syncs of directories.
+    Names,
+    /// Whatever concerns the manifest.
+    Manifest,
+    /// Whatever changes a segment of the log.
+    Log,
+    /// Whatever changes a run.
+    Runs,
+}
+
+impl Program {
+    /// The program with only these of its steps and troubles.
+    pub fn keep(mut self, kept: &Kept) -> Program {
+        for life in &mut self.lives {
+            for thread in &mut life.threads {
+                thread.retain(|step| kept.has(step.id));
+            }
+            life.troubles.retain(|planned| kept.has(planned.id));
+            if !kept.has(life.end_id) {
+                life.end = End::Close;
+            }
+        }
+        self
+    }
+
+    /// The numbers of its steps and troubles.
+    pub fn ids(&self) -> Vec<u32> {
+        let mut ids = Vec::new();
+        for life in &self.lives {
+            ids.extend(life.threads.iter().flatten().map(|step| step.id));
+            ids.extend(life.troubles.iter().map(|planned| planned.id));
+            if life.end != End::Close {
+                ids.push(life.end_id);
+            }
+        }
+        ids.sort_unstable();
+        ids
+    }
+}
+
+/// The numbers of the steps and troubles that are kept, written as `3-7,9`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept(BTreeSet<u32>);
+
+impl Kept {
+    pub fn new(ids: impl IntoIterator<Item = u32>) -> Kept {
+        Kept(ids.into_iter().collect())
+    }
+
+    fn has(&self, id: u32) -> bool {
+        self.0.contains(&id)
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<u32> = self.0.iter().copied().collect();
+        let mut begin = 0;
+        for end in 1..=ids.len() {
+            if end < ids.len() && ids[end] == ids[end - 1] + 1 {
+                continue;
+            }
+            let comma = if begin == 0 { "" } else { "," };
+            match end - begin {
+                1 => write!(f, "{comma}{}", ids[begin])?,
+                _ => write!(f, "{comma}{}-{}", ids[begin], ids[end - 1])?,
+            }
+            begin = end;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Kept {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kept, String> {
+        let mut ids = BTreeSet::new();
+        let number = |text: &str| {
+            let parsed = text.trim().parse::<u32>();
+            parsed.map_err(|_| format!("{text:?} is no number: write 3-7,9"))
+        };
+        for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+            match part.split_once('-') {
+                None => drop(ids.insert(number(part)?)),
+                Some((first, last)) => ids.extend(number(first)?..=number(last)?.min(1 << 20)),
+            }
+        }
+        Ok(Kept(ids))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_written_as_ranges_and_read_again() {
+        for (ids, text) in [
+            (vec![], ""),
+            (vec![4], "4"),
+            (vec![3, 4, 5, 9, 11, 12], "3-5,9,11-12"),
+        ] {
+            let kept = Kept::new(ids);
+            assert_eq!(kept.to_string(), text);
+            assert_eq!(text.parse::<Kept>().unwrap(), kept);
+        }
+        assert!("3-x".parse::<Kept>().is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Runs seeds in worker processes until one fails, or there are no more, or time is up.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+
+use super::worker::Line;
+use super::{Kept, Report};
+
+/// How long a simulation may take by the clock on the wall. All it waits for is simulated.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// The first seed; the others follow it.
+    pub first: u64,
+    /// How many.
+    pub seeds: Option<u64>,
+    /// For how long.
+    pub time: Option<Duration>,
+    /// Worker processes at a time.
+    pub jobs: usize,
+    /// Of each seed, only these steps and faults.
+    pub only: Option<Kept>,
+    /// More arguments for the workers.
+    pub worker_args: Vec<String>,
+}
+
+/// What the seeds came to.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Tally {
+    pub seeds: u64,
+    pub operations: u64,
+    pub faults: u64,
+    pub kills: u64,
+    pub seconds: f64,
+}
+
+/// A seed that fails.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub seed: u64,
+    pub finding: String,
+}
+
+impl Tally {
+    fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.operations += report.operations;
+        self.faults += report.faults;
+        self.kills += report.kills;
+    }
+}
+
+/// What a worker process has come to.
+enum Event {
+    Said(Line),
+    /// It ended, or said what nobody understands.
+    Ended(String),
+}
+
+/// A worker process. It ends with this.
+struct Worker {
+    child: Child,
+    /// The seed that it runs, and since when.
+    seed: Option<u64>,
+    since: Instant,
+    is_done: bool,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs seeds until one fails. `watch` is told now and then how far it is.
+///
+/// # Errors
+/// A worker process cannot be started.
+pub fn search(
+    search: &Search,
+    watch: &mut dyn FnMut(&Tally),
+) -> anyhow::Result<(Tally, Option<Found>)> {
+    let started = Instant::now();
+    let mut tally = Tally::default();
+    let (tell, events) = mpsc::channel();
+    let jobs = search
+        .jobs
+        .min(search.seeds.unwrap_or(u64::MAX) as usize)
+        .max(1);
+    let mut workers = Vec::new();
+    for number in 0..jobs {
+        workers.push(start(search, number, jobs, tell.clone())?);
+    }
+    let found = loop {
+        let wait = Duration::from_millis(200);
+        match events.recv_timeout(wait) {
+            Ok((number, event)) => {
+                let worker: &mut Worker = &mut workers[number];
+                worker.since = Instant::now();
+                match event {
+                    Event::Said(Line::Begin(seed)) => worker.seed = Some(seed),
+                    Event::Said(Line::End(report)) => {
+                        tally.add(&report);
+                        if let (Some(finding), Some(seed)) = (report.finding, worker.seed) {
+                            break Some(Found { seed, finding });
+                        }
+                        worker.seed = None;
+                    }
+                    Event::Ended(why) => {
+                        worker.is_done = true;
+                        if let Some(seed) = worker.seed {
+                            break Some(Found { seed, finding: why });
+                        }
+                        if workers.iter().all(|worker| worker.is_done) {
+                            break None;
+                        }
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+        let is_late = |worker: &&Worker| worker.seed.is_some() && worker.since.elapsed() > TIME_MAX;
+        if let Some(Worker {
+            seed: Some(seed), ..
+        }) = workers.iter().find(is_late)
+        {
+            let finding = format!("it does not end within {} s", TIME_MAX.as_secs());
+            break Some(Found {
+                seed: *seed,
+                finding,
+            });
+        }
+        tally.seconds = started.elapsed().as_secs_f64();
+        watch(&tally);
+        if search.time.is_some_and(|time| started.elapsed() >= time) {
+            break None;
+        }
+    };
+    tally.seconds = started.elapsed().as_secs_f64();
+    Ok((tally, found))
+}
+
+/// Starts a worker for every `jobs`th seed.
+fn start(
+    search: &Search,
+    number: usize,
+    jobs: usize,
+    tell: Sender<(usize, Event)>,
+) -> anyhow::Result<Worker> {
+    let (number_u64, jobs_u64) = (number as u64, jobs as u64);
+    let mut command = command(search)?;
+    command.args([
+        "--first",
+        &search.first.wrapping_add(number_u64).to_string(),
+    ]);
+    command.args(["--step", &jobs.to_string()]);
+    if let Some(seeds) = search.seeds {
+        let count = seeds.saturating_sub(number_u64).div_ceil(jobs_u64);
+        command.args(["--count", &count.to_string()]);
+    }
+    let mut child = command.spawn().context("cannot start a worker process")?;
+    let out = child
+        .stdout
+        .take()
+        .ok_or_else(|| anyhow!("a worker has no output"))?;
+    thread::spawn(move || {
+        for line in BufReader::new(out).lines() {
+            let said = line.map_err(|error| error.to_string());
+            let said = said.and_then(|line| {
+                serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
+            });
+            let event = match said {
+                Ok(line) => Event::Said(line),
+                Err(error) => Event::Ended(error),
+            };
+            if tell.send((number, event)).is_err() {
+                return;
+            }
+        }
+        // Whoever searched may be done.
+        let _ = tell.send((
+            number,
+            Event::Ended("the process ended in the middle of it".to_owned()),
+        ));
+    });
+    Ok(Worker {
+        child,
+        seed: None,
+        since: Instant::now(),
+        is_done: false,
+    })
+}
+
+/// This program again, as a worker.
+fn command(search: &Search) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command.arg("sim-worker");
+    if let Some(only) = &search.only {
+        command.args(["--only", &only.to_string()]);
+    }
+    command.args(&search.worker_args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Runs one seed, or a part of it, in a worker of its own, with its history.
+///
+/// # Errors
+/// The worker cannot be started.
+pub fn run_one(seed: u64, search: &Search) -> anyhow::Result<Report> {
+    let one = Search {
+        first: seed,
+        seeds: Some(1),
+        worker_args: [&search.worker_args[..], &["--trace".to_owned()]].concat(),
+        ..search.clone()
+    };
+    let (tell, events) = mpsc::channel();
+    let _worker = start(&one, 0, 1, tell)?;
+    let started = Instant::now();
+    loop {
+        match events.recv_timeout(TIME_MAX.saturating_sub(started.elapsed())) {
+            Ok((_, Event::Said(Line::Begin(_)))) => {}
+            Ok((_, Event::Said(Line::End(report)))) => return Ok(report),
+            Ok((_, Event::Ended(why))) => {
+                return Ok(Report {
+                    finding: Some(why),
+                    ..Report::default()
+                });
+            }
+            Err(_) => {
+                return Ok(Report {
+                    finding: Some(format!("it does not end within {} s", TIME_MAX.as_secs())),
+                    ..Report::default()
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Takes steps and faults away from a program that fails, as long as it still fails.
+//!
+//! Whether it fails in the same way does not matter: what is left at the end is a failure, and small.
+
+use std::time::{Duration, Instant};
+
+use super::program::Kept;
+use super::search::{Found, Search, run_one};
+use super::{Report, draw};
+
+/// How long it tries.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What is left of a failing program.
+pub struct Shrunk {
+    /// The steps and faults that are needed.
+    pub kept: Kept,
+    /// How it ends.
+    pub report: Report,
+    pub steps: usize,
+    /// How many the seed drew.
+    pub drawn: usize,
+}
+
+/// Shrinks a failing seed.
+///
+/// # Errors
+/// A worker process cannot be started.
+pub fn shrink(found: &Found, search: &Search) -> anyhow::Result<Shrunk> {
+    let started = Instant::now();
+    let all = match &search.only {
+        Some(only) => draw::draw(found.seed).keep(only).ids(),
+        None => draw::draw(found.seed).ids(),
+    };
+    let run = |ids: &[u32]| {
+        let search = Search {
+            only: Some(Kept::new(ids.iter().copied())),
+            ..search.clone()
+        };
+        run_one(found.seed, &search)
+    };
+    let drawn = all.len();
+    let mut kept = all;
+    let mut report = run(&kept)?;
+    // Halves, quarters, … are taken away, down to single parts.
+    let mut len = kept.len().div_ceil(2);
+    while len > 0 && report.finding.is_some() && started.elapsed() < TIME_MAX {
+        let (mut start, mut has_shrunk) = (0, false);
+        while start < kept.len() && started.elapsed() < TIME_MAX {
+            let end = (start + len).min(kept.len());
+            let rest = [&kept[..start], &kept[end..]].concat();
+            let tried = run(&rest)?;
+            if tried.finding.is_some() {
+                (kept, report, has_shrunk) = (rest, tried, true);
+            } else {
+                start = end;
+            }
+        }
+        if !(has_shrunk && len == 1) {
+            len /= 2;
+        }
+    }
+    Ok(Shrunk {
+        steps: kept.len(),
+        kept: Kept::new(kept),
+        report,
+        drawn,
+    })
+}

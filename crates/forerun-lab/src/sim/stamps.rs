@@ -1,0 +1,207 @@
+//! Stamps: numbers that any thread writes into all shared keyspaces without a time to live, by one batch.
+//!
+//! A reader of one moment sees the same number everywhere, and one that is not older than the last that was acknowledged
+//! before it began. After a death the number is not older than the last that was safe.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::world::lock;
+
+/// The key of a stamp, behind all keys of threads in every order.
+pub const STAMP_KEY: &[u8] = b"~stamp";
+
+#[derive(Debug, Default)]
+pub struct Stamps(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Which opening of the store this is about.
+    opening: u64,
+    last: u64,
+    /// The sequence number of each stamp that was acknowledged; of others, none.
+    written: BTreeMap<u64, Option<u64>>,
+    /// What was there when the store was opened.
+    base: Option<u64>,
+    /// The highest sequence numbers that were acknowledged, and that are safe.
+    acknowledged: u64,
+    safe: u64,
+}
+
+/// What a reader must at least see: the highest sequence number that was acknowledged before it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Least {
+    /// It is about this opening of the store, and says nothing of another one.
+    opening: u64,
+    sequence: u64,
+}
+
+impl Least {
+    /// The same, for those that this sequence number was acknowledged to.
+    pub fn with(self, sequence: u64) -> Least {
+        Least { sequence, ..self }
+    }
+}
+
+impl Stamps {
+    /// A new stamp, about to be written.
+    pub fn begin(&self) -> u64 {
+        let mut known = lock(&self.0);
+        known.last += 1;
+        let stamp = known.last;
+        known.written.insert(stamp, None);
+        stamp
+    }
+
+    /// It was acknowledged, with this sequence number.
+    pub fn acknowledge(&self, stamp: u64, sequence: u64, least: Least) -> Result<(), String> {
+        let mut known = lock(&self.0);
+        if known.opening != least.opening {
+            return Ok(());
+        }
+        known.written.insert(stamp, Some(sequence));
+        known.acknowledged = known.acknowledged.max(sequence);
+        match sequence > least.sequence {
+            true => Ok(()),
+            false => Err(format!(
+                "a batch got sequence number {sequence} after {} was acknowledged",
+                least.sequence
+            )),
+        }
+    }
+
+    /// What a reader that begins now must see.
+    pub fn least(&self) -> Least {
+        let known = lock(&self.0);
+        Least {
+            opening: known.opening,
+            sequence: known.acknowledged,
+        }
+    }
+
+    /// All that was acknowledged up to then is safe.
+    pub fn make_safe(&self, least: Least) {
+        let mut known = lock(&self.0);
+        if known.opening == least.opening {
+            known.safe = known.safe.max(least.sequence);
+        }
+    }
+
+    /// Checks what was read by one reader: the stamp of each keyspace.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self, stamps: &[Option<u64>], least: Least) -> Result<Least, String> {
+        let known = lock(&self.0);
+        let mut seen = least;
+        if known.opening != least.opening {
+            return Ok(seen);
+        }
+        for stamp in stamps {
+            if let Some(sequence) = known.sequence(*stamp)? {
+                if sequence < least.sequence {
+                    return Err(format!(
+                        "stamp {stamp:?} was read, of sequence number {sequence}, after {} was acknowledged or seen",
+                        least.sequence
+                    ));
+                }
+                seen.sequence = seen.sequence.max(sequence);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Checks what was read at one moment: it must be the same everywhere.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check_moment(&self, stamps: &[Option<u64>], least: Least) -> Result<Least, String> {
+        match stamps.iter().all(|stamp| *stamp == stamps[0]) {
+            true => self.check(stamps, least),
+            false => Err(format!(
+                "half of a batch is there: the stamps are {stamps:?}"
+            )),
+        }
+    }
+
+    /// Checks what is there after an opening.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn look(&self, stamps: &[Option<u64>], keeps_all: bool) -> Result<(), String> {
+        let least = {
+            let known = lock(&self.0);
+            Least {
+                opening: known.opening,
+                sequence: match keeps_all {
+                    true => known.acknowledged,
+                    false => known.safe,
+                },
+            }
+        };
+        self.check_moment(stamps, least).map(drop)
+    }
+
+    /// [`look`](Self::look), and takes what is there for certain. `is_safe`: the power may be lost, and it is still there.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn resolve(
+        &self,
+        stamps: &[Option<u64>],
+        keeps_all: bool,
+        is_safe: bool,
+    ) -> Result<(), String> {
+        self.look(stamps, keeps_all)?;
+        let found = stamps.first().copied().flatten();
+        let mut known = lock(&self.0);
+        if is_safe {
+            *known = Known {
+                opening: known.opening + 1,
+                last: known.last,
+                base: found,
+                ..Known::default()
+            };
+            return Ok(());
+        }
+        // One whose sequence number nobody was told is newer than all that were acknowledged.
+        let sequence = known.sequence(found)?;
+        let sequence = sequence.unwrap_or(known.acknowledged + 1);
+        if let Some(stamp) = found.filter(|_| found != known.base) {
+            known.written.insert(stamp, Some(sequence));
+        }
+        known.acknowledged = sequence;
+        let is_lost = |of: &Option<u64>| of.is_some_and(|of| of > sequence);
+        known.written.retain(|_, of| !is_lost(of));
+        known.opening += 1;
+        Ok(())
+    }
+}
+
+impl Known {
+    /// The sequence number of a stamp that was read, if it is known.
+    fn sequence(&self, stamp: Option<u64>) -> Result<Option<u64>, String> {
+        if stamp == self.base {
+            return Ok(Some(0));
+        }
+        match stamp {
+            None => Err("a stamp is gone".to_owned()),
+            Some(stamp) => match self.written.get(&stamp) {
+                Some(sequence) => Ok(*sequence),
+                None => Err(format!(
+                    "stamp {stamp} was read, and is long overwritten or lost"
+                )),
+            },
+        }
+    }
+}
+
+/// The value that holds a stamp: long enough to fill memtables.
+pub fn encode(stamp: u64) -> Vec<u8> {
+    format!("{stamp:<30}").into_bytes()
+}
+
+/// The stamp that a value holds.
+pub fn decode(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.trim_end().parse().ok()
+}

@@ -1,0 +1,440 @@
+//! A thread of a simulation: it takes its steps, and holds what it sees against what it knows.
+//!
+//! Keys begin with a letter of the thread's own, so that it knows what each of them holds, whatever others do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_db::{Create, Db, Error, Keyspace};
+
+use super::copies::Copies;
+use super::draw::private_name;
+use super::model::{Fate, History, Key, Seconds, Space};
+use super::orders::Order;
+use super::program::{Op, Place, Step};
+use super::reads::{HeldIter, HeldSnapshot, Now};
+use super::rt;
+use super::stamps::Least;
+use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};
+
+/// Private keyspaces have numbers from here on.
+pub const FIRST_PRIVATE: Space = 100;
+
+/// What a thread knows, from life to life.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pub thread: usize,
+    pub history: History,
+    pub private: Private,
+    next_private: Space,
+    /// The opening of the store that the history was last compared with.
+    pub opening: u64,
+    pub copies: Copies,
+}
+
+/// The keyspace that a thread has for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Private {
+    Absent,
+    Present(Space),
+    /// Creating or dropping it failed: it may be there after the next opening.
+    InDoubt,
+}
+
+/// When something began.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    pub at: Seconds,
+    pub marks: Marks,
+    pub least: Least,
+}
+
+pub struct User<'w> {
+    pub world: &'w World,
+    pub memory: Memory,
+    pub opened: Arc<Opened>,
+    pub private: Option<Keyspace>,
+    pub snapshot: Option<HeldSnapshot>,
+    pub iter: Option<HeldIter>,
+    /// The newest stamp that it saw.
+    pub seen: Least,
+}
+
+impl Memory {
+    pub fn new(thread: usize) -> Memory {
+        Memory {
+            thread,
+            history: History::default(),
+            private: Private::Absent,
+            next_private: FIRST_PRIVATE * (thread as Space + 1),
+            opening: 0,
+            copies: Copies::default(),
+        }
+    }
+
+    pub fn next_private(&mut self) -> Space {
+        self.next_private += 1;
+        self.next_private
+    }
+
+    pub fn letter(&self) -> u8 {
+        b'a' + self.thread as u8
+    }
+
+    /// A key of the thread, by number.
+    pub fn key(&self, number: u8) -> Key {
+        // Of different lengths, so that the orders differ.
+        let mut key = vec![self.letter()];
+        key.extend_from_slice(format!("{number:02}").as_bytes());
+        key.resize(3 + usize::from(number) * 5 % 23, b'k');
+        key
+    }
+
+    /// Between these two keys are all of the thread's.
+    pub fn bounds(&self, order: Order) -> (Key, Key) {
+        let (first, after) = (vec![self.letter()], vec![self.letter() + 1]);
+        match order {
+            Order::Reverse => (after, first),
+            _ => (first, after),
+        }
+    }
+}
+
+impl<'w> User<'w> {
+    pub fn new(world: &'w World, memory: Memory, opened: Arc<Opened>) -> User<'w> {
+        let mut user = User {
+            world,
+            memory,
+            opened,
+            private: None,
+            snapshot: None,
+            iter: None,
+            seen: world.stamps.least(),
+        };
+        user.find_private();
+        user
+    }
+
+    fn find_private(&mut self) {
+        self.private = match self.memory.private {
+            Private::Present(_) => {
+                let name = private_name(self.memory.thread);
+                self.opened.db.find_keyspace(&name)
+            }
+            _ => None,
+        };
+    }
+
+    /// Takes the steps, as long as nothing is wrong.
+    pub fn run(mut self, steps: &[Step]) -> Memory {
+        for step in steps {
+            if self.world.is_over() || self.world.io().is_dead() {
+                break;
+            }
+            let taken = self.refresh().and_then(|()| self.step(&step.op));
+            match taken {
+                Ok(()) => {}
+                Err(Stop::Dead) => break,
+                Err(Stop::Flaw(text)) => {
+                    let thread = self.memory.thread;
+                    self.world
+                        .report(format!("thread {thread}, step {}: {text}", step.id));
+                    break;
+                }
+            }
+            self.world.count_operation();
+        }
+        self.memory
+    }
+
+    /// Sees whether another thread has closed the store and opened it again, and what of this one's keys it holds then.
+    fn refresh(&mut self) -> Outcome {
+        const TRIES: usize = 200;
+        for _ in 0..TRIES {
+            match self.world.store() {
+                Some(opened) if opened.number == self.opened.number => return Ok(()),
+                Some(opened) => {
+                    self.opened = opened;
+                    self.seen = self.world.stamps.least();
+                    self.find_private();
+                    return self.resolve();
+                }
+                None if self.world.is_over() || self.world.io().is_dead() => {
+                    return Err(Stop::Dead);
+                }
+                // It is being opened.
+                None => rt::sleep(Duration::from_millis(5)),
+            }
+        }
+        flaw("the store is not opened again")
+    }
+
+    fn resolve(&mut self) -> Outcome {
+        const TRIES: usize = 100;
+        for _ in 0..TRIES {
+            let begun = self.world.begin();
+            match self.now().observe_own(&self.memory) {
+                Ok(observed) => {
+                    let read = self.world.end(begun);
+                    let memory = &mut self.memory;
+                    memory.opening = self.opened.number;
+                    return self.world.resolve(memory, &observed, read, Ended::Kept);
+                }
+                Err(error) => {
+                    let doing = "read what is there after an opening";
+                    self.world.allow(&error, Some(&self.opened), doing)?;
+                }
+            }
+            rt::sleep(Duration::from_millis(10));
+        }
+        // Faults do not last so long.
+        flaw("the store cannot be read, long after all faults")
+    }
+
+    /// The store as it is now, for reading.
+    pub fn now(&self) -> Now<'_> {
+        Now {
+            opened: &self.opened,
+            private: self.private_space(),
+            shape: self.world,
+        }
+    }
+
+    pub fn begin(&self) -> Begun {
+        Begun {
+            at: self.world.begin(),
+            marks: self.world.marks(),
+            least: self.world.stamps.least(),
+        }
+    }
+
+    /// Whether the process was alive when something returned, and so saw it.
+    pub fn is_alive(&self) -> bool {
+        !self.world.io().is_dead()
+    }
+
+    /// Everything that was acknowledged before something began is on stable storage.
+    pub fn make_safe(&self, begun: &Begun) {
+        if self.is_alive() {
+            self.world.make_safe(&begun.marks);
+            self.world.stamps.make_safe(begun.least);
+        }
+    }
+
+    /// Checks that an error is one that there may be.
+    pub fn allow(&self, error: &Error, doing: &str) -> Outcome {
+        self.world.note(|| {
+            let thread = self.memory.thread;
+            format!("thread {thread}: {doing}: {error}")
+        });
+        self.world.allow(error, Some(&self.opened), doing)
+    }
+
+    /// The keyspace of a step, if there is one.
+    pub fn space(&self, place: Place) -> Option<(Space, Keyspace)> {
+        match place {
+            Place::Shared(number) => {
+                let keyspace = self.opened.spaces.get(usize::from(number))?;
+                Some((Space::from(number), keyspace.clone()))
+            }
+            Place::Private => self.private_space(),
+        }
+    }
+
+    pub fn private_space(&self) -> Option<(Space, Keyspace)> {
+        match (self.memory.private, &self.private) {
+            (Private::Present(space), Some(keyspace)) => Some((space, keyspace.clone())),
+            _ => None,
+        }
+    }
+
+    pub fn key(&self, number: u8) -> Key {
+        self.memory.key(number)
+    }
+
+    pub fn say(&self, line: impl FnOnce() -> String) {
+        let thread = self.memory.thread;
+        self.world.note(|| format!("thread {thread}: {}", line()));
+    }
+
+    fn step(&mut self, op: &Op) -> Outcome {
+        self.say(|| format!("{op:?}"));
+        match op {
+            Op::Write {
+                changes,
+                durability,
+            } => self.write(changes, *durability),
+            Op::Stamp { durability } => self.stamp(*durability),
+            Op::Ingest {
+                place,
+                keys,
+                commits,
+            } => self.ingest(*place, keys, *commits),
+            Op::Get { place, key } => self.get(*place, *key),
+            Op::MultiGet { place, keys } => self.multi_get(*place, keys),
+            Op::Scan { place, way } => self.scan(*place, *way),
+            Op::ReadStamps { by_snapshot } => self.read_stamps(*by_snapshot),
+            Op::TakeSnapshot => self.take_snapshot(),
+            Op::ReadSnapshot => self.read_snapshot(),
+            Op::DropSnapshot => {
+                self.snapshot = None;
+                Ok(())
+            }
+            Op::BeginIter { place } => self.begin_iter(*place),
+            Op::StepIter { steps, is_back } => self.step_iter(*steps, *is_back),
+            Op::DropIter => {
+                self.iter = None;
+                Ok(())
+            }
+            Op::Flush => self.make_durable("flush", |db| db.flush(), true),
+            Op::FlushLog => self.make_durable("flush the log", |db| db.flush_wal(), true),
+            Op::Compact => self.make_durable("compact", |db| db.compact(), true),
+            Op::CompactSpace { place } => match self.space(*place) {
+                None => Ok(()),
+                Some((_, keyspace)) => {
+                    self.make_durable("compact a keyspace", |_| keyspace.compact(), true)
+                }
+            },
+            Op::Settle => self.make_durable("settle", |db| db.settle(), false),
+            Op::Checkpoint => self.checkpoint(),
+            Op::Backup => self.backup(),
+            Op::Restore => self.restore(),
+            Op::KeepBackups { newest } => self.keep_backups(*newest),
+            Op::CreateSpace => self.create_space(),
+            Op::DropSpace => self.drop_space(),
+            Op::Reopen => self.reopen(),
+            Op::OpenTwice => self.open_twice(),
+            Op::Verify => self.verify(),
+            Op::Wait { ms } => {
+                rt::sleep(Duration::from_millis(u64::from(*ms)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Does something that makes all durable that was written before.
+    fn make_durable(
+        &mut self,
+        doing: &str,
+        work: impl FnOnce(&Db) -> forerun_db::Result<()>,
+        is_durable: bool,
+    ) -> Outcome {
+        let begun = self.begin();
+        match work(&self.opened.db) {
+            Ok(()) if is_durable => {
+                self.make_safe(&begun);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+            // There is no log to be made durable.
+            Err(Error::LogOff) => Ok(()),
+            Err(error) => self.allow(&error, doing),
+        }
+    }
+
+    /// Closes the store and opens it again, while others use it.
+    fn reopen(&mut self) -> Outcome {
+        let opened = Arc::clone(&self.opened);
+        if opened
+            .is_closing
+            .swap(true, std::sync::atomic::Ordering::SeqCst)
+        {
+            // Another thread does it.
+            return Ok(());
+        }
+        drop(self.world.set_store(None));
+        let marks = self.world.marks();
+        let least = self.world.stamps.least();
+        let closed = opened.db.clone().close();
+        match &closed {
+            Ok(()) if self.is_alive() && self.world.keeps_all() => {
+                self.world.make_safe(&marks);
+                self.world.stamps.make_safe(least);
+            }
+            Ok(()) => {}
+            Err(error) => self.allow(error, "close the store")?,
+        }
+        let again = self.world.open()?;
+        self.say(|| "the store is open again".to_owned());
+        let keeps_all = self.world.keeps_all();
+        // What is in runs is safe, and without a log there is nothing else.
+        let is_safe = !keeps_all;
+        let stamps = &self.world.stamps;
+        self.world
+            .with_stamps(&again, |found| stamps.resolve(found, keeps_all, is_safe))?;
+        self.world.set_store(Some(again));
+        self.refresh()
+    }
+
+    /// Tries to open the store although it is open.
+    fn open_twice(&mut self) -> Outcome {
+        let options = forerun_db::Options {
+            create: Create::Never,
+            ..self.world.options.clone()
+        };
+        let second = Db::open_with_io(Arc::new(self.world.io()), STORE, options);
+        let is_same = self
+            .world
+            .store()
+            .is_some_and(|now| now.number == self.opened.number);
+        let was_open = is_same
+            && !self
+                .opened
+                .is_closing
+                .load(std::sync::atomic::Ordering::SeqCst);
+        match second {
+            Err(Error::Locked { .. }) => Ok(()),
+            Ok(_) if was_open && self.is_alive() => flaw("a store that is open was opened again"),
+            // Between a close and the next opening.
+            Ok(db) => match db.close() {
+                Ok(()) => Ok(()),
+                Err(error) => self.allow(&error, "close the second store"),
+            },
+            Err(error) => self.allow(&error, "open the store a second time"),
+        }
+    }
+
+    fn verify(&mut self) -> Outcome {
+        match self.opened.db.verify() {
+            Ok(verified) => match verified.problems.first() {
+                Some(problem) => self.allow(problem, "verify the store"),
+                None => Ok(()),
+            },
+            Err(error) => self.allow(&error, "verify the store"),
+        }
+    }
+
+    /// Notes what became of a write.
+    pub fn note_write(
+        &mut self,
+        changes: Vec<super::model::Change>,
+        begun: &Begun,
+        result: Result<(), &Error>,
+        is_safe: bool,
+        doing: &str,
+    ) -> Outcome {
+        let written = self.world.end(begun.at);
+        let is_acknowledged = result.is_ok() && self.is_alive();
+        let fate = match is_acknowledged {
+            true => Fate::Acknowledged,
+            false => Fate::InDoubt,
+        };
+        let history = &mut self.memory.history;
+        history.note(changes, fate, written, self.world);
+        if is_acknowledged {
+            let thread = self.memory.thread;
+            let writes = history.len();
+            self.world.acknowledge(thread, writes);
+            if is_safe {
+                let mut marks = begun.marks;
+                marks[thread] = writes;
+                self.world.make_safe(&marks);
+                self.world.stamps.make_safe(begun.least);
+            }
+        }
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => self.allow(error, doing),
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! What all threads of a simulation share: the machine, the open store, what is known to be safe, and what was found.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Db, Error, Keyspace, Options, WalMode};
+
+use super::draw::{THREADS, shared_name};
+use super::faults::{SimIo, now_s};
+use super::model::{Seconds, Space, Spaces};
+use super::orders::{Order, PLANNED_PANIC, Panics};
+use super::program::{Program, SpaceShape};
+use super::rt;
+use super::stamps::Stamps;
+
+/// Where the store is.
+pub const STORE: &str = "/store";
+
+/// Why a thread does not go on.
+#[derive(Clone, Debug)]
+pub enum Stop {
+    /// The process died.
+    Dead,
+    /// The store did what it should not.
+    Flaw(String),
+}
+
+pub type Outcome<T = ()> = Result<T, Stop>;
+
+/// A flaw.
+pub fn flaw<T>(text: impl Into<String>) -> Outcome<T> {
+    Err(Stop::Flaw(text.into()))
+}
+
+/// One opening of the store.
+pub struct Opened {
+    pub db: Db,
+    /// The shared keyspaces, the store's own first.
+    pub spaces: Vec<Keyspace>,
+    /// The how-manieth opening it is.
+    pub number: u64,
+    /// Whether somebody has begun to close it.
+    pub is_closing: AtomicBool,
+}
+
+impl Opened {
+    /// A copy of the store.
+    pub fn of_copy(db: Db, spaces: Vec<Keyspace>) -> Opened {
+        Opened {
+            db,
+            spaces,
+            number: 0,
+            is_closing: AtomicBool::new(false),
+        }
+    }
+}
+
+/// The first of a thread's writes that may be missing, by how the store came to its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Floor {
+    /// After the process died.
+    pub killed: usize,
+    /// After the power was lost.
+    pub power_lost: usize,
+}
+
+/// How the last life of the store came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was closed, or the process died: what it had written is there.
+    Kept,
+    /// The power was lost.
+    PowerLost,
+}
+
+impl Floor {
+    /// The writes that are there for sure after this end.
+    pub fn after(self, ended: Ended) -> usize {
+        match ended {
+            Ended::Kept => self.killed,
+            Ended::PowerLost => self.power_lost,
+        }
+    }
+}
+
+pub struct World {
+    pub program: Program,
+    pub panics: Panics,
+    pub options: Options,
+    pub stamps: Stamps,
+    pub counts: Counts,
+    io: Mutex<SimIo>,
+    store: Mutex<Option<Arc<Opened>>>,
+    openings: AtomicU64,
+    /// How many writes of each thread were acknowledged.
+    acknowledged: [AtomicUsize; THREADS],
+    floors: Mutex<[Floor; THREADS]>,
+    finding: Mutex<Option<String>>,
+    trace: Option<Mutex<Vec<String>>>,
+}
+
+/// What a simulation came to.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub operations: AtomicU64,
+    pub faults: AtomicU64,
+    pub deaths: AtomicU64,
+}
+
+/// How far each thread was at a moment.
+pub type Marks = [usize; THREADS];
+
+impl World {
+    pub fn new(program: Program, is_traced: bool) -> World {
+        let panics = Panics::default();
+        let disk = FaultIo::new();
+        disk.set_links(program.store.has_links);
+        World {
+            options: program.store.options(&panics),
+            panics,
+            stamps: Stamps::default(),
+            counts: Counts::default(),
+            io: Mutex::new(SimIo::new(disk)),
+            store: Mutex::new(None),
+            openings: AtomicU64::new(0),
+            acknowledged: Default::default(),
+            floors: Mutex::default(),
+            finding: Mutex::new(None),
+            trace: is_traced.then(Mutex::default),
+            program,
+        }
+    }
+
+    /// The machine there is now.
+    pub fn io(&self) -> SimIo {
+        lock(&self.io).clone()
+    }
+
+    /// Another machine takes the place of a dead one.
+    pub fn set_io(&self, io: SimIo) {
+        *lock(&self.io) = io;
+    }
+
+    /// The open store, if there is one.
+    pub fn store(&self) -> Option<Arc<Opened>> {
+        lock(&self.store).clone()
+    }
+
+    pub fn set_store(&self, opened: Option<Arc<Opened>>) -> Option<Arc<Opened>> {
+        std::mem::replace(&mut *lock(&self.store), opened)
+    }
+
+    /// Opens the store, with its shared keyspaces. What fails because it was planned is tried again.
+    ///
+    /// # Errors
+    /// [`Stop::Flaw`]; [`Stop::Dead`].
+    pub fn open(&self) -> Outcome<Arc<Opened>> {
+        const TRIES: usize = 100;
+        let io = self.io();
+        for _ in 0..TRIES {
+            match self.try_open(&io) {
+                Ok(opened) => return Ok(opened),
+                Err(_) if io.is_dead() => return Err(Stop::Dead),
+                // Another thread may try whether the store can be opened twice.
+                Err(Error::Locked { .. }) => {}
+                Err(error) => self.allow(&error, None, "open the store")?,
+            }
+            rt::sleep(Duration::from_millis(10));
+        }
+        flaw("the store cannot be opened, long after all faults")
+    }
+
+    fn try_open(&self, io: &SimIo) -> forerun_db::Result<Arc<Opened>> {
+        let db = Db::open_with_io(Arc::new(io.clone()), STORE, self.options.clone())?;
+        let mut spaces = vec![db.own_keyspace()];
+        for number in 1..self.program.store.spaces.len() {
+            spaces.push(db.keyspace(&shared_name(number))?);
+        }
+        Ok(Arc::new(Opened {
+            db,
+            spaces,
+            number: self.openings.fetch_add(1, SeqCst) + 1,
+            is_closing: AtomicBool::new(false),
+        }))
+    }
+
+    /// Checks that an error is one that there may be.
+    ///
+    /// # Errors
+    /// [`Stop::Flaw`] if it is not; [`Stop::Dead`] if the process died.
+    pub fn allow(&self, error: &Error, opened: Option<&Opened>, doing: &str) -> Outcome {
+        let io = self.io();
+        if io.is_dead() {
+            return Err(Stop::Dead);
+        }
+        let is_closing = opened.is_some_and(|opened| opened.is_closing.load(SeqCst));
+        match self.is_allowed(error, is_closing, &io) {
+            true => Ok(()),
+            false => flaw(format!("cannot {doing}: {error}")),
+        }
+    }
+
+    fn is_allowed(&self, error: &Error, is_closing: bool, io: &SimIo) -> bool {
+        match error {
+            Error::Io { .. } => io.has_failed() || is_closing,
+            Error::Closed => is_closing,
+            Error::ForeignKeyspace { .. } => is_closing,
+            Error::Panicked { message, .. } => message == PLANNED_PANIC,
+            Error::Poisoned { cause }
+            | Error::CompactionFailed { cause, .. }
+            | Error::KeyspaceStopped { cause, .. } => self.is_allowed(cause, is_closing, io),
+            _ => false,
+        }
+    }
+
+    /// The time now, as the beginning of something.
+    pub fn begin(&self) -> Seconds {
+        let now = now_s();
+        Seconds { from: now, to: now }
+    }
+
+    /// The time that something took which began then.
+    pub fn end(&self, begun: Seconds) -> Seconds {
+        Seconds {
+            from: begun.from,
+            to: now_s(),
+        }
+    }
+
+    /// How far each thread is.
+    pub fn marks(&self) -> Marks {
+        std::array::from_fn(|thread| self.acknowledged[thread].load(SeqCst))
+    }
+
+    /// Notes that a thread's writes were acknowledged up to a number.
+    pub fn acknowledge(&self, thread: usize, writes: usize) {
+        self.acknowledged[thread].store(writes, SeqCst);
+        if self.program.store.wal == WalMode::On {
+            lock(&self.floors)[thread].killed = writes;
+        }
+    }
+
+    /// Notes that everything up to these marks is on stable storage.
+    pub fn make_safe(&self, marks: &Marks) {
+        for (floor, mark) in lock(&self.floors).iter_mut().zip(marks) {
+            floor.killed = floor.killed.max(*mark);
+            floor.power_lost = floor.power_lost.max(*mark);
+        }
+    }
+
+    /// Notes what was found of a thread's writes after an opening.
+    pub fn resolved(&self, thread: usize, writes: usize, ended: Ended) {
+        self.acknowledged[thread].store(writes, SeqCst);
+        let floor = &mut lock(&self.floors)[thread];
+        floor.power_lost = match ended {
+            Ended::PowerLost => writes,
+            Ended::Kept => floor.power_lost.min(writes),
+        };
+        floor.killed = match (ended, self.keeps_all()) {
+            (Ended::PowerLost, _) | (_, true) => writes,
+            (Ended::Kept, false) => floor.killed.min(writes),
+        };
+    }
+
+    pub fn floor(&self, thread: usize) -> Floor {
+        lock(&self.floors)[thread]
+    }
+
+    /// Notes what is wrong. Only the first flaw counts: others may follow from it.
+    pub fn report(&self, finding: String) {
+        self.note(|| format!("found: {finding}"));
+        lock(&self.finding).get_or_insert(finding);
+    }
+
+    pub fn finding(&self) -> Option<String> {
+        lock(&self.finding).clone()
+    }
+
+    pub fn is_over(&self) -> bool {
+        lock(&self.finding).is_some()
+    }
+
+    /// Adds a line to the history, if one is kept.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            let at = rt::elapsed();
+            lock(trace).push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
+        }
+    }
+
+    pub fn take_trace(&self) -> Vec<String> {
+        let trace = self.trace.as_ref();
+        trace.map_or_else(Vec::new, |trace| std::mem::take(&mut *lock(trace)))
+    }
+
+    /// The shared keyspaces that have stamps: those whose entries stay.
+    pub fn stamped_spaces(&self) -> Vec<Space> {
+        let spaces = self.program.store.spaces.iter().enumerate();
+        let stay = spaces.filter(|(_, space)| space.ttl_s.is_none());
+        stay.map(|(number, _)| number as Space).collect()
+    }
+
+    /// Whether what was acknowledged is there after the store was closed or the process died.
+    pub fn keeps_all(&self) -> bool {
+        self.program.store.wal == WalMode::On
+    }
+
+    pub fn count_operation(&self) {
+        self.counts.operations.fetch_add(1, SeqCst);
+    }
+
+    fn shape(&self, space: Space) -> &SpaceShape {
+        let store = &self.program.store;
+        store.spaces.get(space as usize).unwrap_or(&store.private)
+    }
+
+    /// Files in a directory.
+    pub fn files_in(&self, dir: &Path) -> Vec<String> {
+        let files = self.io().disk().files();
+        let files = files.iter().filter(|path| path.parent() == Some(dir));
+        let names = files.filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+        names.collect()
+    }
+}
+
+impl Spaces for World {
+    fn order(&self, space: Space) -> Order {
+        self.shape(space).order
+    }
+
+    fn ttl_s(&self, space: Space) -> Option<u64> {
+        self.shape(space).ttl_s
+    }
+}
+
+/// Nothing under these locks panics half-way.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

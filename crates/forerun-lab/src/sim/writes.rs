@@ -1,0 +1,272 @@
+//! Steps that change the store.
+
+use std::sync::Arc;
+
+use forerun_db::{Durability, Error, Keyspace, WalMode, WriteBatch};
+
+use super::draw::private_name;
+use super::model::{Change, Space, Spaces};
+use super::orders::Order;
+use super::program::{self, Place, What};
+use super::stamps::{STAMP_KEY, encode};
+use super::user::{Private, User};
+use super::world::{Outcome, Stop, flaw};
+
+impl User<'_> {
+    pub fn write(
+        &mut self,
+        changes: &[program::Change],
+        durability: Option<Durability>,
+    ) -> Outcome {
+        let mut ready: Vec<(Keyspace, Change)> = Vec::new();
+        let first = self.memory.history.len();
+        for (number, change) in changes.iter().enumerate() {
+            let Some((space, keyspace)) = self.space(change.place) else {
+                continue;
+            };
+            let change = match change.what {
+                What::Put { key, len } => {
+                    let value = self.value(first, number, len);
+                    Change::Put(space, self.key(key), value)
+                }
+                What::Delete { key } => Change::Delete(space, self.key(key)),
+                What::DeleteRange { from, to } => {
+                    let (from, to) = (self.key(from), self.key(to));
+                    match self.world.order(space).compare(&from, &to).is_le() {
+                        true => Change::DeleteRange(space, from, to),
+                        false => Change::DeleteRange(space, to, from),
+                    }
+                }
+            };
+            ready.push((keyspace, change));
+        }
+        let is_empty = |change: &Change| match change {
+            Change::DeleteRange(_, from, to) => from == to,
+            _ => false,
+        };
+        let has_empty = ready.iter().any(|(_, change)| is_empty(change));
+        let begun = self.begin();
+        let own = self.world.program.store.durability;
+        let used = match &ready[..] {
+            // There is one method for it, which asks nobody.
+            [(_, Change::DeleteRange(..))] => own,
+            _ => durability.unwrap_or(own),
+        };
+        let result = match &ready[..] {
+            [] => return Ok(()),
+            [(keyspace, change)] => self.write_one(keyspace, change, durability),
+            _ => self.write_batch(&ready, used),
+        };
+        let is_off = used == Durability::Synced && self.world.program.store.wal == WalMode::Off;
+        match result {
+            // Nothing of it is written.
+            Err(Error::EmptyRange { .. }) if has_empty => return Ok(()),
+            Err(Error::LogOff) if is_off => return Ok(()),
+            Err(Error::MemoryLimit { .. }) => return Ok(()),
+            Ok(()) if has_empty && self.is_alive() => return flaw("an empty range was deleted"),
+            Ok(()) if is_off && self.is_alive() => return flaw("a synced write without a log"),
+            _ => {}
+        }
+        let changes = ready.into_iter().map(|(_, change)| change).collect();
+        let is_safe = used == Durability::Synced;
+        self.note_write(changes, &begun, result.as_ref().copied(), is_safe, "write")
+    }
+
+    fn write_batch(
+        &self,
+        ready: &[(Keyspace, Change)],
+        durability: Durability,
+    ) -> forerun_db::Result<()> {
+        let mut batch = WriteBatch::new();
+        for (keyspace, change) in ready {
+            let mut batch = batch.keyspace(keyspace);
+            match change {
+                Change::Put(space, key, value) => batch.put(&self.spell(*space, key), value)?,
+                Change::Delete(space, key) => batch.delete(&self.spell(*space, key))?,
+                Change::DeleteRange(_, from, to) => batch.delete_range(from, to)?,
+            }
+        }
+        self.opened.db.write(&batch, durability).map(drop)
+    }
+
+    /// Writes one operation by the method that there is for it.
+    fn write_one(
+        &self,
+        keyspace: &Keyspace,
+        change: &Change,
+        durability: Option<Durability>,
+    ) -> forerun_db::Result<()> {
+        match change {
+            Change::DeleteRange(_, from, to) => keyspace.delete_range(from, to),
+            Change::Put(space, key, value) => {
+                let key = self.spell(*space, key);
+                match durability {
+                    None => keyspace.put(&key, value),
+                    Some(durability) => keyspace.put_with(&key, value, durability),
+                }
+            }
+            Change::Delete(space, key) => {
+                let key = self.spell(*space, key);
+                match durability {
+                    None => keyspace.delete(&key),
+                    Some(durability) => keyspace.delete_with(&key, durability),
+                }
+            }
+        }
+    }
+
+    /// One of the spellings of a key, where the order knows several.
+    pub fn spell(&self, space: Space, key: &[u8]) -> Vec<u8> {
+        match self.world.order(space) {
+            Order::Folding if self.memory.history.len() % 2 == 1 => key.to_ascii_uppercase(),
+            _ => key.to_vec(),
+        }
+    }
+
+    /// A value that no other write has.
+    fn value(&self, write: usize, number: usize, len: u16) -> Arc<[u8]> {
+        let name = format!("{}.{write}.{number} ", self.memory.thread);
+        let bytes = name.bytes().cycle().take(usize::from(len));
+        bytes.collect()
+    }
+
+    pub fn stamp(&mut self, durability: Durability) -> Outcome {
+        let spaces = self.world.stamped_spaces();
+        if spaces.is_empty() {
+            return Ok(());
+        }
+        let begun = self.begin();
+        let stamp = self.world.stamps.begin();
+        let value = encode(stamp);
+        let mut batch = WriteBatch::new();
+        for space in spaces {
+            let keyspace = &self.opened.spaces[space as usize];
+            let put = batch.keyspace(keyspace).put(STAMP_KEY, &value);
+            put.map_err(|error| Stop::Flaw(error.to_string()))?;
+        }
+        match self.opened.db.write(&batch, durability) {
+            Ok(sequence) if self.is_alive() => {
+                let stamps = &self.world.stamps;
+                let acknowledged = stamps.acknowledge(stamp, sequence, begun.least);
+                acknowledged.map_err(Stop::Flaw)?;
+                if durability == Durability::Synced {
+                    self.make_safe(&begun);
+                    self.world.stamps.make_safe(begun.least.with(sequence));
+                }
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(Error::LogOff | Error::MemoryLimit { .. }) => Ok(()),
+            Err(error) => self.allow(&error, "write a stamp"),
+        }
+    }
+
+    pub fn ingest(&mut self, place: Place, keys: &[(u8, Option<u16>)], commits: bool) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let order = self.world.order(space);
+        let first = self.memory.history.len();
+        let mut changes: Vec<Change> = keys
+            .iter()
+            .enumerate()
+            .map(|(number, (key, len))| {
+                let key = self.key(*key);
+                match len {
+                    None => Change::Delete(space, key),
+                    Some(len) => Change::Put(space, key, self.value(first, number, *len)),
+                }
+            })
+            .collect();
+        changes.sort_by(|a, b| order.compare(key_of(a), key_of(b)));
+        let begun = self.begin();
+        let result = self.put_in(&keyspace, &changes, commits);
+        if !commits {
+            return match result {
+                Ok(()) => Ok(()),
+                Err(error) => self.allow(&error, "prepare an ingestion"),
+            };
+        }
+        // Of nothing, it does nothing.
+        let is_safe = !changes.is_empty();
+        self.note_write(changes, &begun, result.as_ref().copied(), is_safe, "ingest")
+    }
+
+    fn put_in(
+        &self,
+        keyspace: &Keyspace,
+        changes: &[Change],
+        commits: bool,
+    ) -> forerun_db::Result<()> {
+        let mut ingestion = keyspace.ingest();
+        for change in changes {
+            match change {
+                Change::Put(space, key, value) => ingestion.add(&self.spell(*space, key), value)?,
+                Change::Delete(_, key) | Change::DeleteRange(_, key, _) => ingestion.delete(key)?,
+            }
+        }
+        match commits {
+            true => ingestion.commit().map(drop),
+            false => Ok(()),
+        }
+    }
+
+    pub fn create_space(&mut self) -> Outcome {
+        if self.memory.private != Private::Absent {
+            return Ok(());
+        }
+        let name = private_name(self.memory.thread);
+        match self.opened.db.keyspace(&name) {
+            Ok(keyspace) if self.is_alive() => {
+                let space = self.memory.next_private();
+                self.memory.private = Private::Present(space);
+                self.private = Some(keyspace);
+                Ok(())
+            }
+            Ok(_) => {
+                self.memory.private = Private::InDoubt;
+                Ok(())
+            }
+            Err(error) => {
+                self.memory.private = Private::InDoubt;
+                self.allow(&error, "create a keyspace")
+            }
+        }
+    }
+
+    pub fn drop_space(&mut self) -> Outcome {
+        let Some((space, keyspace)) = self.private_space() else {
+            return Ok(());
+        };
+        let name = private_name(self.memory.thread);
+        let dropped = self.opened.db.drop_keyspace(&name);
+        self.forget_private(space);
+        match dropped {
+            Ok(()) if self.is_alive() => {
+                self.memory.private = Private::Absent;
+                match keyspace.put(b"late", b"") {
+                    Ok(()) => flaw("a keyspace that was dropped takes a write"),
+                    Err(Error::KeyspaceDropped { .. }) => Ok(()),
+                    Err(error) => self.allow(&error, "write to a dropped keyspace"),
+                }
+            }
+            Ok(()) => Ok(()),
+            Err(error) => self.allow(&error, "drop a keyspace"),
+        }
+    }
+
+    fn forget_private(&mut self, space: Space) {
+        self.memory.private = Private::InDoubt;
+        self.private = None;
+        self.memory.history.forget(space);
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.forget(space);
+        }
+    }
+}
+
+fn key_of(change: &Change) -> &[u8] {
+    match change {
+        Change::Put(_, key, _) | Change::Delete(_, key) | Change::DeleteRange(_, key, _) => key,
+    }
+}
