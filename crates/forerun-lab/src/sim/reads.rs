@@ -10,7 +10,7 @@ use super::model::{
 };
 use super::program::{Place, Way};
 use super::rt;
-use super::stamps::{Least, STAMP_KEY, decode};
+use super::stamps::{STAMP_KEY, decode};
 use super::user::{Memory, User};
 use super::world::{Opened, Outcome, Stop, World, flaw};
 

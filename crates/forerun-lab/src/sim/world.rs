@@ -118,6 +118,7 @@ impl World {
         let panics = Panics::default();
         let disk = FaultIo::new();
         disk.set_links(program.store.has_links);
+        disk.set_forgetful(program.store.is_forgetful);
         World {
             options: program.store.options(&panics),
             panics,
@@ -286,7 +287,7 @@ impl World {
     /// Adds a line to the history, if one is kept.
     pub fn note(&self, line: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
-            let at = rt::elapsed();
+            let at = rt::last_elapsed();
             lock(trace).push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
         }
     }
