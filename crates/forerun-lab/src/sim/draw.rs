@@ -76,7 +76,7 @@ impl Draw {
         StoreShape {
             memory_limit_bytes: self.of(&[128 << 10, 256 << 10, 512 << 10]),
             memtable_bytes: self.of(&[1 << 10, 2 << 10, 4 << 10, 16 << 10]),
-            cache_bytes: self.of(&[16 << 10, 64 << 10, 256 << 10]),
+            cache_bytes: self.of(&[16 << 10, 64 << 10, 512 << 10]),
             max_open_files: self.of(&[None, Some(1), Some(2), Some(8)]),
             segment_bytes: self.of(&[300, 700, 2000, 1 << 20]),
             background: self.of(&[
