@@ -30,9 +30,9 @@ with tempfile.TemporaryDirectory() as folder:
         assert found.all() and np.array_equal(back, rows)
         assert not table.find(np.array([10_000]))[1][0]
 
-    cache = forerun.Cache(memory_limit=32 << 20)
-    cache["bern"] = b"46.95,7.45"
-    assert cache["bern"] == b"46.95,7.45" and cache.get("rome") is None
+    cache = forerun.Cache(32 << 20)
+    cache.set("bern", b"46.95,7.45")
+    assert cache.multi_get(["bern", "rome"]) == [b"46.95,7.45", None]
 
 try:
     forerun.Db("/dev/null/store")
