@@ -16,8 +16,8 @@
 //! of them, so those that only a long time to live needs are merged: to a 2^20th of it, which is one second up to twelve
 //! days. Merged marks, and a system clock that is set back, make entries live longer, never shorter.
 
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 

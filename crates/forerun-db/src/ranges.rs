@@ -18,8 +18,8 @@ mod block;
 #[cfg(test)]
 mod tests;
 
+use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use forerun_core::sync::{Mutex, OnceLock, PoisonError};

@@ -15,7 +15,8 @@
 //! - [`random_seed`] is the source of all randomness: salts, seeds of hash functions, heights of list nodes;
 //! - [`thread_number`] spreads threads over what they would else share.
 //!
-//! [`Arc`], [`Weak`] and [`atomic`] are the standard library's in every back end; code may name them by either path.
+//! [`Arc`] and [`Weak`] are the standard library's in every back end, and [`atomic`] in all but a simulation's; code may
+//! name them by either path. Only the operations of those from here are points at which a simulation switches.
 
 mod number;
 #[cfg(not(feature = "sim"))]
@@ -24,16 +25,19 @@ mod plain;
 pub mod sim;
 
 /// The types of the structures whose memory orderings loom checks: those of this module, or loom's when its models are
-/// built. No others are loom's then, because loom's types work inside a model alone: a `static` cannot hold them.
+/// built. No others are loom's then, because loom's types work inside a model alone: a `static` cannot hold them. A
+/// simulation, which is not there to check orderings, switches at none of these atomics.
 pub mod modelled {
     #[cfg(not(loom))]
-    pub use super::{Mutex, MutexGuard, atomic, hint, thread};
+    pub use super::{Mutex, MutexGuard, hint, thread};
     #[cfg(loom)]
     pub use loom::{
         hint,
         sync::{Mutex, MutexGuard, atomic},
         thread,
     };
+    #[cfg(not(loom))]
+    pub use std::sync::atomic;
 }
 
 pub use number::thread_number;
@@ -42,6 +46,9 @@ pub use plain::*;
 #[cfg(feature = "sim")]
 pub use sim::{
     Barrier, BarrierWaitResult, Condvar, LazyLock, Mutex, MutexGuard, Once, OnceLock, RwLock,
-    RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult, hint, mpsc, random_seed, thread, time,
+    RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult, atomic, hint, mpsc, random_seed, thread,
+    time,
 };
-pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
+#[cfg(not(feature = "sim"))]
+pub use std::sync::atomic;
+pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak};

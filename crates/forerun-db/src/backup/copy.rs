@@ -1,9 +1,9 @@
 //! Files of runs on their way into a directory of backups and out of it, with a checksum of all their bytes.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::hash::Hasher;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use twox_hash::XxHash3_64;
 

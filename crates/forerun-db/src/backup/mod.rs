@@ -28,11 +28,11 @@ mod make;
 mod record;
 mod told;
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::io::{Io, OsIo};
 use crate::sealed::Kind;

@@ -25,9 +25,9 @@
     reason = "frames are shared between one writer and then many readers, as the module's head says"
 )]
 
+use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};

@@ -26,9 +26,9 @@ mod slots;
 mod tests;
 mod words;
 
+use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{CACHE_LINE_BYTES, Pages};

@@ -1,8 +1,8 @@
 //! The cache with pages that tell their numbers, from files that count and fail.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use forerun_core::{Driver, Wait, alone_with, interleave_with, suspend};
 use proptest::prelude::*;

@@ -1,8 +1,8 @@
 //! Copies of an open store, and a look at every byte of it.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use forerun_core::sync::PoisonError;
 

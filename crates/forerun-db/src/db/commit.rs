@@ -12,8 +12,8 @@
 //! so a group that fails uses none up. A writer alone takes no turn but its own: two short locks
 //! and one call to the system.
 
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread};
 

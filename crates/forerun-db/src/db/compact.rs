@@ -8,9 +8,9 @@
 //! A change is durable before readers see it, and what it replaces goes after. So a crash, or a manifest that cannot be
 //! written, leaves a store that has everything, in memory and log or in the runs before.
 
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};

@@ -10,8 +10,8 @@
 //! [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes), and while level 0 is so full that reads would
 //! suffer. Before that, writes are slowed down to what compaction can be expected to keep up with.
 
+use forerun_core::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forerun_core::sync::{MutexGuard, PoisonError, thread, time};

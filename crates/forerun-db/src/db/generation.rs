@@ -11,8 +11,8 @@
 //! tables of a generation share its memory limit: a hundred keyspaces with a little in each take no more than one. A
 //! table is made at a keyspace's first write; only the store's own is there from the start.
 
+use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::memory::HeldMemory;
 use super::space::Space;

@@ -1,9 +1,9 @@
 //! What readers and checkpoints see while an ingestion commits.
 
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 

@@ -11,8 +11,8 @@
 //! written. A write for which there is no room waits for flushes. What only readers hold is waited for a moment: it may be
 //! the writer's own iterator, so then the write fails instead of waiting for itself.
 
+use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forerun_core::sync::{PoisonError, time};

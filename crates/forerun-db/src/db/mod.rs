@@ -44,10 +44,10 @@ mod visible;
 mod work;
 mod write;
 
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64};
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use arc_swap::ArcSwap;
 use forerun_core::ProcessBound;

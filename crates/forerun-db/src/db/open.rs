@@ -1,9 +1,9 @@
 //! Opening: the manifest and its runs, then what the log has beyond them.
 
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use forerun_core::sync::{Mutex, RwLock};

@@ -12,8 +12,8 @@
 //! and run with its pages. A cursor that was parked has all that. A thread has at most [`MOST_PARKED`] of them, in as many
 //! keyspaces, and none once it has ended.
 
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crossbeam_utils::atomic::AtomicCell;

@@ -1,8 +1,8 @@
 //! Which snapshots are alive: compaction keeps what they see, and what a snapshot taken now would see.
 
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 

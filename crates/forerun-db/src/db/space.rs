@@ -8,9 +8,9 @@
 //! All keyspaces share the log, its sequence numbers, the memory for memtables, the cache and the two threads. What each
 //! has of its own is what is ordered by its keys: memtables, and a tree of runs.
 
+use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;

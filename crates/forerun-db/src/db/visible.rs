@@ -14,9 +14,9 @@
 //! A writer that panics before its entries are linked leaves a hole that nothing closes. Those behind it are told, and
 //! the number stays below it.
 
+use forerun_core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, hint, thread};

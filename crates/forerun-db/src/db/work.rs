@@ -11,7 +11,7 @@
 //! A worker whose work fails waits until it is to be tried again (`backoff.rs`), however often the turn moves on: what
 //! others do meanwhile is no reason to try. Who asks for the work is one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};

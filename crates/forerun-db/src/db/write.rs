@@ -6,10 +6,10 @@
 //!
 //! The operations of a batch are numbered as they stand, whatever their keyspaces, and become visible together.
 
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::cell::RefCell;
 use std::iter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun_core::sync::{OnceLock, PoisonError};
 

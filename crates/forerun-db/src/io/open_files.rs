@@ -13,13 +13,13 @@
 //!
 //! Locks are taken in the order entry, clock. Whoever goes through the clock only tries the locks of entries.
 
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! Files are closed and opened again, and whoever reads does not notice.
 
-use std::sync::atomic::AtomicUsize;
+use forerun_core::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::io::OsIo;

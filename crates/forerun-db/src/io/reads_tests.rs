@@ -1,8 +1,8 @@
 //! The same tests for every backend, and for what it falls back to.
 
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};

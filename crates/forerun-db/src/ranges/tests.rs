@@ -1,8 +1,8 @@
 //! Ranges, next to a list that is gone through from end to end.
 
+use forerun_core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use proptest::prelude::*;
 

@@ -7,9 +7,9 @@
 //!
 //! What is returned is durable: bytes, and names. If it fails or is told to stop, what it wrote is removed.
 
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;

@@ -11,10 +11,10 @@
 //! A run's file is removed when two things have come to pass: a manifest without it is durable, and the last reader
 //! has let go of it. The first marks the run, the second is its drop, which removes the file of a run that is marked.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::cache::PageCache;
 use crate::clock::Mark;

@@ -12,9 +12,9 @@
 //! A checkpoint is made so, of the files of the store itself, and a backup is restored so. Without `FORMAT` a directory is
 //! no store and is refused, so one that was cut short is never opened.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use crate::io::{Io, Linked, OpenMode, link, read_pieces, write_all_at};
 use crate::planted::{self, Defect};

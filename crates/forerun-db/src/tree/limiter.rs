@@ -5,7 +5,7 @@
 //!        ╱ │ ╱ │ ╱ │      who finds more than a slice of debt sleeps until there is none left beyond it
 //! ```
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, thread, time};

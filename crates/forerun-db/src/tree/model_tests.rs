@@ -1,9 +1,9 @@
 //! The tree against a plain map: writes, flushes, compactions and snapshots in any order; and with every call to the
 //! file system failing in turn.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use proptest::prelude::*;

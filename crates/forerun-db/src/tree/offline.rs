@@ -5,10 +5,10 @@
 //!   repair   LOCK ─> tree/repair.rs ─> a damaged log: what can be read of it, in runs     then it opens
 //! ```
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;

@@ -1,7 +1,7 @@
 //! What the tests of this part share: a plain cursor to compare with, and to merge.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use forerun_core::Pages;

@@ -152,7 +152,7 @@ impl std::fmt::Debug for Trash {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::io::fault::FaultIo;

@@ -8,10 +8,10 @@
 //!   versions ──> counted, hashed against the filter, measured, and compared with what the meta says
 //! ```
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;

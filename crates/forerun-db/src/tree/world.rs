@@ -1,10 +1,10 @@
 //! A store of runs alone, for tests: a list takes the place of memtables and log, and all that was ever written is
 //! remembered.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::cache::PageCache;
 use crate::comparator::{Comparator, KeyOrder};

@@ -10,8 +10,8 @@
 //!   threads use the same types as if they were the standard library's, which they wrap.
 //! - Every operation of [`sync`](super) is a *scheduling point*: the seeded [`Policy`] decides whether another thread runs
 //!   first. [`point`] is one more, for what else is worth an interruption: a call of the operating system.
-//! - Between two points a thread runs alone. Races between atomics are therefore seen only as far as points lie between
-//!   the accesses; memory orderings are loom's to check.
+//! - Between two points a thread runs alone. What [`atomic`] does is a point, at which switches are rarer; of the standard
+//!   library's atomics the scheduler knows nothing. Memory orderings are loom's to check.
 //! - Whoever cannot go on waits in the scheduler, which knows what for. When nobody can run, *simulated time* passes until
 //!   the earliest deadline; if there is none, that is a deadlock, and [`End::Deadlock`] says who waits where, for what,
 //!   and who holds it.
@@ -24,6 +24,7 @@
 //! randomness from [`random_seed`] and [`random`], its time from [`time`], and depends neither on addresses nor on what
 //! an earlier simulation left in a static.
 
+pub mod atomic;
 mod barrier;
 mod condvar;
 mod mutex;

@@ -10,6 +10,7 @@
 //! has run for long falls below them, too.
 
 use super::random::Random;
+use super::report::Operation;
 use super::state::{State, Status};
 
 /// How the scheduler chooses.
@@ -45,6 +46,9 @@ pub(super) enum Chooser {
         is_stale: bool,
     },
 }
+
+/// So many operations of atomics count as one point of another kind.
+const ATOMICS_PER_POINT: u64 = 8;
 
 /// A thread with the highest priority runs for so many steps at once.
 const RUN_STEPS_MAX: u64 = 2000;
@@ -95,12 +99,18 @@ impl Chooser {
 impl State {
     /// Who runs after a point at which `me` can go on.
     #[inline]
-    pub(super) fn choose(&mut self, me: usize) -> usize {
+    pub(super) fn choose(&mut self, me: usize, operation: Operation) -> usize {
         match &mut self.chooser {
-            Chooser::Walk { switch_every } => match self.schedule.once_in(*switch_every) {
-                true => self.choose_other(me),
-                false => me,
-            },
+            Chooser::Walk { switch_every } => {
+                let every = match operation {
+                    Operation::Atomic => switch_every.saturating_mul(ATOMICS_PER_POINT),
+                    _ => *switch_every,
+                };
+                match self.schedule.once_in(every) {
+                    true => self.choose_other(me),
+                    false => me,
+                }
+            }
             Chooser::Priorities {
                 changes,
                 lowest,

@@ -153,6 +153,7 @@ impl fmt::Display for WaitsFor {
 #[expect(missing_docs, reason = "each says what it is")]
 pub enum Operation {
     Point,
+    Atomic,
     Lock,
     TryLock,
     Unlock,

@@ -106,7 +106,7 @@ impl Here {
         }
         let next = match operation {
             Operation::Yield => state.choose_after_yield(self.thread),
-            _ => state.choose(self.thread),
+            _ => state.choose(self.thread, operation),
         };
         if next != self.thread {
             self.hand_over(locked, next);

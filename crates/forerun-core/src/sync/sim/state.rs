@@ -13,6 +13,9 @@ use super::report::{Blocked, Config, End, Event, Operation, Outcome, Panicked, W
 
 pub(super) type At = &'static Location<'static>;
 
+/// The simulated time of an operation on an atomic.
+const ATOMIC_NS: u64 = 10;
+
 /// A simulated thread.
 pub(super) struct Thread {
     pub(super) index: usize,
@@ -186,7 +189,10 @@ impl State {
         if self.config.events_max > 0 {
             self.record(me, operation, at);
         }
-        self.now_ns += self.config.step_ns;
+        self.now_ns += match operation {
+            Operation::Atomic => ATOMIC_NS,
+            _ => self.config.step_ns,
+        };
         if self.now_ns >= self.deadline_ns {
             self.wake_overdue();
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, thread};
 
 #[test]
@@ -46,4 +47,21 @@ fn equal_seeds_give_equal_traces() {
     assert_eq!(first, traces().collect::<Vec<_>>());
     let distinct: std::collections::BTreeSet<_> = first.iter().collect();
     assert!(distinct.len() > 40, "{} schedules of 50", distinct.len());
+}
+
+#[test]
+fn a_load_and_a_store_lose_an_update() {
+    fn with(add: fn(&AtomicU64)) {
+        let count = Arc::new(AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| add(&count));
+            }
+        });
+        assert_eq!(count.load(Relaxed), 2);
+    }
+    never_fails(500, || with(|count| _ = count.fetch_add(1, Relaxed)));
+    fails(1000, || {
+        with(|count| count.store(count.load(Relaxed) + 1, Relaxed));
+    });
 }
