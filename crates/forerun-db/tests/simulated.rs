@@ -2,49 +2,105 @@
 #![cfg(feature = "sim")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_core::sync::sim::{self, Config, End, Event, Outcome};
 use forerun_core::sync::thread;
-use forerun_db::io::fault::FaultIo;
-use forerun_db::{Db, Durability, Options};
+use forerun_db::io::fault::{EIO, Fault, FaultIo};
+use forerun_db::{Db, Durability, KeyspaceOptions, Options, TreeOptions, WriteBatch};
 
-/// Three threads write, read, iterate, flush and compact two keyspaces; the store is closed and opened again.
+/// Small, so that flushes and compactions are many.
+fn options() -> Options {
+    let tree = TreeOptions {
+        level0_runs: 2,
+        level1_bytes: 32 << 10,
+        run_bytes: 16 << 10,
+        ..TreeOptions::default()
+    };
+    let short = KeyspaceOptions {
+        ttl: Some(Duration::from_secs(5)),
+        tree,
+        ..KeyspaceOptions::default()
+    };
+    Options {
+        memtable_bytes: 64 << 10,
+        wal_segment_bytes: 32 << 10,
+        cache_bytes: 1 << 20,
+        tree,
+        keyspaces: vec![("short".into(), short)],
+        ..Options::default()
+    }
+}
+
+/// One of what a user does. Calls may fail, for others drop keyspaces and disks fail.
+fn act(db: &Db, io: &FaultIo, user: u8) -> forerun_db::Result<()> {
+    let key = || [user, sim::random(16) as u8];
+    let value = vec![user; 1 + sim::random(3000) as usize];
+    match sim::random(18) {
+        0 => db.delete(&key())?,
+        1 => drop(db.get(&key())?),
+        2 => {
+            let mut entries = db.iter();
+            while entries.next_entry()?.is_some() {}
+        }
+        3 => {
+            let snapshot = db.snapshot();
+            thread::yield_now();
+            let mut entries = snapshot.range([user]..[user + 1]);
+            while entries.next_entry_back()?.is_some() {}
+        }
+        4 => db.flush()?,
+        5 => db.compact()?,
+        6 => db.keyspace("other")?.put(&key(), &value)?,
+        7 => db.keyspace("short")?.put(&key(), &value)?,
+        8 => db.drop_keyspace("other")?,
+        9 => db.delete_range(&[user, 3], &[user, 7])?,
+        10 => {
+            let other = db.keyspace("short")?;
+            let mut batch = WriteBatch::new();
+            batch.put(&key(), &value)?;
+            batch.keyspace(&other).put(&key(), &value)?;
+            db.write(&batch, Durability::Synced)?;
+        }
+        11 => {
+            let mut ingestion = db.ingest();
+            for place in 0..5 {
+                ingestion.add(&[user, place], &value)?;
+            }
+            ingestion.commit()?;
+        }
+        12 => db.checkpoint(format!("/checkpoint-{}", sim::random(1 << 40)))?,
+        13 => thread::sleep(Duration::from_secs(2)),
+        14 => drop(db.verify()?),
+        15 => io.fail_call(io.calls() + sim::random(50), Fault::Fail(EIO)),
+        _ => {
+            let durability = [Durability::Synced, Durability::Buffered][sim::random(2) as usize];
+            db.put_with(&key(), &value, durability)?;
+        }
+    }
+    Ok(())
+}
+
+/// Three threads use a store. It is closed, or its process dies or loses power, and it is opened again.
 fn workload() {
-    let io = FaultIo::new();
-    io.set_unix_time_s(Some(1_700_000_000));
-    for round in 0..2 {
-        // Small, so that flushes and compactions are many.
-        let options = Options {
-            memtable_bytes: 64 << 10,
-            ..Options::default()
+    let mut io = FaultIo::new();
+    for round in 0..3 {
+        let Ok(db) = Db::open_with_io(Arc::new(io.clone()), "/db", options()) else {
+            // A fault that was planned has hit the opening.
+            continue;
         };
-        let db = Db::open_with_io(Arc::new(io.clone()), "/db", options).unwrap();
-        let other = db.keyspace("other").unwrap();
         thread::scope(|scope| {
-            for user in 0..3_u8 {
-                let (db, other) = (&db, &other);
-                scope.spawn(move || {
-                    for _ in 0..12 {
-                        let key = [user, sim::random(16) as u8];
-                        let durability = match sim::random(2) {
-                            0 => Durability::Synced,
-                            _ => Durability::Buffered,
-                        };
-                        match sim::random(8) {
-                            0 => db.delete(&key).unwrap(),
-                            1 => drop(db.get(&key).unwrap()),
-                            2 => assert!(db.iter().count() <= 48),
-                            3 => db.flush().unwrap(),
-                            4 => db.compact().unwrap(),
-                            5 => other.put(&key, &[round; 3000]).unwrap(),
-                            _ => db.put_with(&key, &[round; 500], durability).unwrap(),
-                        }
-                    }
-                });
+            for user in 0..3 {
+                let (db, io) = (&db, &io);
+                scope.spawn(move || (0..15).for_each(|_| drop(act(db, io, user))));
             }
         });
-        drop(other);
-        db.close().unwrap();
+        match round {
+            0 => io = io.crash(sim::random(1000)),
+            1 => io = io.kill(),
+            _ => {}
+        }
+        drop(db.close());
     }
 }
 
@@ -63,7 +119,8 @@ fn outcome(seed: u64) -> Outcome {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    for seed in 0..20 {
+    let seeds = std::env::var("FORERUN_SIMULATED_SEEDS").map_or(20, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
         let (first, second) = (outcome(seed), outcome(seed));
         if first.trace != second.trace {
             let same = first.events.iter().zip(&second.events);

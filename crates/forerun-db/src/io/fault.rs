@@ -20,6 +20,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 // Not those of `forerun_core::sync`: a simulation's scheduler has no say inside a call of the disk.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::UNIX_EPOCH;
+
+use forerun_core::sync::time;
 
 use super::{Io, IoFile, OpenMode};
 use disk::{Change, Disk, NameChange, Node};
@@ -288,7 +291,12 @@ impl Io for FaultIo {
     }
 
     fn unix_time_s(&self) -> u64 {
-        self.lock().unix_time_s.unwrap_or_else(super::system_time_s)
+        let stopped = self.lock().unix_time_s;
+        // Through the facade: in a simulation it is simulated time.
+        stopped.unwrap_or_else(|| {
+            let since = time::system_now().duration_since(UNIX_EPOCH);
+            since.map_or(0, |since| since.as_secs())
+        })
     }
 
     fn boot_id(&self) -> Option<u128> {
