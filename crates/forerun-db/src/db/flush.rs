@@ -99,9 +99,8 @@ impl Inner {
         let spaces = self.spaces.load();
         let reaches = |space: &Arc<Space>| {
             let runs = space.state.load().levels.level(0).runs().len();
-            let is_counted =
-                space.compaction_failure().is_none() || planted::is(Defect::BadPageStopsAll);
-            runs >= limit(&space.options.load().tree) && is_counted
+            runs >= limit(&space.options.load().tree)
+                && (planted::is(Defect::BadPageStopsAll) || space.compaction_failure().is_none())
         };
         spaces.iter().any(reaches)
     }
