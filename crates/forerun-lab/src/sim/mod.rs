@@ -17,6 +17,8 @@ mod faults;
 mod life;
 mod model;
 mod orders;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod program;
 mod reads;
 mod report;
@@ -69,6 +71,10 @@ pub struct SimArgs {
     /// Processes that run at a time. Default: one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
+    /// Put a known defect back, or each in turn, and look for it: a name, "all", or "list".
+    #[cfg(feature = "planted")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
+    planted: Option<planted::Which>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -83,6 +89,11 @@ pub struct SimArgs {
 /// A worker process cannot be started.
 pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.map_or(cores, usize::from);
+    #[cfg(feature = "planted")]
+    if let Some(which) = args.planted {
+        return planted::command(which, jobs);
+    }
     let first = match (args.seed, args.from) {
         (Some(seed), _) | (None, Some(seed)) => seed,
         (None, None) => clock_seed(),
@@ -97,7 +108,7 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
         first,
         seeds: only_seed.or(args.seeds),
         time,
-        jobs: args.jobs.map_or(cores, usize::from),
+        jobs,
         only: args.only.clone(),
         worker_args: Vec::new(),
     };

@@ -25,6 +25,10 @@ pub struct WorkerArgs {
     /// Of each seed, only these steps and faults.
     #[arg(long)]
     only: Option<Kept>,
+    /// Put this defect back.
+    #[cfg(feature = "planted")]
+    #[arg(long)]
+    plant: Option<super::planted::Planted>,
     /// Tell the history too.
     #[arg(long)]
     trace: bool,
@@ -44,6 +48,10 @@ pub enum Line {
 pub fn work(args: &WorkerArgs) -> io::Result<()> {
     // Panics are planned, or become findings.
     panic::set_hook(Box::new(|_| {}));
+    #[cfg(feature = "planted")]
+    if let Some(planted) = args.plant {
+        planted.plant();
+    }
     let mut seed = args.first;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         say(&Line::Begin(seed))?;
