@@ -65,7 +65,7 @@ impl Chooser {
                 Chooser::new(Policy::Priorities { changes, steps }, random)
             }
             Policy::Seeded => {
-                let switch_every = 1 << random.below(8);
+                let switch_every = 2 << random.below(8);
                 Chooser::new(Policy::RandomWalk { switch_every }, random)
             }
             Policy::RandomWalk { switch_every } => Chooser::Walk {

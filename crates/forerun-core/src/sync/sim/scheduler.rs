@@ -37,6 +37,8 @@ thread_local! {
     /// Ends the simulated thread. Locals are destroyed in the reverse order of their first use, and this one is used
     /// first: the destructors of all others are part of the simulation.
     static EXIT: Exit = const { Exit(Cell::new(None)) };
+    /// What this thread's last panic said, and where it was.
+    static PANIC: Cell<Option<String>> = const { Cell::new(None) };
 }
 
 struct Exit(Cell<Option<Here>>);
@@ -187,12 +189,9 @@ impl Here {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
             Ok(value) => value,
             Err(payload) => {
-                self.with(|state| {
-                    let thread = &mut state.threads[self.thread];
-                    // The hook has seen the panic, unless it was raised again without one.
-                    let said = thread.last_panic.take();
-                    thread.panic = Some(said.unwrap_or_else(|| message(&*payload)));
-                });
+                // The hook has seen the panic, unless it was raised without it.
+                let said = PANIC.take().unwrap_or_else(|| message(&*payload));
+                self.with(|state| state.threads[self.thread].panic = Some(said));
                 std::panic::resume_unwind(payload)
             }
         }
@@ -314,7 +313,7 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Outcome {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| match Here::get() {
-            Some(here) => here.keep_panic(info),
+            Some(_) => keep_panic(info),
             None => before(info),
         }));
     });
@@ -366,16 +365,12 @@ fn wait_for_end(simulation: &'static Simulation, silence_max: Duration) -> (bool
     }
 }
 
-impl Here {
-    /// What the hook of panics does in a simulation: it prints nothing, for panics may be part of what is tested.
-    fn keep_panic(self, info: &PanicHookInfo<'_>) {
-        let mut said = message(info.payload());
-        if let Some(at) = info.location() {
-            said = format!("{said}, at {at}");
-        }
-        // A panic of the scheduler itself may hold the lock.
-        if let Ok(mut locked) = self.simulation.state.try_lock() {
-            of(&mut locked).threads[self.thread].last_panic = Some(said);
-        }
+/// What the hook of panics does in a simulation: it prints nothing, for panics may be part of what is tested.
+fn keep_panic(info: &PanicHookInfo<'_>) {
+    let mut said = message(info.payload());
+    if let Some(at) = info.location() {
+        said = format!("{said}, at {at}");
     }
+    // A thread whose locals are destroyed aborts the process when it panics.
+    let _ = PANIC.try_with(|kept| kept.set(Some(said)));
 }

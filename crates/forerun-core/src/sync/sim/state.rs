@@ -28,8 +28,6 @@ pub(super) struct Thread {
     pub(super) has_yielded: bool,
     /// Whether `unpark` was called since it last parked.
     pub(super) is_unparked: bool,
-    /// What its last panic said, and where it was.
-    pub(super) last_panic: Option<String>,
     /// What it panicked with, if a panic ended it.
     pub(super) panic: Option<String>,
     pub(super) is_joined: bool,
@@ -166,7 +164,6 @@ impl State {
             priority: Chooser::new_priority(&mut self.schedule),
             has_yielded: false,
             is_unparked: false,
-            last_panic: None,
             panic: None,
             is_joined: false,
             scope,

@@ -65,3 +65,40 @@ fn a_load_and_a_store_lose_an_update() {
         with(|count| count.store(count.load(Relaxed) + 1, Relaxed));
     });
 }
+
+/// A mistake that shows only if one thread is held back between two steps while the other one takes hundreds.
+fn held_back() {
+    let work = Arc::new(Mutex::new(0));
+    let worker = work.clone();
+    let other = thread::spawn(move || {
+        for _ in 0..300 {
+            *worker.lock().unwrap() += 1;
+        }
+    });
+    let before = *work.lock().unwrap();
+    let after = *work.lock().unwrap();
+    assert!(after - before < 250, "held back");
+    other.join().unwrap();
+}
+
+#[test]
+fn priorities_hold_a_thread_back_for_long() {
+    let found = |policy| {
+        let end = |seed| {
+            let config = Config {
+                policy,
+                ..Config::new(seed)
+            };
+            run(config, held_back).end
+        };
+        (0..300)
+            .map(end)
+            .filter(|end| *end != End::Finished)
+            .count()
+    };
+    let walk = found(Policy::RandomWalk { switch_every: 4 });
+    let (changes, steps) = (1, 64);
+    let priorities = found(Policy::Priorities { changes, steps });
+    assert_eq!(walk, 0);
+    assert!(priorities > 0);
+}
