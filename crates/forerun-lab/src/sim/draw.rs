@@ -165,13 +165,13 @@ impl Draw {
     }
 
     fn trouble(&mut self, calls: u64) -> Planned {
-        let trouble = match self.random.random_range(0..10) {
+        let trouble = match self.random.random_range(0..12) {
             0 => Trouble::ShortWrite,
             1 => Trouble::TornWrite,
             2 => Trouble::Full {
                 count: self.of(&[1, 10, 60]),
             },
-            3 => Trouble::Panic {
+            3..6 => Trouble::Panic {
                 count: self.of(&[1, 1, 3, 50]),
             },
             _ => Trouble::Fail {
@@ -253,7 +253,7 @@ impl Draw {
     }
 
     fn op(&mut self, store: &StoreShape) -> Op {
-        match self.random.random_range(0..112) {
+        match self.random.random_range(0..114) {
             0..30 => Op::Write {
                 changes: vec![self.change(store)],
                 durability: match self.one_in(3) {
@@ -319,6 +319,11 @@ impl Draw {
             102 => Op::Reopen,
             103 => Op::OpenTwice,
             104 => Op::Verify,
+            105 => Op::Oversized {
+                place: self.place(store),
+                is_ranges: self.random.random(),
+            },
+            106 if self.one_in(3) => Op::Outage,
             _ => Op::Wait {
                 ms: self.of(&[1, 50, 400, 1100, 3000]),
             },

@@ -13,6 +13,9 @@ use forerun_db::io::{Io, IoFile, OpenMode};
 use super::program::{Calls, Planned, Trouble};
 use super::rt;
 
+/// More calls than a simulation has.
+const OUTAGE: u32 = u32::MAX;
+
 /// What the clock says when a simulation begins.
 const START_S: u64 = 1_700_000_000;
 
@@ -119,6 +122,18 @@ impl SimIo {
             })
             .collect();
         plan.dies_at = dies_after.map(|after| after + now);
+    }
+
+    /// No manifest can be written, until [`end_outage`](Self::end_outage).
+    pub fn begin_outage(&self) {
+        let fault = Fault::Fail(forerun_db::io::fault::ENOSPC);
+        self.lock().failing.push((Calls::Manifest, OUTAGE, fault));
+        self.state.failed.fetch_add(1, SeqCst);
+    }
+
+    pub fn end_outage(&self) {
+        let is_planned = |(_, count, _): &(Calls, u32, Fault)| *count < OUTAGE / 2;
+        self.lock().failing.retain(is_planned);
     }
 
     /// Nothing goes wrong any more. Tells how many troubles came to pass.

@@ -15,6 +15,7 @@ mod copies;
 mod draw;
 mod faults;
 mod life;
+mod limits;
 mod model;
 mod orders;
 #[cfg(feature = "planted")]

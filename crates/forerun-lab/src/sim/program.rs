@@ -160,6 +160,13 @@ pub enum Op {
     Reopen,
     OpenTwice,
     Verify,
+    /// A batch that is larger than all memory for memtables.
+    Oversized {
+        place: Place,
+        is_ranges: bool,
+    },
+    /// For a while no manifest can be written, and flushes are tried again and again.
+    Outage,
     Wait {
         ms: u16,
     },

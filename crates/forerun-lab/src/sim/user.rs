@@ -230,6 +230,16 @@ impl<'w> User<'w> {
         self.world.allow(error, Some(&self.opened), doing)
     }
 
+    /// Checks that an error is one that a write or a flush may get: not that the runs of some keyspace cannot be compacted.
+    pub fn allow_write(&self, error: &Error, doing: &str) -> Outcome {
+        match error {
+            Error::CompactionFailed { .. } if self.is_alive() => flaw(format!(
+                "cannot {doing}, although no compaction is needed for it: {error}"
+            )),
+            _ => self.allow(error, doing),
+        }
+    }
+
     /// The keyspace of a step, if there is one.
     pub fn space(&self, place: Place) -> Option<(Space, Keyspace)> {
         match place {
@@ -305,6 +315,8 @@ impl<'w> User<'w> {
             Op::Reopen => self.reopen(),
             Op::OpenTwice => self.open_twice(),
             Op::Verify => self.verify(),
+            Op::Oversized { place, is_ranges } => self.oversized(*place, *is_ranges),
+            Op::Outage => self.outage(),
             Op::Wait { ms } => {
                 rt::sleep(Duration::from_millis(u64::from(*ms)));
                 Ok(())
@@ -434,7 +446,7 @@ impl<'w> User<'w> {
         }
         match result {
             Ok(()) => Ok(()),
-            Err(error) => self.allow(error, doing),
+            Err(error) => self.allow_write(error, doing),
         }
     }
 }

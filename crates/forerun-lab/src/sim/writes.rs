@@ -157,7 +157,7 @@ impl User<'_> {
             }
             Ok(_) => Ok(()),
             Err(Error::LogOff | Error::MemoryLimit { .. }) => Ok(()),
-            Err(error) => self.allow(&error, "write a stamp"),
+            Err(error) => self.allow_write(&error, "write a stamp"),
         }
     }
 

@@ -1,0 +1,92 @@
+//! Steps that press against limits: of memory, and of the disk.
+
+use forerun_db::{Error, Keyspace, WriteBatch};
+
+use super::model::{Key, Spaces};
+use super::program::{Change, Place, What};
+use super::user::User;
+use super::world::{Outcome, STORE, flaw};
+
+/// Flushes that are tried while no manifest can be written.
+const TRIES: usize = 40;
+
+/// Runs that may be on their way when that begins: one compaction, one flush of all keyspaces, ingestions.
+const RUNS_UNDER_WAY: usize = 30;
+
+impl User<'_> {
+    /// Writes a batch that no memtable can hold: it must be refused, whatever is in it.
+    pub fn oversized(&mut self, place: Place, is_ranges: bool) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let order = self.world.order(space);
+        let long = |last: u8| {
+            let mut key: Key = vec![self.memory.letter(); 1000];
+            key.push(last);
+            key
+        };
+        let mut bounds = [long(b'x'), long(b'y')];
+        bounds.sort_by(|a, b| order.compare(a, b));
+        match self.write_oversized(&keyspace, &bounds, is_ranges) {
+            Ok(()) if self.is_alive() => flaw(format!(
+                "a batch was written that is larger than all memory for memtables{}",
+                if is_ranges {
+                    ", of range deletions"
+                } else {
+                    ""
+                }
+            )),
+            Ok(()) | Err(Error::MemoryLimit { .. }) => Ok(()),
+            Err(error) => self.allow_write(&error, "write more than there is memory for"),
+        }
+    }
+
+    fn write_oversized(
+        &self,
+        keyspace: &Keyspace,
+        [from, to]: &[Key; 2],
+        is_ranges: bool,
+    ) -> forerun_db::Result<()> {
+        let mut batch = WriteBatch::new();
+        while batch.encoded().len() <= self.world.options.memory_limit_bytes {
+            let mut batch = batch.keyspace(keyspace);
+            match is_ranges {
+                true => batch.delete_range(from, to)?,
+                false => batch.put(from, &[0; 4000])?,
+            }
+        }
+        let durability = self.world.program.store.durability;
+        self.opened.db.write(&batch, durability).map(drop)
+    }
+
+    /// For a while no manifest can be written. However often a flush is tried, the disk does not fill up.
+    pub fn outage(&mut self) -> Outcome {
+        let put = Change {
+            place: Place::Shared(0),
+            what: What::Put { key: 0, len: 40 },
+        };
+        self.write(&[put], None)?;
+        let io = self.world.io();
+        let runs = || {
+            let files = self.world.files_in(STORE.as_ref());
+            files.iter().filter(|name| name.ends_with(".run")).count()
+        };
+        let before = runs();
+        io.begin_outage();
+        let mut tried = Ok(());
+        for _ in 0..TRIES {
+            if let Err(error) = self.opened.db.flush() {
+                tried = tried.and_then(|()| self.allow_write(&error, "flush"));
+            }
+        }
+        let after = runs();
+        io.end_outage();
+        tried?;
+        match after > before + RUNS_UNDER_WAY && self.is_alive() {
+            true => flaw(format!(
+                "there were {before} runs, and are {after} after {TRIES} flushes without a manifest"
+            )),
+            false => Ok(()),
+        }
+    }
+}
