@@ -180,6 +180,8 @@ impl Draw {
                     Calls::Reads,
                     Calls::Writes,
                     Calls::Syncs,
+                    Calls::LogSyncs,
+                    Calls::LogSyncs,
                     Calls::Names,
                     Calls::Manifest,
                     Calls::Log,

@@ -228,6 +228,7 @@ impl Calls {
             Calls::Reads => kind == Kind::Read,
             Calls::Writes => kind == Kind::Write,
             Calls::Syncs => kind == Kind::Sync,
+            Calls::LogSyncs => kind == Kind::Sync && name.ends_with(".log"),
             Calls::Names => kind == Kind::Names,
             Calls::Manifest => name.starts_with("MANIFEST"),
             Calls::Log => name.ends_with(".log") && kind != Kind::Read,

@@ -229,6 +229,8 @@ pub enum Calls {
     Reads,
     Writes,
     Syncs,
+    /// Syncs of segments of the log.
+    LogSyncs,
     /// Creates, renames, removes, links, and syncs of directories.
     Names,
     /// Whatever concerns the manifest.
