@@ -120,6 +120,9 @@ defects! {
 #[cfg(feature = "planted")]
 mod chosen {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use forerun_core::sync::thread;
 
     use super::Defect;
 
@@ -133,6 +136,11 @@ mod chosen {
         PLANTED.store(number, Ordering::Relaxed);
     }
 
+    /// A thread that loses its processor, where a defect does harm to others then.
+    pub(crate) fn dawdle() {
+        thread::sleep(Duration::from_millis(2));
+    }
+
     /// Whether a defect was put back.
     pub(crate) fn is(defect: Defect) -> bool {
         PLANTED.load(Ordering::Relaxed) == defect as usize + 1
@@ -140,9 +148,9 @@ mod chosen {
 }
 
 #[cfg(feature = "planted")]
-pub(crate) use chosen::is;
-#[cfg(feature = "planted")]
 pub use chosen::plant;
+#[cfg(feature = "planted")]
+pub(crate) use chosen::{dawdle, is};
 
 /// Whether a defect was put back: never.
 #[cfg(not(feature = "planted"))]
@@ -150,3 +158,7 @@ pub use chosen::plant;
 pub(crate) const fn is(_: Defect) -> bool {
     false
 }
+
+/// Never called.
+#[cfg(not(feature = "planted"))]
+pub(crate) const fn dawdle() {}

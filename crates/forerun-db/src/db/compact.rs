@@ -509,6 +509,10 @@ impl Inner {
             }
         }
         drop(catalog);
+        if planted::is(Defect::IngestionShownEarly) {
+            self.work.nudge();
+            planted::dawdle();
+        }
         self.note_pressure();
         if let Some(logged) = logged {
             self.remove_segments(logged.first_segment);

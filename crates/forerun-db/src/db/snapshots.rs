@@ -72,6 +72,7 @@ impl Snapshots {
     pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
         if planted::is(Defect::SnapshotOutsideLock) {
             let seen = now();
+            planted::dawdle();
             self.add_again(&seen);
             return seen;
         }
