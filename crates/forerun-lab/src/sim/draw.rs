@@ -240,6 +240,17 @@ impl Draw {
         }
     }
 
+    /// One key, written many times.
+    fn overwrites(&mut self, store: &StoreShape) -> Vec<Change> {
+        let (place, key) = (self.place(store), self.key());
+        let count = self.random.random_range(9..16);
+        let put = || Change {
+            place,
+            what: What::Put { key, len: 20 },
+        };
+        std::iter::repeat_with(put).take(count).collect()
+    }
+
     fn durability(&mut self) -> Durability {
         self.of(&[
             Durability::Buffered,
@@ -263,7 +274,11 @@ impl Draw {
                     false => None,
                 },
             },
-            30..40 => {
+            30 => Op::Write {
+                changes: self.overwrites(store),
+                durability: Some(self.durability()),
+            },
+            31..40 => {
                 let changes = self.random.random_range(2..8);
                 Op::Write {
                     changes: (0..changes).map(|_| self.change(store)).collect(),
