@@ -1,4 +1,5 @@
-//! What a simulation costs in processor time: a scheduling point, a switch to another thread, a thread.
+//! What a simulation costs in processor time: a scheduling point, a switch to another thread, a thread. And what a build
+//! that can simulate costs where it does not.
 //!
 //! `cargo run --release -p forerun-core --features sim --example simulation_speed`
 
@@ -61,7 +62,26 @@ fn report(place: &str) {
     println!("{place}: {us:.0} µs a simulation of five threads that do next to nothing");
 }
 
+/// A lock and an addition, by the standard library's mutex and by the one that can be simulated, outside a simulation.
+fn report_outside() {
+    let rounds = 5_000_000_u32;
+    let plain = std::sync::Mutex::new(0_u64);
+    let begun = used();
+    (0..rounds).for_each(|_| *std::hint::black_box(&plain).lock().unwrap() += 1);
+    let plain = used() - begun;
+    let both = Mutex::new(0_u64);
+    let begun = used();
+    (0..rounds).for_each(|_| *std::hint::black_box(&both).lock().unwrap() += 1);
+    let both = used() - begun;
+    println!(
+        "outside: {:.1} ns a lock of the standard library, {:.1} ns one that can be simulated",
+        plain.as_nanos() as f64 / f64::from(rounds),
+        both.as_nanos() as f64 / f64::from(rounds),
+    );
+}
+
 fn main() {
+    report_outside();
     report("any processor");
     if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.last().copied())
         && core_affinity::set_for_current(core)
