@@ -101,7 +101,8 @@ pub fn command(which: Which, jobs: usize) -> anyhow::Result<ExitCode> {
         println!("{:<28} {result}", planted.0.name());
     }
     let seconds = started.elapsed().as_secs_f64();
-    println!("in {seconds:.0} s found {found} of {}", defects.len());
+    println!("{seconds:.0} s");
+    println!("found {found} of {}", defects.len());
     Ok(match found == defects.len() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(1),
