@@ -9,7 +9,7 @@ use crate::run::Run;
 use crate::store_dir::write_whole;
 use crate::tree::levels::record as record_of;
 use crate::tree::verify::{Verified, verify_run};
-use crate::{Db, Error, Result};
+use crate::{Db, Error, Result, panics};
 
 impl Backups {
     /// Makes a backup of a store as it is now, with all of its keyspaces. Reads and writes go on meanwhile, except that
@@ -24,7 +24,8 @@ impl Backups {
         self.remove_unused(&found)?;
         let source = db.backup_source()?;
         let number = found.last_number() + 1;
-        match self.fill(number, &found, &source) {
+        // Keys of what is copied are compared.
+        match panics::catch("backing up a store", || self.fill(number, &found, &source)) {
             Ok(record) => {
                 found.records.insert(number, Ok(record));
                 found

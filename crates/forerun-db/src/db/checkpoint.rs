@@ -16,7 +16,7 @@ use crate::tree::catalog::Moment;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::verify::{Verified, verify_levels};
 use crate::wal::segment;
-use crate::{Error, Result};
+use crate::{Error, Result, panics};
 
 /// What a backup is made of, and what it takes to look at it.
 pub(crate) struct BackupSource<'a> {
@@ -104,6 +104,9 @@ impl Inner {
         let ranges: Vec<_> = ranges.collect();
         drop(catalog);
         let stop = self.work.stop_flag();
-        verify_levels(&*self.io, &self.path, &levels, &ranges, &self.cache, stop)
+        let dir = &self.path;
+        panics::catch("verifying a store", || {
+            verify_levels(&*self.io, dir, &levels, &ranges, &self.cache, stop)
+        })
     }
 }

@@ -35,6 +35,8 @@ struct Files {
     io: Arc<dyn Io>,
     most: usize,
     clock: Mutex<Clock>,
+    /// Whether more are open than may be, since they were all being read at a time. Relaxed throughout: a hint.
+    is_over: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +80,7 @@ impl OpenFiles {
             io,
             most: most.max(1),
             clock: Mutex::default(),
+            is_over: AtomicBool::new(false),
         }))
     }
 }
@@ -122,8 +125,35 @@ impl Files {
         if opened.is_ok() {
             clock.entries.push_back(Arc::clone(entry));
         }
+        if clock.entries.len() > self.most {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
         drop(clock);
         opened.map(Arc::from)
+    }
+
+    /// Called after a read: closes what is open beyond the limit and is not being read any more.
+    #[inline]
+    fn after_read(&self) {
+        if self.is_over.load(Ordering::Relaxed) {
+            self.close_surplus();
+        }
+    }
+
+    #[cold]
+    fn close_surplus(&self) {
+        let mut closed = Vec::new();
+        let mut clock = self.clock();
+        while clock.entries.len() > self.most
+            && let Some(file) = clock.close_one()
+        {
+            closed.push(file);
+        }
+        let is_over = clock.entries.len() > self.most;
+        self.is_over.store(is_over, Ordering::Relaxed);
+        drop(clock);
+        // Closing takes a call to the system.
+        drop(closed);
     }
 }
 
@@ -191,7 +221,9 @@ impl Drop for ImmutableFile {
 
 impl IoFile for ImmutableFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.open()?.read_at(buffer, offset)
+        let read = self.open()?.read_at(buffer, offset);
+        self.files.after_read();
+        read
     }
 
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
@@ -199,7 +231,9 @@ impl IoFile for ImmutableFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.open()?.len()
+        let len = self.open()?.len();
+        self.files.after_read();
+        len
     }
 
     fn set_len(&self, _: u64) -> io::Result<()> {

@@ -226,3 +226,34 @@ fn reads_under_way_are_right_while_files_are_closed_and_opened() {
     });
     assert!(files.0.clock().entries.len() <= 3 + 8 * ReadBackend::ALL.len());
 }
+
+#[test]
+fn files_that_were_read_together_beyond_the_limit_are_closed_when_they_are_read_no_more() {
+    let model = FaultIo::new();
+    let counting = Counting::new(Arc::new(model.clone()), usize::MAX);
+    let files = OpenFiles::new(Arc::new(counting.clone()), 1);
+    let [first, second] = ["/first", "/second"].map(|path| {
+        model.write(path, b"bytes");
+        ImmutableFile {
+            files: Arc::clone(&files.0),
+            entry: Arc::new(Entry {
+                path: path.into(),
+                file: Mutex::default(),
+                is_used: AtomicBool::new(false),
+            }),
+        }
+    });
+    let mut buffer = [0; 5];
+    let being_read = first.open().unwrap();
+    second.read_at(&mut buffer, 0).unwrap();
+    assert_eq!(counting.open.load(Ordering::SeqCst), 2);
+    // The read ends, and nothing has to be opened for the next one.
+    drop(being_read);
+    second.read_at(&mut buffer, 0).unwrap();
+    assert_eq!(counting.open.load(Ordering::SeqCst), 1);
+    first.read_at(&mut buffer, 0).unwrap();
+    assert_eq!(
+        (&buffer, counting.open.load(Ordering::SeqCst)),
+        (b"bytes", 1)
+    );
+}

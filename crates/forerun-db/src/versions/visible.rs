@@ -222,6 +222,10 @@ impl<C: Versions> Visible<C> {
                     break;
                 };
                 newest = Some(at.kind);
+                // Keys that are equal may be spelled in several ways: the key shown is the one that came with the value.
+                if at.key != self.key {
+                    keep(&mut self.key, Some(at.key));
+                }
                 keep(&mut self.value, Some(at.value));
                 passed += 1;
                 if passed == WALK_LIMIT {
@@ -229,8 +233,12 @@ impl<C: Versions> Visible<C> {
                         break;
                     }
                     self.versions.seek(&self.key, self.snapshot)?;
-                    newest = self.versions.at().map(|at| at.kind);
-                    keep(&mut self.value, self.versions.at().map(|at| at.value));
+                    let at = self.versions.at();
+                    newest = at.map(|at| at.kind);
+                    keep(&mut self.value, at.map(|at| at.value));
+                    if let Some(at) = at {
+                        keep(&mut self.key, Some(at.key));
+                    }
                     break;
                 }
                 self.versions.prev()?;

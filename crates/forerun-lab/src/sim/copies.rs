@@ -294,7 +294,9 @@ impl World {
     pub fn strange_files(&self) -> Vec<String> {
         let mut files = self.files_in(STORE.as_ref());
         let is_known = |name: &String| {
-            matches!(&name[..], "FORMAT" | "LOCK" | "MANIFEST" | "CLOSED")
+            // What a death leaves of a file in the making stays until the file is made again.
+            let whole = name.strip_suffix(".new").unwrap_or(name);
+            matches!(whole, "FORMAT" | "LOCK" | "MANIFEST" | "CLOSED")
                 || name.starts_with("wal-") && name.ends_with(".log")
                 || name.starts_with("run-") && name.ends_with(".run")
         };

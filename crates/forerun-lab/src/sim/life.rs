@@ -135,8 +135,8 @@ fn begin(
         let (observed, read) = world.observe(opened, memory)?;
         match adopt {
             Adopt::Yes => {
-                world.resolve(memory, &observed, read, ended)?;
                 memory.opening = opened.number;
+                world.resolve(memory, &observed, read, ended)?;
             }
             Adopt::No => {
                 let floor = world.floor(memory.thread).after(ended);
@@ -174,7 +174,7 @@ impl World {
         let history = &mut memory.history;
         let resolved = history.resolve(observed, floor.after(ended), floor.power_lost, read, self);
         resolved.map_err(|why| Stop::Flaw(after(ended, thread, &why)))?;
-        self.resolved(thread, history.len(), ended);
+        self.resolved(thread, memory.opening, history.len(), ended);
         Ok(())
     }
 
@@ -260,8 +260,8 @@ fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome
             })?;
         } else {
             // The thread was done before another one closed the store and opened it again.
-            world.resolve(memory, &observed, read, Ended::Kept)?;
             memory.opening = opened.number;
+            world.resolve(memory, &observed, read, Ended::Kept)?;
         }
     }
     if poisoned.is_none() {

@@ -203,7 +203,7 @@ impl<'w> User<'w> {
     pub fn begin(&self) -> Begun {
         Begun {
             at: self.world.begin(),
-            marks: self.world.marks(),
+            marks: self.world.marks(self.opened.number),
             least: self.world.stamps.least(),
         }
     }
@@ -355,7 +355,7 @@ impl<'w> User<'w> {
             return Ok(());
         }
         drop(self.world.set_store(None));
-        let marks = self.world.marks();
+        let marks = self.world.marks(opened.number);
         let least = self.world.stamps.least();
         let closed = opened.db.clone().close();
         match &closed {
@@ -436,7 +436,8 @@ impl<'w> User<'w> {
         if is_acknowledged {
             let thread = self.memory.thread;
             let writes = history.len();
-            self.world.acknowledge(thread, writes);
+            let opening = self.opened.number;
+            self.world.acknowledge(thread, opening, writes);
             if is_safe {
                 let mut marks = begun.marks;
                 marks[thread] = writes;

@@ -1,7 +1,7 @@
 //! What all threads of a simulation share: the machine, the open store, what is known to be safe, and what was found.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -95,8 +95,8 @@ pub struct World {
     io: Mutex<SimIo>,
     store: Mutex<Option<Arc<Opened>>>,
     openings: AtomicU64,
-    /// How many writes of each thread were acknowledged.
-    acknowledged: [AtomicUsize; THREADS],
+    /// How many writes of each thread were acknowledged, and by which opening of the store.
+    acknowledged: Mutex<[(u64, usize); THREADS]>,
     floors: Mutex<[Floor; THREADS]>,
     finding: Mutex<Option<String>>,
     trace: Option<Mutex<Vec<String>>>,
@@ -128,7 +128,7 @@ impl World {
             io: Mutex::new(SimIo::new(disk)),
             store: Mutex::new(None),
             openings: AtomicU64::new(0),
-            acknowledged: Default::default(),
+            acknowledged: Mutex::default(),
             floors: Mutex::default(),
             finding: Mutex::new(None),
             trace: is_traced.then(Mutex::default),
@@ -232,14 +232,15 @@ impl World {
         }
     }
 
-    /// How far each thread is.
-    pub fn marks(&self) -> Marks {
-        std::array::from_fn(|thread| self.acknowledged[thread].load(SeqCst))
+    /// How far each thread is, as far as this opening of the store knows.
+    pub fn marks(&self, opening: u64) -> Marks {
+        let of_opening = |(of, writes): (u64, usize)| if of == opening { writes } else { 0 };
+        lock(&self.acknowledged).map(of_opening)
     }
 
     /// Notes that a thread's writes were acknowledged up to a number.
-    pub fn acknowledge(&self, thread: usize, writes: usize) {
-        self.acknowledged[thread].store(writes, SeqCst);
+    pub fn acknowledge(&self, thread: usize, opening: u64, writes: usize) {
+        lock(&self.acknowledged)[thread] = (opening, writes);
         if self.program.store.wal == WalMode::On {
             lock(&self.floors)[thread].killed = writes;
         }
@@ -254,8 +255,8 @@ impl World {
     }
 
     /// Notes what was found of a thread's writes after an opening.
-    pub fn resolved(&self, thread: usize, writes: usize, ended: Ended) {
-        self.acknowledged[thread].store(writes, SeqCst);
+    pub fn resolved(&self, thread: usize, opening: u64, writes: usize, ended: Ended) {
+        lock(&self.acknowledged)[thread] = (opening, writes);
         let floor = &mut lock(&self.floors)[thread];
         floor.power_lost = match ended {
             Ended::PowerLost => writes,

@@ -1,0 +1,104 @@
+//! What `forerun-lab sim` found in the store, each as a scenario without a simulation.
+
+mod common;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use common::{STORE, open, small_options, tiny_options};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Backups, Comparator, Create, Db, Error, Iter, Options};
+
+/// By bytes, letters of either case being the same; panics while it is told to.
+#[derive(Default)]
+struct Folding {
+    panics: AtomicBool,
+}
+
+impl Comparator for Folding {
+    fn name(&self) -> &str {
+        "test.folding"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        assert!(!self.panics.load(SeqCst), "the user's comparator");
+        a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase())
+    }
+}
+
+fn folding(options: Options) -> (Arc<Folding>, Options) {
+    let order = Arc::new(Folding::default());
+    let options = Options {
+        comparator: Arc::clone(&order) as Arc<dyn Comparator>,
+        ..options
+    };
+    (order, options)
+}
+
+fn backward(mut iter: Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut entries = Vec::new();
+    while let Some(entry) = iter.next_entry_back().unwrap() {
+        entries.push((entry.key.to_vec(), entry.value.to_vec()));
+    }
+    entries.reverse();
+    entries
+}
+
+#[test]
+fn an_iterator_gives_a_key_as_its_value_was_written_with_it_from_either_end() {
+    let (_, options) = folding(small_options());
+    let db = open(&FaultIo::new(), &options).unwrap();
+    let check = |db: &Db, what: &str| {
+        let forward: Vec<_> = db.iter().map(Result::unwrap).collect();
+        assert_eq!(forward.last().unwrap().0, b"KEY", "{what}");
+        assert_eq!(backward(db.iter()), forward, "{what}");
+        let snapshot = db.snapshot();
+        assert_eq!(backward(snapshot.iter()), forward, "{what}");
+    };
+    db.put(b"a", b"1").unwrap();
+    for (key, value) in [(b"key", "first"), (b"Key", "second"), (b"KEY", "last")] {
+        db.put(key, value.as_bytes()).unwrap();
+    }
+    check(&db, "in a memtable");
+    db.flush().unwrap();
+    check(&db, "in a run");
+    // So many versions that the walk over them is cut short.
+    for n in 0..100 {
+        db.put(if n % 2 == 0 { b"kEY" } else { b"KEY" }, b"many")
+            .unwrap();
+    }
+    check(&db, "in a run and a memtable");
+    db.compact().unwrap();
+    check(&db, "compacted");
+}
+
+#[test]
+fn a_comparator_that_panics_while_runs_are_verified_is_an_error() {
+    let (order, options) = folding(tiny_options());
+    let io = FaultIo::new();
+    let db = open(&io, &options).unwrap();
+    for n in 0..50_u32 {
+        db.put(format!("{n:04}").as_bytes(), &[1; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    db.settle().unwrap();
+    let mut backups =
+        Backups::open_with_io(Arc::new(io.clone()), "/backups", Create::IfMissing).unwrap();
+    order.panics.store(true, SeqCst);
+    let is_told = |error: Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Panicked { .. }), "{text}");
+        assert!(text.contains("the user's comparator"), "{text}");
+    };
+    is_told(db.verify().unwrap_err());
+    is_told(backups.create(&db).unwrap_err());
+    order.panics.store(false, SeqCst);
+    // Nothing was changed, so nothing is left half done.
+    assert!(db.verify().unwrap().problems.is_empty());
+    let made = backups.create(&db).unwrap();
+    assert_eq!(backups.list().unwrap().backups.len(), 1);
+    backups.restore(Some(made.number), "/restored").unwrap();
+    db.put(b"more", b"").unwrap();
+    assert!(Db::open_with_io(Arc::new(io), STORE, options).is_err());
+}
