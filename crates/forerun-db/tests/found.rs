@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::{STORE, open, small_options, tiny_options};
-use forerun_db::io::fault::FaultIo;
-use forerun_db::{Backups, Comparator, Create, Db, Error, Iter, Options};
+use forerun_db::io::fault::{EIO, Fault, FaultIo};
+use forerun_db::{Backups, Comparator, Create, Db, Durability, Error, Iter, Options};
 
 /// By bytes, letters of either case being the same; panics while it is told to.
 #[derive(Default)]
@@ -101,4 +101,32 @@ fn a_comparator_that_panics_while_runs_are_verified_is_an_error() {
     backups.restore(Some(made.number), "/restored").unwrap();
     db.put(b"more", b"").unwrap();
     assert!(Db::open_with_io(Arc::new(io), STORE, options).is_err());
+}
+
+#[test]
+fn a_checkpoint_never_holds_a_write_that_failed() {
+    let options = small_options();
+    // The write of the log, its sync, and what may come before.
+    for call in 0..4 {
+        let io = FaultIo::new();
+        let db = open(&io, &options).unwrap();
+        db.put_with(b"kept", b"1", Durability::Synced).unwrap();
+        db.flush().unwrap();
+        io.fail_call(io.calls() + call, Fault::Fail(EIO));
+        let has_failed = db.put_with(b"failed", b"2", Durability::Synced).is_err();
+        assert_eq!(db.get(b"failed").unwrap().is_none(), has_failed);
+        match db.checkpoint("/copy") {
+            Ok(()) => {
+                let copy = Db::open_with_io(Arc::new(io), "/copy", options.clone()).unwrap();
+                assert_eq!(copy.get(b"kept").unwrap().as_deref(), Some(&b"1"[..]));
+                let is_there = copy.get(b"failed").unwrap().is_some();
+                assert_eq!(is_there, !has_failed, "failing call {call}");
+            }
+            Err(Error::Poisoned { .. }) => {
+                assert!(has_failed);
+                assert!(!io.files().iter().any(|path| path.starts_with("/copy")));
+            }
+            Err(error) => assert!(!has_failed, "failing call {call}: {error}"),
+        }
+    }
 }

@@ -58,6 +58,10 @@ impl Inner {
             Writer::Logged(commit) => self.log_end(commit, catalog.first_segment())?,
             Writer::Unlogged { .. } => LogEnd::default(),
         };
+        // The log may end with a write that failed, and that nobody sees here.
+        if self.writer.poison().is_some() {
+            return Err(self.poisoned());
+        }
         catalog.checkpoint(into, &log, self.work.stop_flag())
     }
 

@@ -476,7 +476,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): there is something in `into`.
-    /// [`Error::Io`](crate::Error::Io): what was made is removed again. And as [`flush`](Self::flush).
+    /// [`Error::Io`](crate::Error::Io): what was made is removed again. [`Error::Poisoned`](crate::Error::Poisoned): the log
+    /// may end with a write that failed. And as [`flush`](Self::flush).
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
         self.inner()?.checkpoint(into.as_ref())
     }
