@@ -244,10 +244,9 @@ fn files_that_were_read_together_beyond_the_limit_are_closed_when_they_are_read_
         }
     });
     let mut buffer = [0; 5];
-    let being_read = first.open().unwrap();
-    second.read_at(&mut buffer, 0).unwrap();
+    let being_read = [&first, &second].map(|file| file.open().unwrap());
     assert_eq!(counting.open.load(Ordering::SeqCst), 2);
-    // The read ends, and nothing has to be opened for the next one.
+    // The reads end, and nothing has to be opened for the next one.
     drop(being_read);
     second.read_at(&mut buffer, 0).unwrap();
     assert_eq!(counting.open.load(Ordering::SeqCst), 1);

@@ -118,7 +118,6 @@ impl World {
         let panics = Panics::default();
         let disk = FaultIo::new();
         disk.set_links(program.store.has_links);
-        disk.set_forgetful(true);
         disk.set_forgetful(program.store.is_forgetful);
         World {
             options: program.store.options(&panics),

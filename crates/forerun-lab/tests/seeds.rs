@@ -1,0 +1,70 @@
+//! Seeds that failed once, and what a simulation prints.
+
+use std::process::{Command, Output};
+
+fn sim(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forerun-lab"))
+        .arg("sim")
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn seeds_that_failed_once_pass() {
+    let seeds = include_str!("../seeds/found.txt");
+    let seeds = seeds.lines().filter(|line| !line.starts_with('#'));
+    let mut run = 0;
+    for line in seeds {
+        let (seed, what) = line.split_once(' ').unwrap();
+        let output = sim(&["--seed", seed, "--no-shrink"]);
+        assert!(
+            output.status.success(),
+            "seed {seed} ({what}): {}",
+            text(&output)
+        );
+        run += 1;
+    }
+    assert!(run > 5, "only {run} seeds were run");
+}
+
+#[test]
+fn a_run_ends_with_a_line_of_what_it_did() {
+    let output = sim(&["--from", "1", "--seeds", "20", "--jobs", "2"]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.starts_with("20 seeds, ") && last.ends_with("all passed"),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_seed_takes_the_same_steps_in_each_process() {
+    let history = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_forerun-lab"))
+            .args(["sim-worker", "--first", "7", "--count", "3", "--trace"])
+            .output()
+            .unwrap();
+        text(&output)
+    };
+    let first = history();
+    assert!(first.lines().count() == 6, "{first}");
+    assert_eq!(first, history());
+}
+
+#[test]
+fn a_wrong_command_line_is_refused() {
+    for args in [
+        &["--seed", "x"][..],
+        &["--only", "3-7"],
+        &["--seed", "1", "--seeds", "2"],
+    ] {
+        assert_eq!(sim(args).status.code(), Some(2), "{args:?}");
+    }
+}
