@@ -11,13 +11,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use forerun_cache::Cache;
 use forerun_core::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
-use crate::snapshot::{SnapshotError, beside, probe, read_from_system, remove, write_to_system};
+use crate::snapshot::{
+    Pace, SnapshotError, beside, probe, read_from_system, remove, write_to_system,
+};
 use crate::system::System;
 
 use super::options::SnapshotOptions;
@@ -29,6 +32,8 @@ pub(crate) struct Keeper<S> {
     options: Arc<SnapshotOptions>,
     /// Held while the file is written.
     writing: Arc<Mutex<()>>,
+    /// The server ends, and waits for a copy that is being written.
+    ending: Arc<AtomicBool>,
 }
 
 impl<S: System> Keeper<S> {
@@ -37,6 +42,7 @@ impl<S: System> Keeper<S> {
             system,
             options: Arc::new(options),
             writing: Arc::default(),
+            ending: Arc::default(),
         }
     }
 
@@ -75,8 +81,10 @@ impl<S: System> Keeper<S> {
 
     /// Writes the file at the server's end.
     pub(crate) fn keep(&self, cache: &Cache) -> Result<(), SnapshotError> {
+        // Relaxed: a flag that carries nothing with it.
+        self.ending.store(true, Ordering::Relaxed);
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write(cache, &self.options.path)
+        self.write(cache, &self.options.path, Pace::Unlimited)
     }
 
     /// Writes the copy beside the file in a thread of its own, unless it is being written already.
@@ -85,7 +93,11 @@ impl<S: System> Keeper<S> {
         let write = move || match keeper.writing.try_lock() {
             Ok(_writing) => {
                 // The error is told where it happened; the server goes on.
-                let _ = keeper.write(&cache, &beside(&keeper.options.path, ".live"));
+                let pace = Pace::Beside {
+                    rate: keeper.options.live_bytes_per_s,
+                    hurry: keeper.ending.clone(),
+                };
+                let _ = keeper.write(&cache, &beside(&keeper.options.path, ".live"), pace);
             }
             Err(_) => tracing::warn!("a snapshot is being written already"),
         };
@@ -98,9 +110,9 @@ impl<S: System> Keeper<S> {
         self.system.now().duration_since(start).as_millis() as u64
     }
 
-    fn write(&self, cache: &Cache, path: &Path) -> Result<(), SnapshotError> {
+    fn write(&self, cache: &Cache, path: &Path, pace: Pace) -> Result<(), SnapshotError> {
         let start = self.system.now();
-        match write_to_system(&self.system, cache, path) {
+        match write_to_system(&self.system, cache, path, pace) {
             Ok(written) => {
                 tracing::info!(
                     path = %path.display(),

@@ -1,6 +1,7 @@
 //! What an operator decides about the server around the sessions.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ pub struct SnapshotOptions {
     /// Start empty where the file cannot be used, instead of not at all. The file is kept under a name that ends in
     /// `.bad`.
     pub ignore_bad: bool,
+    /// Bytes a second at most that a copy of the running server is written with; as many as its workers leave time for where
+    /// it is `None`. The file at the end is written as fast as the disk allows.
+    pub live_bytes_per_s: Option<NonZeroU64>,
 }
 
 impl ServerOptions {

@@ -40,6 +40,16 @@ impl<W: Write> FrameWriter<W> {
         }
     }
 
+    /// What it writes to.
+    pub(super) fn to(&self) -> &W {
+        &self.to
+    }
+
+    /// Bytes of the frames so far.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
     /// Writes what is left, and tells how many bytes all frames have.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         self.put()?;

@@ -6,10 +6,11 @@
 //! ```
 //!
 //! What is written is what was there while it was written: the server goes on, so two items of a snapshot may be of two
-//! moments. A disk may be slow, and what is read under a guard cannot be used for anything else: records are copied out a
+//! moments. pace.rs sees to it that workers hardly wait for the core that this takes. A disk may be slow, and what is read under a guard cannot be used for anything else: records are copied out a
 //! piece at a time, and written when the guard is gone. Items that are stale or claimed are left out: they wait for a client that brings a new value.
 
 mod frames;
+mod pace;
 mod record;
 
 use std::io::{self, BufReader, Read, Write};
@@ -20,14 +21,16 @@ use forerun_cache::{Cache, SharedValue, Walk};
 use crate::system::{Os, System};
 
 use frames::{FrameReader, FrameWriter};
+pub(crate) use pace::Pace;
+use pace::Pacer;
 use record::{Read as Next, push_head, read_record, write_end};
 
 /// The file's first bytes.
 const MAGIC: [u8; 8] = *b"FORECACH";
 /// The version of the format.
 const VERSION: u32 = 1;
-/// Bytes of items that are copied out at a time.
-const PIECE_BYTES: usize = 512 << 10;
+/// Bytes of items that are copied out at a time: some 50 us of work.
+const PIECE_BYTES: usize = 128 << 10;
 /// Longer values are shared rather than copied where the cache can share them: one at a time of the largest.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
@@ -96,20 +99,25 @@ pub struct SnapshotStats {
 /// # Errors
 /// [`SnapshotError::Io`].
 pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, SnapshotError> {
-    write_to_system(&Os, cache, path)
+    write_to_system(&Os, cache, path, Pace::Unlimited)
 }
 
-/// As [`write_snapshot`].
-pub(crate) fn write_to_system(
-    system: &impl System,
+/// As [`write_snapshot`], at some pace.
+pub(crate) fn write_to_system<S: System>(
+    system: &S,
     cache: &Cache,
     path: &Path,
+    pace: Pace,
 ) -> Result<SnapshotStats, SnapshotError> {
     let new = beside(path, ".new");
     let mut file = create(system, &new)?;
     // The clock of a server that has stopped serving stands still; what is left of an item's life counts from now.
     system.tick(cache);
-    let stats = write_to(cache, &mut file, system.unix_s()).map_err(failed("write", &new))?;
+    let mut pacer = Pacer::new(system, pace);
+    let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
+        pacer.rest(file, written)
+    });
+    let stats = stats.map_err(failed("write", &new))?;
     system.sync(&file).map_err(failed("sync", &new))?;
     system.rename(&new, path).map_err(failed("replace", path))?;
     sync_directory(system, path)?;
@@ -235,7 +243,13 @@ fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
-fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<SnapshotStats> {
+/// Calls `rest` between two pieces, with the bytes written so far: no guard is held then.
+fn write_to<W: Write>(
+    cache: &Cache,
+    mut to: W,
+    now_unix_s: u64,
+    mut rest: impl FnMut(&W, u64) -> io::Result<()>,
+) -> io::Result<SnapshotStats> {
     // One moment on both clocks: however long the writing takes, an item expires when it would have.
     let now_s = cache.now();
     to.write_all(&header(now_unix_s))?;
@@ -258,6 +272,7 @@ fn write_to(cache: &Cache, mut to: impl Write, now_unix_s: u64) -> io::Result<Sn
             }
         });
         piece.write(&mut frames)?;
+        rest(frames.to(), frames.written())?;
     }
     write_end(&mut frames, items)?;
     let bytes = frames.finish()? + HEADER_BYTES as u64;

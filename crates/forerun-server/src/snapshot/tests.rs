@@ -18,7 +18,8 @@ fn cache() -> Cache {
 
 fn written(cache: &Cache) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let stats = write_to(cache, &mut bytes, NOW_UNIX_S).expect("memory can be written");
+    let stats =
+        write_to(cache, &mut bytes, NOW_UNIX_S, |_, _| Ok(())).expect("memory can be written");
     assert_eq!(stats.bytes, bytes.len() as u64);
     bytes
 }
@@ -130,7 +131,13 @@ fn the_time_that_writing_and_reading_take_shifts_no_expiry() {
         });
     }
     let mut bytes = Vec::new();
-    write_to(&before, Slow(&before, &mut bytes), NOW_UNIX_S).expect("memory can be written");
+    write_to(
+        &before,
+        Slow(&before, &mut bytes),
+        NOW_UNIX_S,
+        |_, _| Ok(()),
+    )
+    .expect("memory can be written");
     assert!(before.now() > 55, "the clock has gone on");
 
     let after = cache();
@@ -266,7 +273,7 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
         next: 0,
         refused: 0,
     };
-    write_to(&cache, &mut to, NOW_UNIX_S).expect("it takes all");
+    write_to(&cache, &mut to, NOW_UNIX_S, |_, _| Ok(())).expect("it takes all");
     assert!(to.next >= 200, "{} sets", to.next);
     assert_eq!(to.refused, 0);
 }

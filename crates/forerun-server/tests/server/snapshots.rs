@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
+use std::num::NonZeroU64;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forerun_cache::Store;
 use forerun_server::{
@@ -20,6 +21,7 @@ fn with_snapshot(path: &Path, ignore_bad: bool) -> ServerOptions {
         snapshot: Some(SnapshotOptions {
             path: path.to_owned(),
             ignore_bad,
+            live_bytes_per_s: None,
         }),
         ..options()
     }
@@ -76,6 +78,71 @@ fn a_snapshot_is_written_while_the_server_goes_on() {
     let copy = cache();
     let read = forerun_server::read_snapshot(&copy, &live).expect("it is whole");
     assert_eq!(read.expect("it is there").items, 1);
+}
+
+/// A server with some 4 MB of items, and a copy of it under way at so many bytes a second.
+fn copying(path: &Path, bytes_per_s: u64) -> Server {
+    let mut options = with_snapshot(path, false);
+    if let Some(snapshot) = &mut options.snapshot {
+        snapshot.live_bytes_per_s = NonZeroU64::new(bytes_per_s);
+    }
+    let server = start(options);
+    let mut stream = connect(&server);
+    let value = "x".repeat(10_000);
+    for number in 0..400 {
+        let set = format!("set key{number} 0 0 10000\r\n{value}\r\n");
+        ask(&mut stream, &set, "STORED\r\n");
+    }
+    server.snapshot();
+    server
+}
+
+#[test]
+fn a_copy_of_a_running_server_is_written_no_faster_than_its_rate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let live = dir.path().join("cache.snapshot.live");
+    let begun = Instant::now();
+    let server = copying(&path, 8_000_000);
+    let mut stream = connect(&server);
+    let mut sets = 0;
+    while !live.exists() {
+        ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+        sets += 1;
+    }
+    // The last piece, of 128 KiB and an item, and what was left out: nobody rests after it.
+    assert!(
+        begun.elapsed() >= Duration::from_millis(480),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(sets > 100, "{sets} sets meanwhile");
+    let copy = cache();
+    let read = forerun_server::read_snapshot(&copy, &live).expect("it is whole");
+    assert!(read.expect("it is there").items >= 400);
+}
+
+#[test]
+fn the_end_of_a_server_does_not_wait_for_the_rate_of_a_copy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    // It would take years.
+    let server = copying(&path, 1);
+    let new = dir.path().join("cache.snapshot.live.new");
+    until("it has begun", || new.exists());
+    let draining = Instant::now();
+    server.drain();
+    server.wait().expect("it ends well");
+    assert!(
+        draining.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        draining.elapsed()
+    );
+    assert!(path.exists());
+    assert!(
+        dir.path().join("cache.snapshot.live").exists(),
+        "the copy is whole, too"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The options of `forerun serve`: memcached's names where memcached has the option.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -96,6 +97,9 @@ pub struct Args {
     /// Start with an empty cache where the snapshot cannot be used; it is kept as FILE.bad
     #[arg(long, requires = "snapshot")]
     snapshot_ignore_bad: bool,
+    /// The most that a copy of the running server (SIGUSR2) writes a second
+    #[arg(long, value_name = "SIZE", requires = "snapshot", value_parser = parse_rate)]
+    snapshot_rate: Option<NonZeroU64>,
     /// Serve metrics for Prometheus here, over HTTP
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
@@ -160,6 +164,12 @@ fn parse_memory(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Bytes a second, one at least.
+fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    NonZeroU64::new(bytes as u64).ok_or_else(|| "it must be one byte a second or more".to_owned())
+}
+
 /// How many times its first memory limit `cache_memlimit` may set.
 const RAISE_MOST: usize = 8;
 
@@ -217,6 +227,7 @@ impl Args {
             snapshot: self.snapshot.clone().map(|path| SnapshotOptions {
                 path,
                 ignore_bad: self.snapshot_ignore_bad,
+                live_bytes_per_s: self.snapshot_rate,
             }),
             metrics: self.metrics,
             settings: Settings {
