@@ -187,7 +187,7 @@ impl Outcome {
 }
 
 /// The middle value, or the mean of the two middle ones; not a number if there are none.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {

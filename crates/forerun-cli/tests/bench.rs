@@ -121,7 +121,17 @@ fn sets_are_measured_beside_each_disturbance() {
         .map(|line| serde_json::from_str(line).expect("a line is JSON"))
         .collect();
     let cases: Vec<&str> = rows.iter().filter_map(|row| row["case"].as_str()).collect();
-    assert_eq!(cases, ["none", "gat", "snapshot", "flush_all", "expiry"]);
+    assert_eq!(
+        cases,
+        [
+            "none",
+            "gat",
+            "snapshot",
+            "slow_snapshot",
+            "flush_all",
+            "expiry"
+        ]
+    );
     for row in &rows {
         assert_eq!(row["sets"], 100, "500 a second for 200 ms: {row}");
         assert_eq!(row["refused"], 0, "{row}");
@@ -131,8 +141,8 @@ fn sets_are_measured_beside_each_disturbance() {
             "{row}"
         );
         assert!(latency("p999_us") <= latency("max_us") * 1.01, "{row}");
-        let is_disturbed =
-            ["gat", "snapshot", "flush_all"].contains(&row["case"].as_str().expect("text"));
+        let is_disturbed = ["gat", "snapshot", "slow_snapshot", "flush_all"]
+            .contains(&row["case"].as_str().expect("text"));
         assert_eq!(
             row["disturbances"].as_u64() > Some(0),
             is_disturbed,

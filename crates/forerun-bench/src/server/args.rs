@@ -6,6 +6,7 @@ use crate::output::{Output, or};
 use crate::size::{parse_count, parse_size};
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
+use std::fmt;
 use std::path::PathBuf;
 
 /// What an item takes besides its key and value, at most, in any of the servers; for choosing how many fit.
@@ -34,9 +35,11 @@ share of its core the load generator used: near 100% it is what limits, not the 
 --study tail measures something else: how long a set into a full cache takes beside gat, snapshots, flush_all and a storm of \
 expiries, each by itself, on this server and memcached in turn. One connection sets at --rate, and a set's time counts from \
 when it was due. It takes --value-bytes (the first), --memory, --threads, --rounds and --duration-ms, and starts and fills a \
-server for every turn. For snapshots on a slow disk, name a directory there:
+server for every turn. slow_snapshot writes at a rate (serve --snapshot-rate) at which a round sees no end of it; --snapshot-dir \
+names a directory on a disk that is slow by itself. Where other programs use the cores, they are what is measured; as root, \
+`chrt -f 10` before the command keeps them away:
 
-  forerun bench server --study tail --value-bytes 1Ki --memory 256Mi --snapshot-dir /mnt/slow
+  chrt -f 10 forerun bench server --study tail --value-bytes 1Ki --memory 256Mi --beside none,flush_all,slow_snapshot
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
@@ -100,6 +103,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
 
+    /// With --study tail: what to measure sets beside [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub beside: Vec<Disturbance>,
+
     /// With --study tail: where this server writes its snapshots [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
@@ -114,6 +121,53 @@ pub struct Args {
 pub enum Study {
     /// How long sets into a full cache take beside what may disturb them.
     Tail,
+}
+
+/// What goes on beside the sets of `--study tail`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Disturbance {
+    /// Nothing
+    None,
+    /// `gat` of 30 keys at a time, one after the other
+    Gat,
+    /// Snapshots of the running server, one after the other
+    Snapshot,
+    /// A snapshot of the running server that takes the whole round, as on a slow disk
+    SlowSnapshot,
+    /// `flush_all`, ten times a second
+    FlushAll,
+    /// Half of the items expire in the same second
+    Expiry,
+}
+
+impl Disturbance {
+    pub(super) const ALL: [Disturbance; 6] = [
+        Disturbance::None,
+        Disturbance::Gat,
+        Disturbance::Snapshot,
+        Disturbance::SlowSnapshot,
+        Disturbance::FlushAll,
+        Disturbance::Expiry,
+    ];
+
+    /// Whether this server writes snapshots meanwhile.
+    pub(super) fn is_snapshot(self) -> bool {
+        matches!(self, Disturbance::Snapshot | Disturbance::SlowSnapshot)
+    }
+}
+
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Disturbance::None => "none",
+            Disturbance::Gat => "gat",
+            Disturbance::Snapshot => "snapshot",
+            Disturbance::SlowSnapshot => "slow_snapshot",
+            Disturbance::FlushAll => "flush_all",
+            Disturbance::Expiry => "expiry",
+        })
+    }
 }
 
 /// The lists with their defaults.

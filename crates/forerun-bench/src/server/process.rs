@@ -138,16 +138,33 @@ impl Process {
 
     /// How long its threads have run on cores, where the system tells.
     pub fn busy(&self) -> Option<Duration> {
+        self.schedstat(0, |_| true)
+    }
+
+    /// How long the threads that serve connections were ready to run and had no core, where the system tells. Both servers
+    /// call these threads workers.
+    pub fn workers_wait(&self) -> Option<Duration> {
+        self.schedstat(1, |name| name.contains("worker"))
+    }
+
+    /// A number of the threads' `schedstat`, in nanoseconds, added up over those with some names.
+    fn schedstat(&self, field: usize, counts: impl Fn(&str) -> bool) -> Option<Duration> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).ok()?;
-        let mut busy_ns = 0;
+        let mut sum_ns = 0;
         for thread in threads.flatten() {
-            // A thread that ended meanwhile has no file any more.
-            if let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) {
-                let ran: Option<u64> = text.split(' ').next().and_then(|ns| ns.parse().ok());
-                busy_ns += ran.unwrap_or(0);
+            let read = |file| std::fs::read_to_string(thread.path().join(file));
+            // A thread that ended meanwhile has no files any more.
+            if let (Ok(name), Ok(text)) = (read("comm"), read("schedstat"))
+                && counts(&name)
+            {
+                let number: Option<u64> = text
+                    .split_whitespace()
+                    .nth(field)
+                    .and_then(|ns| ns.parse().ok());
+                sum_ns += number.unwrap_or(0);
             }
         }
-        Some(Duration::from_nanos(busy_ns))
+        Some(Duration::from_nanos(sum_ns))
     }
 
     /// Asks it for a copy of its cache on disk, as `serve --snapshot` writes it on SIGUSR2.
@@ -370,7 +387,7 @@ mod tests {
         };
         let path = format!("/proc/{}", process.id());
         assert!(std::fs::exists(&path).unwrap());
-        assert!(process.busy().is_some());
+        assert!(process.busy().is_some() && process.workers_wait() == Some(Duration::ZERO));
         drop(process);
         assert!(!std::fs::exists(&path).unwrap());
     }

@@ -1,8 +1,8 @@
 //! What a turn of the study does to a server: fills it, sets at a fixed rate, disturbs it.
 
+use super::super::args::Disturbance;
 use super::super::data::Items;
 use super::super::process::Process;
-use super::Disturbance;
 use crate::skew::Skew;
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
@@ -211,7 +211,7 @@ pub(super) fn disturb(
                 std::thread::sleep(PERIOD);
             }
         }
-        Disturbance::Snapshot if can_snapshot => {
+        Disturbance::Snapshot | Disturbance::SlowSnapshot if can_snapshot => {
             while goes_on() {
                 process.ask_for_snapshot()?;
                 count += 1;
@@ -219,7 +219,10 @@ pub(super) fn disturb(
             }
         }
         // The items expire by themselves; a server that writes no snapshots while it serves is left alone.
-        Disturbance::None | Disturbance::Expiry | Disturbance::Snapshot => {}
+        Disturbance::None
+        | Disturbance::Expiry
+        | Disturbance::Snapshot
+        | Disturbance::SlowSnapshot => {}
     }
     Ok(count)
 }

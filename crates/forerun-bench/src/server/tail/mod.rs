@@ -1,7 +1,7 @@
 //! `bench server --study tail`: how long sets into a full cache take beside what may disturb them.
 //!
 //! ```text
-//!  for each disturbance        none, gat, snapshot, flush_all, expiry
+//!  for each disturbance        none, gat, snapshot, slow_snapshot, flush_all, expiry
 //!    round after round         this server, memcached: a process of its own each turn, filled until it evicts
 //!      setter                  a set every interval; its time counts from when it was due
 //!      disturber               a connection, or a signal, beside it
@@ -12,9 +12,10 @@
 mod load;
 
 use super::PEER;
-use super::args::{Args, Plan};
+use super::args::{Args, Disturbance, Plan};
 use super::data::{Items, KEY_BYTES};
 use super::process::{self, Process, Program, Share, Split};
+use crate::harness::median;
 use crate::output::write_facts;
 use crate::page::{or_dash, times};
 use crate::progress::Progress;
@@ -25,7 +26,6 @@ use anyhow::{Context, Result, anyhow, ensure};
 use hdrhistogram::Histogram;
 use load::{Link, Set};
 use serde::Serialize;
-use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,43 +41,6 @@ const TIMED_QUICK_MS: u32 = 200;
 
 const LEAD: &str = "How long a set into a full cache takes, from when it was due, beside what may disturb it. Sets come at a \
 fixed rate, so that a server that stops is charged for every set of that time.";
-
-/// What goes on beside the sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disturbance {
-    /// Nothing.
-    None,
-    /// `gat` of 30 keys at a time, one after the other.
-    Gat,
-    /// Snapshots of the running server, one after the other.
-    Snapshot,
-    /// `flush_all`, ten times a second.
-    FlushAll,
-    /// Half of the items expire in the same second.
-    Expiry,
-}
-
-impl Disturbance {
-    const ALL: [Disturbance; 5] = [
-        Disturbance::None,
-        Disturbance::Gat,
-        Disturbance::Snapshot,
-        Disturbance::FlushAll,
-        Disturbance::Expiry,
-    ];
-}
-
-impl fmt::Display for Disturbance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Disturbance::None => "none",
-            Disturbance::Gat => "gat",
-            Disturbance::Snapshot => "snapshot",
-            Disturbance::FlushAll => "flush_all",
-            Disturbance::Expiry => "expiry",
-        })
-    }
-}
 
 /// One result of the study: a line of JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -100,21 +63,29 @@ struct TailRow {
     keys_per_second: f64,
     /// What the disturber did, in all rounds: `gat` lines, requests for a snapshot, flushes.
     disturbances: u64,
+    /// Of the quantiles, the medians of the rounds.
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
+    /// The most in any round.
     max_us: f64,
+    /// Milliseconds that the server's workers were ready to run and had no core, in all rounds, where the system tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core_wait_ms: Option<f64>,
     /// `p999_us` over memcached's.
     #[serde(skip_serializing_if = "Option::is_none")]
     p999_vs_peer: Option<f64>,
 }
 
 /// What the rounds of one server and disturbance told.
+#[derive(Default)]
 struct Told {
     sets: u64,
     refused: u64,
     disturbances: u64,
-    latencies: Histogram<u64>,
+    core_wait: Option<Duration>,
+    /// Of each round.
+    latencies: Vec<Histogram<u64>>,
 }
 
 /// A server of the study.
@@ -177,24 +148,25 @@ pub(super) fn run(
             can_snapshot: own_first && at == 0,
         })
         .collect();
-    let turns = Disturbance::ALL.len() * servers.len() * rounds as usize;
+    let disturbances = match &args.beside[..] {
+        [] => &Disturbance::ALL[..],
+        named => named,
+    };
+    let turns = disturbances.len() * servers.len() * rounds as usize;
     let bar = progress.steps("measuring", turns as u64);
     let mut rows: Vec<TailRow> = Vec::new();
-    for disturbance in Disturbance::ALL {
-        let mut told: Vec<Option<Told>> = servers.iter().map(|_| None).collect();
+    for &disturbance in disturbances {
+        let mut told: Vec<Told> = servers.iter().map(|_| Told::default()).collect();
         for round in 0..rounds {
             for (server, told) in servers.iter().zip(&mut told) {
                 let turn = study.turn(server, disturbance, round, dir.path());
                 let turn =
                     turn.with_context(|| format!("{}, {disturbance}", server.program.name))?;
-                match told {
-                    None => *told = Some(turn),
-                    Some(told) => told.add(turn)?,
-                }
+                told.add(turn);
                 bar.step();
             }
         }
-        let of_case = servers.iter().zip(told.iter().flatten());
+        let of_case = servers.iter().zip(&told);
         let of_case: Vec<TailRow> = of_case
             .map(|(server, told)| study.row(server, disturbance, u64::from(rounds), told))
             .collect();
@@ -231,11 +203,29 @@ pub(super) fn run(
 }
 
 impl Told {
-    fn add(&mut self, turn: Told) -> Result<()> {
+    fn add(&mut self, turn: Told) {
         self.sets += turn.sets;
         self.refused += turn.refused;
         self.disturbances += turn.disturbances;
-        Ok(self.latencies.add(turn.latencies)?)
+        self.core_wait = match (self.core_wait, turn.core_wait) {
+            (Some(before), Some(more)) => Some(before + more),
+            (before, more) => before.or(more),
+        };
+        self.latencies.extend(turn.latencies);
+    }
+
+    /// The median of the rounds' quantiles, in microseconds: one round in which the machine was busy with something else
+    /// does not decide.
+    fn quantile_us(&self, quantile: f64) -> f64 {
+        let rounds = self.latencies.iter();
+        median(rounds.map(|round| round.value_at_quantile(quantile) as f64 / 1000.0))
+    }
+
+    fn max_us(&self) -> f64 {
+        let rounds = self.latencies.iter();
+        rounds
+            .map(|round| round.max() as f64 / 1000.0)
+            .fold(0.0, f64::max)
     }
 }
 
@@ -249,9 +239,15 @@ impl Study<'_> {
         dir: &Path,
     ) -> Result<Told> {
         let mut program = server.program.clone();
-        if server.can_snapshot && disturbance == Disturbance::Snapshot {
+        if server.can_snapshot && disturbance.is_snapshot() {
             let file: PathBuf = dir.join("cache.snapshot");
             program.args.extend(["--snapshot".into(), file.into()]);
+        }
+        if server.can_snapshot && disturbance == Disturbance::SlowSnapshot {
+            // Half of the cache by the end of the round.
+            let rate = (self.plan.memory_mib << 20) as f64 / (2.0 * self.timed.as_secs_f64());
+            let rate = (rate as u64).to_string();
+            program.args.extend(["--snapshot-rate".into(), rate.into()]);
         }
         let mut process = Process::start(
             &program,
@@ -264,6 +260,7 @@ impl Study<'_> {
         )?;
         let mut link = Link::connect(process.address())?;
         load::fill(&mut link, self.items, disturbance, self.timed).context("while filling it")?;
+        let waited = process.workers_wait();
         let over = AtomicBool::new(false);
         let interval = Duration::from_secs(1) / self.args.rate;
         let (set, disturbed) = std::thread::scope(|scope| {
@@ -288,6 +285,7 @@ impl Study<'_> {
         });
         // A server that ended says more than the connection that it closed.
         process.check()?;
+        let core_wait = waited.zip(process.workers_wait());
         let panicked = |_| anyhow!("a client panicked");
         let Set {
             sets,
@@ -303,7 +301,8 @@ impl Study<'_> {
             sets,
             refused,
             disturbances,
-            latencies,
+            core_wait: core_wait.map(|(before, after)| after.saturating_sub(before)),
+            latencies: vec![latencies],
         })
     }
 
@@ -316,8 +315,6 @@ impl Study<'_> {
     }
 
     fn row(&self, server: &Server, disturbance: Disturbance, rounds: u64, told: &Told) -> TailRow {
-        let micros = |ns: u64| ns as f64 / 1000.0;
-        let at = |quantile| micros(told.latencies.value_at_quantile(quantile));
         TailRow {
             bench: "server",
             study: "tail",
@@ -331,10 +328,11 @@ impl Study<'_> {
             refused: told.refused,
             keys_per_second: told.sets as f64 / (self.timed.as_secs_f64() * rounds as f64),
             disturbances: told.disturbances,
-            p50_us: at(0.5),
-            p99_us: at(0.99),
-            p999_us: at(0.999),
-            max_us: micros(told.latencies.max()),
+            p50_us: told.quantile_us(0.5),
+            p99_us: told.quantile_us(0.99),
+            p999_us: told.quantile_us(0.999),
+            max_us: told.max_us(),
+            core_wait_ms: told.core_wait.map(|wait| wait.as_secs_f64() * 1000.0),
             p999_vs_peer: None,
         }
     }
@@ -353,6 +351,7 @@ fn table(rows: &[TailRow]) -> (Vec<(String, String)>, Table) {
         "p99 us",
         "p99.9 us",
         "max us",
+        "core wait ms",
         "p99.9 vs memcached",
     ]);
     for row in rows {
@@ -368,6 +367,7 @@ fn table(rows: &[TailRow]) -> (Vec<(String, String)>, Table) {
             digits(row.p99_us),
             digits(row.p999_us),
             digits(row.max_us),
+            or_dash(row.core_wait_ms, digits),
             or_dash(row.p999_vs_peer, times),
         ]);
     }
@@ -381,9 +381,12 @@ fn legend(study: &Study<'_>) -> String {
     format!(
         "A set every {} us for {} ms a round, into a cache that is full; times count from when a set was due until its answer came.\n\
          none: nothing beside it. gat: lines of 30 keys, one after the other. snapshot: SIGUSR2 to this server, ten times a second \
-         unless it still writes; memcached writes none while it serves and is left alone. flush_all: ten times a second. expiry: \
-         half of the items expire in the same second, in the middle of the round.\n\
-         refused: sets that were not stored. disturbances: gat lines, requests for a snapshot, flushes.",
+         unless it still writes; memcached writes none while it serves and is left alone. slow_snapshot: the same at a rate at \
+         which half of the cache is written in a round. flush_all: ten times a second. expiry: half of the items expire in the \
+         same second, in the middle of the round.\n\
+         refused: sets that were not stored. disturbances: gat lines, requests for a snapshot, flushes. Quantiles are the medians \
+         of the rounds, max is the most of all. core wait: how long the server's workers were ready to run and had no core, in \
+         all rounds: where it is much, other threads and programs are what is measured.",
         1_000_000 / study.args.rate,
         study.timed.as_millis(),
     )
