@@ -83,13 +83,9 @@ impl SimIo {
         &self.disk
     }
 
-    /// The process dies now: no call of it does anything any more.
+    /// The process dies now.
     pub fn die(&self) {
-        if !self.state.is_dead.swap(true, SeqCst) {
-            self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
-            // It fails, as planned, and so does every call after it.
-            let _ = self.disk.list("/".as_ref());
-        }
+        self.state.is_dead.store(true, SeqCst);
     }
 
     pub fn is_dead(&self) -> bool {
@@ -168,8 +164,7 @@ impl SimIo {
             }
         }
         if plan.dies_at == Some(call) && !self.is_dead() {
-            // This call is the last, and a write takes half of its bytes.
-            self.state.is_dead.store(true, SeqCst);
+            self.die();
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
         }
