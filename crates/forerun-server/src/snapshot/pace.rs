@@ -3,11 +3,13 @@
 //! ```text
 //!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      half of a core at most, in bursts shorter than a worker notices
 //!   at a rate    copy, write ▏rest …            ▏copy, write ▏ so many bytes a second
-//!   sync             each 8 MiB                                so that no sync takes the core for long
+//!   sync, uncache    each 8 MiB                                so that no sync takes the core for long, nor the file's removal
 //! ```
 //!
 //! A thread that copies and writes without a pause competes with the workers: on a core that both use, a worker that has a
-//! request waits until the scheduler takes the core away, which is milliseconds.
+//! request waits until the scheduler takes the core away, which is milliseconds. A file whose pages are in memory takes the
+//! core for 0.2 ms a MiB when it is removed, in one go; so a file leaves memory as it is written, before the next one
+//! replaces it.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -75,6 +77,7 @@ impl<'s, S: System> Pacer<'s, S> {
         }
         if written_bytes - self.synced_bytes >= SYNC_BYTES {
             self.system.sync(file)?;
+            self.system.uncache(file);
             self.synced_bytes = written_bytes;
         }
         let now = self.system.now();
