@@ -3,7 +3,7 @@
 //! ```text
 //!   at once      copy, write ▏rest ▏copy, write ▏rest ▏ …      half of a core at most, in bursts shorter than a worker notices
 //!   at a rate    copy, write ▏rest …            ▏copy, write ▏ so many bytes a second
-//!   sync, uncache    each 8 MiB                                so that no sync takes the core for long, nor the file's removal
+//!   sync, uncache    each 2 MiB                                so that no sync takes the core for long, nor the file's removal
 //! ```
 //!
 //! A thread that copies and writes without a pause competes with the workers: on a core that both use, a worker that has a
@@ -21,8 +21,8 @@ use forerun_core::sync::thread;
 
 use crate::system::System;
 
-/// Bytes between two syncs: one of so many takes the core for less than a millisecond.
-const SYNC_BYTES: u64 = 8 << 20;
+/// Bytes between two syncs: one of so many takes the core for 0.3 ms.
+const SYNC_BYTES: u64 = 2 << 20;
 /// The longest rest after a burst. A burst takes longer than this only where the disk was waited for, and that is a rest, too.
 const REST_MAX: Duration = Duration::from_millis(2);
 /// How often a writer that waits for its rate looks whether to hurry.
