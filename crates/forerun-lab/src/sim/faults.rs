@@ -83,9 +83,13 @@ impl SimIo {
         &self.disk
     }
 
-    /// The process dies now.
+    /// The process dies now: no call of it does anything any more.
     pub fn die(&self) {
-        self.state.is_dead.store(true, SeqCst);
+        if !self.state.is_dead.swap(true, SeqCst) {
+            self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
+            // It fails, as planned, and so does every call after it.
+            let _ = self.disk.list("/".as_ref());
+        }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -164,7 +168,8 @@ impl SimIo {
             }
         }
         if plan.dies_at == Some(call) && !self.is_dead() {
-            self.die();
+            // This call is the last, and a write takes half of its bytes.
+            self.state.is_dead.store(true, SeqCst);
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
         }
