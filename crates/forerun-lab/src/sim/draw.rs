@@ -91,6 +91,7 @@ impl Draw {
             spaces: (0..spaces).map(|_| self.space()).collect(),
             private: self.space(),
             has_links: !self.one_in(4),
+            sync_us: self.of(&[0, 0, 200, 2000]),
             is_forgetful: self.random.random(),
         }
         .consistent()

@@ -124,7 +124,10 @@ impl World {
             panics,
             stamps: Stamps::default(),
             counts: Counts::default(),
-            io: Mutex::new(SimIo::new(disk)),
+            io: Mutex::new(SimIo::new(
+                disk,
+                Duration::from_micros(program.store.sync_us),
+            )),
             store: Mutex::new(None),
             openings: AtomicU64::new(0),
             acknowledged: Mutex::default(),
