@@ -166,11 +166,16 @@ impl Draw {
     }
 
     fn trouble(&mut self, calls: u64) -> Planned {
-        let trouble = match self.random.random_range(0..12) {
+        let trouble = match self.random.random_range(0..14) {
             0 => Trouble::ShortWrite,
             1 => Trouble::TornWrite,
             2 => Trouble::Full {
                 count: self.of(&[1, 10, 60]),
+            },
+            12.. => Trouble::Fail {
+                calls: Calls::LogSyncs,
+                count: 1,
+                errno: forerun_db::io::fault::EIO,
             },
             3..6 => Trouble::Panic {
                 count: self.of(&[1, 1, 3, 50]),
