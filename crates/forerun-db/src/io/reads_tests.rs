@@ -1,11 +1,8 @@
 //! The same tests for every backend, and for what it falls back to.
 
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-
-use forerun_core::sync::{
-    Mutex,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Mutex;
 
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
@@ -268,7 +265,7 @@ fn a_batch_inside_a_batch_and_batches_of_many_threads_keep_to_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     every_backend(|backend| {
-        forerun_core::sync::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..10 {

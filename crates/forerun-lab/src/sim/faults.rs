@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::io::{Io, IoFile, OpenMode};
@@ -24,8 +23,6 @@ const START_S: u64 = 1_700_000_000;
 #[derive(Clone, Debug)]
 pub struct SimIo {
     disk: FaultIo,
-    /// How long a sync of a file takes.
-    sync_time: Duration,
     state: Arc<State>,
 }
 
@@ -62,10 +59,9 @@ enum Kind {
 }
 
 impl SimIo {
-    pub fn new(disk: FaultIo, sync_time: Duration) -> SimIo {
+    pub fn new(disk: FaultIo) -> SimIo {
         SimIo {
             disk,
-            sync_time,
             state: Arc::default(),
         }
     }
@@ -73,13 +69,13 @@ impl SimIo {
     /// The machine as found after the process died.
     pub fn after_kill(&self) -> SimIo {
         self.die();
-        SimIo::new(self.disk.kill(), self.sync_time)
+        SimIo::new(self.disk.kill())
     }
 
     /// The machine as found after the power was lost.
     pub fn after_power_loss(&self, seed: u64) -> SimIo {
         self.die();
-        SimIo::new(self.disk.crash(seed), self.sync_time)
+        SimIo::new(self.disk.crash(seed))
     }
 
     /// The disk, for looking at what is there.
@@ -87,13 +83,9 @@ impl SimIo {
         &self.disk
     }
 
-    /// The process dies now: no call of it does anything any more.
+    /// The process dies now.
     pub fn die(&self) {
-        if !self.state.is_dead.swap(true, SeqCst) {
-            self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
-            // It fails, as planned, and so does every call after it.
-            let _ = self.disk.list("/".as_ref());
-        }
+        self.state.is_dead.store(true, SeqCst);
     }
 
     pub fn is_dead(&self) -> bool {
@@ -172,8 +164,7 @@ impl SimIo {
             }
         }
         if plan.dies_at == Some(call) && !self.is_dead() {
-            // This call is the last, and a write takes half of its bytes.
-            self.state.is_dead.store(true, SeqCst);
+            self.die();
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
         }
@@ -340,9 +331,6 @@ impl IoFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         self.io.enter(Kind::Sync, &self.path);
-        if !self.io.sync_time.is_zero() {
-            rt::sleep(self.io.sync_time);
-        }
         self.file.sync()
     }
 

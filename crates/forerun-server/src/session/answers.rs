@@ -186,8 +186,7 @@ fn answer_touching(
             Span::Meta { .. } => debug_assert!(false, "mg is in no batch that touches"),
         }
     }
-    // As memcached counts them, these are touches and no gets.
-    turn.counters.batches.add(1);
+    count(turn, asked as u64, hits);
     turn.counters.cmd_touch.add(asked as u64);
     turn.counters.touch_hits.add(hits);
     turn.counters.touch_misses.add(asked as u64 - hits);
