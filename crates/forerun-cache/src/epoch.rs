@@ -261,7 +261,7 @@ mod tests {
         let retired = epochs.retire();
         let later = epochs.pin();
         assert!(epochs.held_by_this_thread() <= Some(retired));
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             let other = scope.spawn(|| epochs.held_by_this_thread());
             assert_eq!(other.join().unwrap(), None);
         });

@@ -462,7 +462,9 @@ impl Decide for Counting<'_> {
             Direction::Increment => number.wrapping_add(delta),
             Direction::Decrement => number.saturating_sub(delta),
         };
-        let digits = format!("{value:<len$}", len = old.value().len()).into_bytes();
+        let mut digits = value.to_string().into_bytes();
+        // Not by a width of `format!`, which panics above 65,535.
+        digits.resize(digits.len().max(old.value().len()), b' ');
         // As in memcached, which changes a number in place only where it gets no longer: otherwise nobody has fetched the new one.
         let kept = if digits.len() > old.value().len() {
             !FETCHED

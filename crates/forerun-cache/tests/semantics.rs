@@ -623,3 +623,19 @@ fn a_touch_does_not_evict_the_item_that_it_touches() {
     }
     assert!(touches > 1000 && cache.stats().evictions > 1000);
 }
+
+#[test]
+fn a_number_with_much_white_space_behind_it_is_counted_and_keeps_its_length() {
+    let cache = cache();
+    for len in [65_535, 65_536, 200_000] {
+        let mut value = vec![b' '; len];
+        value[..2].copy_from_slice(b"10");
+        set(&cache, b"n", &value);
+        let counted = cache.arithmetic(Arithmetic::decrement(b"n", 1));
+        assert!(matches!(counted, Counted::Counted { value: 9, .. }));
+        let guard = cache.pin();
+        let item = guard.get(b"n").unwrap();
+        assert_eq!(item.value().len(), len);
+        assert!(item.value().starts_with(b"9  "));
+    }
+}

@@ -50,7 +50,7 @@ fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
     let cache = cache(memory_limit_bytes);
     let written: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         // Each key has one writer, so that its versions only rise.
         let writers: Vec<_> = (0..2usize)
             .map(|writer| {
@@ -160,7 +160,7 @@ fn the_same_where_almost_nothing_has_room() {
 fn no_increment_is_lost() {
     let cache = cache(4 << 20);
     cache.store(Store::set(b"n", b"0"));
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..3000 {
@@ -177,7 +177,7 @@ fn no_increment_is_lost() {
 fn of_many_who_add_or_claim_a_key_one_succeeds() {
     let cache = cache(4 << 20);
     let (added, claimed) = (AtomicU64::new(0), AtomicU64::new(0));
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for n in 0..2000 {
@@ -202,7 +202,7 @@ fn of_many_who_add_or_claim_a_key_one_succeeds() {
 fn while_the_index_grows_nothing_that_is_there_is_missed() {
     let cache = cache(64 << 20);
     let written = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..100_000 {
                 cache.store(Store::set(&key(n), &value(n, 1, 10)[..]));

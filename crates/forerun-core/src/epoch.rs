@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_deferred_may_pin() {
-        let (done, wait) = std::sync::mpsc::channel();
+        let (done, wait) = crate::sync::mpsc::channel();
         pin().defer(move || {
             drop(pin());
             done.send(()).unwrap();

@@ -8,6 +8,8 @@
 //! - [`sync`]: the locks, threads and clocks that every crate takes from here, so that a test build can replace them;
 //! - [`roofline`]: the machine's random-access rate, the bound that lookups are measured against.
 
+#![cfg_attr(tsan, feature(test))]
+
 pub mod arch;
 pub mod epoch;
 pub mod hashing;

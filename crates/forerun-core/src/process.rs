@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn all_owners_of_one_process_are_the_same() {
         let first = Owner::this_process();
-        let owners = std::thread::scope(|scope| {
+        let owners = crate::sync::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(Owner::this_process)).collect();
             threads
                 .into_iter()
@@ -428,7 +428,7 @@ mod tests {
     fn threads_of_one_process_have_one_value() {
         static VALUE: PerProcess<usize> = PerProcess::new();
         let address = || ptr::from_ref(VALUE.get_or_init(|| 7)).addr();
-        let others = std::thread::scope(|scope| {
+        let others = crate::sync::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(address)).collect();
             threads
                 .into_iter()

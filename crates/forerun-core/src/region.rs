@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn regions_are_shared_and_moved_between_threads() {
         let region = Region::new(HUGE_PAGE_BYTES, Pages::Small).unwrap();
-        std::thread::scope(|scope| {
+        crate::sync::thread::scope(|scope| {
             for at in 0..2 {
                 let region = &region;
                 // SAFETY: each thread writes a byte of its own, inside the region.

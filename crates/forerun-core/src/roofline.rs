@@ -59,7 +59,7 @@ impl Default for Config {
     /// 1 GiB, both kinds of pages, one thread and as many as there are cores, all of [`IN_FLIGHT`],
     /// five rounds.
     fn default() -> Config {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = crate::sync::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = vec![1, cores];
         threads.dedup();
         Config {

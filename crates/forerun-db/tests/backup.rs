@@ -481,7 +481,7 @@ fn writers_go_on_while_backups_are_made_and_each_has_whole_batches() {
     let db = open(&io, &options).unwrap();
     let mut backups = backups(&io);
     let users = db.keyspace("other").unwrap();
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for i in 0..600_u64 {
                 let mut batch = WriteBatch::new();

@@ -26,7 +26,7 @@ fn a_writer_reads_what_it_wrote_and_all_is_recovered() {
     let dir = tempfile::tempdir().unwrap();
     for wal in [WalMode::Off, WalMode::On] {
         let db = Db::open(dir.path(), options(wal)).unwrap();
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let db = &db;
                 scope.spawn(move || {
@@ -71,7 +71,7 @@ fn readers_see_batches_whole_and_in_order() {
         let db = Db::open_with_io(Arc::new(FaultIo::new()), common::STORE, options(wal)).unwrap();
         let is_over = AtomicBool::new(false);
         let rounds = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             let writers: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     let db = &db;
@@ -139,7 +139,7 @@ fn writers_that_wait_for_a_sync_share_it() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), options(WalMode::On)).unwrap();
     let held = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for thread in 0..8 {
             let (db, held) = (&db, &held);
             scope.spawn(move || {
@@ -176,7 +176,7 @@ fn a_group_that_fails_fails_for_all_its_writers_and_the_others_are_kept() {
             let db = Db::open_with_io(Arc::new(io.clone()), common::STORE, options(WalMode::On))
                 .unwrap();
             io.fail_call(call, fault);
-            let outcomes: Vec<Vec<bool>> = std::thread::scope(|scope| {
+            let outcomes: Vec<Vec<bool>> = forerun_core::sync::thread::scope(|scope| {
                 let writers: Vec<_> = (0..THREADS)
                     .map(|thread| {
                         let db = &db;
@@ -240,7 +240,7 @@ fn closing_lets_writes_under_way_end_and_refuses_the_rest() {
         let io = FaultIo::new();
         let db =
             Db::open_with_io(Arc::new(io.clone()), common::STORE, options(WalMode::On)).unwrap();
-        let written: usize = std::thread::scope(|scope| {
+        let written: usize = forerun_core::sync::thread::scope(|scope| {
             let writers: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     let db = db.clone();

@@ -198,3 +198,21 @@ fn a_forgetful_file_system_loses_what_a_failed_sync_was_to_make_durable() {
         }
     }
 }
+
+#[test]
+fn an_overwrite_that_the_power_cuts_short_leaves_old_bytes_or_new_ones() {
+    let io = FaultIo::new();
+    let file = create(&io, "/file");
+    write_all_at(&*file, &[1; 1500], 0).unwrap();
+    file.sync().unwrap();
+    io.sync_dir("/".as_ref()).unwrap();
+    write_all_at(&*file, &[2; 2000], 0).unwrap();
+    let mut longer_with_zeros = 0;
+    for seed in 0..100 {
+        let bytes = io.crash(seed).read("/file").unwrap();
+        let (over, behind) = bytes.split_at(1500);
+        assert!(over.iter().all(|byte| matches!(byte, 1 | 2)), "seed {seed}");
+        longer_with_zeros += usize::from(behind.contains(&0));
+    }
+    assert!(longer_with_zeros > 0, "no length arrived before its bytes");
+}

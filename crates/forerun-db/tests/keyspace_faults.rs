@@ -342,7 +342,7 @@ fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
         .map(|name| db.keyspace(name).unwrap())
         .into();
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         let writers: Vec<_> = (0..2_u64)
             .map(|writer| {
                 let (db, keyspaces) = (&db, &keyspaces);
@@ -413,7 +413,7 @@ fn a_snapshot_sees_of_each_batch_all_or_nothing_in_whatever_keyspaces() {
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 let keyspace = db.keyspace("comes and goes").unwrap();
-                std::thread::scope(|scope| {
+                forerun_core::sync::thread::scope(|scope| {
                     scope.spawn(|| {
                         for i in 0..50_u8 {
                             match keyspace.put(&[i], &[i; 100]) {

@@ -3,14 +3,15 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use common::hook_io::{Change, HookIo};
 use common::{
     STORE, entries, open, options_with_orders, reverse, run_files, small_options, tiny_options,
 };
+use forerun_core::sync::Barrier;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
     Background, Db, Durability, Error, KeyspaceOptions, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
@@ -299,7 +300,7 @@ fn who_waits_for_runs_of_level_0_goes_on_when_the_keyspace_is_given_a_higher_lim
         }
     }
     keyspace.put(b"key", b"new").unwrap();
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         let flush = scope.spawn(|| db.flush());
         std::thread::sleep(Duration::from_millis(100));
         assert!(!flush.is_finished());

@@ -383,7 +383,7 @@ fn bytes_that_one_thread_gives_back_serve_another() {
         }
         table.prepare(put(&bytes, &bytes)).unwrap().publish(n + 1);
     };
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || (0..WRITES).for_each(|i| write(i * THREADS + thread)));
         }
@@ -522,7 +522,7 @@ fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
             }
         }
     };
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for thread in 0..THREADS {
             let work = &work;
             scope.spawn(move || work(thread));

@@ -232,7 +232,7 @@ fn readers_see_whole_batches_while_memtables_become_runs() {
     );
     let is_over = AtomicBool::new(false);
     let acknowledged: Vec<AtomicU64> = (0..PAIRS).map(|_| AtomicU64::new(0)).collect();
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for writer in 0..2 {
             let (db, acknowledged, is_over) = (&db, &acknowledged, &is_over);
             scope.spawn(move || {

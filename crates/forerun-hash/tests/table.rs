@@ -257,7 +257,7 @@ fn readers_see_whole_entries_while_writers_add_change_remove_and_the_table_grows
     }
     let done = AtomicBool::new(false);
     let reads = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for reader in 0..2u64 {
             let (table, done, reads) = (&table, &done, &reads);
             scope.spawn(move || {
@@ -336,7 +336,7 @@ fn readers_see_whole_entries_while_writers_add_change_remove_and_the_table_grows
 #[test]
 fn concurrent_additions_lose_nothing() {
     let table = HashTable::new().unwrap();
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for n in 0..20_000u64 {

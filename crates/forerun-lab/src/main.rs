@@ -1,13 +1,13 @@
 //! The `forerun-lab` command: machines that look for defects of Forerun.
 //!
 //! ```text
-//! main ─┬─ sim/          the store under random schedules and faults
-//!       └─ server_sim/   the server under random clients, clocks and disks
+//! main ┬─ sim/            the store under random schedules and faults
+//!      └─ differential/   the server beside memcached
 //! ```
 
 #![forbid(unsafe_code)]
 
-mod server_sim;
+mod differential;
 mod sim;
 
 use std::process::ExitCode;
@@ -26,8 +26,7 @@ struct Cli {
 enum Command {
     /// Runs the store under random schedules and faults, and checks all that it does.
     Sim(sim::SimArgs),
-    /// Runs the server under random clients, clocks and disks, and checks all that it does.
-    ServerSim(server_sim::ServerSimArgs),
+    Differential(differential::Args),
     /// Runs seeds for `sim`.
     #[command(hide = true)]
     SimWorker(sim::worker::WorkerArgs),
@@ -36,7 +35,7 @@ enum Command {
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Sim(args) => sim::command(&args),
-        Command::ServerSim(args) => server_sim::command(&args),
+        Command::Differential(args) => differential::command(&args),
         Command::SimWorker(args) => sim::worker::work(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),

@@ -128,7 +128,7 @@ impl Drop for Open {
 mod tests {
     use super::*;
     use crate::{Dtype, Update, Writes};
-    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use forerun_core::sync::mpsc::{RecvTimeoutError, channel};
     use std::time::Duration;
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         // The last flush waits for this.
         let held = table.inner().unwrap().stripes.lock([7]);
         let (closed, is_closed) = channel();
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for _ in 0..2 {
                 let (table, closed) = (table.clone(), closed.clone());
                 scope.spawn(move || closed.send(table.close()).unwrap());

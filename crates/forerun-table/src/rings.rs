@@ -97,7 +97,7 @@ impl Drop for Lent<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Barrier;
+    use forerun_core::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Rings that are kept, and those that are lent.
@@ -116,7 +116,7 @@ mod tests {
 
         // As many as there may be meet; the others must have waited for them.
         let (all_in, inside) = (Barrier::new(RINGS_MAX), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for _ in 0..3 * RINGS_MAX {
                 scope.spawn(|| {
                     rings

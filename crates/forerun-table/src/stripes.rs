@@ -106,7 +106,7 @@ mod tests {
     fn batches_with_keys_in_common_exclude_each_other_and_never_deadlock() {
         let stripes = Stripes::default();
         let inside = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let (stripes, inside) = (&stripes, &inside);
                 scope.spawn(move || {

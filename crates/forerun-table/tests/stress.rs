@@ -116,7 +116,7 @@ fn stress(table: &Table, may_leave: bool) {
         ends: AtomicBool::new(false),
     };
     let start = Instant::now();
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let promise = &promise;
             scope.spawn(move || {

@@ -10,8 +10,8 @@
 use super::Buffer;
 use crate::arch::CACHE_LINE_BYTES;
 use crate::region::{Pages, Region, RegionError};
+use crate::sync::{Barrier, thread};
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// A buffer whose lines are linked into one cycle.
@@ -76,7 +76,7 @@ impl Cycle {
         // Asked for here: a pinned thread sees only its own core.
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let barrier = Barrier::new(threads);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let mut handles = Vec::new();
             for (thread, starts) in starts.chunks(in_flight).enumerate() {
                 let core = cores.get(thread % cores.len().max(1)).copied();

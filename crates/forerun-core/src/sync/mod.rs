@@ -6,6 +6,7 @@
 //!   plain          plain.rs    the standard library's own types: this module costs nothing
 //!   feature `sim`  sim/        wrappers: in a simulation one seeded scheduler runs all threads; elsewhere as plain
 //!   --cfg loom     plain.rs, but loom's types in `modelled`, for the structures that have loom models
+//!   --cfg tsan     tsan/       parking_lot's locks, compiled from source, so that ThreadSanitizer sees them
 //! ```
 //!
 //! The names and signatures are the standard library's, with these additions:
@@ -20,9 +21,15 @@
 
 mod number;
 #[cfg(not(feature = "sim"))]
+#[cfg_attr(
+    tsan,
+    allow(unused_imports, reason = "the locks are another back end's")
+)]
 mod plain;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(all(tsan, not(feature = "sim")))]
+mod tsan;
 
 /// The types of the structures whose memory orderings loom checks: those of this module, or loom's when its models are
 /// built. No others are loom's then, because loom's types work inside a model alone: a `static` cannot hold them. A
@@ -40,8 +47,18 @@ pub mod modelled {
     pub use std::sync::atomic;
 }
 
+/// Locks at which no simulation switches: for what stands in for the system below a simulation, such as a disk in memory.
+/// They may not be held across a point of the simulation.
+pub mod unscheduled {
+    #[cfg(any(not(tsan), feature = "sim"))]
+    pub use std::sync::{Mutex, MutexGuard};
+
+    #[cfg(all(tsan, not(feature = "sim")))]
+    pub use super::tsan::{Mutex, MutexGuard};
+}
+
 pub use number::thread_number;
-#[cfg(not(feature = "sim"))]
+#[cfg(not(any(tsan, feature = "sim")))]
 pub use plain::*;
 #[cfg(feature = "sim")]
 pub use sim::{
@@ -52,3 +69,5 @@ pub use sim::{
 #[cfg(not(feature = "sim"))]
 pub use std::sync::atomic;
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak};
+#[cfg(all(tsan, not(feature = "sim")))]
+pub use tsan::*;

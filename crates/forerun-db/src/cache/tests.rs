@@ -420,7 +420,7 @@ fn frames_that_wait_for_a_reader_are_not_overwritten() {
     let reads = Reads::new(&cache, &mine, ReadBackend::Sync);
     let held = alone_with(&reads, page(&reads, &source, 42)).unwrap();
     for _ in 0..3 {
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             scope.spawn(|| {
                 take_all(&source, &shuffled(1_000, 40, 1), ReadBackend::Sync);
                 reclaim();
@@ -437,7 +437,7 @@ fn threads_hammer_a_tiny_cache() {
         let cache = cache_of(frames);
         let source = Numbered::real(dir.path(), &cache, vec![PAGE; 60]);
         let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for thread in 0..4 {
                 let (source, stop) = (&source, &stop);
                 scope.spawn(move || {

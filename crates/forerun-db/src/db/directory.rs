@@ -137,7 +137,7 @@ mod tests {
         let (first, second) = (directory.enter().unwrap(), directory.enter().unwrap());
         directory.refuse();
         assert!(matches!(directory.enter(), Err(Error::Closed)));
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             let released = scope.spawn(|| drop(directory.release()));
             drop(first);
             assert!(!released.is_finished());

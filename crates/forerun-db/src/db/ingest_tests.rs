@@ -1,15 +1,19 @@
 //! What readers and checkpoints see while an ingestion commits.
 
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::io::fault::FaultIo;
 use crate::io::{Io, IoFile, OpenMode};
 use forerun_core::Pages;
+use forerun_core::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
 
 use crate::{Background, Db, Options, TreeOptions, Values};
 
@@ -150,7 +154,7 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
     let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
     db.put(b"k", &0_u64.to_be_bytes()).unwrap();
     let is_done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut last = 0;
@@ -203,7 +207,7 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
         may_remove.recv_timeout(PATIENCE).unwrap();
     });
     set(&io.after_removal, move || removed.send(()).unwrap());
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         let compacting = inner.lock_compacting();
         let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
         while inner.flushing.try_lock().is_ok() {

@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_thread_parks_a_few_and_none_once_it_has_ended() {
         let (_db, keyspaces) = store(3 * MOST_PARKED);
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             let scanner = scope.spawn(|| {
                 for keyspace in keyspaces.iter().chain(&keyspaces) {
                     assert_eq!(keyspace.iter().count(), 1);

@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn counts_of_many_threads_add_up() {
         let counters = Counters::default();
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for _ in 0..20 {
                 scope.spawn(|| {
                     for _ in 0..10 {

@@ -172,7 +172,7 @@ mod tests {
         let visible = Visible::new(10);
         let next = AtomicU64::new(11);
         let linked: Vec<AtomicU64> = (0..4 * 500).map(|_| AtomicU64::new(0)).collect();
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..500 {
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn one_writer_makes_all_that_wait_for_it_visible() {
         let visible = Visible::new(0);
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for first in [2, 4, 6, 8] {
                 let visible = &visible;
                 scope.spawn(move || visible.publish(first, first + 1).unwrap());
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn writers_behind_a_hole_are_told_and_those_before_it_become_visible() {
         let visible = Visible::new(0);
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             let before = scope.spawn(|| visible.publish(2, 3));
             let behind = [5, 7].map(|first| {
                 let visible = &visible;

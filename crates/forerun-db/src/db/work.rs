@@ -242,7 +242,7 @@ mod tests {
         work.sleep(Task::Flush, seen, None);
         work.wait(seen);
         let seen = work.turn().unwrap();
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             scope.spawn(|| work.sleep(Task::Flush, seen, None));
             scope.spawn(|| work.wait(seen));
             work.stop();

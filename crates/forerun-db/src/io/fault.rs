@@ -18,11 +18,12 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-// Not those of `forerun_core::sync`: a simulation's scheduler has no say inside a call of the disk.
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use forerun_core::sync::time;
+// A simulation's scheduler has no say inside a call of the disk.
+use forerun_core::sync::unscheduled::{Mutex, MutexGuard};
+use forerun_core::sync::{PoisonError, time};
 
 use super::{Io, IoFile, OpenMode};
 use disk::{Change, Disk, NameChange, Node};

@@ -194,7 +194,7 @@ fn reads_under_way_are_right_while_files_are_closed_and_opened() {
     let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
     let held: Vec<_> = paths.iter().map(open).collect();
     let held = &held;
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         for (thread, backend) in ReadBackend::ALL.into_iter().enumerate() {
             scope.spawn(move || {
                 for round in 0..30 {

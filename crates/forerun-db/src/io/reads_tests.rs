@@ -1,8 +1,11 @@
 //! The same tests for every backend, and for what it falls back to.
 
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-use std::sync::Mutex;
+
+use forerun_core::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
 
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
@@ -265,7 +268,7 @@ fn a_batch_inside_a_batch_and_batches_of_many_threads_keep_to_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let file = file(dir.path());
     every_backend(|backend| {
-        std::thread::scope(|scope| {
+        forerun_core::sync::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..10 {

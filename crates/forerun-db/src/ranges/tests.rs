@@ -140,7 +140,7 @@ fn readers_find_what_is_visible_while_others_add() {
     let ranges = Ranges::new(KeyOrder::Bytewise);
     let visible = AtomicU64::new(0);
     // Range n is from 0 up to, not including, n, and each reader is to see it as the newest over key n - 1.
-    std::thread::scope(|scope| {
+    forerun_core::sync::thread::scope(|scope| {
         scope.spawn(|| {
             for sequence in 1..=COUNT {
                 let end = sequence.to_be_bytes();

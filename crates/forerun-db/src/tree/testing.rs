@@ -1,10 +1,10 @@
 //! What the tests of this part share: a plain cursor to compare with, and to merge.
 
-use forerun_core::sync::atomic::AtomicBool;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use forerun_core::Pages;
+use forerun_core::sync::{Mutex, atomic::AtomicBool};
 
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;

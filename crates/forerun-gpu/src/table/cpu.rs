@@ -13,8 +13,9 @@ use super::params::{
 use super::place::{EMPTY, Place, RECLAIMED};
 use super::score::{held, score_of};
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::time;
 use std::ops::Range;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Slots whose digests a search looks at together.
 const CHUNK_SLOTS: u64 = 16;
@@ -83,7 +84,7 @@ impl CpuTable {
 
     /// Strictly later than the last time that was told.
     fn time_ns(&mut self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let since = time::system_now().duration_since(UNIX_EPOCH);
         let now = since.map_or(0, |since| since.as_nanos() as u64);
         self.last_ns = now.max(self.last_ns + 1);
         self.last_ns

@@ -91,6 +91,7 @@ impl Draw {
             spaces: (0..spaces).map(|_| self.space()).collect(),
             private: self.space(),
             has_links: !self.one_in(4),
+            sync_us: self.of(&[0, 0, 200, 2000]),
             is_forgetful: self.random.random(),
         }
         .consistent()
@@ -165,11 +166,16 @@ impl Draw {
     }
 
     fn trouble(&mut self, calls: u64) -> Planned {
-        let trouble = match self.random.random_range(0..12) {
+        let trouble = match self.random.random_range(0..14) {
             0 => Trouble::ShortWrite,
             1 => Trouble::TornWrite,
             2 => Trouble::Full {
                 count: self.of(&[1, 10, 60]),
+            },
+            12.. => Trouble::Fail {
+                calls: Calls::LogSyncs,
+                count: 1,
+                errno: forerun_db::io::fault::EIO,
             },
             3..6 => Trouble::Panic {
                 count: self.of(&[1, 1, 3, 50]),

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::io::{Io, IoFile, OpenMode};
@@ -23,6 +24,8 @@ const START_S: u64 = 1_700_000_000;
 #[derive(Clone, Debug)]
 pub struct SimIo {
     disk: FaultIo,
+    /// How long a sync of a file takes.
+    sync_time: Duration,
     state: Arc<State>,
 }
 
@@ -59,9 +62,10 @@ enum Kind {
 }
 
 impl SimIo {
-    pub fn new(disk: FaultIo) -> SimIo {
+    pub fn new(disk: FaultIo, sync_time: Duration) -> SimIo {
         SimIo {
             disk,
+            sync_time,
             state: Arc::default(),
         }
     }
@@ -69,13 +73,13 @@ impl SimIo {
     /// The machine as found after the process died.
     pub fn after_kill(&self) -> SimIo {
         self.die();
-        SimIo::new(self.disk.kill())
+        SimIo::new(self.disk.kill(), self.sync_time)
     }
 
     /// The machine as found after the power was lost.
     pub fn after_power_loss(&self, seed: u64) -> SimIo {
         self.die();
-        SimIo::new(self.disk.crash(seed))
+        SimIo::new(self.disk.crash(seed), self.sync_time)
     }
 
     /// The disk, for looking at what is there.
@@ -83,9 +87,13 @@ impl SimIo {
         &self.disk
     }
 
-    /// The process dies now.
+    /// The process dies now: no call of it does anything any more.
     pub fn die(&self) {
-        self.state.is_dead.store(true, SeqCst);
+        if !self.state.is_dead.swap(true, SeqCst) {
+            self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
+            // It fails, as planned, and so does every call after it.
+            let _ = self.disk.list("/".as_ref());
+        }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -164,7 +172,8 @@ impl SimIo {
             }
         }
         if plan.dies_at == Some(call) && !self.is_dead() {
-            self.die();
+            // This call is the last, and a write takes half of its bytes.
+            self.state.is_dead.store(true, SeqCst);
             self.disk.fail_call(self.disk.calls(), Fault::PowerLoss);
             return;
         }
@@ -331,6 +340,9 @@ impl IoFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         self.io.enter(Kind::Sync, &self.path);
+        if !self.io.sync_time.is_zero() {
+            rt::sleep(self.io.sync_time);
+        }
         self.file.sync()
     }
 

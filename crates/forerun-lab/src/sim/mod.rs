@@ -162,6 +162,7 @@ pub fn simulate(seed: u64, only: Option<&Kept>, is_traced: bool) -> Report {
         false => Vec::new(),
     };
     let world = Arc::new(World::new(program, is_traced));
+    rt::begin_history();
     world.note(|| format!("{:?}", world.program.store));
     let body = {
         let world = Arc::clone(&world);

@@ -16,7 +16,7 @@ use forerun_db::planted::{Defect, plant};
 use super::search::{Found, Search, run_one, search};
 
 /// How long a defect is looked for.
-const TIME_MAX: Duration = Duration::from_secs(60);
+const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// The first seed: the same each time, so that what is found does not change from run to run.
 const FIRST_SEED: u64 = 1;

@@ -43,6 +43,8 @@ pub struct StoreShape {
     pub private: SpaceShape,
     /// Whether the file system can give a file a second name.
     pub has_links: bool,
+    /// How long a sync of a file takes.
+    pub sync_us: u64,
     /// Whether a sync that fails loses what it was to make durable, for good.
     pub is_forgetful: bool,
 }

@@ -10,7 +10,7 @@ use super::model::{
 };
 use super::program::{Place, Way};
 use super::rt;
-use super::stamps::{STAMP_KEY, decode};
+use super::stamps::{BEACON_KEY, STAMP_KEY, decode};
 use super::user::{Memory, User};
 use super::world::{Opened, Outcome, Stop, World, flaw};
 
@@ -151,6 +151,7 @@ impl User<'_> {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
+        self.look_for_beacon(space, &keyspace)?;
         let key = self.key(number);
         let begun = self.world.begin();
         match keyspace.get(&self.spell(space, &key)) {
@@ -174,6 +175,18 @@ impl User<'_> {
         let expected = self.memory.history.now().get(&place);
         check_value(&place, expected, found, read, self.world)
             .map_err(|why| Stop::Flaw(format!("{how}: {why}")))
+    }
+
+    /// Other threads write the beacon again and again, by ingestions; it is never away.
+    fn look_for_beacon(&self, space: Space, keyspace: &Keyspace) -> Outcome {
+        if !self.world.is_lit(space, self.opened.number) {
+            return Ok(());
+        }
+        match keyspace.get(BEACON_KEY) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => flaw(format!("get: the beacon of keyspace {space} is gone")),
+            Err(error) => self.allow(&error, "get a beacon"),
+        }
     }
 
     pub fn multi_get(&mut self, place: Place, numbers: &[u8]) -> Outcome {

@@ -32,6 +32,11 @@ pub fn last_elapsed() -> Duration {
     Duration::from_nanos(LAST_NS.load(Relaxed))
 }
 
+/// Forgets the time of the simulation before: the history of the next one begins at zero.
+pub fn begin_history() {
+    LAST_NS.store(0, Relaxed);
+}
+
 /// Lets time pass.
 pub fn sleep(time: Duration) {
     thread::sleep(time);
@@ -46,8 +51,6 @@ pub fn simulate(seed: u64, body: impl FnOnce() + Send + 'static) -> Result<(), S
         steps_max: STEPS_MAX,
         ..Config::new(seed)
     };
-    // What an earlier simulation left would be in the history of this one.
-    LAST_NS.store(0, Relaxed);
     let outcome = sim::run(config, move || {
         let now = time::now();
         *STARTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);

@@ -11,6 +11,9 @@ use super::world::lock;
 /// The key of a stamp, behind all keys of threads in every order.
 pub const STAMP_KEY: &[u8] = b"~stamp";
 
+/// The key of a beacon, which ingestions write and nobody deletes. It is behind all keys of threads too.
+pub const BEACON_KEY: &[u8] = b"~beacon";
+
 #[derive(Debug, Default)]
 pub struct Stamps(Mutex<Known>);
 

@@ -1,5 +1,6 @@
 //! What all threads of a simulation share: the machine, the open store, what is known to be safe, and what was found.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,6 +99,8 @@ pub struct World {
     /// How many writes of each thread were acknowledged, and by which opening of the store.
     acknowledged: Mutex<[(u64, usize); THREADS]>,
     floors: Mutex<[Floor; THREADS]>,
+    /// By which opening of the store each shared keyspace got its beacon: a key that is never deleted.
+    beacons: Mutex<BTreeMap<Space, u64>>,
     finding: Mutex<Option<String>>,
     trace: Option<Mutex<Vec<String>>>,
 }
@@ -124,11 +127,15 @@ impl World {
             panics,
             stamps: Stamps::default(),
             counts: Counts::default(),
-            io: Mutex::new(SimIo::new(disk)),
+            io: Mutex::new(SimIo::new(
+                disk,
+                Duration::from_micros(program.store.sync_us),
+            )),
             store: Mutex::new(None),
             openings: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             floors: Mutex::default(),
+            beacons: Mutex::default(),
             finding: Mutex::new(None),
             trace: is_traced.then(Mutex::default),
             program,
@@ -296,6 +303,16 @@ impl World {
     pub fn take_trace(&self) -> Vec<String> {
         let trace = self.trace.as_ref();
         trace.map_or_else(Vec::new, |trace| std::mem::take(&mut *lock(trace)))
+    }
+
+    /// Notes that a keyspace has its beacon.
+    pub fn light(&self, space: Space, opening: u64) {
+        lock(&self.beacons).insert(space, opening);
+    }
+
+    /// Whether every reader of this opening finds the beacon of a keyspace from now on.
+    pub fn is_lit(&self, space: Space, opening: u64) -> bool {
+        lock(&self.beacons).get(&space) == Some(&opening)
     }
 
     /// The shared keyspaces that have stamps: those whose entries stay.

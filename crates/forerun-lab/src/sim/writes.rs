@@ -8,7 +8,7 @@ use super::draw::private_name;
 use super::model::{Change, Space, Spaces};
 use super::orders::Order;
 use super::program::{self, Place, What};
-use super::stamps::{STAMP_KEY, encode};
+use super::stamps::{BEACON_KEY, STAMP_KEY, encode};
 use super::user::{Private, User};
 use super::world::{Outcome, Stop, flaw};
 
@@ -167,7 +167,7 @@ impl User<'_> {
         };
         let order = self.world.order(space);
         let first = self.memory.history.len();
-        let mut changes: Vec<Change> = keys
+        let changes: Vec<Change> = keys
             .iter()
             .enumerate()
             .map(|(number, (key, len))| {
@@ -178,9 +178,22 @@ impl User<'_> {
                 }
             })
             .collect();
-        changes.sort_by(|a, b| order.compare(key_of(a), key_of(b)));
+        let has_beacon = commits && self.world.stamped_spaces().contains(&space);
+        let mut written = changes.clone();
+        if has_beacon {
+            let beacon = Change::Put(
+                space,
+                BEACON_KEY.to_vec(),
+                self.value(first, keys.len(), 20),
+            );
+            written.push(beacon);
+        }
+        written.sort_by(|a, b| order.compare(key_of(a), key_of(b)));
         let begun = self.begin();
-        let result = self.put_in(&keyspace, &changes, commits);
+        let result = self.put_in(&keyspace, &written, commits);
+        if has_beacon && result.is_ok() && self.is_alive() {
+            self.world.light(space, self.opened.number);
+        }
         if !commits {
             return match result {
                 Ok(()) => Ok(()),
@@ -188,7 +201,7 @@ impl User<'_> {
             };
         }
         // Of nothing, it does nothing.
-        let is_safe = !changes.is_empty();
+        let is_safe = !written.is_empty();
         self.note_write(changes, &begun, result.as_ref().copied(), is_safe, "ingest")
     }
 
@@ -201,6 +214,7 @@ impl User<'_> {
         let mut ingestion = keyspace.ingest();
         for change in changes {
             match change {
+                Change::Put(_, key, value) if key == BEACON_KEY => ingestion.add(key, value)?,
                 Change::Put(space, key, value) => ingestion.add(&self.spell(*space, key), value)?,
                 Change::Delete(_, key) | Change::DeleteRange(_, key, _) => ingestion.delete(key)?,
             }

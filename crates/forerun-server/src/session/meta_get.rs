@@ -130,8 +130,6 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
         return turn.say(replies::BAD_OPAQUE);
     }
     let is_touch = flags.ttl.is_some();
-    turn.counters.cmd_touch.add(is_touch.into());
-    turn.counters.cmd_get.add(1);
     let cache = turn.cache;
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
@@ -141,13 +139,13 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
         if let Some(cas) = vivify(turn, key, flags) {
             // The item was fetched, by this command, unless that is to leave no trace.
             find(&cache.pin(), key, flags);
-            count_touch_and_get(turn, is_touch, true);
+            count_touch_or_get(turn, is_touch, true);
             return push_made(turn, key, flags, cas);
         }
         guard = cache.pin();
         item = find(&guard, key, flags);
     }
-    count_touch_and_get(turn, is_touch, item.is_some());
+    count_touch_or_get(turn, is_touch, item.is_some());
     let Some(item) = item else {
         return push_miss(turn, key, is_binary, flags.letters, flags.text);
     };
@@ -175,14 +173,16 @@ pub(super) fn meta_get(turn: &mut Turn<'_>, key: &[u8], flags: &Flags<'_>) {
     }
 }
 
-fn count_touch_and_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
+/// Counts a meta get as memcached does: one that touches an item is a touch, any other is a get.
+fn count_touch_or_get(turn: &Turn<'_>, is_touch: bool, hit: bool) {
     let counters = turn.counters;
-    let (gets, touches) = match hit {
-        true => (&counters.get_hits, &counters.touch_hits),
-        false => (&counters.get_misses, &counters.touch_misses),
+    let (commands, outcomes) = match (hit, is_touch) {
+        (true, true) => (&counters.cmd_touch, &counters.touch_hits),
+        (true, false) => (&counters.cmd_get, &counters.get_hits),
+        (false, _) => (&counters.cmd_get, &counters.get_misses),
     };
-    gets.add(1);
-    touches.add(is_touch.into());
+    commands.add(1);
+    outcomes.add(1);
 }
 
 /// Appends the answer to a meta get that made its item: an empty one, which this client is to fill. It is not looked up, since

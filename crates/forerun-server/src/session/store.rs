@@ -258,7 +258,9 @@ impl StoreCommand<'_> {
                 flags,
             } => {
                 if !(*quiet && code == b"HD") {
-                    let size = if is_extension { None } else { Some(len) };
+                    // What was not stored has the size it was sent with, as in memcached.
+                    let is_longer = is_extension && matches!(stored, Stored::Stored { .. });
+                    let size = if is_longer { None } else { Some(len) };
                     self.say_meta(turn, code, stored, *is_binary, flags, size);
                 }
             }
@@ -312,12 +314,15 @@ impl StoreCommand<'_> {
 
     fn count(&self, turn: &Turn<'_>, stored: Stored) {
         let counters = turn.counters;
+        // Memcached counts no outcomes of an append or prepend that compares.
+        let compares =
+            self.compare_cas.is_some() && !matches!(self.mode, Mode::Append | Mode::Prepend);
         match stored {
             Stored::TooLarge => counters.store_too_large.add(1),
             Stored::OutOfMemory => counters.store_no_memory.add(1),
-            Stored::Stored { .. } if self.compare_cas.is_some() => counters.cas_hits.add(1),
-            Stored::Exists => counters.cas_badval.add(1),
-            Stored::NotFound => counters.cas_misses.add(1),
+            Stored::Stored { .. } if compares => counters.cas_hits.add(1),
+            Stored::Exists if compares => counters.cas_badval.add(1),
+            Stored::NotFound if compares => counters.cas_misses.add(1),
             _ => {}
         }
     }
@@ -354,6 +359,7 @@ impl StoreCommand<'_> {
     /// The block does not end where it should.
     fn refuse_block(&self, turn: &mut Turn<'_>) {
         let quiet = matches!(self.answer, Answer::Classic { quiet: true });
+        turn.counters.cmd_set.add(1);
         turn.say_unless(quiet, replies::BAD_CHUNK);
     }
 }

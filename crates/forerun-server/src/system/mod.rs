@@ -64,6 +64,10 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// Makes what was written durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// Lets go of what the system keeps in memory of a file that was synced. A hint: nothing depends on it.
+    fn uncache(&self, file: &Self::File) {
+        let _ = file;
+    }
     /// Makes the names in a directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
     /// Gives a file another name, in the place of any other file.

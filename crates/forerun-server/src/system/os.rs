@@ -74,6 +74,13 @@ impl System for Os {
         file.sync_all()
     }
 
+    #[cfg(target_os = "linux")]
+    fn uncache(&self, file: &File) {
+        use rustix::fs::{Advice, fadvise};
+        // Where it is refused, the pages stay.
+        let _ = fadvise(file, 0, None, Advice::DontNeed);
+    }
+
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         File::open(directory).and_then(|directory| directory.sync_all())
     }

@@ -123,6 +123,25 @@ fn a_copy_of_a_running_server_is_written_no_faster_than_its_rate() {
 }
 
 #[test]
+fn a_copy_takes_the_place_of_the_one_before_and_of_what_a_killed_writer_left() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let live = dir.path().join("cache.snapshot.live");
+    let new = dir.path().join("cache.snapshot.live.new");
+    // Longer than what is removed at a time.
+    fs::write(&new, vec![1; 9 << 20]).expect("a file");
+    fs::write(&live, vec![2; 9 << 20]).expect("a file");
+    let server = copying(&path, 1 << 30);
+    until("it is replaced", || {
+        fs::metadata(&live).is_ok_and(|there| there.len() < 9 << 20) && !new.exists()
+    });
+    let copy = cache();
+    let read = forerun_server::read_snapshot(&copy, &live).expect("it is whole");
+    assert!(read.expect("it is there").items >= 400);
+    drop(server);
+}
+
+#[test]
 fn the_end_of_a_server_does_not_wait_for_the_rate_of_a_copy() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");

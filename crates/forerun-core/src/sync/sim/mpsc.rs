@@ -1,5 +1,6 @@
 //! Channels around the standard library's: the queue is the inner channel's, and who has to wait waits in the scheduler.
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 pub use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
@@ -30,7 +31,6 @@ impl Key {
 }
 
 /// [`std::sync::mpsc::Sender`], or in a simulation its model.
-#[derive(Debug)]
 pub struct Sender<T> {
     /// Taken when the sender is dropped.
     inner: Option<std::sync::mpsc::Sender<T>>,
@@ -38,7 +38,6 @@ pub struct Sender<T> {
 }
 
 /// [`std::sync::mpsc::SyncSender`], or in a simulation its model.
-#[derive(Debug)]
 pub struct SyncSender<T> {
     /// Taken when the sender is dropped.
     inner: Option<std::sync::mpsc::SyncSender<T>>,
@@ -46,11 +45,29 @@ pub struct SyncSender<T> {
 }
 
 /// [`std::sync::mpsc::Receiver`], or in a simulation its model.
-#[derive(Debug)]
 pub struct Receiver<T> {
     /// Taken when the receiver is dropped.
     inner: Option<std::sync::mpsc::Receiver<T>>,
     key: Key,
+}
+
+// As the standard library's, these ask nothing of the messages.
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for SyncSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncSender").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
 }
 
 const OPEN: &str = "an end of a channel is there until it is dropped";

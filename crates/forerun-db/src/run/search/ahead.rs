@@ -27,7 +27,7 @@ pub(super) use swept::{entries_ahead_from, keys_ahead_from};
 
 #[cfg(feature = "sweep")]
 mod swept {
-    use std::sync::LazyLock;
+    use forerun_core::sync::LazyLock;
 
     use super::{ENTRIES_AHEAD_FROM, KEYS_AHEAD_FROM};
 

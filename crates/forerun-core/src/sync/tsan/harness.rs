@@ -1,0 +1,81 @@
+//! Runs the tests of a crate, one after the other: the standard library's harness hands results from thread to thread by
+//! means that the sanitizer does not see, and runs several tests at a time, whose common first use of a `Once` it does not
+//! see either. `.ci/tsan` names [`run`] as the runner of every test program.
+//!
+//! Arguments are as that harness has them: parts of names choose tests, `--skip` leaves some out.
+
+extern crate test;
+
+use std::any::Any;
+use std::process::exit;
+use std::thread;
+use std::time::Instant;
+
+use test::{ShouldPanic, TestDescAndFn, TestFn};
+
+/// Runs the tests that the arguments choose, and exits.
+pub fn run(tests: &[&TestDescAndFn]) {
+    let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--skip" => skipped.extend(arguments.next()),
+            option if option.starts_with('-') => {
+                eprintln!("This harness knows no {option}.");
+                exit(2);
+            }
+            _ => wanted.push(argument),
+        }
+    }
+    let is_in = |names: &[String], name: &str| names.iter().any(|part| name.contains(part));
+    let chosen = tests.iter().filter(|test| {
+        let name = test.desc.name.as_slice();
+        !test.desc.ignore && (wanted.is_empty() || is_in(&wanted, name)) && !is_in(&skipped, name)
+    });
+    let (mut passed, mut failed) = (0, 0);
+    for test in chosen {
+        let start = Instant::now();
+        let result = run_one(test);
+        let name = test.desc.name.as_slice();
+        println!(
+            "test {name} ... {} ({:.1} s)",
+            if result.is_ok() { "ok" } else { "FAILED" },
+            start.elapsed().as_secs_f64()
+        );
+        match result {
+            Ok(()) => passed += 1,
+            Err(why) => {
+                println!("    {why}");
+                failed += 1;
+            }
+        }
+    }
+    println!("test result: {passed} passed; {failed} failed");
+    if failed > 0 {
+        exit(101);
+    }
+}
+
+/// Runs a test in a thread of its own, as it may expect.
+fn run_one(test: &TestDescAndFn) -> Result<(), String> {
+    let TestFn::StaticTestFn(function) = test.testfn else {
+        return Err("it is no plain test function".to_owned());
+    };
+    let thread = thread::Builder::new().name(test.desc.name.to_string());
+    let thread = thread.spawn(function).map_err(|error| error.to_string())?;
+    match (thread.join(), test.desc.should_panic) {
+        (Ok(result), ShouldPanic::No) => result,
+        (Ok(_), _) => Err("it did not panic".to_owned()),
+        (Err(_), ShouldPanic::Yes) => Ok(()),
+        (Err(payload), ShouldPanic::YesWithMessage(part)) if message(&*payload).contains(part) => {
+            Ok(())
+        }
+        (Err(payload), _) => Err(message(&*payload).to_owned()),
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("it panicked")
+}

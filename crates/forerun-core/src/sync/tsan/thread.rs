@@ -1,0 +1,138 @@
+//! Threads: the standard library's, but for scopes. The standard library frees what it knows of a scope in code that it
+//! brings compiled, from the last thread to end, and the sanitizer does not see that the others are done with it. A scope
+//! of this module joins its threads, and the sanitizer watches that.
+
+#![allow(
+    unsafe_code,
+    reason = "a thread of a scope borrows what outlives the scope"
+)]
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub use std::thread::{
+    AccessError, Builder, JoinHandle, LocalKey, Result, Thread, ThreadId, available_parallelism,
+    current, panicking, park, park_timeout, sleep, spawn, yield_now,
+};
+
+/// A scope of threads, which end before it does.
+pub struct Scope<'scope, 'env: 'scope> {
+    // Emptied by `scope`, not by a drop, which could be handed what no longer lives.
+    started: ManuallyDrop<Mutex<Vec<Arc<dyn Started + 'scope>>>>,
+    // As in `std::thread::Scope`: neither lifetime may shrink or grow.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// A thread of a scope, whatever it returns.
+trait Started: Send + Sync {
+    /// Waits for its end.
+    fn wait(&self);
+
+    /// Drops its result. True if that is a panic which nobody was told of.
+    fn has_left_a_panic(&self) -> bool;
+}
+
+#[derive(Debug)]
+struct Task<T> {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    result: Mutex<Option<Result<T>>>,
+}
+
+impl<T: Send> Started for Task<T> {
+    fn wait(&self) {
+        // Held meanwhile: whoever comes second waits as well.
+        let mut thread = self.thread.lock();
+        if let Some(thread) = thread.take() {
+            thread.join().expect("it catches panics");
+        }
+    }
+
+    fn has_left_a_panic(&self) -> bool {
+        matches!(self.result.lock().take(), Some(Err(_)))
+    }
+}
+
+/// Runs `f`, which may start threads that borrow, and waits for them.
+pub fn scope<'env, F, T>(f: F) -> T
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
+{
+    let scope = Scope {
+        started: ManuallyDrop::new(Mutex::default()),
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+    let mut has_panic = false;
+    // One at a time: a thread may start others before it ends.
+    loop {
+        let Some(task) = scope.started.lock().pop() else {
+            break;
+        };
+        task.wait();
+        has_panic |= task.has_left_a_panic();
+    }
+    match result {
+        Ok(_) if has_panic => panic!("a scoped thread panicked"),
+        Ok(value) => value,
+        Err(payload) => resume_unwind(payload),
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Starts a thread that may borrow what lives as long as the scope.
+    pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let task = Arc::new(Task {
+            thread: Mutex::new(None),
+            result: Mutex::new(None),
+        });
+        let told = Arc::clone(&task);
+        let body = move || {
+            let result = catch_unwind(AssertUnwindSafe(f));
+            *told.result.lock() = Some(result);
+        };
+        // Held until the handle is there: `wait` finds it.
+        let mut thread = task.thread.lock();
+        self.started
+            .lock()
+            .push(Arc::clone(&task) as Arc<dyn Started>);
+        // SAFETY: `scope` waits for the thread before anything that it borrows ends: it finds it in `started`.
+        let started = unsafe { Builder::new().spawn_unchecked(body) };
+        *thread = Some(started.expect("a thread starts"));
+        drop(thread);
+        ScopedJoinHandle {
+            task,
+            scope: PhantomData,
+        }
+    }
+}
+
+/// A thread of a scope, to be waited for.
+#[derive(Debug)]
+pub struct ScopedJoinHandle<'scope, T> {
+    task: Arc<Task<T>>,
+    scope: PhantomData<&'scope ()>,
+}
+
+impl<T: Send> ScopedJoinHandle<'_, T> {
+    /// Whether the thread has run to its end.
+    pub fn is_finished(&self) -> bool {
+        self.task.result.lock().is_some()
+    }
+
+    /// Waits for the thread's end. What it returned, or what it panicked with.
+    pub fn join(self) -> Result<T> {
+        self.task.wait();
+        let result = self.task.result.lock().take();
+        result.expect("a thread that has ended left its result")
+    }
+}

@@ -1,0 +1,319 @@
+//! Answers, taken apart and compared.
+//!
+//! ```text
+//!   VA 5 c17 t99\r\n      a line: words, some of which are numbers that each server has of its own
+//!   hello\r\n             data: compared byte by byte
+//!   MN\r\n                a line
+//! ```
+//!
+//! Versions (CAS uniques) are of each server's counting: the first that each tells in the same place belong together from then
+//! on, and neither may ever stand beside another. Seconds may differ by what lies between the two questions.
+
+use std::collections::HashMap;
+
+use super::command::{Compare, shorten};
+use super::known::{self, Version};
+
+/// How far two clocks that go in whole seconds may be apart, asked one after the other on a busy machine.
+const CLOCK_S: u64 = 3;
+
+/// Pairs of versions that belong together, in the order in which they were first told.
+#[derive(Debug, Default)]
+pub(super) struct Versions {
+    pairs: Vec<(u64, u64)>,
+    theirs_of: HashMap<u64, u64>,
+    ours_of: HashMap<u64, u64>,
+}
+
+impl Versions {
+    /// The pair that was told `back` pairs before the latest: ours and theirs. One that no item has where there is none.
+    pub(super) fn back(&self, back: usize) -> (u64, u64) {
+        match self.pairs.len() {
+            0 => (999_999_999_999, 999_999_999_999),
+            count => self.pairs[count - 1 - back % count],
+        }
+    }
+
+    /// Whether the two may stand in the same place, as they do.
+    fn agree(&mut self, ours: u64, theirs: u64) -> bool {
+        // 0 is no version.
+        if ours == 0 || theirs == 0 {
+            return ours == theirs;
+        }
+        let known = (self.theirs_of.get(&ours), self.ours_of.get(&theirs));
+        match known {
+            (None, None) => {
+                self.theirs_of.insert(ours, theirs);
+                self.ours_of.insert(theirs, ours);
+                self.pairs.push((ours, theirs));
+                true
+            }
+            (Some(&known_theirs), Some(&known_ours)) => {
+                known_theirs == theirs && known_ours == ours
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A part of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part<'a> {
+    /// A line without its end.
+    Line(&'a [u8]),
+    /// A value with its end.
+    Data(&'a [u8]),
+    /// What is no whole line.
+    Rest(&'a [u8]),
+}
+
+impl Part<'_> {
+    fn describe(&self) -> String {
+        let (Part::Line(bytes) | Part::Data(bytes) | Part::Rest(bytes)) = self;
+        shorten(bytes)
+    }
+}
+
+/// Takes an answer apart.
+fn parts(mut bytes: &[u8]) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    while !bytes.is_empty() {
+        let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
+            parts.push(Part::Rest(bytes));
+            break;
+        };
+        let line = &bytes[..end];
+        bytes = &bytes[end + 2..];
+        parts.push(Part::Line(line));
+        if let Some(len) = value_len(line) {
+            let (data, rest) = bytes.split_at(bytes.len().min(len.saturating_add(2)));
+            parts.push(Part::Data(data));
+            bytes = rest;
+        }
+    }
+    parts
+}
+
+/// The length of the value behind a line, if there is one.
+fn value_len(line: &[u8]) -> Option<usize> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let word = match words.next()? {
+        b"VALUE" => words.nth(2)?,
+        b"VA" => words.next()?,
+        _ => return None,
+    };
+    number(word)
+}
+
+fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Compares two answers to the same question; the number of lines that are the same, or why they are not.
+pub(super) fn compare<'a>(
+    our_bytes: &'a [u8],
+    their_bytes: &'a [u8],
+    how: Compare,
+    memcached: Version,
+    versions: &mut Versions,
+) -> Result<u64, String> {
+    let (mut ours, mut theirs) = (parts(our_bytes), parts(their_bytes));
+    if how == Compare::Unordered {
+        // A list of keys has lines that end in a newline alone.
+        let lines = |bytes: &'a [u8]| {
+            bytes
+                .split(|&byte| byte == b'\n')
+                .map(|line| Part::Line(known::without_later_fields(line)))
+        };
+        (ours, theirs) = (lines(our_bytes).collect(), lines(their_bytes).collect());
+        for parts in [&mut ours, &mut theirs] {
+            parts.retain(|part| !matches!(part, Part::Line(line) if !known::is_compared(line)));
+            parts.sort_by(|a, b| sort_key(a).cmp(sort_key(b)));
+        }
+    }
+    if how == Compare::BlockMayBeRead
+        && theirs.len() > ours.len()
+        && theirs[ours.len()..]
+            .iter()
+            .all(|part| *part == Part::Line(b"ERROR"))
+    {
+        theirs.truncate(ours.len());
+    }
+    for (index, (a, b)) in ours.iter().zip(&theirs).enumerate() {
+        let same = match (a, b) {
+            (Part::Line(a), Part::Line(b)) => lines_agree(a, b, memcached, versions),
+            (a, b) => a == b,
+        };
+        if !same {
+            return Err(format!(
+                "part {} of the answers differs: {} and {}",
+                index + 1,
+                a.describe(),
+                b.describe()
+            ));
+        }
+    }
+    if ours.len() != theirs.len() {
+        return Err(format!(
+            "the answers have {} and {} parts",
+            ours.len(),
+            theirs.len()
+        ));
+    }
+    Ok(ours.len() as u64)
+}
+
+/// What lines in no order are sorted by: the part that both servers tell alike.
+fn sort_key<'a>(part: &Part<'a>) -> &'a [u8] {
+    let (Part::Line(bytes) | Part::Data(bytes) | Part::Rest(bytes)) = part;
+    let words = match bytes.starts_with(b"key=") {
+        true => 1,
+        false => 2,
+    };
+    let end = bytes
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b' ')
+        .nth(words - 1)
+        .map_or(bytes.len(), |(at, _)| at);
+    &bytes[..end]
+}
+
+fn lines_agree(ours: &[u8], theirs: &[u8], memcached: Version, versions: &mut Versions) -> bool {
+    if known::lines_may_stand_for_each_other(ours, theirs, memcached) {
+        return true;
+    }
+    let ours: Vec<&[u8]> = ours.split(|&byte| byte == b' ').collect();
+    let theirs: Vec<&[u8]> = theirs.split(|&byte| byte == b' ').collect();
+    if ours.len() != theirs.len() {
+        return false;
+    }
+    let kind = ours[0];
+    ours.iter()
+        .zip(&theirs)
+        .enumerate()
+        .all(|(index, (a, b))| words_agree(kind, index, a, b, memcached, versions))
+}
+
+/// Whether the words at `index` of two lines, of which `kind` is the first of ours, agree.
+fn words_agree(
+    kind: &[u8],
+    index: usize,
+    ours: &[u8],
+    theirs: &[u8],
+    memcached: Version,
+    versions: &mut Versions,
+) -> bool {
+    let mut pair = |ours: &[u8], theirs: &[u8]| match (number(ours), number(theirs)) {
+        (Some(ours), Some(theirs)) => versions.agree(ours, theirs),
+        _ => false,
+    };
+    match kind {
+        b"VALUE" if index == 4 => pair(ours, theirs),
+        b"VERSION" if index == 1 => true,
+        b"HD" | b"VA" if index > 0 => match (ours.split_first(), theirs.split_first()) {
+            (Some((b'c', a)), Some((b'c', b))) => pair(a, b),
+            (Some((b't', a)), Some((b't', b))) => {
+                known::seconds_left_agree(a, b, CLOCK_S, memcached)
+            }
+            (Some((b'l', a)), Some((b'l', b))) => close(a, b),
+            _ => ours == theirs,
+        },
+        b"ME" if index > 1 => named_words_agree(ours, theirs, memcached, &mut pair),
+        // Which items were fetched is known to `me` and `mg`, of items whose marks no server forgets.
+        _ if ours.starts_with(b"fetch=") && theirs.starts_with(b"fetch=") => index > 0,
+        _ if kind.starts_with(b"key=") && index > 0 => {
+            named_words_agree(ours, theirs, memcached, &mut pair)
+        }
+        _ => ours == theirs,
+    }
+}
+
+/// Words `name=value`, as `me` and `lru_crawler metadump` tell them.
+fn named_words_agree(
+    ours: &[u8],
+    theirs: &[u8],
+    memcached: Version,
+    pair: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+) -> bool {
+    let cut = |word: &[u8]| -> Option<(Vec<u8>, Vec<u8>)> {
+        let at = word.iter().position(|&byte| byte == b'=')?;
+        Some((word[..at].to_vec(), word[at + 1..].to_vec()))
+    };
+    let (Some((name, a)), Some((their_name, b))) = (cut(ours), cut(theirs)) else {
+        return ours == theirs;
+    };
+    name == their_name
+        && match &name[..] {
+            b"exp" => known::seconds_left_agree(&a, &b, CLOCK_S, memcached),
+            b"la" => close(&a, &b),
+            b"cas" => pair(&a, &b),
+            b"cls" | b"size" => known::is_of_its_own(&name),
+            _ => a == b,
+        }
+}
+
+/// Whether two counts of seconds are as close as clocks are.
+fn close(ours: &[u8], theirs: &[u8]) -> bool {
+    match (number::<i64>(ours), number::<i64>(theirs)) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= CLOCK_S,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Version = Version(1, 6, 45);
+
+    fn agree(ours: &str, theirs: &str, versions: &mut Versions) -> bool {
+        compare(
+            ours.as_bytes(),
+            theirs.as_bytes(),
+            Compare::Whole,
+            NEW,
+            versions,
+        )
+        .is_ok()
+    }
+
+    #[test]
+    fn versions_belong_together_once_and_for_all() {
+        let mut versions = Versions::default();
+        assert!(agree("HD c5\r\n", "HD c9\r\n", &mut versions));
+        assert!(agree(
+            "VALUE k 0 1 5\r\nx\r\nEND\r\n",
+            "VALUE k 0 1 9\r\nx\r\nEND\r\n",
+            &mut versions
+        ));
+        assert!(!agree("HD c5\r\n", "HD c10\r\n", &mut versions));
+        assert!(!agree("HD c6\r\n", "HD c9\r\n", &mut versions));
+        assert!(!agree("HD c0\r\n", "HD c9\r\n", &mut versions));
+        assert_eq!(versions.back(0), (5, 9));
+    }
+
+    #[test]
+    fn values_are_compared_byte_by_byte() {
+        let mut versions = Versions::default();
+        assert!(!agree(
+            "VA 2 c1\r\nc1\r\n",
+            "VA 2 c1\r\nc2\r\n",
+            &mut versions
+        ));
+        assert!(!agree("VA 2\r\nab\r\n", "VA 2\r\nab", &mut versions));
+        assert!(!agree("EN\r\n", "EN\r\nEN\r\n", &mut versions));
+        assert!(!agree("", "EN\r\n", &mut versions));
+        assert!(!agree("HD f5\r\n", "HD f6\r\n", &mut versions));
+    }
+
+    #[test]
+    fn seconds_may_differ_by_what_lies_between_two_questions() {
+        let mut versions = Versions::default();
+        assert!(agree("HD t99 l0\r\n", "HD t98 l1\r\n", &mut versions));
+        assert!(!agree("HD t99\r\n", "HD t-1\r\n", &mut versions));
+        assert!(!agree("HD t99\r\n", "HD t9\r\n", &mut versions));
+        // An opaque token and a key may look like a time.
+        assert!(!agree("HD Ot99\r\n", "HD Ot98\r\n", &mut versions));
+    }
+}

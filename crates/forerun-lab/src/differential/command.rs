@@ -1,0 +1,139 @@
+//! What is sent: words, commands, and the steps of a history.
+//!
+//! ```text
+//!   Step     connection 2, one pipeline, cut into packets
+//!     Command   words joined by spaces, a line end, and a data block if there is one
+//!       Word      text, or something that is known only when it is sent: a version seen before, a time of day
+//! ```
+
+use std::fmt::Write;
+
+/// A word of a command's line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Text(Vec<u8>),
+    /// A version (CAS unique) that both servers have told, counted back from the latest, behind a flag's letter if it has
+    /// one. Each server is sent its own.
+    Cas {
+        letter: &'static str,
+        back: usize,
+    },
+    /// A time of day, so many seconds from now, behind a flag's letter if it has one.
+    TimeOfDay {
+        letter: &'static str,
+        offset_s: i64,
+    },
+}
+
+impl Word {
+    pub(super) fn text(text: impl AsRef<[u8]>) -> Self {
+        Self::Text(text.as_ref().to_vec())
+    }
+}
+
+/// A command line, and the data block behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Command {
+    pub words: Vec<Word>,
+    /// What ends the line.
+    pub line_end: &'static [u8],
+    /// The data block with its end, as it is sent; it need not be what the line announces.
+    pub block: Option<Vec<u8>>,
+}
+
+impl Command {
+    /// A command of these words, without a data block.
+    pub(super) fn line(words: Vec<Word>) -> Self {
+        Self {
+            words,
+            line_end: b"\r\n",
+            block: None,
+        }
+    }
+
+    /// A command of these words with a value.
+    pub(super) fn with_value(words: Vec<Word>, value: &[u8]) -> Self {
+        Self {
+            block: Some([value, b"\r\n"].concat()),
+            ..Self::line(words)
+        }
+    }
+
+    /// Appends what is sent to the server whose versions `version` tells.
+    pub(super) fn render(&self, out: &mut Vec<u8>, now_s: i64, version: impl Fn(usize) -> u64) {
+        for (index, word) in self.words.iter().enumerate() {
+            if index > 0 {
+                out.push(b' ');
+            }
+            match word {
+                Word::Text(text) => out.extend_from_slice(text),
+                Word::Cas { letter, back } => {
+                    out.extend_from_slice(letter.as_bytes());
+                    out.extend_from_slice(version(*back).to_string().as_bytes());
+                }
+                Word::TimeOfDay { letter, offset_s } => {
+                    out.extend_from_slice(letter.as_bytes());
+                    out.extend_from_slice((now_s + offset_s).to_string().as_bytes());
+                }
+            }
+        }
+        out.extend_from_slice(self.line_end);
+        out.extend_from_slice(self.block.as_deref().unwrap_or_default());
+    }
+
+    /// The command for a person to read, in one line.
+    pub(super) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (index, word) in self.words.iter().enumerate() {
+            if index > 0 {
+                text.push(' ');
+            }
+            // Writing to a string cannot fail.
+            let _ = match word {
+                Word::Text(word) => write!(text, "{}", shorten(word)),
+                Word::Cas { letter, back } => write!(text, "{letter}<cas {back} back>"),
+                Word::TimeOfDay { letter, offset_s } => write!(text, "{letter}<now{offset_s:+}>"),
+            };
+        }
+        text.push_str(&shorten(self.line_end));
+        text.push_str(&shorten(self.block.as_deref().unwrap_or_default()));
+        text
+    }
+}
+
+/// How two answers to a step are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compare {
+    /// They are the same.
+    Whole,
+    /// Memcached goes on with errors where this server's answer ends: it takes the data block of a line it refuses for commands.
+    BlockMayBeRead,
+    /// Lines come in any order.
+    Unordered,
+}
+
+/// One pipeline on one connection, which is answered before the next is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub connection: usize,
+    pub commands: Vec<Command>,
+    /// Where the bytes are cut into packets, in thousandths of their number.
+    pub cuts: Vec<u16>,
+    /// Empty lines behind the commands, for a data block that announces more than is there.
+    pub padding: usize,
+    pub compare: Compare,
+}
+
+/// Bytes with what cannot be printed escaped, and their middle left out where they are many.
+pub(super) fn shorten(bytes: &[u8]) -> String {
+    const SHOWN: usize = 300;
+    if bytes.len() <= SHOWN {
+        return bytes.escape_ascii().to_string();
+    }
+    format!(
+        "{}[... {} bytes ...]{}",
+        bytes[..SHOWN / 3].escape_ascii(),
+        bytes.len() - SHOWN * 2 / 3,
+        bytes[bytes.len() - SHOWN / 3..].escape_ascii()
+    )
+}

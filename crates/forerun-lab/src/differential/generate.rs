@@ -1,0 +1,224 @@
+//! Histories by chance: what a seed stands for.
+//!
+//! Few keys, so that commands meet each other's items; a few connections, which take turns; numbers from pools of those that
+//! parsers get wrong. What [`known`](super::known) lists as not generated is left out here.
+
+mod classic;
+mod garbage;
+mod meta;
+mod tokens;
+
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::command::{Command, Compare, Step, Word};
+use super::known::{LATER, Version};
+
+/// Steps of a history.
+const STEPS: std::ops::RangeInclusive<usize> = 60..=200;
+
+/// Commands of a long pipeline.
+const PIPELINE_MAX: usize = 24;
+
+/// Makes a history.
+pub(super) struct Generator {
+    random: SmallRng,
+    memcached: Version,
+    keys: Vec<Vec<u8>>,
+    /// Keys that are sent in base64 only, as they are sent.
+    base64_keys: Vec<Vec<u8>>,
+    /// Keys of numbers that may grow.
+    counter_keys: Vec<Vec<u8>>,
+    /// Everything was flushed before.
+    was_flushed: bool,
+    /// Numbers the items' values, so that each is told from all others.
+    values: u32,
+}
+
+/// The history of `seed` for this version of memcached.
+pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"key:2".to_vec()];
+    for key in [
+        vec![b'k'; 250],
+        b"\x01\t\xff".to_vec(),
+        b"0".to_vec(),
+        b"noreply".to_vec(),
+        "Zürich".as_bytes().to_vec(),
+        vec![b'\r', b'x'],
+    ] {
+        // A later memcached takes this one for the word of that name.
+        let is_word = key == b"noreply" && memcached >= LATER;
+        if random.random_bool(0.3) && !is_word {
+            keys.push(key);
+        }
+    }
+    let base64_keys = ["Zm9v", "/+8=", "44OG44K544OI", "AAECAyAKDQ=="]
+        .iter()
+        .map(|key| key.as_bytes().to_vec())
+        .take(random.random_range(1..=4))
+        .collect();
+    let mut generator = Generator {
+        random,
+        memcached,
+        keys,
+        base64_keys,
+        counter_keys: vec![b"n".to_vec(), b"n:2".to_vec()],
+        was_flushed: false,
+        values: 0,
+    };
+    let connections = generator.random.random_range(1..=4);
+    let steps = generator.random.random_range(STEPS);
+    (0..steps).map(|_| generator.step(connections)).collect()
+}
+
+impl Generator {
+    /// Whether this is a memcached of later times: what is no well-formed line it reads in another way than 1.6.18, whose
+    /// answers are this server's.
+    fn is_later(&self) -> bool {
+        self.memcached >= LATER
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        self.random.random_bool(probability)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.random.random_range(0..end)
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, from: &[&'a T]) -> &'a T {
+        // Pools are never empty.
+        from.choose(&mut self.random).copied().unwrap_or(from[0])
+    }
+
+    fn step(&mut self, connections: usize) -> Step {
+        let connection = self.below(connections);
+        if self.chance(0.04) {
+            return self.solo(connection);
+        }
+        let count = match self.below(10) {
+            0..=5 => 1,
+            6..=8 => 2 + self.below(4),
+            _ => 2 + self.below(PIPELINE_MAX),
+        };
+        let mut commands: Vec<Command> = (0..count).map(|_| self.command()).collect();
+        if let Some(at) = commands.iter().position(drops_answers) {
+            commands = vec![commands.swap_remove(at)];
+        }
+        // Memcached does not change a number in place while an answer with its item waits to be sent.
+        let reads = commands.iter().position(is_read).unwrap_or(commands.len());
+        commands.dedup_by(|next, command| is_named(command, b"mn") && is_named(next, b"version"));
+        let mut at = 0;
+        commands.retain(|command| {
+            at += 1;
+            at <= reads || !is_arithmetic(command)
+        });
+        let mut step = Step {
+            connection,
+            commands,
+            cuts: Vec::new(),
+            padding: 0,
+            compare: Compare::Whole,
+        };
+        if self.chance(0.3) {
+            let cuts = 1 + self.below(5);
+            step.cuts = (0..cuts)
+                .map(|_| self.random.random_range(0..1000))
+                .collect();
+            step.cuts.sort_unstable();
+        }
+        step
+    }
+
+    /// A step of one command that is compared in a way of its own.
+    fn solo(&mut self, connection: usize) -> Step {
+        let (command, padding, compare) = match self.below(4) {
+            0 if self.is_later() => (self.large(), 0, Compare::Whole),
+            0 => (self.refused_store(), 12, Compare::BlockMayBeRead),
+            1 => (self.misshapen_block(), 12, Compare::Whole),
+            2 => (
+                Command::line(vec![Word::text("stats")]),
+                0,
+                Compare::Unordered,
+            ),
+            _ => (
+                Command::line(["lru_crawler", "metadump", "all"].map(Word::text).to_vec()),
+                0,
+                Compare::Unordered,
+            ),
+        };
+        Step {
+            connection,
+            commands: vec![command],
+            cuts: Vec::new(),
+            padding,
+            compare,
+        }
+    }
+
+    fn command(&mut self) -> Command {
+        let mut command = match self.below(100) {
+            0..=34 => self.classic(),
+            35..=89 => self.meta(),
+            90..=95 => self.admin(),
+            96 => self.large(),
+            _ if self.is_later() => self.too_long(),
+            _ => self.garbage(),
+        };
+        if self.chance(0.02) && command.block.is_none() && !self.is_later() {
+            command.line_end = b"\n";
+        }
+        command
+    }
+
+    /// A key for a command that leaves the item as it is, or sets its value.
+    fn key(&mut self) -> Vec<u8> {
+        if self.chance(0.15) {
+            return self.counter_key();
+        }
+        self.plain_key()
+    }
+
+    fn plain_key(&mut self) -> Vec<u8> {
+        let index = self.below(self.keys.len() + 3);
+        // The first key is asked for most.
+        self.keys.get(index).unwrap_or(&self.keys[0]).clone()
+    }
+
+    fn counter_key(&mut self) -> Vec<u8> {
+        let index = self.below(self.counter_keys.len());
+        self.counter_keys[index].clone()
+    }
+}
+
+/// The words of a command that are known before it is sent.
+fn texts(command: &Command) -> impl Iterator<Item = &[u8]> {
+    command.words.iter().filter_map(|word| match word {
+        Word::Text(text) => Some(&text[..]),
+        _ => None,
+    })
+}
+
+fn is_read(command: &Command) -> bool {
+    let name = texts(command).next().unwrap_or_default();
+    matches!(name, b"get" | b"gets" | b"bget" | b"gat" | b"gats" | b"mg")
+}
+
+fn is_named(command: &Command, name: &[u8]) -> bool {
+    texts(command)
+        .next()
+        .is_some_and(|first| first.starts_with(name))
+}
+
+fn is_arithmetic(command: &Command) -> bool {
+    matches!(texts(command).next(), Some(b"incr" | b"decr" | b"ma"))
+}
+
+/// Whether memcached forgets answers that wait in front of this one: a line of keys with one that is too long.
+fn drops_answers(command: &Command) -> bool {
+    is_read(command)
+        && texts(command).next() != Some(b"mg")
+        && texts(command).any(|word| word.len() > 250)
+}

@@ -1,0 +1,139 @@
+//! A history played to both servers.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+
+use super::answer::{Versions, compare};
+use super::command::{Compare, Step};
+use super::peer::{Connection, End, Memcached, Peer, Reply};
+
+/// What was compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Played {
+    pub commands: u64,
+    pub answers: u64,
+}
+
+/// Where two servers answered differently.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    /// The number of the step.
+    pub step: usize,
+    pub reason: String,
+    pub ours: Reply,
+    pub theirs: Reply,
+}
+
+/// A connection to each.
+struct Pair {
+    ours: Connection,
+    theirs: Connection,
+}
+
+/// Plays `steps` to two new servers, up to the first difference.
+pub(super) fn play(memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
+    let dir = tempfile::tempdir().context("make a directory for sockets")?;
+    play_in(dir.path(), memcached, steps)
+}
+
+fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
+    let theirs = memcached.start(dir)?;
+    let ours = Peer::ours(dir)?;
+    let mut pairs: Vec<Option<Pair>> = Vec::new();
+    let mut versions = Versions::default();
+    let mut played = Played::default();
+    for (number, step) in steps.iter().enumerate() {
+        if pairs.len() <= step.connection {
+            pairs.resize_with(step.connection + 1, || None);
+        }
+        let pair = match &mut pairs[step.connection] {
+            Some(pair) => pair,
+            none => none.insert(Pair {
+                ours: ours.connect()?,
+                theirs: theirs.connect()?,
+            }),
+        };
+        let now_s = now_s()?;
+        let bytes_of = |mine: fn((u64, u64)) -> u64| {
+            let mut bytes = Vec::new();
+            for command in &step.commands {
+                command.render(&mut bytes, now_s, |back| mine(versions.back(back)));
+            }
+            bytes.extend(b"\r\n".repeat(step.padding));
+            bytes
+        };
+        let (to_us, to_them) = (bytes_of(|pair| pair.0), bytes_of(|pair| pair.1));
+        let cuts = |len: usize| -> Vec<usize> {
+            let place = |cut: &u16| len * usize::from(*cut) / 1000;
+            step.cuts.iter().map(place).collect()
+        };
+        let ask = |connection: &mut Connection, bytes: &[u8]| match step.compare {
+            Compare::Unordered => connection.ask_list(bytes),
+            _ => connection.ask(bytes, &cuts(bytes.len())),
+        };
+        let our_reply = ask(&mut pair.ours, &to_us)?;
+        let their_reply = ask(&mut pair.theirs, &to_them)?;
+        let outcome = compare_replies(
+            &our_reply,
+            &their_reply,
+            step.compare,
+            memcached,
+            &mut versions,
+        );
+        match outcome {
+            Ok(answers) => {
+                played.commands += step.commands.len() as u64;
+                played.answers += answers;
+            }
+            Err(reason) => {
+                let failure = Failure {
+                    step: number,
+                    reason,
+                    ours: our_reply,
+                    theirs: their_reply,
+                };
+                return Ok((played, Some(failure)));
+            }
+        }
+        if our_reply.end != End::Fence {
+            pairs[step.connection] = None;
+        }
+    }
+    Ok((played, None))
+}
+
+fn compare_replies(
+    ours: &Reply,
+    theirs: &Reply,
+    how: Compare,
+    memcached: &Memcached,
+    versions: &mut Versions,
+) -> Result<u64, String> {
+    let answers = compare(&ours.bytes, &theirs.bytes, how, memcached.version, versions)?;
+    match ours.end == theirs.end {
+        true => Ok(answers),
+        false => Err(format!(
+            "this server {}, memcached {}",
+            describe(ours.end),
+            describe(theirs.end)
+        )),
+    }
+}
+
+/// What a server does once it has answered.
+pub(super) fn describe(end: End) -> &'static str {
+    match end {
+        End::Fence => "goes on",
+        End::Closed => "closes the connection",
+        End::Waiting => "waits for more",
+    }
+}
+
+fn now_s() -> Result<i64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Ok(i64::try_from(
+        since.context("read the time of day")?.as_secs(),
+    )?)
+}

@@ -1,0 +1,222 @@
+//! The differential test of the server: commands by chance, sent to memcached and to this workspace's server, are answered
+//! alike.
+//!
+//! ```text
+//!   generate/   a seed's history: steps of commands         command.rs   words, commands, steps
+//!   peer.rs     the two servers and connections to them     history.rs   a history played to both
+//!   answer.rs   two answers compared                        known.rs     the differences that are meant
+//!   shrink.rs   a failing history made short
+//! ```
+
+mod answer;
+mod command;
+mod generate;
+mod history;
+mod known;
+mod peer;
+mod shrink;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use command::{Step, shorten};
+use history::{Failure, Played, describe, play};
+use known::{DIFFERENCES, From, Treatment};
+use peer::Memcached;
+
+/// Compare this server with memcached: send random commands to both and compare the answers byte by byte.
+///
+/// A failing seed prints a line that repeats it and a shortened history. Exit codes: 0 all answers agree, or no
+/// memcached is installed; 1 an answer differs.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: forerun-lab differential --seconds 60 --memcached /usr/bin/memcached"
+)]
+pub struct Args {
+    /// Play this seed alone.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Play seeds for this long.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// The memcached to compare with.
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    memcached: PathBuf,
+    /// The first seed of a run of `--seconds`; by default the time of day.
+    #[arg(long)]
+    first_seed: Option<u64>,
+    /// List the differences that are accepted, and exit.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the test: fails if an answer differs.
+pub fn command(args: &Args) -> Result<ExitCode> {
+    Ok(match run(args)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Plays seeds; false if an answer differs.
+fn run(args: &Args) -> Result<bool> {
+    if args.list {
+        list();
+        return Ok(true);
+    }
+    let Some(memcached) = Memcached::find(&args.memcached)? else {
+        println!("skipped: there is no {}", args.memcached.display());
+        return Ok(true);
+    };
+    let first = match (args.seed, args.first_seed) {
+        (Some(seed), _) | (None, Some(seed)) => seed,
+        (None, None) => u64::from(std::process::id()) << 32 | u64::from(now_low_bits()),
+    };
+    let until = Instant::now() + Duration::from_secs(args.seconds);
+    let mut total = Played::default();
+    let mut seeds = 0;
+    for seed in first.. {
+        let steps = generate::history(seed, memcached.version);
+        let (played, failure) = play(&memcached, &steps)?;
+        total.commands += played.commands;
+        total.answers += played.answers;
+        seeds += 1;
+        if let Some(failure) = failure {
+            report(&memcached, seed, &steps, failure, &args.memcached)?;
+            return Ok(false);
+        }
+        if args.seed.is_some() || Instant::now() >= until {
+            break;
+        }
+    }
+    println!(
+        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}: no difference but the listed",
+        total.commands, total.answers, memcached.version
+    );
+    Ok(true)
+}
+
+fn list() {
+    for difference in DIFFERENCES {
+        let from = match difference.from {
+            From::Earlier => "1.6.18",
+            From::Later => "1.6.45",
+            From::Any => "all versions",
+        };
+        let treatment = match difference.treatment {
+            Treatment::Masked => "masked",
+            Treatment::NotGenerated => "not generated",
+        };
+        println!("{from}, {treatment}: {}", difference.text);
+    }
+}
+
+fn now_low_bits() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u32)
+}
+
+/// Prints how to repeat a failure, and the shortest history found that fails.
+fn report(
+    memcached: &Memcached,
+    seed: u64,
+    steps: &[Step],
+    failure: Failure,
+    program: &std::path::Path,
+) -> Result<()> {
+    println!(
+        "differs from memcached {}; repeat with: forerun-lab differential --seed {seed} --memcached {}",
+        memcached.version,
+        program.display()
+    );
+    let (steps, failure) = shrink::shrink(memcached, steps, failure)?;
+    println!("{}", failure.reason);
+    for step in &steps {
+        let cuts = match step.cuts.len() {
+            0 => String::new(),
+            count => format!(" in {} packets", count + 1),
+        };
+        println!("  connection {}{cuts}:", step.connection);
+        for command in &step.commands {
+            println!("    {}", command.describe());
+        }
+    }
+    for (name, reply) in [("forerun", &failure.ours), ("memcached", &failure.theirs)] {
+        println!(
+            "  {name:10} {} ({})",
+            shorten(&reply.bytes),
+            describe(reply.end)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::command::{Command, Compare, Word};
+    use super::known::LATER;
+    use super::*;
+
+    /// The memcached on the PATH. Without one a test is skipped, and says so.
+    fn memcached() -> Option<Memcached> {
+        let found = Memcached::find(Path::new("memcached")).expect("it tells its version");
+        if found.is_none() {
+            eprintln!("skipped: no memcached on the PATH");
+        }
+        found
+    }
+
+    fn step(line: &str) -> Step {
+        Step {
+            connection: 0,
+            commands: vec![Command::line(line.split(' ').map(Word::text).collect())],
+            cuts: Vec::new(),
+            padding: 0,
+            compare: Compare::Whole,
+        }
+    }
+
+    #[test]
+    fn fixed_seeds_are_answered_alike() {
+        let Some(memcached) = memcached() else { return };
+        for seed in 1..=8 {
+            let steps = generate::history(seed, memcached.version);
+            let (played, failure) = play(&memcached, &steps).expect("both servers run");
+            assert!(failure.is_none(), "seed {seed}: {failure:?}");
+            assert!(played.answers > 50, "seed {seed} has answers");
+        }
+    }
+
+    #[test]
+    fn a_seed_is_the_same_history_every_time() {
+        for version in [known::Version(1, 6, 18), LATER] {
+            assert_eq!(generate::history(7, version), generate::history(7, version));
+        }
+        assert_ne!(generate::history(7, LATER), generate::history(8, LATER));
+    }
+
+    #[test]
+    fn a_difference_is_found_and_its_history_made_short() {
+        let Some(memcached) = memcached() else { return };
+        // A listed difference, in the middle of what has none.
+        let mut steps: Vec<Step> = ["mn", "get a b", "incr n 1", "mg a v"].map(step).to_vec();
+        let difference = match memcached.version < LATER {
+            true => "mg a E5 q k",
+            false => "incr +5 +5",
+        };
+        steps.push(step(difference));
+        if memcached.version >= LATER {
+            steps.push(step("bget a"));
+        }
+        let (_, failure) = play(&memcached, &steps).expect("both servers run");
+        let failure = failure.expect("the answers differ");
+        let (short, failure) = shrink::shrink(&memcached, &steps, failure).expect("they run");
+        assert_eq!(short.len(), 1, "{short:?}");
+        assert_ne!(failure.ours, failure.theirs);
+    }
+}

@@ -1,0 +1,247 @@
+//! The two servers that are compared, and connections to them.
+//!
+//! Both listen on a unix socket in a directory of their own, and both are new for every history, so that a seed means the same
+//! each time. A question ends with a fence, two commands whose answers are known and stand together nowhere else: what comes
+//! before them is the answer.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::{Listen, Server, ServerOptions};
+
+use super::known::Version;
+
+/// Memory of either server: enough that neither evicts.
+const MEMORY_MIB: usize = 512;
+
+/// How long an answer may take. A server that waits for more input is told by this alone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A question of so many bytes has room in the socket's buffers.
+const SENT_BLINDLY_BYTES: usize = 16 << 10;
+
+/// Bytes that end a question.
+const FENCE: &[u8] = b"mn\r\nversion\r\n";
+
+/// What came of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub bytes: Vec<u8>,
+    pub end: End,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By the answer to the fence: the connection is at the start of a command.
+    Fence,
+    /// The server closed the connection.
+    Closed,
+    /// The server waits for more input.
+    Waiting,
+}
+
+/// A program that speaks memcached's protocol on a unix socket.
+#[derive(Clone, Debug)]
+pub(super) struct Memcached {
+    program: PathBuf,
+    pub version: Version,
+}
+
+impl Memcached {
+    /// Asks `program` for its version. Nothing if there is no such program.
+    pub(super) fn find(program: &Path) -> Result<Option<Self>> {
+        let output = match Command::new(program).arg("-V").output() {
+            Ok(output) => output,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("start {program:?}")),
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        match Version::parse(&text) {
+            Some(version) => Ok(Some(Self {
+                program: program.to_owned(),
+                version,
+            })),
+            None => bail!("{program:?} -V answers {text:?}, not a version"),
+        }
+    }
+
+    /// Starts one in `dir`.
+    pub(super) fn start(&self, dir: &Path) -> Result<Peer> {
+        let socket = dir.join("memcached.sock");
+        let child = Command::new(&self.program)
+            // As this server is: without watchers, and with slabs that stay as they are. The thread that maintains the LRU
+            // holds items for a while that were just read, and whether a number is changed in place depends on that.
+            .args(["-W", "-o", "no_slab_reassign,no_lru_maintainer"])
+            .args(["-u", "root", "-t", "1", "-I", "4m", "-m"])
+            .arg(MEMORY_MIB.to_string())
+            .arg("-s")
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("start {:?}", self.program))?;
+        Ok(Peer {
+            running: Running::Process(child),
+            socket,
+            version_line: format!("VERSION {}\r\n", self.version).into_bytes(),
+        })
+    }
+}
+
+#[derive(Debug)]
+enum Running {
+    Process(Child),
+    Here(Option<Box<Server>>),
+}
+
+/// A server that ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Peer {
+    running: Running,
+    socket: PathBuf,
+    version_line: Vec<u8>,
+}
+
+impl Peer {
+    /// Starts this workspace's server in `dir`.
+    pub(super) fn ours(dir: &Path) -> Result<Self> {
+        let socket = dir.join("forerun.sock");
+        let cache = Cache::new(CacheOptions {
+            memory_limit_bytes: MEMORY_MIB << 20,
+            max_item_bytes: 4 << 20,
+            ..CacheOptions::default()
+        })?;
+        let mut options = ServerOptions::new(vec![Listen::unix(&socket, 0o700)]);
+        options.drain_timeout = Duration::ZERO;
+        let version_line = format!("VERSION {}\r\n", options.settings.version).into_bytes();
+        let server = Server::start(options, Arc::new(cache))?;
+        Ok(Self {
+            running: Running::Here(Some(Box::new(server))),
+            socket,
+            version_line,
+        })
+    }
+
+    /// A connection to it.
+    pub(super) fn connect(&self) -> Result<Connection> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let stream = loop {
+            match UnixStream::connect(&self.socket) {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error).with_context(|| format!("connect to {:?}", self.socket));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Connection {
+            stream,
+            fence: [b"MN\r\n", &self.version_line[..]].concat(),
+        })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        match &mut self.running {
+            Running::Process(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Running::Here(server) => {
+                if let Some(server) = server.take() {
+                    server.drain();
+                    let _ = server.wait();
+                }
+            }
+        }
+    }
+}
+
+/// A connection that asks and waits for the answer.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    fence: Vec<u8>,
+}
+
+impl Connection {
+    /// Sends a command whose answer ends with `END`, and nothing behind it until that has come: while memcached lists its
+    /// keys, it takes no commands from the connection.
+    pub(super) fn ask_list(&mut self, bytes: &[u8]) -> Result<Reply> {
+        // A connection that is closed shows in the reading.
+        let _ = self.stream.write_all(bytes);
+        let mut reply = self.read(b"END\r\n")?;
+        if reply.end == End::Fence {
+            reply.bytes.extend_from_slice(b"END\r\n");
+        }
+        Ok(reply)
+    }
+
+    /// Sends `bytes`, cut at `cuts`, with a fence behind them, and reads up to the fence's answer.
+    pub(super) fn ask(&mut self, bytes: &[u8], cuts: &[usize]) -> Result<Reply> {
+        let mut all = bytes.to_vec();
+        all.extend_from_slice(FENCE);
+        let fence = self.fence.clone();
+        if all.len() <= SENT_BLINDLY_BYTES {
+            send(&self.stream, &all, cuts);
+            return self.read(&fence);
+        }
+        // A server may want its first answers read before it takes the rest of the question.
+        let sender = self.stream.try_clone()?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| send(&sender, &all, cuts));
+            self.read(&fence)
+        })
+    }
+
+    /// Reads up to `fence`, which is left out.
+    fn read(&mut self, fence: &[u8]) -> Result<Reply> {
+        let mut bytes = Vec::new();
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let end = match self.stream.read(&mut buffer) {
+                Ok(0) => End::Closed,
+                Ok(count) => {
+                    bytes.extend_from_slice(&buffer[..count]);
+                    if !bytes.ends_with(fence) {
+                        continue;
+                    }
+                    bytes.truncate(bytes.len() - fence.len());
+                    End::Fence
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => continue,
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => End::Waiting,
+                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => End::Closed,
+                    _ => return Err(error).context("read an answer"),
+                },
+            };
+            return Ok(Reply { bytes, end });
+        }
+    }
+}
+
+/// Sends `bytes`, cut at `cuts`. A server that has closed the connection still has an answer to be read.
+fn send(mut stream: &UnixStream, bytes: &[u8], cuts: &[usize]) {
+    let mut sent = 0;
+    for &cut in cuts.iter().chain([&bytes.len()]) {
+        if cut > sent && stream.write_all(&bytes[sent..cut]).is_err() {
+            return;
+        }
+        sent = sent.max(cut);
+        if cut < bytes.len() {
+            // Time for the server to see this packet by itself.
+            std::thread::sleep(Duration::from_micros(60));
+        }
+    }
+}
