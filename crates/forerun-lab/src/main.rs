@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! main ┬─ sim/            the store under random schedules and faults
+//!      ├─ server_sim/     the server under random clients, clocks and disks
 //!      └─ differential/   the server beside memcached
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod differential;
+mod server_sim;
 mod sim;
 
 use std::process::ExitCode;
@@ -27,6 +29,8 @@ enum Command {
     /// Runs the store under random schedules and faults, and checks all that it does.
     Sim(sim::SimArgs),
     Differential(differential::Args),
+    /// Runs the server under random clients, clocks and disks, and checks all that it does.
+    ServerSim(server_sim::ServerSimArgs),
     /// Runs seeds for `sim`.
     #[command(hide = true)]
     SimWorker(sim::worker::WorkerArgs),
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Sim(args) => sim::command(&args),
         Command::Differential(args) => differential::command(&args),
+        Command::ServerSim(args) => server_sim::command(&args),
         Command::SimWorker(args) => sim::worker::work(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),

@@ -77,6 +77,12 @@ impl Input {
         }
     }
 
+    /// Memory of the buffer.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// What was received and not yet taken.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]

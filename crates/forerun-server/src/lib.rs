@@ -23,6 +23,10 @@ mod input;
 mod metrics;
 mod net;
 mod output;
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod protocol;
 mod server;
 mod session;
@@ -46,3 +50,12 @@ pub use shared::{ConnectionStats, Host, NoHost, Shared};
 #[doc(hidden)]
 pub use snapshot::fuzz_snapshot;
 pub use snapshot::{SnapshotError, SnapshotStats, read_snapshot, write_snapshot};
+
+/// A server on a simulated system, driven a step at a time.
+#[cfg(feature = "simulation")]
+pub mod simulation {
+    pub use crate::net::Peer;
+    pub use crate::server::Stepped;
+    pub use crate::snapshot::read_from_system as read_snapshot;
+    pub use crate::system::{Listening, Readiness, Ready, System, WAKE, Wake};
+}

@@ -15,8 +15,10 @@ use std::io::IoSlice;
 
 use forerun_cache::SharedValue;
 
+use crate::planted::{self, Defect};
+
 /// When this much waits to be sent, the output is full.
-const FULL_BYTES: usize = 64 << 10;
+pub(crate) const FULL_BYTES: usize = 64 << 10;
 
 /// A buffer that has grown beyond this is given back once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
@@ -51,6 +53,12 @@ impl Output {
         Self::default()
     }
 
+    /// Memory of the buffer; large values are the cache's.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Bytes that wait to be sent.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start + self.large_bytes
@@ -63,7 +71,7 @@ impl Output {
 
     /// Whether 64 KiB or more wait to be sent: a session composes no more until some are.
     pub fn is_full(&self) -> bool {
-        self.len() >= FULL_BYTES
+        self.len() >= FULL_BYTES && !planted::is(Defect::OutputUnbounded)
     }
 
     /// Fills `slices` from the front with what is to be sent, in order; returns how many are filled. One is enough

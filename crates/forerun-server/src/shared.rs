@@ -8,6 +8,7 @@ use forerun_cache::{Cache, CacheStats, Expiry};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, Totals};
+use crate::planted::{self, Defect};
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
 use crate::system::{Os, System};
@@ -107,7 +108,9 @@ impl Shared {
     ) -> Self {
         // A cache may have stood unused since its clock was last set. Both clocks are read at the same moment, or times of
         // day are off by what lies between, for as long as there are sessions.
-        system.tick(&cache);
+        if !planted::is(Defect::StaleClock) {
+            system.tick(&cache);
+        }
         Self {
             unix_zero_s: system.unix_s().saturating_sub(cache.now().into()),
             crawls: AtomicBool::new(settings.crawler_enabled),

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 use rustls::{ServerConfig, ServerConnection};
 
+use crate::planted::{self, Defect};
+
 /// Bytes that rustls may hold back for a socket that takes no more.
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 
@@ -74,7 +76,7 @@ impl<K: Read + Write> Transport<K> {
 
     /// Whether a read that does not fill the caller's room has emptied the socket.
     pub(crate) fn is_plain(&self) -> bool {
-        self.tls.is_none()
+        self.tls.is_none() || planted::is(Defect::ShortTlsRead)
     }
 
     /// Writes a part of `parts`, and tells how much: to the socket, or to rustls, which encrypts up to
@@ -86,6 +88,14 @@ impl<K: Read + Write> Transport<K> {
                 _ => retry(|| self.socket.write_vectored(parts)),
             };
         };
+        if planted::is(Defect::TlsBufferFull) {
+            let taken = tls.writer().write_vectored(parts)?;
+            return match send(tls, &mut self.socket) {
+                Ok(()) if taken == 0 => Err(ErrorKind::WouldBlock.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && taken > 0 => Ok(taken),
+                sent => sent.map(|()| taken),
+            };
+        }
         // Rustls takes more only once the socket has taken everything before it. A full buffer of rustls's is no reason
         // to report `WouldBlock`: emptying it may leave the socket writable, and then no event ever comes.
         send(tls, &mut self.socket)?;

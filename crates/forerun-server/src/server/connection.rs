@@ -13,7 +13,8 @@ use crate::auth::{Entry, Gate, UserFile};
 use crate::context::Context;
 use crate::input::Input;
 use crate::net::Transport;
-use crate::output::Output;
+use crate::output::{FULL_BYTES, Output};
+use crate::planted::{self, Defect};
 use crate::session::{Next, Session};
 use crate::system::Ready;
 
@@ -43,6 +44,8 @@ pub(crate) struct Connection<K> {
     unfinished: bool,
     /// The command that is under way is the last.
     last_command: bool,
+    /// The server drains, and answers wait for a slow reader: what had arrived behind them is still answered.
+    draining: bool,
     /// What is in the output is written, then it is over.
     closing: bool,
 }
@@ -102,12 +105,19 @@ impl<K: Read + Write> Connection<K> {
             writable: true,
             unfinished: false,
             last_command: false,
+            draining: false,
             closing: false,
         }
     }
 
     pub(crate) fn socket(&mut self) -> &mut K {
         self.transport.socket()
+    }
+
+    /// Memory of the buffers that are its own.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.input.memory_bytes() + self.output.memory_bytes()
     }
 
     /// Notes what the system told. False where that changes nothing for the connection.
@@ -129,6 +139,10 @@ impl<K: Read + Write> Connection<K> {
             }
             turn = self.turn(turns);
         }
+        if turn == Turn::Wait && !self.is_sent() && !self.closing {
+            self.draining = true;
+            return Turn::Wait;
+        }
         if turn == Turn::Wait && self.is_within_command() {
             // A value on its way in is let in, until the drain's time is over.
             self.last_command = true;
@@ -136,6 +150,7 @@ impl<K: Read + Write> Connection<K> {
         }
         self.closing = true;
         match turn {
+            Turn::Wait | Turn::Again if planted::is(Defect::DrainCutsAnswers) => Turn::Close,
             Turn::Wait | Turn::Again => self.turn(turns),
             turn => turn,
         }
@@ -164,7 +179,11 @@ impl<K: Read + Write> Connection<K> {
     }
 
     fn go_on(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
-        for _ in 0..READS_A_TURN {
+        let reads = match planted::is(Defect::TurnUnbounded) {
+            true => u32::MAX,
+            false => READS_A_TURN,
+        };
+        for _ in 0..reads {
             self.send(turns)?;
             if !self.is_sent() {
                 self.ticket.waits_for_reader(true);
@@ -178,6 +197,14 @@ impl<K: Read + Write> Connection<K> {
                 };
                 match arrived {
                     Arrived::Bytes => {}
+                    Arrived::Nothing if self.draining => match self.is_within_command() {
+                        true => {
+                            self.draining = false;
+                            self.last_command = true;
+                            return Ok(Turn::Wait);
+                        }
+                        false => return self.close_notify(turns),
+                    },
                     Arrived::Nothing => return Ok(Turn::Wait),
                     Arrived::End if self.closing => return self.close_notify(turns),
                     Arrived::End => {
@@ -189,7 +216,8 @@ impl<K: Read + Write> Connection<K> {
                 }
             }
             let next = self.answer(turns);
-            self.unfinished = next == Next::Full;
+            self.unfinished = next == Next::Full
+                && !(planted::is(Defect::FullAnswerForgotten) && self.output.len() == FULL_BYTES);
             match next {
                 Next::More => self.closing |= self.last_command && !self.is_within_command(),
                 Next::Full => {}
@@ -242,7 +270,8 @@ impl<K: Read + Write> Connection<K> {
                 turns.context.counters().bytes_read.add(count as u64);
                 self.ticket.heard(turns.now_s);
                 // A short read has emptied a plain socket, and what comes later is told anew: one call saved.
-                if count < room && !self.read_closed && self.transport.is_plain() {
+                let more = self.read_closed && !planted::is(Defect::EndForgotten);
+                if count < room && !more && self.transport.is_plain() {
                     self.readable = false;
                 }
                 Ok(Arrived::Bytes)
@@ -309,7 +338,9 @@ impl<K: Read + Write> Connection<K> {
                 Ok(sent) => {
                     self.output.advance(sent);
                     turns.context.counters().bytes_written.add(sent as u64);
-                    self.ticket.heard(turns.now_s);
+                    if !planted::is(Defect::SlowReaderSilent) {
+                        self.ticket.heard(turns.now_s);
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(error) => return Err(error),

@@ -15,6 +15,7 @@ use forerun_cache::Cache;
 use forerun_core::sync::thread::JoinHandle;
 
 use crate::auth::UserFile;
+use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
 
 use super::connections::Connections;
@@ -147,16 +148,7 @@ impl<S: System> Front<S> {
     /// # Errors
     /// The poll's.
     pub(crate) fn step(&mut self) -> io::Result<()> {
-        let busy = self.listeners.iter().any(|waiting| waiting.ready);
-        let upkeep = &self.upkeep;
-        let until_tick = upkeep
-            .next_tick
-            .saturating_duration_since(self.system.now());
-        let wait = match (busy, upkeep.paused) {
-            (true, false) => Duration::ZERO,
-            _ if upkeep.paused || upkeep.shrinks => PAUSE.min(until_tick),
-            _ => upkeep.ahead.min(until_tick),
-        };
+        let wait = self.timeout();
         let polled = self.poll.poll(Some(wait), |ready| {
             if let Some(waiting) = self.listeners.get_mut(ready.token) {
                 waiting.ready = true;
@@ -182,6 +174,20 @@ impl<S: System> Front<S> {
             }
         }
         Ok(())
+    }
+
+    /// How long to wait for the system to tell of something.
+    pub(crate) fn timeout(&self) -> Duration {
+        let busy = self.listeners.iter().any(|waiting| waiting.ready);
+        let upkeep = &self.upkeep;
+        let until_tick = upkeep
+            .next_tick
+            .saturating_duration_since(self.system.now());
+        match (busy, upkeep.paused) {
+            (true, false) => Duration::ZERO,
+            _ if upkeep.paused || upkeep.shrinks => PAUSE.min(until_tick),
+            _ => upkeep.ahead.min(until_tick),
+        }
     }
 
     /// The cache's clock, and memory that is given back or taken ahead.
@@ -242,6 +248,9 @@ impl<S: System> Front<S> {
                         }
                     },
                 }
+            }
+            if planted::is(Defect::AcceptsForgotten) {
+                waiting.ready = false;
             }
         }
         refused

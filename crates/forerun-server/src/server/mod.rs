@@ -16,6 +16,8 @@ mod front;
 mod keeper;
 mod options;
 mod parts;
+#[cfg(feature = "simulation")]
+mod stepped;
 mod worker;
 
 use forerun_core::sync::{
@@ -41,6 +43,8 @@ use control::Control;
 use keeper::Keeper;
 pub use options::{ServerOptions, SnapshotOptions};
 use parts::Parts;
+#[cfg(feature = "simulation")]
+pub use stepped::Stepped;
 use worker::Message;
 
 /// A server that runs, in threads of its own.

@@ -47,7 +47,6 @@ pub(crate) enum Message<K> {
 }
 
 /// The front's end of a worker.
-#[derive(Debug)]
 pub(crate) struct Handle<K> {
     inbox: Sender<Message<K>>,
     waker: Arc<dyn Wake>,
@@ -178,7 +177,7 @@ impl<S: System> Worker<S> {
     }
 
     /// How long to wait for the system to tell of something.
-    fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -257,6 +256,14 @@ impl<S: System> Worker<S> {
         let authenticates = self.setup.users.is_some();
         place.insert(Connection::new(transport, ticket, authenticates));
         Ok(())
+    }
+
+    /// Memory of its connections' own buffers, and of how many connections.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn buffer_bytes(&self) -> impl Iterator<Item = usize> {
+        self.connections
+            .iter()
+            .map(|(_, connection)| connection.buffer_bytes())
     }
 
     /// Seconds on the server's clock.

@@ -1,0 +1,393 @@
+//! Requests as they are sent, and their answers held against the model.
+
+use super::model::{During, Entry, Found, Known, Model, Stamp, read_value, value};
+use super::plan::{Expiry, Key, Op, name};
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+pub struct Asked {
+    pub op: Op,
+    pub sent: Stamp,
+    /// Where it ends among all bytes that the client sends.
+    pub end: u64,
+    version: u64,
+    /// The time of day that an expiry of it names.
+    unix_s: Option<u64>,
+    /// Of a lookup: keys that are answered, found or not.
+    answered: Vec<Found>,
+}
+
+/// What an answer's first bytes are.
+pub enum Parsed {
+    /// More bytes are needed.
+    More,
+    /// So many bytes of an answer that goes on.
+    Part(usize),
+    /// So many bytes, and the answer is whole.
+    Whole(usize),
+}
+
+impl Asked {
+    /// A client's request and its bytes. `unix_s` is the server's time of day.
+    pub fn new(
+        client: usize,
+        op: Op,
+        version: u64,
+        sent: Stamp,
+        unix_s: u64,
+        model: &mut Model,
+    ) -> (Asked, Vec<u8>) {
+        let mut unix = None;
+        let mut time = |expiry: Expiry| match expiry {
+            Expiry::Never => 0,
+            Expiry::In(seconds) => u64::from(seconds),
+            Expiry::AtFromNow(seconds) => {
+                let at = unix_s.saturating_add_signed(seconds.into());
+                unix = Some(at);
+                at
+            }
+        };
+        let mut bytes = match &op {
+            Op::Set { key, len, expiry } => {
+                let name = name(client, *key);
+                if matches!(key, Key::Shared(_)) {
+                    model.shared.insert((name.clone(), client, version), *len);
+                }
+                let mut bytes = format!("set {name} 0 {} {len}\r\n", time(*expiry)).into_bytes();
+                bytes.extend_from_slice(&value(&name, client, version, *len));
+                bytes
+            }
+            Op::Get { keys, touch } => {
+                let mut line = match touch {
+                    Some(expiry) => format!("gat {}", time(*expiry)),
+                    None => "get".to_owned(),
+                };
+                for key in keys {
+                    line.push(' ');
+                    line.push_str(&name(client, *key));
+                }
+                line.into_bytes()
+            }
+            Op::Ttl { key } => format!("mg {} t v", name(client, *key)).into_bytes(),
+            Op::Touch { key, expiry } => {
+                format!("touch {} {}", name(client, *key), time(*expiry)).into_bytes()
+            }
+            Op::Delete { key } => format!("delete {}", name(client, *key)).into_bytes(),
+            Op::Flush => {
+                model.flushes.push((sent.turn, None));
+                b"flush_all".to_vec()
+            }
+            Op::MemoryLimit { mib } => format!("cache_memlimit {mib}").into_bytes(),
+            Op::Noop => b"mn".to_vec(),
+        };
+        bytes.extend_from_slice(b"\r\n");
+        for name in changed(client, &op) {
+            model.changes(&name, true);
+            if matches!(op, Op::Set { .. }) {
+                model.versions_sent.insert((name, version));
+            }
+        }
+        let asked = Asked {
+            op,
+            sent,
+            end: 0,
+            version,
+            unix_s: unix,
+            answered: Vec::new(),
+        };
+        (asked, bytes)
+    }
+
+    /// Reads a part of the answer from the front of `input`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(
+        &mut self,
+        client: usize,
+        input: &[u8],
+        acked: Stamp,
+        model: &mut Model,
+    ) -> Result<Parsed, String> {
+        let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else {
+            return match input.len() {
+                ..2000 => Ok(Parsed::More),
+                _ => Err(unexpected(&self.op, input)),
+            };
+        };
+        let line = &input[..end];
+        let rest = end + 2;
+        let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let during = During {
+            sent: self.sent,
+            acked,
+        };
+        let body_len = match words[0] {
+            b"VALUE" => words.get(3),
+            b"VA" => words.get(1),
+            _ => None,
+        };
+        let body = match body_len {
+            Some(text) => {
+                let len = std::str::from_utf8(text)
+                    .ok()
+                    .and_then(|text| text.parse().ok());
+                let len: usize = len.ok_or_else(|| unexpected(&self.op, line))?;
+                if input.len() < rest + len + 2 {
+                    return Ok(Parsed::More);
+                }
+                if &input[rest + len..rest + len + 2] != b"\r\n" {
+                    return Err(format!(
+                        "a value does not end where it should: {:?}",
+                        self.op
+                    ));
+                }
+                &input[rest..rest + len]
+            }
+            None => &[],
+        };
+        let whole = rest
+            + if body_len.is_some() {
+                body.len() + 2
+            } else {
+                0
+            };
+        let op = self.op.clone();
+        match (&op, words[0]) {
+            (Op::Get { keys, touch }, b"VALUE") => {
+                let found_name = String::from_utf8_lossy(words[1]).into_owned();
+                loop {
+                    let Some(key) = keys.get(self.answered.len()) else {
+                        return Err(format!(
+                            "the answer has {found_name}, which is not its turn"
+                        ));
+                    };
+                    let name = name(client, *key);
+                    if name != found_name {
+                        self.found(client, *key, &[], None, *touch, during, model)?;
+                        continue;
+                    }
+                    self.found(client, *key, body, Some(()), *touch, during, model)?;
+                    return Ok(Parsed::Part(whole));
+                }
+            }
+            (Op::Get { keys, touch }, b"END") if words.len() == 1 => {
+                for key in &keys[self.answered.len()..] {
+                    self.found(client, *key, &[], None, *touch, during, model)?;
+                }
+            }
+            (Op::Ttl { key }, b"VA") => {
+                self.found(client, *key, body, Some(()), None, during, model)?;
+                let text = words.get(2).and_then(|word| word.strip_prefix(b"t"));
+                let left: Option<i64> = text
+                    .and_then(|text| std::str::from_utf8(text).ok())
+                    .and_then(|text| text.parse().ok());
+                let left = left.ok_or_else(|| unexpected(&op, line))?;
+                check_left(left, &name(client, *key), during, model)?;
+            }
+            (Op::Ttl { key }, b"EN") => {
+                self.found(client, *key, &[], None, None, during, model)?;
+            }
+            (Op::Set { key, len, expiry }, b"STORED") => {
+                if matches!(key, Key::Own(_)) {
+                    let entry = self.entry(*len, *expiry, during, model);
+                    model.change(&name(client, *key), Some(entry), during);
+                }
+            }
+            (Op::Touch { key, expiry }, b"TOUCHED") => {
+                self.present(client, *key, during, model)?;
+                let span = self.span(*expiry, during, model);
+                if matches!(key, Key::Own(_)) {
+                    model.touch(&name(client, *key), span);
+                }
+            }
+            (Op::Delete { key }, b"DELETED") => {
+                self.present(client, *key, during, model)?;
+                if matches!(key, Key::Own(_)) {
+                    model.change(&name(client, *key), None, during);
+                }
+            }
+            (Op::Touch { key, .. } | Op::Delete { key }, b"NOT_FOUND") => {
+                self.found(client, *key, &[], None, None, during, model)?;
+            }
+            (Op::Flush, b"OK") => {
+                let sent = self.sent.turn;
+                let flush = model
+                    .flushes
+                    .iter_mut()
+                    .find(|(turn, acked)| *turn == sent && acked.is_none());
+                if let Some((_, ended)) = flush {
+                    *ended = Some(acked.turn);
+                }
+            }
+            (Op::MemoryLimit { .. }, b"OK" | b"MEMLIMIT_ADJUST_FAILED") => {}
+            (Op::Noop, b"MN") => {}
+            _ => return Err(unexpected(&op, line)),
+        }
+        for name in changed(client, &self.op) {
+            model.changes(&name, false);
+        }
+        Ok(Parsed::Whole(whole))
+    }
+
+    /// The connection ended without the answer.
+    pub fn lose(self, client: usize, model: &mut Model) {
+        let turn = self.sent.turn;
+        for name in changed(client, &self.op) {
+            model.changes(&name, false);
+        }
+        let (key, entry) = match &self.op {
+            Op::Set { key, len, expiry } => {
+                let during = During {
+                    sent: self.sent,
+                    acked: self.sent,
+                };
+                (*key, Some(self.entry(*len, *expiry, during, model)))
+            }
+            Op::Delete { key } | Op::Touch { key, .. } => (*key, None),
+            Op::Get {
+                keys,
+                touch: Some(_),
+            } => {
+                for key in keys {
+                    if matches!(key, Key::Own(_)) {
+                        model.lose(&name(client, *key), None, turn);
+                    }
+                }
+                return;
+            }
+            _ => return,
+        };
+        if matches!(key, Key::Own(_)) {
+            model.lose(&name(client, key), entry, turn);
+        }
+    }
+
+    fn entry(&self, len: usize, expiry: Expiry, during: During, model: &Model) -> Entry {
+        Entry {
+            version: self.version,
+            len,
+            set: during,
+            expiry: self.span(expiry, during, model),
+        }
+    }
+
+    /// The seconds of the cache's clock between which a value of this request ends.
+    fn span(&self, expiry: Expiry, during: During, model: &Model) -> Option<(u32, u32)> {
+        match expiry {
+            Expiry::Never => None,
+            Expiry::In(seconds) => Some((
+                during.sent.cache_s + seconds,
+                during.acked.cache_s + seconds,
+            )),
+            Expiry::AtFromNow(_) => self.unix_s.map(|unix_s| model.second_of(unix_s)),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of it is one lookup's")]
+    fn found(
+        &mut self,
+        client: usize,
+        key: Key,
+        body: &[u8],
+        hit: Option<()>,
+        touch: Option<Expiry>,
+        during: During,
+        model: &mut Model,
+    ) -> Result<(), String> {
+        let name = name(client, key);
+        let mut found = Found::Nothing;
+        if hit.is_some() {
+            let (setter, version) = read_value(&name, body)?;
+            let len = body.len();
+            found = Found::Value { version, len };
+            match key {
+                Key::Shared(_) => {
+                    let sent = model.shared.get(&(name.clone(), setter, version));
+                    if sent != Some(&len) {
+                        return Err(format!(
+                            "{name}: client {setter} never set version {version} of {len} bytes"
+                        ));
+                    }
+                }
+                Key::Own(_) if setter != client => {
+                    return Err(format!("{name}: a value of client {setter}"));
+                }
+                Key::Own(_) | Key::Of(..) => {}
+            }
+        }
+        self.answered.push(found);
+        if !matches!(key, Key::Shared(_)) {
+            model.read(&name, found, during)?;
+        }
+        if let (Some(expiry), Key::Own(_), Some(())) = (touch, key, hit) {
+            let span = self.span(expiry, during, model);
+            model.touch(&name, span);
+        }
+        Ok(())
+    }
+
+    /// The key is there, whatever its value.
+    fn present(
+        &self,
+        client: usize,
+        key: Key,
+        during: During,
+        model: &mut Model,
+    ) -> Result<(), String> {
+        let name = name(client, key);
+        let found = match (key, model.keys.get(&name)) {
+            (Key::Shared(_), _) | (_, Some(Known::Unsure)) => return Ok(()),
+            (_, Some(Known::Entry(entry))) => Found::Value {
+                version: entry.version,
+                len: entry.len,
+            },
+            (_, Some(Known::Absent) | None) => {
+                return Err(format!(
+                    "{name}: nothing is there, and {:?} found it",
+                    self.op
+                ));
+            }
+        };
+        model.read(&name, found, during)
+    }
+}
+
+/// The client's own keys that a request changes.
+fn changed(client: usize, op: &Op) -> Vec<String> {
+    let keys = match op {
+        Op::Set { key, .. } | Op::Touch { key, .. } | Op::Delete { key } => {
+            std::slice::from_ref(key)
+        }
+        Op::Get {
+            keys,
+            touch: Some(_),
+        } => keys,
+        _ => &[],
+    };
+    let own = keys.iter().filter(|key| matches!(key, Key::Own(_)));
+    own.map(|key| name(client, *key)).collect()
+}
+
+/// Compares the seconds that an item has left with what is known.
+fn check_left(left: i64, name: &str, during: During, model: &Model) -> Result<(), String> {
+    let Some(Known::Entry(entry)) = model.keys.get(name) else {
+        return Ok(());
+    };
+    let range = match entry.expiry {
+        None => -1..=-1,
+        Some((first, last)) => {
+            i64::from(first) - i64::from(during.acked.cache_s)
+                ..=i64::from(last) - i64::from(during.sent.cache_s)
+        }
+    };
+    match range.contains(&left) {
+        true => Ok(()),
+        false => Err(format!("{name}: {left} seconds are left and not {range:?}")),
+    }
+}
+
+fn unexpected(op: &Op, line: &[u8]) -> String {
+    let head = &line[..line.len().min(80)];
+    format!("{op:?} was answered {:?}", head.escape_ascii().to_string())
+}

@@ -1,0 +1,323 @@
+//! What must hold at every step, beside the answers: nobody waits in vain or for long, limits are kept, the clock goes on.
+
+use std::fmt;
+use std::time::Duration;
+
+use forerun_cache::Cache;
+
+use super::client::{Client, Over, Stage};
+use super::net::ClientSocket;
+use super::plan::Plan;
+use super::system::Sim;
+
+/// Turns of its worker in which a connection with something to do must get on. One would do, but polls are interrupted, up to
+/// one in ten.
+const TURNS_MAX: u32 = 12;
+/// Memory of a connection's buffers: its input, and an output that is full with the largest copied item on top.
+const BUFFER_BYTES_MAX: usize = 640 << 10;
+/// Reads of a connection in one turn, and their size.
+const TURN_READS: usize = 9;
+const READ_BYTES: usize = 64 << 10;
+/// How long the cache may hold more than a limit that was lowered.
+const SHRINK_TIME: Duration = Duration::from_secs(5);
+/// Moments without anything to do in which a connection must be accepted; the system may refuse a few times.
+const QUIET_MOMENTS_MAX: u32 = 60;
+
+/// How much longer than its timeout a drain may take: nobody may have run for a while.
+const DRAIN_SLACK: Duration = Duration::from_secs(60);
+
+/// What a server did wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// One word for its kind: a smaller plan must fail in the same way.
+    pub kind: &'static str,
+    pub what: String,
+}
+
+impl Failure {
+    pub fn new(kind: &'static str, what: impl Into<String>) -> Failure {
+        Failure {
+            kind,
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.what)
+    }
+}
+
+/// What is noted of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    moved: u64,
+    moved_at: Duration,
+    /// Its server owed it something, and could have given it, when the turn began.
+    waited: bool,
+    waits: u32,
+    quiet: u32,
+    dropped_at: Option<Duration>,
+    owed_at_drain: usize,
+    answered_at_drain: u64,
+}
+
+#[derive(Debug)]
+pub struct Watch {
+    /// The clients' numbers, in the order of `seen`.
+    ids: Vec<usize>,
+    seen: Vec<Seen>,
+    idle_timeout: Duration,
+    drain_timeout: Duration,
+    turn_bytes_max: u64,
+    has_limit: bool,
+    over_limit_since: Option<Duration>,
+}
+
+impl Watch {
+    pub fn new(plan: &Plan) -> Watch {
+        let output = READ_BYTES + 2 * plan.max_item_bytes;
+        Watch {
+            ids: plan.clients.iter().map(|client| client.id).collect(),
+            seen: vec![Seen::default(); plan.clients.len()],
+            idle_timeout: Duration::from_secs(plan.idle_timeout_s),
+            drain_timeout: Duration::from_secs(plan.drain_timeout_s),
+            turn_bytes_max: (TURN_READS * (READ_BYTES + output)) as u64,
+            has_limit: plan.connection_limit < plan.clients.len(),
+            over_limit_since: None,
+        }
+    }
+
+    /// The front had a turn: the cache's clock must be right.
+    pub fn front(&mut self, sim: &Sim, cache: &Cache, drains: bool) -> Result<(), Failure> {
+        let (is, should) = (cache.now(), sim.cache_second());
+        if is > should || (!drains && is + 2 < should) {
+            let what = format!("the cache's clock stands at {is} and should at {should}");
+            return Err(Failure::new("clock", what));
+        }
+        Ok(())
+    }
+
+    pub fn before_worker(&mut self, number: usize, clients: &[Client<ClientSocket>]) {
+        for (seen, client) in self.seen.iter_mut().zip(clients) {
+            let Some(wire) = client.wire.as_ref().filter(|_| is_on(client, number)) else {
+                continue;
+            };
+            seen.moved = wire.socket.moved();
+            seen.waited = client.is_owed() && wire.socket.is_read();
+        }
+    }
+
+    pub fn after_worker(
+        &mut self,
+        number: usize,
+        clients: &[Client<ClientSocket>],
+        buffers: &[usize],
+        now: Duration,
+    ) -> Result<(), Failure> {
+        for (seen, client) in self.seen.iter_mut().zip(clients) {
+            let Some(wire) = &client.wire else { continue };
+            if wire.socket.is_dropped() {
+                seen.dropped_at.get_or_insert(now);
+                continue;
+            }
+            if !is_on(client, number) {
+                continue;
+            }
+            let id = client.plan.id;
+            let moved = wire.socket.moved() - seen.moved;
+            if moved > 0 || seen.moved_at.is_zero() {
+                seen.moved_at = now;
+            }
+            seen.waits = match seen.waited && moved == 0 {
+                true => seen.waits + 1,
+                false => 0,
+            };
+            if seen.waits > TURNS_MAX {
+                let what = format!("client {id} was passed over {} times", seen.waits);
+                return Err(Failure::new("starved", what));
+            }
+            if moved > self.turn_bytes_max {
+                let what = format!("client {id} moved {moved} bytes in one turn");
+                return Err(Failure::new("turn", what));
+            }
+        }
+        if let Some(most) = buffers.iter().max()
+            && *most > BUFFER_BYTES_MAX
+        {
+            let what = format!("a connection's buffers take {most} bytes");
+            return Err(Failure::new("buffers", what));
+        }
+        Ok(())
+    }
+
+    pub fn memory(&mut self, cache: &Cache, now: Duration) -> Result<(), Failure> {
+        let stats = cache.stats();
+        if stats.memory_bytes <= stats.limit_bytes {
+            self.over_limit_since = None;
+            return Ok(());
+        }
+        let since = *self.over_limit_since.get_or_insert(now);
+        if now > since + SHRINK_TIME {
+            let (held, limit) = (stats.memory_bytes, stats.limit_bytes);
+            let what = format!("the cache holds {held} bytes of {limit}");
+            return Err(Failure::new("memory", what));
+        }
+        Ok(())
+    }
+
+    /// Nobody could do anything now.
+    pub fn stuck<'c>(
+        &mut self,
+        clients: impl Iterator<Item = &'c Client<ClientSocket>>,
+        now: Duration,
+        drain_asked: Option<Duration>,
+    ) -> Result<(), Failure> {
+        for client in clients {
+            let Some(wire) = client.wire.as_ref() else {
+                continue;
+            };
+            let id = client.plan.id;
+            let Some(place) = self.place(id) else {
+                continue;
+            };
+            let seen = &mut self.seen[place];
+            if wire.socket.is_dropped() {
+                continue;
+            }
+            if wire.socket.poll().is_none() {
+                seen.quiet += 1;
+                if client.stage == Stage::Open
+                    && drain_asked.is_none()
+                    && seen.quiet > QUIET_MOMENTS_MAX
+                {
+                    let what = format!("client {id} waits to be accepted, and nobody does");
+                    return Err(Failure::new("accept", what));
+                }
+                continue;
+            }
+            if client.stage == Stage::Over(Over::Cut) {
+                return Err(Failure::new(
+                    "kept",
+                    format!("client {id} is gone, and its connection is kept"),
+                ));
+            }
+            if client.is_owed() && wire.socket.is_read() {
+                let what = format!(
+                    "client {id} waits for {} answers{}, and the server waits for an event that does not come",
+                    client.owed(),
+                    if client.waits_for_end() {
+                        " and the end"
+                    } else {
+                        ""
+                    },
+                );
+                return Err(Failure::new("stuck", what));
+            }
+            let silent = now.saturating_sub(seen.moved_at);
+            if !self.idle_timeout.is_zero()
+                && silent > self.idle_timeout + Duration::from_secs(4)
+                && seen.quiet > 4
+            {
+                let what = format!("client {id} has been silent for {silent:?} and is still there");
+                return Err(Failure::new("idle", what));
+            }
+            seen.quiet = match silent > self.idle_timeout + Duration::from_secs(2) {
+                true => seen.quiet + 1,
+                false => 0,
+            };
+        }
+        Ok(())
+    }
+
+    pub fn drain(&mut self, clients: &[Client<ClientSocket>]) {
+        for (seen, client) in self.seen.iter_mut().zip(clients) {
+            let accepted = client
+                .wire
+                .as_ref()
+                .is_some_and(|wire| wire.socket.poll().is_some());
+            seen.owed_at_drain = if accepted { client.owed() } else { 0 };
+            seen.answered_at_drain = client.answered;
+        }
+    }
+
+    fn place(&self, id: usize) -> Option<usize> {
+        self.ids.iter().position(|&one| one == id)
+    }
+
+    /// A connection has ended.
+    pub fn over(
+        &mut self,
+        client: &Client<ClientSocket>,
+        how: Over,
+        drain_asked: Option<Duration>,
+    ) -> Result<(), Failure> {
+        let id = client.plan.id;
+        let Some(place) = self.place(id) else {
+            return Ok(());
+        };
+        let seen = self.seen[place];
+        match how {
+            Over::Cut | Over::NobodyListens => Ok(()),
+            Over::TooMany if self.has_limit => Ok(()),
+            Over::TooMany => Err(Failure::new(
+                "refused",
+                format!("client {id} was refused below the limit"),
+            )),
+            Over::Closed if client.was_finished => Ok(()),
+            Over::Closed => {
+                let dropped_at = seen.dropped_at.unwrap_or(seen.moved_at);
+                let silent = dropped_at.saturating_sub(seen.moved_at);
+                if !self.idle_timeout.is_zero() && silent > self.idle_timeout {
+                    return Ok(());
+                }
+                let Some(drain_asked) = drain_asked else {
+                    let what = format!(
+                        "client {id} was closed with {} answers missing",
+                        client.unanswered
+                    );
+                    return Err(Failure::new("closed", what));
+                };
+                let answered = client.answered - seen.answered_at_drain;
+                let in_time = dropped_at < drain_asked + self.drain_timeout;
+                if in_time && answered < seen.owed_at_drain as u64 {
+                    let what = format!(
+                        "client {id} was owed {} answers when the server was to end, and got {answered}",
+                        seen.owed_at_drain
+                    );
+                    return Err(Failure::new("cut off", what));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// All threads of the server's have ended.
+    pub fn drained(
+        &self,
+        drain_asked: Option<Duration>,
+        now: Duration,
+        open: usize,
+    ) -> Result<(), Failure> {
+        let took = drain_asked.map_or(Duration::ZERO, |asked| now - asked);
+        if took > self.drain_timeout + DRAIN_SLACK {
+            return Err(Failure::new(
+                "drain",
+                format!("the server took {took:?} to end"),
+            ));
+        }
+        if open > 0 {
+            return Err(Failure::new(
+                "drain",
+                format!("{open} connections outlive the server"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn is_on(client: &Client<ClientSocket>, worker: usize) -> bool {
+    let wire = client.wire.as_ref();
+    wire.and_then(|wire| wire.socket.poll()) == Some(worker + 1)
+}

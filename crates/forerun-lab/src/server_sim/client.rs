@@ -1,0 +1,330 @@
+//! A client: sends what its plan says at its pace, reads at its pace, and holds every answer against the model.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::answers::{Asked, Parsed};
+use super::model::{Model, Stamp};
+use super::plan::{ClientPlan, End, Rate};
+use super::wire::{Received, Wire};
+
+/// Bytes that a client composes ahead of its socket.
+const QUEUE_BYTES: usize = 256 << 10;
+
+/// What a client sees of the world when it has its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Env {
+    pub now: Duration,
+    pub stamp: Stamp,
+    /// The server's time of day.
+    pub unix_s: u64,
+}
+
+/// Where a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Not connected yet.
+    Before,
+    Open,
+    /// The connection has ended: by its own plan, or by the server, which the world judges.
+    Over(Over),
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The client cut it.
+    Cut,
+    /// The server closed it, or what came was no TLS.
+    Closed,
+    /// The server said that there are too many.
+    TooMany,
+    /// Nobody listens any more.
+    NobodyListens,
+}
+
+pub struct Client<T> {
+    pub plan: ClientPlan,
+    pub wire: Option<Wire<T>>,
+    pub stage: Stage,
+    asked: VecDeque<Asked>,
+    next_op: usize,
+    version: u64,
+    queued: u64,
+    input: Vec<u8>,
+    next_send: Duration,
+    next_read: Duration,
+    rng: SmallRng,
+    last_word: bool,
+    ended: bool,
+    /// The server takes nothing more.
+    is_broken: bool,
+    /// Requests answered.
+    pub answered: u64,
+    /// Requests that the server had when the connection ended, and that have no answer.
+    pub unanswered: usize,
+    /// Whether the client had said its last word when the connection ended.
+    pub was_finished: bool,
+}
+
+/// A socket's two ways to end, which are not in the traits of bytes.
+pub trait Ends {
+    /// Nothing more will be sent.
+    fn end(&self);
+    /// The connection is cut.
+    fn cut(&self);
+}
+
+impl<T: Read + Write + Ends> Client<T> {
+    pub fn new(plan: ClientPlan, seed: u64) -> Client<T> {
+        Client {
+            rng: SmallRng::seed_from_u64(seed ^ ((plan.id as u64) << 32)),
+            next_send: plan.start,
+            next_read: plan.start,
+            plan,
+            wire: None,
+            stage: Stage::Before,
+            asked: VecDeque::new(),
+            next_op: 0,
+            version: 0,
+            queued: 0,
+            input: Vec::new(),
+            last_word: false,
+            ended: false,
+            is_broken: false,
+            answered: 0,
+            unanswered: 0,
+            was_finished: false,
+        }
+    }
+
+    pub fn connect(&mut self, wire: Wire<T>) {
+        self.wire = Some(wire);
+        self.stage = Stage::Open;
+    }
+
+    /// When it next wants to send, if it does.
+    pub fn sends_at(&self) -> Option<Duration> {
+        let wire = self.wire.as_ref()?;
+        let more = self.next_op < self.plan.ops.len()
+            && self.asked.len() < self.plan.window
+            && wire.queued() < QUEUE_BYTES;
+        let says = self.is_done_asking() && (!self.last_word || !self.ended && self.ends());
+        let wants = wire.wants_send()
+            || (!wire.is_handshaking() && (more || says && self.plan.end != End::Stay));
+        (self.stage == Stage::Open && wants && !self.is_broken).then_some(self.next_send)
+    }
+
+    /// When it next reads, if there is something.
+    pub fn reads_at(&self) -> Duration {
+        self.next_read
+    }
+
+    fn is_done_asking(&self) -> bool {
+        self.next_op == self.plan.ops.len()
+    }
+
+    fn ends(&self) -> bool {
+        matches!(self.plan.end, End::HalfClose | End::Truncate | End::Reset)
+    }
+
+    /// Requests that are the server's and have no answer.
+    pub fn owed(&self) -> usize {
+        let Some(wire) = &self.wire else { return 0 };
+        let delivered = wire.delivered();
+        self.asked.partition_point(|asked| asked.end <= delivered)
+    }
+
+    /// Whether the server has something to do for this client: answer a request, go on with a handshake, or close.
+    pub fn is_owed(&self) -> bool {
+        let Some(wire) = &self.wire else { return false };
+        if self.stage != Stage::Open || wire.wants_send() {
+            return self.stage == Stage::Open && self.owed() > 0;
+        }
+        self.owed() > 0 || wire.is_handshaking() || self.waits_for_end()
+    }
+
+    /// Whether it has said all it will ever say and only the end is missing.
+    pub fn waits_for_end(&self) -> bool {
+        let said = match self.plan.end {
+            End::Quit => self.last_word,
+            End::HalfClose | End::Truncate => self.ended,
+            End::Reset | End::Stay => false,
+        };
+        let sent = self.wire.as_ref().is_some_and(|wire| !wire.wants_send());
+        said && sent && self.asked.is_empty()
+    }
+
+    /// Whether all of its plan is done, but for staying.
+    pub fn is_at_rest(&self) -> bool {
+        match self.stage {
+            Stage::Before => false,
+            Stage::Over(_) => true,
+            Stage::Open => {
+                self.plan.end == End::Stay
+                    && self.is_done_asking()
+                    && self.asked.is_empty()
+                    && self.wire.as_ref().is_some_and(|wire| !wire.wants_send())
+            }
+        }
+    }
+
+    pub fn send(&mut self, env: Env, model: &mut Model) -> Result<(), String> {
+        self.compose(env, model);
+        let (most, next) = self.draw(self.plan.send, env.now);
+        self.next_send = next;
+        let Some(wire) = &mut self.wire else {
+            return Ok(());
+        };
+        if wire.wants_send() {
+            match wire.send(most) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // The server has closed; what it said before can still be read.
+                Err(_) => {
+                    self.is_broken = true;
+                    return Ok(());
+                }
+            }
+        }
+        let sent = !wire.wants_send() && wire.queued() == 0 && !wire.is_handshaking();
+        if self.last_word && sent && !self.ended {
+            match self.plan.end {
+                End::HalfClose | End::Truncate => {
+                    wire.socket.end();
+                    self.ended = true;
+                }
+                End::Reset => {
+                    wire.socket.cut();
+                    self.over(Over::Cut, model);
+                }
+                End::Quit | End::Stay => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn compose(&mut self, env: Env, model: &mut Model) {
+        let Some(wire) = &mut self.wire else { return };
+        while self.next_op < self.plan.ops.len()
+            && self.asked.len() < self.plan.window
+            && wire.queued() < QUEUE_BYTES
+        {
+            let op = self.plan.ops[self.next_op].clone();
+            self.next_op += 1;
+            self.version += 1;
+            let id = self.plan.id;
+            let (mut asked, bytes) = Asked::new(id, op, self.version, env.stamp, env.unix_s, model);
+            wire.queue(&bytes);
+            self.queued += bytes.len() as u64;
+            asked.end = self.queued;
+            self.asked.push_back(asked);
+        }
+        if self.next_op < self.plan.ops.len() || self.last_word || wire.is_handshaking() {
+            return;
+        }
+        self.last_word = true;
+        match self.plan.end {
+            End::Quit => wire.queue(b"quit\r\n"),
+            End::Truncate => wire.queue(b"set truncated 0 0 9000\r\nhalf a va"),
+            End::HalfClose if wire.queued() == 0 => wire.close_notify(),
+            End::HalfClose => self.last_word = false,
+            End::Reset | End::Stay => {}
+        }
+    }
+
+    /// Reads once, and checks what has come.
+    ///
+    /// # Errors
+    /// What is wrong with an answer.
+    pub fn receive(&mut self, env: Env, model: &mut Model) -> Result<(), String> {
+        let (most, next) = self.draw(self.plan.read, env.now);
+        self.next_read = next;
+        let Some(wire) = &mut self.wire else {
+            return Ok(());
+        };
+        let handshaking = wire.is_handshaking();
+        let received = match wire.receive(most, &mut self.input) {
+            Ok(received) => received,
+            Err(error) if error.kind() == ErrorKind::InvalidData && handshaking => {
+                self.over(Over::TooMany, model);
+                return Ok(());
+            }
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return Err(format!("what came is no TLS: {error}"));
+            }
+            Err(_) => Received::End,
+        };
+        self.parse(env.stamp, model)?;
+        if received == Received::End {
+            self.over(Over::Closed, model);
+        }
+        Ok(())
+    }
+
+    fn parse(&mut self, now: Stamp, model: &mut Model) -> Result<(), String> {
+        let mut at = 0;
+        let id = self.plan.id;
+        while at < self.input.len() {
+            let rest = &self.input[at..];
+            if rest.starts_with(b"ERROR Too many open connections\r\n") && self.answered == 0 {
+                self.over(Over::TooMany, model);
+                return Ok(());
+            }
+            let Some(asked) = self.asked.front_mut() else {
+                let head = &rest[..rest.len().min(80)];
+                return Err(format!(
+                    "bytes that nobody asked for: {:?}",
+                    head.escape_ascii().to_string()
+                ));
+            };
+            match asked.parse(id, rest, now, model)? {
+                Parsed::More => break,
+                Parsed::Part(count) => at += count,
+                Parsed::Whole(count) => {
+                    at += count;
+                    self.answered += 1;
+                    self.asked.pop_front();
+                }
+            }
+        }
+        self.input.drain(..at);
+        Ok(())
+    }
+
+    /// The connection has ended.
+    fn over(&mut self, how: Over, model: &mut Model) {
+        if self.stage == Stage::Open {
+            self.unanswered = self.owed();
+            self.was_finished = self.waits_for_end();
+            self.stage = Stage::Over(how);
+        }
+        for asked in std::mem::take(&mut self.asked) {
+            asked.lose(self.plan.id, model);
+        }
+    }
+
+    /// The server is gone: what was under way has no answer.
+    pub fn abandon(&mut self, model: &mut Model) {
+        self.over(Over::Closed, model);
+    }
+
+    /// Nobody listens.
+    pub fn refused(&mut self) {
+        self.stage = Stage::Over(Over::NobodyListens);
+    }
+
+    fn draw(&mut self, rate: Rate, now: Duration) -> (usize, Duration) {
+        let most = match rate.bytes_max {
+            // Whoever is fast takes what there is.
+            1048576.. => rate.bytes_max,
+            bytes_max => self.rng.random_range(1..=bytes_max),
+        };
+        let pause = rate.pause_max.mul_f64(self.rng.random::<f64>());
+        (most, now + pause)
+    }
+}

@@ -1,0 +1,307 @@
+//! What a cache must answer: for each key that one client alone sets, its present version, from when on, and until when.
+//!
+//! ```text
+//!   request   sent ─────────── executed somewhere between ─────────── acknowledged
+//! ```
+//!
+//! Requests of one connection are executed in their order. When exactly, nobody outside knows: each end of the interval has a
+//! [`Stamp`], and what depends on the moment is checked for both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A moment: the simulation's turn, the cache's clock, and how much the cache had evicted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamp {
+    pub turn: u64,
+    pub cache_s: u32,
+    pub evictions: u64,
+}
+
+/// From when to when a request was under way.
+#[derive(Clone, Copy, Debug)]
+pub struct During {
+    pub sent: Stamp,
+    pub acked: Stamp,
+}
+
+/// One version of a key.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub version: u64,
+    pub len: usize,
+    pub set: During,
+    /// The second of the cache's clock at which it ends: one of these.
+    pub expiry: Option<(u32, u32)>,
+}
+
+/// What is known of a key.
+#[derive(Clone, Debug, Default)]
+pub enum Known {
+    /// Nothing was ever stored, or what was is gone for good.
+    #[default]
+    Absent,
+    Entry(Entry),
+    /// A request without an answer may have changed it.
+    Unsure,
+}
+
+/// A version's time, for what sees the cache from outside of all connections.
+#[derive(Clone, Debug)]
+pub struct Lived {
+    pub entry: Option<Entry>,
+    pub from_turn: u64,
+    /// The turn in which its successor was acknowledged; `None`: it has none.
+    pub until_turn: Option<u64>,
+    /// The turn in which its successor was sent.
+    pub replaced_from: Option<u64>,
+    /// Whether a successor or a touch was without an answer.
+    pub unsure: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Model {
+    pub keys: BTreeMap<String, Known>,
+    pub history: BTreeMap<String, Vec<Lived>>,
+    /// Flushes: the turn in which each was sent, and acknowledged.
+    pub flushes: Vec<(u64, Option<u64>)>,
+    /// Versions that were sent, whatever became of them.
+    pub versions_sent: BTreeSet<(String, u64)>,
+    /// How many requests that change a key are under way.
+    pub under_way: BTreeMap<String, u32>,
+    /// Lengths of what was set to keys that any client sets, by key, client and version.
+    pub shared: BTreeMap<(String, usize, u64), usize>,
+    /// The wall clock and the cache's clock at the moment at which the server took them for the same.
+    pub unix_zero: (u64, u32),
+}
+
+/// What a lookup found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    Value { version: u64, len: usize },
+}
+
+impl Model {
+    /// A request that changes a key is under way, or is no more.
+    pub fn changes(&mut self, name: &str, begins: bool) {
+        let count = self.under_way.entry(name.to_owned()).or_default();
+        *count = match begins {
+            true => *count + 1,
+            false => count.saturating_sub(1),
+        };
+    }
+
+    /// The second of the cache's clock for a time of day, to within a second.
+    pub fn second_of(&self, unix_s: u64) -> (u32, u32) {
+        let (unix_zero, cache_zero) = self.unix_zero;
+        let second = i64::from(cache_zero) + unix_s as i64 - unix_zero as i64;
+        let at_least_one = |second: i64| u32::try_from(second.max(1)).unwrap_or(1);
+        (at_least_one(second - 1), at_least_one(second + 1))
+    }
+
+    fn may_be_flushed(&self, entry: &Entry, until: Stamp) -> bool {
+        self.flushes.iter().any(|&(sent, acked)| {
+            acked.is_none_or(|acked| acked >= entry.set.sent.turn) && sent <= until.turn
+        })
+    }
+
+    fn is_flushed(&self, entry: &Entry, since: Stamp) -> bool {
+        self.flushes.iter().any(|&(sent, acked)| {
+            sent > entry.set.acked.turn && acked.is_some_and(|acked| acked < since.turn)
+        })
+    }
+
+    /// Why the entry may be gone when it is looked for until `until`.
+    pub fn may_be_gone(&self, entry: &Entry, until: Stamp) -> bool {
+        self.may_be_flushed(entry, until)
+            || until.evictions > entry.set.sent.evictions
+            || entry
+                .expiry
+                .is_some_and(|(first, _)| until.cache_s >= first)
+    }
+
+    /// Compares what was found with what is known, and learns from it.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn read(&mut self, name: &str, found: Found, during: During) -> Result<(), String> {
+        let known = self.keys.get(name).cloned().unwrap_or_default();
+        let entry = match (known, found) {
+            (Known::Unsure, _) | (Known::Absent, Found::Nothing) => return Ok(()),
+            (Known::Absent, found) => {
+                return Err(format!("{name}: nothing is there, and {found:?} was found"));
+            }
+            (Known::Entry(entry), _) => entry,
+        };
+        match found {
+            Found::Value { version, len } => {
+                if (version, len) != (entry.version, entry.len) {
+                    return Err(format!(
+                        "{name}: version {version} of {len} bytes was found instead of {} of {}",
+                        entry.version, entry.len
+                    ));
+                }
+                if self.is_flushed(&entry, during.sent) {
+                    return Err(format!("{name}: version {version} was found after a flush"));
+                }
+                if let Some((_, last)) = entry.expiry
+                    && during.sent.cache_s >= last
+                {
+                    return Err(format!(
+                        "{name}: version {version} was found at second {} and ended by {last}",
+                        during.sent.cache_s
+                    ));
+                }
+            }
+            Found::Nothing => {
+                if !self.may_be_gone(&entry, during.acked) {
+                    return Err(format!(
+                        "{name}: version {} of {} bytes, set in turns {} to {}, expiry {:?}, is lost at second {}",
+                        entry.version,
+                        entry.len,
+                        entry.set.sent.turn,
+                        entry.set.acked.turn,
+                        entry.expiry,
+                        during.acked.cache_s
+                    ));
+                }
+                self.keys.insert(name.to_owned(), Known::Absent);
+            }
+        }
+        Ok(())
+    }
+
+    /// A request changed the key.
+    pub fn change(&mut self, name: &str, entry: Option<Entry>, during: During) {
+        self.succeed(
+            name,
+            entry.clone(),
+            during.sent.turn,
+            Some(during.acked.turn),
+        );
+        let known = entry.map_or(Known::Absent, Known::Entry);
+        self.keys.insert(name.to_owned(), known);
+    }
+
+    /// A touch gave the key's entry another end.
+    pub fn touch(&mut self, name: &str, expiry: Option<(u32, u32)>) {
+        if let Some(Known::Entry(entry)) = self.keys.get_mut(name) {
+            entry.expiry = expiry;
+        }
+        if let Some(last) = self
+            .history
+            .get_mut(name)
+            .and_then(|lived| lived.last_mut())
+            && let Some(entry) = &mut last.entry
+        {
+            // A snapshot may have seen it before or after.
+            last.unsure = true;
+            entry.expiry = expiry;
+        }
+    }
+
+    /// A request that might have changed the key has no answer.
+    pub fn lose(&mut self, name: &str, maybe: Option<Entry>, sent_turn: u64) {
+        if let Some(last) = self
+            .history
+            .get_mut(name)
+            .and_then(|lived| lived.last_mut())
+        {
+            last.unsure = true;
+            last.replaced_from.get_or_insert(sent_turn);
+        }
+        self.history
+            .entry(name.to_owned())
+            .or_default()
+            .push(Lived {
+                entry: maybe,
+                from_turn: sent_turn,
+                until_turn: None,
+                replaced_from: None,
+                unsure: true,
+            });
+        self.keys.insert(name.to_owned(), Known::Unsure);
+    }
+
+    fn succeed(&mut self, name: &str, entry: Option<Entry>, sent: u64, acked: Option<u64>) {
+        let lived = self.history.entry(name.to_owned()).or_default();
+        if let Some(last) = lived.last_mut() {
+            last.replaced_from.get_or_insert(sent);
+            last.until_turn = acked;
+        }
+        lived.push(Lived {
+            entry,
+            from_turn: sent,
+            until_turn: None,
+            replaced_from: None,
+            unsure: false,
+        });
+    }
+
+    /// The server was started anew with the snapshot of the one before: what is left of each entry's time counts from now.
+    /// `shift_s` leads from the old cache's clock to the new one's.
+    pub fn restart(&mut self, shift_s: i64) {
+        let shifted = |second: u32, by: i64| {
+            u32::try_from((i64::from(second) + shift_s + by).max(0)).unwrap_or(u32::MAX)
+        };
+        for known in self.keys.values_mut() {
+            if let Known::Entry(entry) = known {
+                entry.expiry = entry
+                    .expiry
+                    .map(|(first, last)| (shifted(first, -1), shifted(last, 1)));
+            }
+        }
+    }
+
+    /// The server was started anew without what was there.
+    pub fn empty(&mut self) {
+        self.keys.clear();
+    }
+}
+
+/// A value: its key, version and length over and over, so that no part of another value passes for it.
+pub fn value(name: &str, client: usize, version: u64, len: usize) -> Vec<u8> {
+    let tag = format!("{name}@{client}#{version}/{len};");
+    tag.bytes().cycle().take(len).collect()
+}
+
+/// Reads what a value says of itself.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_value(name: &str, bytes: &[u8]) -> Result<(usize, u64), String> {
+    let wrong = || {
+        let head = &bytes[..bytes.len().min(60)];
+        format!(
+            "{name}: a value that nobody set begins with {:?}",
+            head.escape_ascii().to_string()
+        )
+    };
+    let end = bytes
+        .iter()
+        .position(|&byte| byte == b';')
+        .ok_or_else(wrong)?;
+    let tag = std::str::from_utf8(&bytes[..end]).map_err(|_| wrong())?;
+    let (of, rest) = tag.split_once('@').ok_or_else(wrong)?;
+    let (client, rest) = rest.split_once('#').ok_or_else(wrong)?;
+    let (version, len) = rest.split_once('/').ok_or_else(wrong)?;
+    let numbers = (client.parse().ok(), version.parse().ok(), len.parse().ok());
+    let (Some(client), Some(version), Some(len)) = numbers else {
+        return Err(wrong());
+    };
+    if of != name {
+        return Err(format!("{name}: the value of {of} was answered"));
+    }
+    let len: usize = len;
+    let tag = &bytes[..=end];
+    let whole = bytes
+        .chunks(tag.len())
+        .all(|chunk| chunk == &tag[..chunk.len()]);
+    if len != bytes.len() || !whole {
+        return Err(format!(
+            "{name}: version {version} of {len} bytes is torn, {} came",
+            bytes.len()
+        ));
+    }
+    Ok((client, version))
+}

@@ -1,0 +1,476 @@
+//! What a seed draws: the server's options, its clients, and what happens meanwhile. A plan is data, so that a failing one
+//! can be made smaller.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::net::Style;
+use super::system::DiskPlan;
+
+/// What makes an answer of one key exactly as long as what a server holds back at most.
+const FULL_BYTES: usize = 64 << 10;
+
+/// The shortest value.
+const VALUE_BYTES_MIN: usize = 40;
+
+/// A whole simulation.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub threads: usize,
+    pub memory_mib: usize,
+    pub max_item_bytes: usize,
+    pub connection_limit: usize,
+    pub idle_timeout_s: u64,
+    pub drain_timeout_s: u64,
+    pub tls: bool,
+    pub snapshot: bool,
+    /// One call of a socket in so many is interrupted; 0: none.
+    pub interrupts: u32,
+    /// The disk when the server starts, the second time if there is one.
+    pub start_disk: DiskPlan,
+    /// A second server starts with the snapshot that the first one leaves, so long after it.
+    pub restart_after_s: Option<u64>,
+    pub clients: Vec<ClientPlan>,
+    pub events: Vec<(Duration, Event)>,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// Its number, which its keys carry: it stays when others are left out.
+    pub id: usize,
+    /// Of the first or of the second server.
+    pub life: u32,
+    pub start: Duration,
+    /// Room of the pipes to the server and back.
+    pub capacities: (usize, usize),
+    pub style: Style,
+    pub send: Rate,
+    pub read: Rate,
+    /// Requests that may be without an answer.
+    pub window: usize,
+    pub ops: Vec<Op>,
+    pub end: End,
+}
+
+/// How fast a client is: so many bytes at most at a time, and a pause of at most so long.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    pub bytes_max: usize,
+    pub pause_max: Duration,
+}
+
+/// How a connection ends, when its requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It says `quit` and waits for the end.
+    Quit,
+    /// It closes its sending half, reads its answers and waits for the end.
+    HalfClose,
+    /// It cuts the connection at once, whatever is on its way.
+    Reset,
+    /// It stops in the middle of a request and closes its sending half.
+    Truncate,
+    /// It stays.
+    Stay,
+}
+
+/// Whose key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// A key that this client alone sets.
+    Own(u16),
+    /// A key of a client of the first server, which is gone.
+    Of(usize, u16),
+    /// A key that any client sets.
+    Shared(u16),
+}
+
+/// When a value ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Never,
+    In(u32),
+    /// So many seconds from now, as a time of day.
+    AtFromNow(i32),
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Set {
+        key: Key,
+        len: usize,
+        expiry: Expiry,
+    },
+    Get {
+        keys: Vec<Key>,
+        touch: Option<Expiry>,
+    },
+    Ttl {
+        key: Key,
+    },
+    Touch {
+        key: Key,
+        expiry: Expiry,
+    },
+    Delete {
+        key: Key,
+    },
+    Flush,
+    MemoryLimit {
+        mib: usize,
+    },
+    Noop,
+}
+
+/// What happens to the server from outside.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    Snapshot,
+    Disk(DiskPlan),
+    WallClock(i64),
+    /// Nobody ran for so long.
+    Pause(Duration),
+    RefuseAccepts(u32),
+    Drain,
+}
+
+/// What most of a plan's clients are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Mixed,
+    LargeAnswers,
+    Crowd,
+    Flood,
+    Tight,
+}
+
+impl Plan {
+    pub fn draw(seed: u64) -> Plan {
+        let rng = &mut SmallRng::seed_from_u64(seed);
+        let kinds = [
+            (Kind::Mixed, 6),
+            (Kind::LargeAnswers, 2),
+            (Kind::Crowd, 1),
+            (Kind::Flood, 1),
+            (Kind::Tight, 2),
+        ];
+        let kind = kinds
+            .choose_weighted(rng, |(_, weight)| *weight)
+            .map_or(Kind::Mixed, |(kind, _)| *kind);
+        let (memory_mib, max_item_bytes) = match kind {
+            Kind::LargeAnswers => (64, 1 << 20),
+            Kind::Tight => (16, 256 << 10),
+            Kind::Flood => (64, 16 << 10),
+            Kind::Mixed | Kind::Crowd => (64, 128 << 10),
+        };
+        let count = match kind {
+            Kind::Crowd => rng.random_range(66..140),
+            Kind::LargeAnswers | Kind::Flood => rng.random_range(1..5),
+            Kind::Mixed | Kind::Tight => rng.random_range(1..10),
+        };
+        let tls = rng.random_bool(0.5);
+        let snapshot = rng.random_bool(0.6);
+        let restart_after_s = (snapshot && rng.random_bool(0.5)).then(|| rng.random_range(0..20));
+        let mut clients: Vec<ClientPlan> = (0..count)
+            .map(|id| ClientPlan::draw(rng, id, kind, max_item_bytes, tls))
+            .collect();
+        if restart_after_s.is_some() {
+            let before = clients.clone();
+            for id in count..count + rng.random_range(1..4) {
+                let mut client = ClientPlan::draw(rng, id, Kind::Mixed, max_item_bytes, tls);
+                client.life = 1;
+                let reads = ClientPlan::reads_of(&before);
+                client.ops.splice(0..0, reads);
+                client.send = Rate::GREEDY;
+                client.read = Rate::GREEDY;
+                clients.push(client);
+            }
+        }
+        let span = Duration::from_millis(rng.random_range(100..8000));
+        let mut events: Vec<(Duration, Event)> = (0..rng.random_range(0..6))
+            .map(|_| {
+                let at = span.mul_f64(rng.random::<f64>());
+                (at, Event::draw(rng, snapshot))
+            })
+            .collect();
+        if rng.random_bool(0.3) {
+            events.push((span.mul_f64(rng.random::<f64>()), Event::Drain));
+        }
+        events.sort_by_key(|(at, _)| *at);
+        Plan {
+            seed,
+            threads: rng.random_range(1..4),
+            memory_mib,
+            max_item_bytes,
+            connection_limit: match rng.random_bool(0.2) {
+                true => rng.random_range(1..10),
+                false => 1024,
+            },
+            idle_timeout_s: match rng.random_bool(0.25) {
+                true => rng.random_range(1..6),
+                false => 0,
+            },
+            drain_timeout_s: rng.random_range(1..8),
+            tls,
+            snapshot,
+            interrupts: *[0, 0, 10, 300].choose(rng).unwrap_or(&0),
+            start_disk: match rng.random_bool(0.4) {
+                true => DiskPlan {
+                    delay_ms: rng.random_range(0..4000),
+                    ..DiskPlan::default()
+                },
+                false => DiskPlan::default(),
+            },
+            restart_after_s,
+            clients,
+            events,
+        }
+    }
+}
+
+impl Event {
+    fn draw(rng: &mut SmallRng, snapshot: bool) -> Event {
+        match rng.random_range(0..8) {
+            0..=2 if snapshot => Event::Snapshot,
+            3 => Event::Disk(DiskPlan {
+                delay_ms: *[0, 1, 50, 700].choose(rng).unwrap_or(&0),
+                space_bytes: rng.random_bool(0.3).then(|| rng.random_range(0..2_000_000)),
+                sync_fails: rng.random_bool(0.1),
+                rename_fails: rng.random_bool(0.1),
+            }),
+            4 => Event::WallClock(rng.random_range(-5000..5000)),
+            5 => Event::RefuseAccepts(rng.random_range(1..6)),
+            _ => Event::Pause(Duration::from_millis(rng.random_range(0..15_000))),
+        }
+    }
+}
+
+impl Rate {
+    const GREEDY: Rate = Rate {
+        bytes_max: 1 << 20,
+        pause_max: Duration::ZERO,
+    };
+
+    fn draw(rng: &mut SmallRng, kind: Kind) -> Rate {
+        let ms = Duration::from_millis;
+        let rate = |bytes_max, pause_max| Rate {
+            bytes_max,
+            pause_max,
+        };
+        match (kind, rng.random_range(0..10)) {
+            (Kind::Flood | Kind::LargeAnswers, 0..5) | (_, 0..3) => Rate::GREEDY,
+            (Kind::Flood | Kind::LargeAnswers, _) => rate(
+                rng.random_range(4 << 10..256 << 10),
+                ms(rng.random_range(0..40)),
+            ),
+            (_, 3..6) => rate(
+                rng.random_range(1 << 10..64 << 10),
+                ms(rng.random_range(0..20)),
+            ),
+            (_, 6) => rate(64 << 10, ms(3000)),
+            (_, 7 | 8) => rate(rng.random_range(20..600), ms(rng.random_range(0..60))),
+            _ => rate(rng.random_range(1..5), ms(rng.random_range(0..200))),
+        }
+    }
+
+    /// The largest value that it sends or reads in bearable time.
+    fn value_max(self) -> usize {
+        match self.bytes_max {
+            0..10 => 60,
+            10..1000 => 4000,
+            1000..4096 => 100_000,
+            _ => usize::MAX,
+        }
+    }
+}
+
+impl ClientPlan {
+    fn draw(rng: &mut SmallRng, id: usize, kind: Kind, max_item: usize, tls: bool) -> ClientPlan {
+        let send = Rate::draw(rng, kind);
+        let read = Rate::draw(rng, kind);
+        let value_max = (max_item - 400)
+            .min(send.value_max())
+            .min(read.value_max())
+            .min(if kind == Kind::Crowd {
+                2000
+            } else {
+                usize::MAX
+            });
+        let is_slow = send.bytes_max.min(read.bytes_max) < 1000;
+        let op_count = match kind {
+            Kind::Crowd => rng.random_range(0..6),
+            Kind::Flood => rng.random_range(50..400),
+            _ if is_slow => rng.random_range(1..12),
+            _ => rng.random_range(1..60),
+        };
+        let capacity = |rng: &mut SmallRng| match (kind, rng.random_range(0..4)) {
+            (Kind::Flood, _) => 4 << 20,
+            (_, 0) => rng.random_range(1..2000),
+            (_, 1) => rng.random_range(2000..100_000),
+            _ => rng.random_range(60_000..1 << 20),
+        };
+        let mut capacities = (capacity(rng), capacity(rng));
+        if tls {
+            // A kernel's buffers hold a record at least.
+            capacities = (capacities.0.max(300), capacities.1.max(300));
+        }
+        let mut keys = Vec::new();
+        let keys_max = rng.random_range(1..12);
+        let ops = (0..op_count)
+            .map(|_| Op::draw(rng, id, kind, &mut keys, keys_max, value_max, is_slow))
+            .collect();
+        let ends = [
+            End::Quit,
+            End::HalfClose,
+            End::Reset,
+            End::Truncate,
+            End::Stay,
+        ];
+        ClientPlan {
+            id,
+            life: 0,
+            start: match kind {
+                Kind::Crowd => Duration::from_micros(rng.random_range(0..300)),
+                _ => Duration::from_millis(rng.random_range(0..500)),
+            },
+            capacities,
+            style: match rng.random_bool(0.6) {
+                true => Style::Strict,
+                false => Style::Epoll,
+            },
+            send,
+            read,
+            window: match rng.random_range(0..4) {
+                0 => 1,
+                1 => rng.random_range(2..10),
+                _ => 1000,
+            },
+            ops,
+            end: *ends.choose(rng).unwrap_or(&End::Quit),
+        }
+    }
+
+    /// Requests for all that these clients have set.
+    fn reads_of(clients: &[ClientPlan]) -> Vec<Op> {
+        let mut keys: Vec<Key> = clients
+            .iter()
+            .flat_map(|client| client.ops.iter().map(move |op| (client.id, op)))
+            .filter_map(|(id, op)| match op {
+                Op::Set {
+                    key: Key::Own(key), ..
+                } => Some(Key::Of(id, *key)),
+                _ => None,
+            })
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.chunks(7)
+            .map(|keys| Op::Get {
+                keys: keys.to_vec(),
+                touch: None,
+            })
+            .collect()
+    }
+}
+
+impl Op {
+    fn draw(
+        rng: &mut SmallRng,
+        id: usize,
+        kind: Kind,
+        keys: &mut Vec<Key>,
+        keys_max: u16,
+        value_max: usize,
+        is_slow: bool,
+    ) -> Op {
+        let key = |rng: &mut SmallRng| match rng.random_range(0..8) {
+            0 => Key::Shared(rng.random_range(0..4)),
+            _ => Key::Own(rng.random_range(0..keys_max)),
+        };
+        let choice = rng.random_range(0..100);
+        match (kind, choice) {
+            _ if keys.is_empty() || choice < 35 => {
+                let key = key(rng);
+                keys.push(key);
+                let exact = rng.random_bool(0.12);
+                let len = match rng.random_range(0..6) {
+                    _ if exact && value_max > FULL_BYTES => exact_len(id, key),
+                    0 => rng.random_range(0..100),
+                    1 | 2 => rng.random_range(0..4000),
+                    3 => rng.random_range(0..40_000),
+                    4 if kind == Kind::LargeAnswers => value_max,
+                    _ => rng.random_range(0..=value_max),
+                };
+                Op::Set {
+                    key,
+                    len: match kind {
+                        Kind::Flood => len.max(8000).min(value_max),
+                        // It has room to say whose it is.
+                        _ => len.min(value_max).max(VALUE_BYTES_MIN),
+                    },
+                    expiry: Expiry::draw(rng),
+                }
+            }
+            (_, 35..75) => {
+                let most = match kind {
+                    Kind::LargeAnswers => 20,
+                    _ if is_slow => 2,
+                    Kind::Flood => 60,
+                    _ => 30,
+                };
+                let count = rng.random_range(1..=most);
+                let asked = (0..count).filter_map(|_| keys.choose(rng).copied());
+                Op::Get {
+                    keys: asked.collect(),
+                    touch: None,
+                }
+            }
+            (_, 75..80) => Op::Get {
+                keys: vec![key(rng), key(rng)],
+                touch: Some(Expiry::draw(rng)),
+            },
+            (_, 80..86) => Op::Ttl { key: key(rng) },
+            (_, 86..90) => Op::Touch {
+                key: key(rng),
+                expiry: Expiry::draw(rng),
+            },
+            (_, 90..94) => Op::Delete { key: key(rng) },
+            (_, 94) => Op::Flush,
+            (Kind::Tight, 95..98) => Op::MemoryLimit {
+                mib: rng.random_range(8..17),
+            },
+            _ => Op::Noop,
+        }
+    }
+}
+
+impl Expiry {
+    fn draw(rng: &mut SmallRng) -> Expiry {
+        match rng.random_range(0..10) {
+            0..5 => Expiry::Never,
+            5..8 => Expiry::In(rng.random_range(1..12)),
+            _ => Expiry::AtFromNow(rng.random_range(-3..20)),
+        }
+    }
+}
+
+/// The key's name.
+pub fn name(id: usize, key: Key) -> String {
+    match key {
+        Key::Own(key) => format!("c{id}k{key}"),
+        Key::Of(id, key) => format!("c{id}k{key}"),
+        Key::Shared(key) => format!("s{key}"),
+    }
+}
+
+/// The length of a value whose answer, without `END`, fills an output exactly.
+fn exact_len(id: usize, key: Key) -> usize {
+    let rest = format!("VALUE {} 0 65500\r\n\r\n", name(id, key)).len();
+    FULL_BYTES - rest
+}

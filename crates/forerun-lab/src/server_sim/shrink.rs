@@ -1,0 +1,94 @@
+//! Makes a failing plan smaller: leaves out clients, events and requests as long as it fails in the same way.
+
+use std::time::{Duration, Instant};
+
+use super::plan::{Event, Plan};
+use super::play;
+
+/// How long to look for a smaller plan.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A smaller plan that fails in the same way, or the plan itself.
+///
+/// # Errors
+/// Where nothing can be simulated.
+pub fn shrink(plan: &Plan, kind: &str) -> anyhow::Result<Plan> {
+    let start = Instant::now();
+    let mut best = plan.clone();
+    let fails = |plan: &Plan| -> anyhow::Result<bool> {
+        Ok(start.elapsed() < PATIENCE
+            && play(plan)?.ended.is_err_and(|failure| failure.kind == kind))
+    };
+    loop {
+        let mut is_smaller = false;
+        for smaller in smaller(&best) {
+            if fails(&smaller)? {
+                best = smaller;
+                is_smaller = true;
+                break;
+            }
+        }
+        if !is_smaller {
+            return Ok(best);
+        }
+    }
+}
+
+/// Plans with less in them, the smallest first.
+fn smaller(plan: &Plan) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let mut push = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = plan.clone();
+        change(&mut plan);
+        plans.push(plan);
+    };
+    let clients = plan.clients.len();
+    for part in [2, 4, 8, clients] {
+        let step = clients.div_ceil(part.max(1)).max(1);
+        for from in (0..clients).step_by(step).filter(|_| clients > 1) {
+            push(&|plan| {
+                plan.clients.drain(from..clients.min(from + step));
+            });
+        }
+    }
+    for number in 0..plan.events.len() {
+        push(&|plan| {
+            plan.events.remove(number);
+        });
+    }
+    for number in 0..clients {
+        let ops = plan.clients[number].ops.len();
+        for part in [2, 4, ops] {
+            let step = ops.div_ceil(part.max(1)).max(1);
+            for from in (0..ops).step_by(step) {
+                push(&|plan| {
+                    plan.clients[number].ops.drain(from..ops.min(from + step));
+                });
+            }
+        }
+    }
+    if plan.interrupts > 0 {
+        push(&|plan| plan.interrupts = 0);
+    }
+    if plan.threads > 1 {
+        push(&|plan| plan.threads = 1);
+    }
+    if plan.restart_after_s.is_some() {
+        push(&|plan| {
+            plan.restart_after_s = None;
+            plan.clients.retain(|client| client.life == 0);
+        });
+    }
+    let snapshots = plan
+        .events
+        .iter()
+        .any(|(_, event)| matches!(event, Event::Snapshot));
+    if plan.snapshot && !snapshots && plan.restart_after_s.is_none() {
+        push(&|plan| plan.snapshot = false);
+    }
+    if plan.tls {
+        push(&|plan| plan.tls = false);
+    }
+    plans.retain(|plan| !plan.clients.is_empty());
+    plans
+}

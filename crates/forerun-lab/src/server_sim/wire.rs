@@ -1,0 +1,282 @@
+//! The client's side of a connection, plain or in TLS, a few bytes at a time.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use anyhow::Context;
+use forerun_server::{MinVersion, TlsOptions, VerifyClient};
+use rustls::client::Resumption;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// Bytes of a TLS record that a client makes.
+const RECORD_BYTES: usize = 16 << 10;
+
+/// A certificate for this process's servers, and what its clients trust.
+pub struct Papers {
+    /// Removed with its files when the process ends in order.
+    _directory: tempfile::TempDir,
+    pub server: TlsOptions,
+    pub client: Arc<ClientConfig>,
+}
+
+/// The process's papers, made once. Ed25519: signatures have one length, and so a seed's handshakes are of one length too.
+///
+/// # Errors
+/// As text, where the files cannot be written.
+pub fn papers() -> anyhow::Result<&'static Papers> {
+    static PAPERS: LazyLock<Result<Papers, String>> =
+        LazyLock::new(|| make_papers().map_err(|error| format!("{error:#}")));
+    PAPERS.as_ref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn make_papers() -> anyhow::Result<Papers> {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
+    let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()])?;
+    parameters.serial_number = Some(rcgen::SerialNumber::from(17_u64));
+    let certificate = parameters.self_signed(&key)?;
+    let directory = tempfile::tempdir().context("no directory for certificates")?;
+    let write = |name: &str, text: String| -> io::Result<PathBuf> {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path)
+    };
+    let server = TlsOptions {
+        certificates: write("cert.pem", certificate.pem())?,
+        key: write("key.pem", key.serialize_pem())?,
+        authorities: None,
+        verify_client: VerifyClient::No,
+        min_version: MinVersion::Tls12,
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(certificate.der().to_vec()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.resumption = Resumption::disabled();
+    Ok(Papers {
+        _directory: directory,
+        server,
+        client: Arc::new(client),
+    })
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    Bytes,
+    Nothing,
+    End,
+}
+
+/// A connection of a client's.
+pub struct Wire<T> {
+    pub socket: T,
+    tls: Option<Box<ClientConnection>>,
+    queue: Vec<u8>,
+    /// Of the queue, what the socket or TLS has taken.
+    taken: usize,
+    /// Bytes of plain text that TLS has taken, and of which all has reached the socket.
+    encrypted: u64,
+    delivered: u64,
+    closes: bool,
+    /// Where bytes are read to first.
+    piece: Vec<u8>,
+}
+
+impl<T: Read + Write> Wire<T> {
+    /// # Errors
+    /// TLS's.
+    pub fn new(socket: T, tls: Option<Arc<ClientConfig>>) -> anyhow::Result<Wire<T>> {
+        let name = ServerName::try_from("localhost")?;
+        let tls = tls.map(|config| ClientConnection::new(config, name).map(Box::new));
+        Ok(Wire {
+            socket,
+            tls: tls.transpose()?,
+            queue: Vec::new(),
+            taken: 0,
+            encrypted: 0,
+            delivered: 0,
+            closes: false,
+            piece: vec![0; RECORD_BYTES],
+        })
+    }
+
+    pub fn queue(&mut self, bytes: &[u8]) {
+        self.queue.extend_from_slice(bytes);
+    }
+
+    /// Bytes of plain text that wait to be sent.
+    pub fn queued(&self) -> usize {
+        self.queue.len() - self.taken
+    }
+
+    /// Bytes of plain text that are the server's to read.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    pub fn wants_send(&self) -> bool {
+        match &self.tls {
+            Some(tls) => tls.wants_write() || (!tls.is_handshaking() && self.queued() > 0),
+            None => self.queued() > 0,
+        }
+    }
+
+    /// Says the last word of TLS behind what is queued.
+    pub fn close_notify(&mut self) {
+        if let Some(tls) = &mut self.tls
+            && !std::mem::replace(&mut self.closes, true)
+        {
+            tls.send_close_notify();
+        }
+    }
+
+    /// Sends at most `most` bytes.
+    ///
+    /// # Errors
+    /// The socket's; `WouldBlock` where it takes none.
+    pub fn send(&mut self, most: usize) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else {
+            let end = self.queue.len().min(self.taken + most);
+            let count = self.socket.write(&self.queue[self.taken..end])?;
+            self.taken += count;
+            self.delivered += count as u64;
+            self.shorten();
+            return Ok(());
+        };
+        if !tls.wants_write() && !tls.is_handshaking() {
+            let end = self.queue.len().min(self.taken + RECORD_BYTES);
+            let count = tls.writer().write(&self.queue[self.taken..end])?;
+            self.taken += count;
+            self.encrypted += count as u64;
+        }
+        let mut limited = Limited {
+            socket: &mut self.socket,
+            left: most,
+        };
+        let mut sent = Ok(());
+        while tls.wants_write() && limited.left > 0 {
+            if let Err(error) = tls.write_tls(&mut limited) {
+                sent = Err(error);
+                break;
+            }
+        }
+        if !tls.wants_write() {
+            self.delivered = self.encrypted;
+        }
+        self.shorten();
+        sent
+    }
+
+    fn shorten(&mut self) {
+        if self.taken == self.queue.len() || self.taken > 1 << 20 {
+            self.queue.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+
+    /// Reads at most `most` bytes of the socket, and appends their plain text to `into`.
+    ///
+    /// # Errors
+    /// The socket's or TLS's.
+    pub fn receive(&mut self, most: usize, into: &mut Vec<u8>) -> io::Result<Received> {
+        let before = into.len();
+        let Some(tls) = &mut self.tls else {
+            let mut left = most;
+            while left > 0 {
+                let room = left.min(self.piece.len());
+                match self.socket.read(&mut self.piece[..room]) {
+                    Ok(0) if into.len() == before => return Ok(Received::End),
+                    Ok(0) => break,
+                    Ok(count) => {
+                        into.extend_from_slice(&self.piece[..count]);
+                        left -= count;
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            return Ok(match into.len() > before {
+                true => Received::Bytes,
+                false => Received::Nothing,
+            });
+        };
+        let mut limited = Limited {
+            socket: &mut self.socket,
+            left: most,
+        };
+        let mut ended = false;
+        while limited.left > 0 && !ended {
+            match tls.read_tls(&mut limited) {
+                Ok(0) => ended = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+            tls.process_new_packets()
+                .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            loop {
+                match tls.reader().read(&mut self.piece) {
+                    Ok(0) => {
+                        ended = true;
+                        break;
+                    }
+                    Ok(count) => into.extend_from_slice(&self.piece[..count]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                        ended = true;
+                        break;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(match (into.len() > before, ended) {
+            (true, _) => Received::Bytes,
+            (false, true) => Received::End,
+            (false, false) => Received::Nothing,
+        })
+    }
+}
+
+/// A socket of which only so many bytes are read or written.
+struct Limited<'s, T> {
+    socket: &'s mut T,
+    left: usize,
+}
+
+impl<T: Read> Read for Limited<'_, T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(self.left);
+        if most == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let count = self.socket.read(&mut into[..most])?;
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+impl<T: Write> Write for Limited<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let most = bytes.len().min(self.left);
+        if most == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let count = self.socket.write(&bytes[..most])?;
+        self.left -= count;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

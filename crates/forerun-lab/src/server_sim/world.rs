@@ -1,0 +1,567 @@
+//! The world of one plan: the server's threads, its clients, its disk and its clocks, one step at a time.
+//!
+//! ```text
+//!   who can do something now?  front, worker, client, snapshot ──> one of them, drawn ──> checks
+//!   nobody                     ──> whoever is owed something and could have it is stuck; else time goes on
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::simulation::Stepped;
+use forerun_server::{Listen, ServerOptions, SnapshotOptions};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::checks::{Failure, Watch};
+use super::client::{Client, Ends, Env, Over, Stage};
+use super::copies::Copies;
+use super::model::{Model, Stamp};
+use super::net::{ClientSocket, Net};
+use super::plan::{Event, Plan};
+use super::system::Sim;
+use super::wire::{Papers, Wire};
+
+/// The wall clock when a simulation begins.
+const UNIX_S: u64 = 1_800_000_000;
+/// Where the snapshot is on the simulated disk.
+pub const SNAPSHOT: &str = "/disk/snapshot";
+/// Simulated time after which clients that still talk are cut short by a drain.
+const LIFE: Duration = Duration::from_secs(90);
+/// Steps after which the same happens.
+const STEPS_MAX: u64 = 8_000;
+/// Lines of history that are kept.
+const TRACE_LINES: usize = 60;
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub steps: u64,
+    pub answers: u64,
+    pub faults: u64,
+    pub snapshots: u64,
+}
+
+impl Ends for ClientSocket {
+    fn end(&self) {
+        ClientSocket::end(self);
+    }
+
+    fn cut(&self) {
+        self.reset();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Actor {
+    Front,
+    Worker(usize),
+    Client(usize),
+    Task,
+}
+
+/// When a thread of the server's last began to wait, and at which of its polls' deadlines it goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    until: Option<Duration>,
+}
+
+pub struct World<'p> {
+    plan: &'p Plan,
+    papers: &'p Papers,
+    rng: SmallRng,
+    sim: Sim,
+    server: Option<Stepped<Sim>>,
+    cache: Arc<Cache>,
+    model: Model,
+    clients: Vec<Client<ClientSocket>>,
+    watch: Watch,
+    copies: Copies,
+    front: Waits,
+    workers: Vec<Waits>,
+    events: VecDeque<(Duration, Event)>,
+    turn: u64,
+    life: u32,
+    life_start: Duration,
+    evictions_before: u64,
+    drain_asked: Option<Duration>,
+    pub counts: Counts,
+    pub trace: VecDeque<String>,
+}
+
+impl<'p> World<'p> {
+    pub fn new(plan: &'p Plan, papers: &'p Papers) -> Result<World<'p>, Failure> {
+        let net = Net::new(plan.seed, plan.interrupts);
+        let sim = Sim::new(net, UNIX_S);
+        let cache = new_cache(plan)?;
+        let mut events = plan.events.clone();
+        events.sort_by_key(|(at, _)| *at);
+        Ok(World {
+            plan,
+            papers,
+            rng: SmallRng::seed_from_u64(plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            sim,
+            server: None,
+            cache,
+            model: Model::default(),
+            clients: plan
+                .clients
+                .iter()
+                .map(|client| Client::new(client.clone(), plan.seed))
+                .collect(),
+            watch: Watch::new(plan),
+            copies: Copies::default(),
+            front: Waits::default(),
+            workers: Vec::new(),
+            events: events.into(),
+            turn: 0,
+            life: 0,
+            life_start: Duration::ZERO,
+            evictions_before: 0,
+            drain_asked: None,
+            counts: Counts::default(),
+            trace: VecDeque::new(),
+        })
+    }
+
+    /// Plays the plan to its end.
+    ///
+    /// # Errors
+    /// What the server did wrong.
+    pub fn run(&mut self) -> Result<(), Failure> {
+        self.start()?;
+        self.live()?;
+        let kept = self.stop()?;
+        if let Some(after_s) = self.plan.restart_after_s {
+            self.sim.advance(Duration::from_secs(after_s));
+            self.restart(kept)?;
+            self.live()?;
+            self.stop()?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.trace.len() == TRACE_LINES {
+            self.trace.pop_front();
+        }
+        let at = self.sim.time();
+        self.trace
+            .push_back(format!("{:>9.3} s  {}", at.as_secs_f64(), line()));
+    }
+
+    fn start(&mut self) -> Result<(), Failure> {
+        let mut listen = Listen::unix("/simulated", 0o700);
+        listen.tls = self.plan.tls;
+        let mut options = ServerOptions::new(vec![listen]);
+        options.threads = self.plan.threads;
+        options.connection_limit = self.plan.connection_limit;
+        options.idle_timeout = Duration::from_secs(self.plan.idle_timeout_s);
+        options.drain_timeout = Duration::from_secs(self.plan.drain_timeout_s);
+        options.tls = self.plan.tls.then(|| self.papers.server.clone());
+        options.snapshot = self.plan.snapshot.then(|| SnapshotOptions {
+            path: SNAPSHOT.into(),
+            ignore_bad: false,
+            live_bytes_per_s: None,
+        });
+        self.sim.begin_cache();
+        if self.plan.restart_after_s.is_none() || self.life == 1 {
+            self.sim.set_disk(self.plan.start_disk);
+        }
+        let started = Stepped::start(self.sim.clone(), &options, self.cache.clone());
+        let server = started.map_err(|error| Failure::new("start", format!("{error}")))?;
+        self.sim.set_disk(Default::default());
+        self.model.unix_zero = (
+            forerun_server::simulation::System::unix_s(&self.sim),
+            self.sim.cache_second(),
+        );
+        self.server = Some(server);
+        self.front = Waits {
+            until: Some(self.sim.time()),
+        };
+        self.workers = vec![self.front; self.plan.threads];
+        self.life_start = self.sim.time();
+        self.drain_asked = None;
+        self.note(|| "the server starts".to_owned());
+        Ok(())
+    }
+
+    /// Runs until all clients of this life are done, or the server was drained.
+    fn live(&mut self) -> Result<(), Failure> {
+        loop {
+            let done = self.is_drained();
+            if done {
+                return Ok(());
+            }
+            self.turn += 1;
+            self.counts.steps += 1;
+            self.happen()?;
+            let at_rest = self.is_at_rest();
+            let age = self.sim.time() - self.life_start;
+            if self.drain_asked.is_none()
+                && (at_rest
+                    || age > LIFE
+                    || self.counts.steps > STEPS_MAX * u64::from(1 + self.life))
+            {
+                self.drain();
+            }
+            let ready = self.ready();
+            if ready.is_empty() {
+                self.check_stuck()?;
+                self.go_on_in_time()?;
+                continue;
+            }
+            let actor = ready[self.rng.random_range(0..ready.len())];
+            self.act(actor)?;
+            if self.rng.random_range(0..8) == 0 {
+                let passed = self.rng.random_range(0..500);
+                self.sim.advance(Duration::from_micros(passed));
+            }
+        }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let life = self.life;
+        self.events.is_empty()
+            && self
+                .clients
+                .iter()
+                .filter(|client| client.plan.life == life)
+                .all(|client| {
+                    // A server that is idle long enough closes whoever stays.
+                    client.is_at_rest()
+                        && !(self.plan.idle_timeout_s > 0 && client.stage == Stage::Open)
+                })
+            && self.sim.task_count() == 0
+    }
+
+    fn is_drained(&self) -> bool {
+        let Some(server) = &self.server else {
+            return true;
+        };
+        self.drain_asked.is_some()
+            && (0..self.plan.threads).all(|number| server.has_ended(number))
+            && server.front_timeout().is_none()
+            && self.sim.task_count() == 0
+            && !self.clients.iter().any(|client| {
+                client.plan.life == self.life
+                    && client.stage == Stage::Open
+                    && client
+                        .wire
+                        .as_ref()
+                        .is_some_and(|wire| wire.socket.is_readable())
+            })
+    }
+
+    fn drain(&mut self) {
+        if self.drain_asked.is_some() {
+            return;
+        }
+        self.note(|| "drain".to_owned());
+        if let Some(server) = &self.server {
+            server.drain();
+        }
+        self.drain_asked = Some(self.sim.time());
+        self.watch.drain(&self.clients);
+    }
+
+    /// What is due from outside.
+    fn happen(&mut self) -> Result<(), Failure> {
+        while let Some(&(at, event)) = self.events.front()
+            && at <= self.sim.time()
+        {
+            self.events.pop_front();
+            self.note(|| format!("{event:?}"));
+            self.counts.faults += 1;
+            match event {
+                Event::Snapshot => {
+                    if let Some(server) = &self.server {
+                        server.snapshot();
+                    }
+                    self.copies.asked();
+                }
+                Event::Disk(plan) => {
+                    self.sim.set_disk(plan);
+                }
+                Event::WallClock(by_s) => self.sim.jump_wall_clock(by_s),
+                Event::Pause(time) => self.sim.advance(time),
+                Event::RefuseAccepts(count) => self.sim.net.refuse_accepts(count),
+                Event::Drain => self.drain(),
+            }
+        }
+        Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            turn: self.turn,
+            cache_s: self.cache.now(),
+            evictions: self.evictions_before + self.cache.stats().evictions,
+        }
+    }
+
+    fn env(&self) -> Env {
+        let stamp = self.stamp();
+        let (unix_zero, cache_zero) = self.model.unix_zero;
+        Env {
+            now: self.sim.time(),
+            stamp,
+            unix_s: unix_zero + u64::from(stamp.cache_s.saturating_sub(cache_zero)),
+        }
+    }
+
+    fn ready(&self) -> Vec<Actor> {
+        let now = self.sim.time();
+        let mut ready = Vec::new();
+        let is_due = |waits: &Waits| waits.until.is_some_and(|until| until <= now);
+        let Some(server) = &self.server else {
+            return ready;
+        };
+        if server.front_timeout().is_some() && (self.sim.net.is_ready(0) || is_due(&self.front)) {
+            ready.push(Actor::Front);
+        }
+        for (number, waits) in self.workers.iter().enumerate() {
+            if !server.has_ended(number) && (self.sim.net.is_ready(number + 1) || is_due(waits)) {
+                ready.push(Actor::Worker(number));
+            }
+        }
+        for number in 0..self.clients.len() {
+            if self.client_due(number).is_some_and(|due| due <= now) {
+                ready.push(Actor::Client(number));
+            }
+        }
+        if self.sim.task_due().is_some_and(|due| due <= now) {
+            ready.push(Actor::Task);
+        }
+        ready
+    }
+
+    /// When a client can next do something, as far as is known now.
+    fn client_due(&self, number: usize) -> Option<Duration> {
+        let client = &self.clients[number];
+        if client.plan.life != self.life {
+            return None;
+        }
+        match (client.stage, &client.wire) {
+            (Stage::Before, _) => Some(self.life_start + client.plan.start),
+            (Stage::Open, Some(wire)) => {
+                let sends = client.sends_at().filter(|_| wire.socket.is_writable());
+                let reads = wire.socket.is_readable().then(|| client.reads_at());
+                [sends, reads].into_iter().flatten().min()
+            }
+            _ => None,
+        }
+    }
+
+    fn act(&mut self, actor: Actor) -> Result<(), Failure> {
+        let poll_failed = |error| Failure::new("poll", format!("{error}"));
+        match actor {
+            Actor::Client(number) => return self.act_client(number),
+            Actor::Task => {
+                if let Some(name) = self.sim.step_task() {
+                    self.note(|| format!("{name} ended"));
+                    if name.ends_with("panicked") {
+                        return Err(Failure::new("panic", name));
+                    }
+                }
+            }
+            Actor::Front => {
+                let before = self.sim.task_count();
+                if let Some(server) = &mut self.server {
+                    server.step_front().map_err(poll_failed)?;
+                    self.front.until = server.front_timeout().map(|wait| self.sim.time() + wait);
+                }
+                self.watch
+                    .front(&self.sim, &self.cache, self.drain_asked.is_some())?;
+                if self.sim.task_count() > before {
+                    let stamp = self.stamp();
+                    self.copies.began(stamp);
+                }
+            }
+            Actor::Worker(number) => {
+                self.watch.before_worker(number, &self.clients);
+                if let Some(server) = &mut self.server {
+                    server.step_worker(number).map_err(poll_failed)?;
+                    let wait = server.worker_timeout(number);
+                    self.workers[number].until = wait.map(|wait| self.sim.time() + wait);
+                    let buffers = server.buffer_bytes(number);
+                    self.watch
+                        .after_worker(number, &self.clients, &buffers, self.sim.time())?;
+                }
+                self.watch.memory(&self.cache, self.sim.time())?;
+            }
+        }
+        self.check_copies()
+    }
+
+    fn check_copies(&mut self) -> Result<(), Failure> {
+        let live = format!("{SNAPSHOT}.live");
+        let stamp = self.stamp();
+        let is_written = self.sim.task_count() == 0;
+        let checked =
+            self.copies
+                .check(&self.sim, live.as_ref(), is_written, stamp, &self.model)?;
+        self.counts.snapshots += u64::from(checked);
+        Ok(())
+    }
+
+    fn act_client(&mut self, number: usize) -> Result<(), Failure> {
+        let env = self.env();
+        let (papers, tls) = (self.papers, self.plan.tls);
+        let client = &mut self.clients[number];
+        let id = client.plan.id;
+        let failed = |what| Failure::new("answer", format!("client {id}: {what}"));
+        if client.stage == Stage::Before {
+            let socket = self
+                .sim
+                .net
+                .connect(client.plan.capacities, client.plan.style);
+            match socket {
+                Some(socket) => {
+                    let wire = Wire::new(socket, tls.then(|| papers.client.clone()));
+                    client.connect(wire.map_err(|error| failed(error.to_string()))?);
+                }
+                None => client.refused(),
+            }
+            return Ok(());
+        }
+        let sends = client.sends_at().is_some_and(|at| at <= env.now);
+        let reads = client.reads_at() <= env.now;
+        let readable = client
+            .wire
+            .as_ref()
+            .is_some_and(|wire| wire.socket.is_readable());
+        let answered = client.answered;
+        if sends {
+            client.send(env, &mut self.model).map_err(failed)?;
+        }
+        if reads && readable && client.stage == Stage::Open {
+            client.receive(env, &mut self.model).map_err(failed)?;
+        }
+        let (answers, stage) = (client.answered - answered, client.stage);
+        self.counts.answers += answers;
+        if let Stage::Over(how) = stage {
+            self.note(|| format!("client {id}: {how:?}"));
+            let client = &self.clients[number];
+            self.watch.over(client, how, self.drain_asked)?;
+            if how == Over::Cut {
+                self.counts.faults += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody can do anything now: whoever is owed something waits in vain.
+    fn check_stuck(&mut self) -> Result<(), Failure> {
+        let now = self.sim.time();
+        let life = self.life;
+        let open = self
+            .clients
+            .iter()
+            .filter(|client| client.plan.life == life);
+        self.watch.stuck(open, now, self.drain_asked)
+    }
+
+    fn go_on_in_time(&mut self) -> Result<(), Failure> {
+        let now = self.sim.time();
+        let server = self.server.as_ref();
+        let front = self
+            .front
+            .until
+            .filter(|_| server.is_some_and(|server| server.front_timeout().is_some()));
+        let workers = self
+            .workers
+            .iter()
+            .enumerate()
+            .filter_map(|(number, waits)| {
+                let ended = server.is_none_or(|server| server.has_ended(number));
+                waits.until.filter(|_| !ended)
+            });
+        let clients = (0..self.clients.len()).filter_map(|number| self.client_due(number));
+        let event = self.events.front().map(|(at, _)| *at);
+        let next = workers
+            .chain(clients)
+            .chain(front)
+            .chain(event)
+            .chain(self.sim.task_due())
+            .min();
+        let Some(next) = next else {
+            return match self.drain_asked {
+                Some(_) => Err(Failure::new("drain", "the server does not end".to_owned())),
+                None => {
+                    self.drain();
+                    Ok(())
+                }
+            };
+        };
+        self.sim.advance(next.saturating_sub(now));
+        Ok(())
+    }
+
+    /// Ends the server; tells whether it left a snapshot.
+    fn stop(&mut self) -> Result<bool, Failure> {
+        self.watch
+            .drained(self.drain_asked, self.sim.time(), self.sim.net.open())?;
+        // The clock as the snapshot at the end sees it.
+        forerun_server::simulation::System::tick(&self.sim, &self.cache);
+        self.turn += 1;
+        let began = self.stamp();
+        let Some(server) = self.server.take() else {
+            return Ok(false);
+        };
+        for client in self
+            .clients
+            .iter_mut()
+            .filter(|client| client.plan.life == self.life)
+        {
+            client.abandon(&mut self.model);
+        }
+        let ended = server.finish();
+        self.note(|| format!("the server ended: {ended:?}"));
+        if self.plan.snapshot && ended.is_ok() {
+            self.turn += 1;
+            let stamp = self.stamp();
+            self.copies
+                .check_file(&self.sim, SNAPSHOT.as_ref(), began, stamp, &self.model)?;
+            self.counts.snapshots += 1;
+        }
+        Ok(self.plan.snapshot && ended.is_ok())
+    }
+
+    /// A second server, with what the first one left.
+    fn restart(&mut self, kept: bool) -> Result<(), Failure> {
+        let unix_s = || forerun_server::simulation::System::unix_s(&self.sim);
+        let (cache_then, unix_then) = (i64::from(self.cache.now()), unix_s() as i64);
+        // What passed on the wall clock since the snapshot passed for its items.
+        let unix_then = unix_then - self.plan.restart_after_s.unwrap_or(0) as i64;
+        self.evictions_before += self.cache.stats().evictions + u64::from(!kept);
+        self.cache = new_cache(self.plan)?;
+        self.life = 1;
+        self.sim.net.forget_server();
+        self.start()?;
+        match kept {
+            true => {
+                let unix_now = forerun_server::simulation::System::unix_s(&self.sim) as i64;
+                let cache_now = i64::from(self.cache.now());
+                self.model
+                    .restart((cache_now - cache_then) - (unix_now - unix_then));
+            }
+            false => self.model.empty(),
+        }
+        Ok(())
+    }
+}
+
+fn new_cache(plan: &Plan) -> Result<Arc<Cache>, Failure> {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes: plan.memory_mib << 20,
+        max_item_bytes: plan.max_item_bytes,
+        seed: Some(plan.seed),
+        ..CacheOptions::default()
+    });
+    cache
+        .map(Arc::new)
+        .map_err(|error| Failure::new("cache", error.to_string()))
+}

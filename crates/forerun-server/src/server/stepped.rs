@@ -1,0 +1,132 @@
+//! A server without threads: somebody outside gives the front and the workers their turns, one at a time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_cache::Cache;
+
+use crate::error::Error;
+use crate::shared::Shared;
+use crate::system::System;
+
+use super::control::Control;
+use super::front::Front;
+use super::options::ServerOptions;
+use super::parts::Parts;
+use super::worker::Worker;
+use super::{Ended, Keeper};
+
+/// A server that is driven a step at a time: what runs is the product's front, workers, sessions and snapshots, on a system
+/// that is the caller's.
+pub struct Stepped<S: System> {
+    front: Front<S>,
+    /// A worker that has ended is dropped, and its connections with it, as at the end of its thread.
+    workers: Vec<Option<Worker<S>>>,
+    shared: Arc<Shared>,
+    control: Control,
+    draining: bool,
+}
+
+impl<S: System> Stepped<S> {
+    /// As [`Server::start`](crate::Server::start), without threads and metrics.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub fn start(system: S, options: &ServerOptions, cache: Arc<Cache>) -> Result<Self, Error> {
+        let parts = Parts::assemble(system, options, cache)?;
+        parts.keeper.as_ref().map_or(Ok(()), Keeper::invalidate)?;
+        Ok(Stepped {
+            front: parts.front,
+            workers: parts.workers.into_iter().map(Some).collect(),
+            shared: parts.shared,
+            control: parts.control,
+            draining: false,
+        })
+    }
+
+    /// What its sessions share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// As [`Server::drain`](crate::Server::drain).
+    pub fn drain(&self) {
+        self.control.drain();
+    }
+
+    /// As [`Server::snapshot`](crate::Server::snapshot).
+    pub fn snapshot(&self) {
+        self.control.snapshot();
+    }
+
+    /// The front polls once and does what is to be done; asked to drain, it tells the workers.
+    ///
+    /// # Errors
+    /// The poll's.
+    pub fn step_front(&mut self) -> io::Result<()> {
+        if self.draining {
+            return Ok(());
+        }
+        if self.control.drain_asked() {
+            self.draining = true;
+            self.front.begin_drain();
+            return Ok(());
+        }
+        self.front.step()
+    }
+
+    /// How long the front's next poll waits at most; `None` once it only waits for the workers' ends.
+    pub fn front_timeout(&self) -> Option<Duration> {
+        match (self.draining, self.control.drain_asked()) {
+            (true, _) => None,
+            (false, true) => Some(Duration::ZERO),
+            (false, false) => Some(self.front.timeout()),
+        }
+    }
+
+    /// A worker polls once and gives its connections their turns. Does nothing once the worker has ended.
+    ///
+    /// # Errors
+    /// The poll's.
+    pub fn step_worker(&mut self, number: usize) -> io::Result<()> {
+        let place = &mut self.workers[number];
+        if let Some(worker) = place {
+            if !worker.is_done() {
+                worker.step()?;
+            }
+            if worker.is_done() {
+                *place = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long a worker's next poll waits at most; `None` where only an event ends the wait, or the worker has ended.
+    pub fn worker_timeout(&self, number: usize) -> Option<Duration> {
+        let worker = self.workers[number].as_ref()?;
+        match worker.is_done() {
+            true => Some(Duration::ZERO),
+            false => worker.timeout(),
+        }
+    }
+
+    /// Whether a worker has ended.
+    pub fn has_ended(&self, number: usize) -> bool {
+        self.workers[number].is_none()
+    }
+
+    /// Memory of the buffers of each of a worker's connections.
+    pub fn buffer_bytes(&self, number: usize) -> Vec<usize> {
+        let worker = self.workers[number].as_ref();
+        worker.map_or(Vec::new(), |worker| worker.buffer_bytes().collect())
+    }
+
+    /// Writes the snapshot at the end, when all workers have ended.
+    ///
+    /// # Errors
+    /// [`Ended::Snapshot`].
+    pub fn finish(self) -> Result<(), Ended> {
+        self.front.keep()
+    }
+}
