@@ -40,8 +40,14 @@ pub fn draw(seed: u64) -> Program {
     let mut draw = Draw {
         random: SmallRng::seed_from_u64(seed),
         next_id: 0,
+        ingests: false,
     };
-    let store = draw.store();
+    let mut store = draw.store();
+    // Not drawn, which would change what all other seeds mean.
+    draw.ingests = seed % 8 == 5;
+    if draw.ingests {
+        store.compact_ingestions();
+    }
     let lives = draw.random.random_range(1..=3);
     let lives = (0..lives).map(|_| draw.life(&store)).collect();
     Program { seed, store, lives }
@@ -50,6 +56,8 @@ pub fn draw(seed: u64) -> Program {
 struct Draw {
     random: SmallRng,
     next_id: u32,
+    /// Whether many steps are ingestions.
+    ingests: bool,
 }
 
 impl Draw {
@@ -272,6 +280,9 @@ impl Draw {
     }
 
     fn op(&mut self, store: &StoreShape) -> Op {
+        if self.ingests && self.one_in(4) {
+            return self.ingest(store);
+        }
         match self.random.random_range(0..114) {
             0..30 => Op::Write {
                 changes: vec![self.change(store)],
@@ -378,6 +389,15 @@ impl StoreShape {
             self.durability = Durability::Buffered;
         }
         self
+    }
+
+    /// Lets a compaction follow each ingestion, into entries that stay.
+    fn compact_ingestions(&mut self) {
+        self.background = Background::Threads;
+        for space in &mut self.spaces {
+            space.ttl_s = None;
+            space.tree.level0_runs = 1;
+        }
     }
 
     /// The options as the store takes them.

@@ -151,7 +151,7 @@ impl User<'_> {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
-        self.look_for_beacon(space, &keyspace)?;
+        self.look_for_beacon(space, Source::Now(&keyspace))?;
         let key = self.key(number);
         let begun = self.world.begin();
         match keyspace.get(&self.spell(space, &key)) {
@@ -178,22 +178,29 @@ impl User<'_> {
     }
 
     /// Other threads write the beacon again and again, by ingestions; it is never away.
-    fn look_for_beacon(&self, space: Space, keyspace: &Keyspace) -> Outcome {
-        if !self.world.is_lit(space, self.opened.number) {
+    /// A snapshot that is taken once the beacon is there has it too.
+    fn look_for_beacon(&self, space: Space, source: Source<'_>) -> Outcome {
+        if !self.is_lit(space) {
             return Ok(());
         }
-        match keyspace.get(BEACON_KEY) {
+        match source.get(BEACON_KEY) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => flaw(format!("get: the beacon of keyspace {space} is gone")),
             Err(error) => self.allow(&error, "get a beacon"),
         }
     }
 
+    fn is_lit(&self, space: Space) -> bool {
+        self.world.is_lit(space, self.opened.number)
+    }
+
     pub fn multi_get(&mut self, place: Place, numbers: &[u8]) -> Outcome {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
-        let keys: Vec<Key> = numbers.iter().map(|number| self.key(*number)).collect();
+        let mut keys: Vec<Key> = numbers.iter().map(|number| self.key(*number)).collect();
+        keys.push(BEACON_KEY.to_vec());
+        let is_lit = self.is_lit(space);
         let mut values = Values::new();
         let begun = self.world.begin();
         if let Err(error) = keyspace.multi_get(&keys, &mut values) {
@@ -202,6 +209,10 @@ impl User<'_> {
         let read = self.world.end(begun);
         for (position, key) in keys.into_iter().enumerate() {
             match values.get(position) {
+                Ok(None) if key == BEACON_KEY && is_lit => {
+                    return flaw(format!("multi_get: the beacon of keyspace {space} is gone"));
+                }
+                Ok(_) if key == BEACON_KEY => {}
                 Ok(value) => self.check(space, key, value, read, "multi_get")?,
                 Err(error) => self.allow(&error, "look up a key of a batch")?,
             }
@@ -213,11 +224,15 @@ impl User<'_> {
         let Some((space, keyspace)) = self.space(place) else {
             return Ok(());
         };
+        let is_lit = self.is_lit(space);
         let begun = self.world.begin();
         match read(Source::Now(&keyspace).iter(), way) {
             Ok(entries) => {
                 let read = self.world.end(begun);
                 self.check_order(space, &entries)?;
+                if is_lit && !entries.iter().any(|(key, _)| key == BEACON_KEY) {
+                    return flaw(format!("scan: the beacon of keyspace {space} is gone"));
+                }
                 let expected = self.memory.history.now();
                 self.check_own(space, expected, &entries, read, "scan")
             }
@@ -271,15 +286,20 @@ impl User<'_> {
         if self.seen > least {
             least = self.seen;
         }
+        let mut lit = spaces.clone();
+        lit.retain(|space| self.is_lit(*space));
         let snapshot = by_snapshot.then(|| self.opened.db.snapshot());
         let mut stamps = Vec::new();
         for space in &spaces {
             let keyspace = &self.opened.spaces[*space as usize];
-            let value = match &snapshot {
-                Some(snapshot) => snapshot.keyspace(keyspace).get(STAMP_KEY),
-                None => keyspace.get(STAMP_KEY),
+            let source = || match &snapshot {
+                Some(snapshot) => Source::At(snapshot.keyspace(keyspace)),
+                None => Source::Now(keyspace),
             };
-            match value {
+            if !by_snapshot || lit.contains(space) {
+                self.look_for_beacon(*space, source())?;
+            }
+            match source().get(STAMP_KEY) {
                 Ok(value) => stamps.push(value.as_deref().and_then(decode)),
                 Err(error) => return self.allow(&error, "read a stamp"),
             }
