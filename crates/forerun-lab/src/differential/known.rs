@@ -112,7 +112,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         From::Later,
         "1.6.45 does not decode the key of `me key b`, sends an empty line behind the error for a key that is \
-         too long in a `get`, and reads a number behind the end of a value that is only white space.",
+         too long in a `get`.",
     ),
     not_generated(
         From::Any,
@@ -149,6 +149,11 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached shortens it if an \
          answer with the item waits to be sent, or if the thread that maintains its LRU holds the item, so \
          that the result depends on the time.",
+    ),
+    not_generated(
+        From::Any,
+        "A value that is only white space is no number. Memcached reads on behind its end, and counts what an \
+         earlier item left there.",
     ),
     not_generated(
         From::Any,

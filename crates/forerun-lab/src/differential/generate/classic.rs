@@ -155,7 +155,12 @@ impl Generator {
 
     /// A storage command whose line is wrong.
     pub(super) fn refused_store(&mut self) -> Command {
-        let value = self.pick(&["", "5", "x", "nothing", "12345"]);
+        let fault = self.below(4);
+        let value = match fault {
+            // Another word may take the place of the length, as in `misshapen_block`.
+            1 | 2 => self.pick(&["5", "x", "nothing", "12345"]),
+            _ => self.pick(&["", "5", "x", "nothing", "12345"]),
+        };
         let len = value.len().to_string();
         let mut words: Vec<Word> = match self.below(4) {
             0 => {
@@ -188,7 +193,7 @@ impl Generator {
                 }
             }
         };
-        match self.below(4) {
+        match fault {
             0 => words[1] = Word::Text(vec![b'k'; 251 + self.below(20)]),
             1 => {
                 small(&mut words);
@@ -207,11 +212,8 @@ impl Generator {
 
     /// A storage command with a data block that is longer or shorter than it says.
     pub(super) fn misshapen_block(&mut self) -> Command {
-        let value = match self.is_later() {
-            // What is stored is white space where the value is empty.
-            true => self.pick(&["5", "x", "nothing", "12345"]),
-            false => self.pick(&["", "5", "x", "nothing", "12345"]),
-        };
+        // Not an empty value: what is stored would be white space, behind which memcached reads a number.
+        let value = self.pick(&["5", "x", "nothing", "12345"]);
         let len = (value.len() + self.below(7)).saturating_sub(3).to_string();
         let words = match self.below(3) {
             0 => {
