@@ -339,10 +339,11 @@ impl IoFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.io.enter(Kind::Sync, &self.path);
+        // First: a fault that is planned by then must meet this call, and not that of a thread that runs meanwhile.
         if !self.io.sync_time.is_zero() {
             rt::sleep(self.io.sync_time);
         }
+        self.io.enter(Kind::Sync, &self.path);
         self.file.sync()
     }
 
