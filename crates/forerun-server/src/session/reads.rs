@@ -316,7 +316,9 @@ impl<'a> Batch<'a> {
             end = scan.next()?;
             let flag = &bytes[at..end];
             tokens += 1;
-            if let Some(&letter) = flag.first().filter(|&&letter| letter != b'\r')
+            // A return alone before the newline ends the line; anywhere else it is a flag like another.
+            let is_line_end = flag == b"\r" && bytes[end] == b'\n';
+            if let Some(&letter) = flag.first().filter(|_| !is_line_end)
                 && (!letters.insert(letter) || flag.len() > OPAQUE_BYTES_MAX)
             {
                 return None;
