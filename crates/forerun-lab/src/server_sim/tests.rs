@@ -15,6 +15,12 @@ fn the_first_seeds_are_clean() {
     (0..25).for_each(is_clean);
 }
 
+/// Seed 38: a TLS client that sent a part of a record within each idle timeout was closed as silent.
+#[test]
+fn seeds_that_found_a_defect_are_clean() {
+    is_clean(38);
+}
+
 #[test]
 fn a_seed_gives_the_same_run_each_time() {
     for seed in 0..6 {

@@ -27,11 +27,17 @@ const TLS_BUFFER_BYTES: usize = 64 << 10;
 pub(crate) struct Transport<K> {
     socket: K,
     tls: Option<Box<ServerConnection>>,
+    /// The socket gave or took bytes since this was last asked.
+    moved: bool,
 }
 
 impl<K: Read + Write> Transport<K> {
     pub(crate) fn plain(socket: K) -> Transport<K> {
-        Transport { socket, tls: None }
+        Transport {
+            socket,
+            tls: None,
+            moved: false,
+        }
     }
 
     /// The server's side of a handshake that goes on as bytes come.
@@ -41,6 +47,7 @@ impl<K: Read + Write> Transport<K> {
         Ok(Transport {
             socket,
             tls: Some(Box::new(tls)),
+            moved: false,
         })
     }
 
@@ -52,7 +59,9 @@ impl<K: Read + Write> Transport<K> {
     /// Reads what is there; 0 is the other end's last word.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
-            return retry(|| self.socket.read(into));
+            let count = retry(|| self.socket.read(into))?;
+            self.moved |= count > 0;
+            return Ok(count);
         };
         loop {
             match tls.reader().read(into) {
@@ -61,11 +70,11 @@ impl<K: Read + Write> Transport<K> {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
-            retry(|| tls.read_tls(&mut self.socket))?;
+            self.moved |= retry(|| tls.read_tls(&mut self.socket))? > 0;
             let processed = tls.process_new_packets();
             // The handshake's next messages, or the alert that reports an error. What a full socket does not take stays
             // pending.
-            let sent = send(tls, &mut self.socket);
+            let sent = send(tls, &mut self.socket, &mut self.moved);
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
             match sent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -83,14 +92,16 @@ impl<K: Read + Write> Transport<K> {
     /// [`TLS_BUFFER_BYTES`] ahead of the socket.
     pub(crate) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
-            return match parts {
+            let count = match parts {
                 [one] => retry(|| self.socket.write(one)),
                 _ => retry(|| self.socket.write_vectored(parts)),
-            };
+            }?;
+            self.moved |= count > 0 && !planted::is(Defect::SlowReaderSilent);
+            return Ok(count);
         };
         if planted::is(Defect::TlsBufferFull) {
             let taken = tls.writer().write_vectored(parts)?;
-            return match send(tls, &mut self.socket) {
+            return match send(tls, &mut self.socket, &mut self.moved) {
                 Ok(()) if taken == 0 => Err(ErrorKind::WouldBlock.into()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock && taken > 0 => Ok(taken),
                 sent => sent.map(|()| taken),
@@ -98,13 +109,19 @@ impl<K: Read + Write> Transport<K> {
         }
         // Rustls takes more only once the socket has taken everything before it. A full buffer of rustls's is no reason
         // to report `WouldBlock`: emptying it may leave the socket writable, and then no event ever comes.
-        send(tls, &mut self.socket)?;
+        send(tls, &mut self.socket, &mut self.moved)?;
         let taken = tls.writer().write_vectored(parts)?;
-        match send(tls, &mut self.socket) {
+        match send(tls, &mut self.socket, &mut self.moved) {
             // These bytes are rustls's now; the next call reports that the socket is full.
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(taken),
             sent => sent.map(|()| taken),
         }
+    }
+
+    /// Whether the socket gave or took bytes since this was last asked. A peer whose TLS record is on its way piece by
+    /// piece is not silent, although neither end sees plain text yet.
+    pub(crate) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     /// Whether rustls holds bytes that the socket has not taken yet.
@@ -115,7 +132,7 @@ impl<K: Read + Write> Transport<K> {
     /// Sends what rustls holds; `WouldBlock` where the socket takes no more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         match &mut self.tls {
-            Some(tls) => send(tls, &mut self.socket),
+            Some(tls) => send(tls, &mut self.socket, &mut self.moved),
             None => Ok(()),
         }
     }
@@ -130,11 +147,12 @@ impl<K: Read + Write> Transport<K> {
 }
 
 /// Sends what rustls holds; `WouldBlock` where the socket takes no more.
-fn send(tls: &mut ServerConnection, socket: &mut impl Write) -> io::Result<()> {
+fn send(tls: &mut ServerConnection, socket: &mut impl Write, moved: &mut bool) -> io::Result<()> {
     while tls.wants_write() {
         if retry(|| tls.write_tls(socket))? == 0 {
             return Err(ErrorKind::WriteZero.into());
         }
+        *moved |= !planted::is(Defect::SlowReaderSilent);
     }
     Ok(())
 }

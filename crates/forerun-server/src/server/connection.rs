@@ -169,6 +169,9 @@ impl<K: Read + Write> Connection<K> {
             tracing::debug!(peer = %self.ticket.peer(), %error, "a connection ended by a fault");
             Turn::Close
         });
+        if self.transport.take_moved() {
+            self.ticket.heard(turns.now_s);
+        }
         if self.input.is_empty() {
             turns.spare.input = take(&mut self.input);
         }
@@ -268,7 +271,6 @@ impl<K: Read + Write> Connection<K> {
             Ok(count) => {
                 self.input.filled(count);
                 turns.context.counters().bytes_read.add(count as u64);
-                self.ticket.heard(turns.now_s);
                 // A short read has emptied a plain socket, and what comes later is told anew: one call saved.
                 let more = self.read_closed && !planted::is(Defect::EndForgotten);
                 if count < room && !more && self.transport.is_plain() {
@@ -338,9 +340,6 @@ impl<K: Read + Write> Connection<K> {
                 Ok(sent) => {
                     self.output.advance(sent);
                     turns.context.counters().bytes_written.add(sent as u64);
-                    if !planted::is(Defect::SlowReaderSilent) {
-                        self.ticket.heard(turns.now_s);
-                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(error) => return Err(error),

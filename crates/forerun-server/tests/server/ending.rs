@@ -47,6 +47,39 @@ fn a_value_on_its_way_in_is_let_in() {
 }
 
 #[test]
+fn requests_behind_the_answer_that_a_slow_reader_reads_are_answered() {
+    let server = start(options());
+    let mut stream = connect(&server);
+    let value = "x".repeat(500_000);
+    ask(
+        &mut stream,
+        &format!("set k 0 0 500000\r\n{value}\r\n"),
+        "STORED\r\n",
+    );
+    // More than the buffers of both sockets hold.
+    stream
+        .write_all("get k\r\n".repeat(40).as_bytes())
+        .expect("it is sent");
+    let mut other = connect(&server);
+    until("the first answers are on their way", || {
+        stat(&mut other, "cmd_get")
+            .parse::<u64>()
+            .is_ok_and(|gets| gets > 0)
+    });
+    // The server reads nothing more until these answers are read.
+    stream.write_all(b"mn\r\n").expect("it is sent");
+    server.drain();
+    std::thread::sleep(Duration::from_millis(100));
+    let answers = rest(&mut stream);
+    assert!(
+        answers.ends_with(b"END\r\nMN\r\n"),
+        "{} bytes came",
+        answers.len()
+    );
+    server.wait().expect("it ends well");
+}
+
+#[test]
 fn a_reader_that_never_reads_does_not_hold_up_the_end() {
     let server = start(ServerOptions {
         drain_timeout: Duration::from_millis(200),
