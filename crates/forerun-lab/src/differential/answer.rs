@@ -109,14 +109,23 @@ fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Compares two answers to the same question; the number of lines that are the same, or why they are not.
+/// Two answers to the same question that agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// How many lines are the same.
+    pub answers: u64,
+    /// The servers hold different items from here on, by a listed difference.
+    pub ends_history: bool,
+}
+
+/// Compares two answers to the same question; tells why if they differ.
 pub(super) fn compare<'a>(
     our_bytes: &'a [u8],
     their_bytes: &'a [u8],
     how: Compare,
     memcached: Version,
     versions: &mut Versions,
-) -> Result<u64, String> {
+) -> Result<Agreed, String> {
     let (mut ours, mut theirs) = (parts(our_bytes), parts(their_bytes));
     if how == Compare::Unordered {
         // A list of keys has lines that end in a newline alone.
@@ -145,6 +154,14 @@ pub(super) fn compare<'a>(
             (a, b) => a == b,
         };
         if !same {
+            if let (Part::Line(a), Part::Line(b)) = (a, b)
+                && known::end_a_history(a, b, memcached)
+            {
+                return Ok(Agreed {
+                    answers: index as u64,
+                    ends_history: true,
+                });
+            }
             return Err(format!(
                 "part {} of the answers differs: {} and {}",
                 index + 1,
@@ -160,7 +177,10 @@ pub(super) fn compare<'a>(
             theirs.len()
         ));
     }
-    Ok(ours.len() as u64)
+    Ok(Agreed {
+        answers: ours.len() as u64,
+        ends_history: false,
+    })
 }
 
 /// What lines in no order are sorted by: the part that both servers tell alike.
@@ -305,6 +325,19 @@ mod tests {
         assert!(!agree("EN\r\n", "EN\r\nEN\r\n", &mut versions));
         assert!(!agree("", "EN\r\n", &mut versions));
         assert!(!agree("HD f5\r\n", "HD f6\r\n", &mut versions));
+    }
+
+    #[test]
+    fn a_count_that_an_earlier_memcached_refuses_ends_the_history() {
+        let refused = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+        let compare = |ours: &[u8], memcached| {
+            let mut versions = Versions::default();
+            compare(ours, refused, Compare::Whole, memcached, &mut versions)
+        };
+        let ended = compare(b"18446744073709551596\r\n", Version(1, 6, 18));
+        assert!(ended.is_ok_and(|agreed| agreed.ends_history));
+        assert!(compare(b"18446744073709551596\r\n", NEW).is_err());
+        assert!(compare(b"NOT_FOUND\r\n", Version(1, 6, 18)).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use super::answer::{Versions, compare};
+use super::answer::{Agreed, Versions, compare};
 use super::command::{Compare, Step};
 use super::peer::{Connection, End, Memcached, Peer, Reply};
 
@@ -32,7 +32,7 @@ struct Pair {
     theirs: Connection,
 }
 
-/// Plays `steps` to two new servers, up to the first difference.
+/// Plays `steps` to two new servers, up to the first difference, or to one that is listed and ends the history.
 pub(super) fn play(memcached: &Memcached, steps: &[Step]) -> Result<(Played, Option<Failure>)> {
     let dir = tempfile::tempdir().context("make a directory for sockets")?;
     play_in(dir.path(), memcached, steps)
@@ -83,9 +83,12 @@ fn play_in(dir: &Path, memcached: &Memcached, steps: &[Step]) -> Result<(Played,
             &mut versions,
         );
         match outcome {
-            Ok(answers) => {
+            Ok(agreed) => {
                 played.commands += step.commands.len() as u64;
-                played.answers += answers;
+                played.answers += agreed.answers;
+                if agreed.ends_history {
+                    break;
+                }
             }
             Err(reason) => {
                 let failure = Failure {
@@ -110,10 +113,10 @@ fn compare_replies(
     how: Compare,
     memcached: &Memcached,
     versions: &mut Versions,
-) -> Result<u64, String> {
-    let answers = compare(&ours.bytes, &theirs.bytes, how, memcached.version, versions)?;
+) -> Result<Agreed, String> {
+    let agreed = compare(&ours.bytes, &theirs.bytes, how, memcached.version, versions)?;
     match ours.end == theirs.end {
-        true => Ok(answers),
+        true => Ok(agreed),
         false => Err(format!(
             "this server {}, memcached {}",
             describe(ours.end),

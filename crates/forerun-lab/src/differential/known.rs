@@ -47,6 +47,8 @@ pub(super) enum Treatment {
     Masked,
     /// No history has it: behind it the servers would hold different items, and all that follows would differ.
     NotGenerated,
+    /// A history ends with it, for the same reason: what brings it about cannot be kept out.
+    Ends,
 }
 
 /// A difference that is meant.
@@ -74,6 +76,14 @@ const fn not_generated(from: From, text: &'static str) -> Difference {
     }
 }
 
+const fn ends(from: From, text: &'static str) -> Difference {
+    Difference {
+        from,
+        treatment: Treatment::Ends,
+        text,
+    }
+}
+
 /// All differences, in the order of docs/protocol.md.
 pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
@@ -94,6 +104,11 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     masked(
         From::Earlier,
         "`exp` of `me` is the time left. 1.6.18 answers its negative.",
+    ),
+    ends(
+        From::Earlier,
+        "A number of 2^63 or more can be counted whatever lies behind it in memory. 1.6.18 searches that memory \
+         for a minus sign, which an earlier item may have left there, and then says that it is no number.",
     ),
     masked(
         From::Later,
@@ -271,6 +286,16 @@ pub(super) fn lines_may_stand_for_each_other(
         starts.iter().any(|start| line.starts_with(start))
     };
     memcached >= LATER && is_error(ours) && is_error(theirs)
+}
+
+/// Whether a history ends with these two lines by a listed difference.
+pub(super) fn end_a_history(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
+    let is_counted = ours.starts_with(b"HD")
+        || ours.starts_with(b"VA ")
+        || std::str::from_utf8(ours).is_ok_and(|text| text.parse::<u64>().is_ok());
+    memcached < LATER
+        && is_counted
+        && theirs == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
 }
 
 /// Whether two numbers of seconds left agree.

@@ -109,6 +109,7 @@ fn list() {
         let treatment = match difference.treatment {
             Treatment::Masked => "masked",
             Treatment::NotGenerated => "not generated",
+            Treatment::Ends => "ends a history",
         };
         println!("{from}, {treatment}: {}", difference.text);
     }
