@@ -207,6 +207,11 @@ impl Generator {
             }
             _ => {}
         }
+        // What took the place of the time must not end while the history is played. `ms` has its time behind a `T`.
+        let is_classic = words[0] != Word::text("ms");
+        if let (true, 1 | 2, 5..) = (is_classic, fault, words.len()) {
+            words[3] = Word::text("500");
+        }
         Command::with_value(words, value.as_bytes())
     }
 

@@ -19,6 +19,10 @@ impl Generator {
                         .words
                         .insert(at, Word::text(self.pick(&["", "", "900", "noreply", "Q"]))),
                 }
+                // A version in the place of the key would be another key for each server.
+                if let Some(key @ Word::Cas { .. }) = command.words.get_mut(1) {
+                    *key = Word::text("5");
+                }
                 command
             }
             1 => self.too_long(),
