@@ -29,6 +29,15 @@ impl Word {
     pub(super) fn text(text: impl AsRef<[u8]>) -> Self {
         Self::Text(text.as_ref().to_vec())
     }
+
+    /// The most bytes that are sent for it.
+    pub(super) fn len_max(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            // A letter and a number of 64 bits.
+            Self::Cas { .. } | Self::TimeOfDay { .. } => 21,
+        }
+    }
 }
 
 /// A command line, and the data block behind it.

@@ -107,13 +107,15 @@ impl Generator {
         Command::line(line.split(' ').map(Word::text).collect())
     }
 
+    /// A line without a data block, and short: under another name, memcached does not wait for the rest of a long one.
     fn line_without_block(&mut self) -> Command {
         loop {
             let command = match self.below(2) {
                 0 => self.classic(),
                 _ => self.meta(),
             };
-            if command.block.is_none() {
+            let is_short = command.words.iter().map(Word::len_max).sum::<usize>() < 1000;
+            if command.block.is_none() && is_short {
                 return command;
             }
         }
