@@ -41,7 +41,7 @@ fn bash_completes_subcommands_options_and_their_values() {
     );
     assert_eq!(
         bash_completes(&place, &["forerun", "serve", "--snap"]),
-        ["--snapshot", "--snapshot-ignore-bad"]
+        ["--snapshot", "--snapshot-ignore-bad", "--snapshot-rate"]
     );
     assert_eq!(
         bash_completes(&place, &["forerun", "serve", "--log-format", ""]),

@@ -195,6 +195,11 @@ pub(crate) fn take(
         io.sync_dir(parent)
             .map_err(|error| Error::io("sync", parent, error))?;
         write_whole(io, path, mark.name, bytes)?;
+    } else {
+        // A process that died may have left names here that are seen and not on the disk yet, those of its last log
+        // segment or manifest among them. What is written from here on relies on them.
+        io.sync_dir(path)
+            .map_err(|error| Error::io("sync", path, error))?;
     }
     Ok(lock)
 }

@@ -195,6 +195,44 @@ fn lose_power_soon_after_a_kill(options: &Options) {
 }
 
 #[test]
+fn what_a_recovery_writes_relies_on_nothing_that_a_dead_process_left_unsynced() {
+    // Each entry begins a segment, and the recovery flushes them into runs, since it has less memory.
+    let (before, after) = (small_options(), tiny_options());
+    let value = |n: u32| vec![n as u8; 600];
+    let put = |db: &Db, n: u32| db.put_with(&n.to_be_bytes(), &value(n), Durability::Synced);
+    let mut power_losses = 0;
+    for call in 0.. {
+        let io = FaultIo::new();
+        io.fail_call(call, Fault::PowerLoss);
+        let mut synced = 0_u32;
+        if let Ok(db) = open(&io, &before) {
+            while synced < 6 && put(&db, synced).is_ok() {
+                synced += 1;
+            }
+        }
+        let Some(death) = io.hit() else { break };
+        let killed = io.kill();
+        for inner_call in 0.. {
+            let again = killed.kill();
+            again.fail_call(inner_call, Fault::PowerLoss);
+            drop(open(&again, &after));
+            let Some(loss) = again.hit() else { break };
+            for seed in 0..12 {
+                let case = format!("died at {death}, power lost at {loss}, seed {seed}");
+                let db = open(&again.crash(seed), &after)
+                    .unwrap_or_else(|error| panic!("{case}: {error}"));
+                for n in 0..synced {
+                    let found = db.get(&n.to_be_bytes()).unwrap();
+                    assert_eq!(found, Some(value(n)), "{case}: entry {n}");
+                }
+                power_losses += 1;
+            }
+        }
+    }
+    assert!(power_losses > 2_000, "only {power_losses} power losses");
+}
+
+#[test]
 fn a_store_in_new_directories_is_there_after_a_power_loss() {
     let io = FaultIo::new();
     let open = |io: &FaultIo| {
