@@ -79,7 +79,7 @@ fn what_is_no_store_is_told_and_left_untouched() {
 #[test]
 fn a_store_of_a_newer_format_is_told_and_left_untouched() {
     let (place, _) = filled();
-    // docs/format.md: the magic, the version, and a checksum of both, which stay in every later version.
+    // docs/internals/format.md: the magic, the version, and a checksum of both, which stay in every later version.
     let mut format = std::fs::read(place.path("db/FORMAT")).expect("it can be read");
     format[8..12].copy_from_slice(&9u32.to_le_bytes());
     let checksum = crc32c(&format[..12]);

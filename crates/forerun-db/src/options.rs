@@ -25,7 +25,7 @@ pub enum Durability {
     Synced,
 }
 
-/// What opening does about bad bytes in the log. `docs/format.md` has the cases in a table.
+/// What opening does about bad bytes in the log. `docs/internals/format.md` has the cases in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
     /// Any bad byte is an error, the end of a write that a crash cut short too.

@@ -8,7 +8,7 @@
 //!  └──── of the version ─────┘ └─── of the body ────┘
 //! ```
 //!
-//! `MANIFEST` is one, and so are the files of a directory of backups; `docs/format.md` defines them. The head alone
+//! `MANIFEST` is one, and so are the files of a directory of backups; `docs/internals/format.md` defines them. The head alone
 //! begins `FORMAT` too.
 
 use std::path::Path;

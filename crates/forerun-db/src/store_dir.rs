@@ -8,7 +8,7 @@
 //!         0        8         12         16         20
 //! ```
 //!
-//! `docs/format.md` defines the files. Opening looks first and touches last: a directory that is no
+//! `docs/internals/format.md` defines the files. Opening looks first and touches last: a directory that is no
 //! store, one of a newer format, and one of another comparator are left as they were.
 
 mod lock;

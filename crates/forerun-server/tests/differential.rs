@@ -1,7 +1,7 @@
 //! Generated commands are answered as memcached answers them. Skipped, and saying so, where there is none on the PATH.
 //!
 //! Each case is a few commands on a key of its own, then a look at what has become of it. Numbers come from pools of those
-//! that parsers get wrong: signs, white space, limits of 31, 32, 63 and 64 bits. What docs/protocol.md lists as different is
+//! that parsers get wrong: signs, white space, limits of 31, 32, 63 and 64 bits. What docs/operate/protocol.md lists as different is
 //! not generated, or compared as far as it is the same.
 
 mod common;

@@ -54,7 +54,7 @@ impl Builder {
             pages: Pages::Huge,
             below: Below::Nothing,
             store_options: Options {
-                // A lookup in the store reads a page for a row: the fewer bytes, the better (docs/table.md).
+                // A lookup in the store reads a page for a row: the fewer bytes, the better (docs/guide/table.md).
                 run: RunOptions {
                     page_bytes: RunOptions::MIN_PAGE_BYTES,
                     ..RunOptions::default()

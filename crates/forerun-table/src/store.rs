@@ -3,7 +3,7 @@
 //! ```text
 //!   key                             value
 //!   8 bytes, big-endian             the row's bytes, and behind them, if the caller gives scores, the score, 8 bytes little-endian
-//!   "forerun.table"                 what the rows are (docs/format.md)
+//!   "forerun.table"                 what the rows are (docs/internals/format.md)
 //! ```
 //!
 //! Keys in big-endian sort as their numbers do, so that numbers near each other are on one page.

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! So a backup is there wholly or not at all, and a file of a run that no backup names is of no use to anybody: what a
-//! crash left is removed before the next backup is made, and with the next removal of old ones. `docs/format.md` defines
+//! crash left is removed before the next backup is made, and with the next removal of old ones. `docs/internals/format.md` defines
 //! the files.
 //!
 //! ```text

@@ -7,7 +7,7 @@
 //! └──────┴────────┴─────────┴──────────────┴──────────┴──────┴──────────────────┴──────────┘
 //! ```
 //!
-//! `docs/format.md` defines it. The manifest says which runs there are, the checksums are of all bytes of their files.
+//! `docs/internals/format.md` defines it. The manifest says which runs there are, the checksums are of all bytes of their files.
 
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::tree::manifest::{self, Manifest, RunRecord};

@@ -59,7 +59,7 @@ pub(super) struct Sorted {
 }
 
 /// Below this a table lies in a core's own cache, and there is little to overlap. (Measured where that cache has
-/// 1 MiB; docs/performance.md has the figures behind this and the next two.)
+/// 1 MiB; docs/internals/performance.md has the figures behind this and the next two.)
 const CACHED_BYTES: usize = 1 << 20;
 
 /// From this many keys on sorting a batch pays in a cached table: neighbours share most of their path.

@@ -195,7 +195,7 @@ fn drafts<'op>(
 struct Heights(u64);
 
 /// The logarithm of the fan-out f. A prefix tells where a step would overshoot, so what counts is the number of
-/// steps forward: f - 1 a level, on log_f(n) levels, so the fewer the smaller f is. Measured in docs/performance.md.
+/// steps forward: f - 1 a level, on log_f(n) levels, so the fewer the smaller f is. Measured in docs/internals/performance.md.
 const FAN_OUT_BITS: u32 = 1;
 
 impl Heights {

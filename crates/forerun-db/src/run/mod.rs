@@ -17,7 +17,7 @@
 //!   cursor.rs        all versions of a run, in order      level_cursor.rs: of a level
 //! ```
 //!
-//! `docs/format.md` defines the bytes.
+//! `docs/internals/format.md` defines the bytes.
 
 pub(crate) mod cursor;
 pub(crate) mod dump;

@@ -12,7 +12,7 @@
 //!   internal record   │ tag │ child's location │ [suffix_len] │ suffix │
 //! ```
 //!
-//! `docs/format.md` has it byte by byte. A search reads line 0, the line of one group's heads with the one of its row
+//! `docs/internals/format.md` has it byte by byte. A search reads line 0, the line of one group's heads with the one of its row
 //! entries behind it, and the record: three misses that wait for each other, not one or two for each halving of the rows.
 //!
 //! [`Page::check`] (`page_check.rs`) validates a page once, when it comes from disk. Whoever reads it afterwards trusts it in that it asks no

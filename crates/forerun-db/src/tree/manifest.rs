@@ -10,7 +10,7 @@
 //! keyspace = id │ name │ comparator │ levels, ranges: 8 × (count │ count × (number │ bytes │ checksum)) │ …
 //! ```
 //!
-//! `docs/format.md` defines it. It is small (24 bytes a run), so each change writes it anew, in one piece and durably:
+//! `docs/internals/format.md` defines it. It is small (24 bytes a run), so each change writes it anew, in one piece and durably:
 //! there is no log of changes to replay, and no state between two manifests.
 
 mod decode;

@@ -1,4 +1,4 @@
-//! The write-ahead log. Its bytes are defined in `docs/format.md`.
+//! The write-ahead log. Its bytes are defined in `docs/internals/format.md`.
 //!
 //! ```text
 //!   record.rs      a batch under a checksum: laid down, sealed, read, searched for

@@ -7,7 +7,7 @@
 //!   whole: a bad byte is damage           a bad end is a write cut short
 //! ```
 //!
-//! The table in `docs/format.md` says which is which. Nothing on disk is changed before the whole
+//! The table in `docs/internals/format.md` says which is which. Nothing on disk is changed before the whole
 //! log has been read and accepted; then what is dropped is cut off.
 
 use std::path::{Path, PathBuf};

@@ -119,7 +119,7 @@ impl GpuTable {
     /// Prepares an operation that changes entries.
     ///
     /// The table is borrowed for as long as the command is there, and its own operations may be used meanwhile only where
-    /// `docs/gpu-table.md` lets them run beside it.
+    /// `docs/guide/gpu-table.md` lets them run beside it.
     ///
     /// # Errors
     /// [`GpuError::NoDevice`] for a table that is not on a GPU; buffers that are missing, too short or on another device;

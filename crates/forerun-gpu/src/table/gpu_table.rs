@@ -28,7 +28,7 @@ enum Engine {
     Device(DeviceTable),
 }
 
-/// A hash table from u64 keys to rows of bytes. See the [module](crate::table) and `docs/gpu-table.md`.
+/// A hash table from u64 keys to rows of bytes. See the [module](crate::table) and `docs/guide/gpu-table.md`.
 ///
 /// These operations take slices of the host and return when they are done. Those of [`GpuTable::command`] take memory of
 /// the device and a stream, and wait for nothing.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A key's buckets follow from its hash: its home, and a spill that is used when less than a fifth of the home is left.
-//! `docs/gpu-table.md` has the layout, what each lookup reads, and which operations may run beside which.
+//! `docs/guide/gpu-table.md` has the layout, what each lookup reads, and which operations may run beside which.
 //!
 //! ```
 //! use forerun_gpu::table::{GpuTable, TableOptions};

@@ -1,6 +1,6 @@
 //! The differences that are meant, each with its reason: the only ones that the test accepts.
 //!
-//! docs/protocol.md tells readers the same in the same words, which a test here compares. This file also holds what `Masked`
+//! docs/operate/protocol.md tells readers the same in the same words, which a test here compares. This file also holds what `Masked`
 //! differences let through; what is `NotGenerated`, [`generate`](super::generate) leaves out.
 
 use std::fmt;
@@ -56,7 +56,7 @@ pub(super) enum Treatment {
 pub(super) struct Difference {
     pub from: From,
     pub treatment: Treatment,
-    /// What differs and why, as docs/protocol.md has it.
+    /// What differs and why, as docs/operate/protocol.md has it.
     pub text: &'static str,
 }
 
@@ -84,7 +84,7 @@ const fn ends(from: From, text: &'static str) -> Difference {
     }
 }
 
-/// All differences, in the order of docs/protocol.md.
+/// All differences, in the order of docs/operate/protocol.md.
 pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         From::Earlier,
@@ -330,9 +330,9 @@ pub(super) fn is_of_its_own(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The list entries of a part of docs/protocol.md, each in one line.
+    /// The list entries of a part of docs/operate/protocol.md, each in one line.
     fn entries() -> Vec<String> {
-        let text = include_str!("../../../../docs/protocol.md");
+        let text = include_str!("../../../../docs/operate/protocol.md");
         let (_, part) = text
             .split_once("\n## What differs from memcached\n")
             .expect("the document has this part");

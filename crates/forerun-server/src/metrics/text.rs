@@ -1,4 +1,4 @@
-//! What is told, under which name. `docs/serving.md` lists the names.
+//! What is told, under which name. `docs/operate/serving.md` lists the names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -261,7 +261,7 @@ mod tests {
         );
         assert!(text.contains("forerun_cache_items 1\n"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
-        let documentation = include_str!("../../../../docs/serving.md");
+        let documentation = include_str!("../../../../docs/operate/serving.md");
         let mut families = 0;
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = line.split(' ').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `stats`: under the names by which clients and exporters read memcached.
 //!
 //! What memcached counts by slab class stands here for the whole cache, as class 1, since items of all sizes share blocks.
-//! docs/protocol.md says what each figure is.
+//! docs/operate/protocol.md says what each figure is.
 
 use std::fmt::{Display, Write};
 

@@ -1,4 +1,4 @@
-//! A cache's content in a file, from one server's end to the next one's start. `docs/format.md` draws the file.
+//! A cache's content in a file, from one server's end to the next one's start. `docs/internals/format.md` draws the file.
 //!
 //! ```text
 //!   write   cache ── walk ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
