@@ -62,7 +62,7 @@ class Contender:
         """Counts since it was opened, if it keeps any."""
         return {}
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Waits until nothing moves."""
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Forerun(Contender):
         if budget_rows >= len(self.keys):
             for start in range(0, len(self.keys), LOADED_AT_ONCE):
                 self.table.prefetch(self.keys[start : start + LOADED_AT_ONCE])
-                self.table.settle()
+                self.table.wait_idle()
 
     def size(self, batch: int) -> None:
         self.out = np.empty((batch, self.rows.shape[1]), self.rows.dtype)
@@ -114,8 +114,8 @@ class Forerun(Contender):
     def tally(self) -> dict[str, int]:
         return self.table.stats()
 
-    def settle(self) -> None:
-        self.table.settle()
+    def wait_idle(self) -> None:
+        self.table.wait_idle()
 
     def close(self) -> None:
         self.table.close()

@@ -56,7 +56,7 @@ class Lane(Case):
         for name in after:
             self.happened[name] = self.happened.get(name, 0) + after[name] - before[name]
         # What waits to move is not to run into the next turn, which is another's.
-        contender.settle()
+        contender.wait_idle()
         return done / spent
 
 
@@ -103,7 +103,7 @@ class Bench:
             contender.find(contender.wanted(self.workload.take(batch, 1)[0]))
             if time.monotonic() - begin > self.arguments.warm_seconds:
                 break
-        contender.settle()
+        contender.wait_idle()
 
     def line(self, lane: Lane, budget: float, budget_bytes: int, lanes: list[Lane]) -> dict:
         """One result, by the names that `forerun bench table --json` uses."""

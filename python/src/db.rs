@@ -138,9 +138,9 @@ impl Db {
     }
 
     /// Waits until no flush or compaction is due and the files that were of no use any more are off the disk.
-    fn settle(slf: &Bound<'_, Db>) -> PyResult<()> {
+    fn wait_idle(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
-        run_long(slf.py(), "waiting for compactions", move || db.settle())?.map_err(exception)
+        run_long(slf.py(), "waiting for compactions", move || db.wait_idle())?.map_err(exception)
     }
 
     /// Copies the store as it is now into a new directory: files are linked where that is possible.

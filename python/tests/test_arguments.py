@@ -175,7 +175,7 @@ def test_a_table_without_a_path_keeps_all_rows_unless_eviction_is_asked_for():
     table = forerun.Table(4)
     keys = np.arange(70_000)
     table.insert(keys, np.ones((70_000, 4), np.float32))
-    table.settle()
+    table.wait_idle()
     assert table.contains(keys).all()
 
     table = forerun.Table(4, host_capacity=1000)
@@ -186,7 +186,7 @@ def test_a_table_without_a_path_keeps_all_rows_unless_eviction_is_asked_for():
 
     table = forerun.Table(4, host_capacity=1000, overflow="evict")
     table.insert(keys, np.ones((70_000, 4), np.float32))
-    table.settle()
+    table.wait_idle()
     assert len(table) == 1000
 
 

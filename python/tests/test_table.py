@@ -193,7 +193,7 @@ def test_rows_are_loaded_below_and_brought_up(tmp_path):
         table.load(keys, rows_of(keys))
         assert table.stats()["host_rows"] == 0 and table.find(keys)[1].all()
         table.prefetch(keys[:50])
-        table.settle()
+        table.wait_idle()
         before = table.stats()
         assert table.find(keys[:50])[1].all()
         assert table.stats()["host_hits"] - before["host_hits"] == 50
@@ -206,7 +206,7 @@ def test_a_device_tier_answers_what_was_brought_up_and_says_what_it_is():
     keys = np.arange(500)
     table.insert(keys, rows_of(keys))
     table.prefetch(keys[:50])
-    table.settle()
+    table.wait_idle()
     before = table.stats()
     assert np.array_equal(table.find(keys)[0], rows_of(keys))
     after = table.stats()

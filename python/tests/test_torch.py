@@ -145,7 +145,7 @@ def test_rows_of_a_lookup_end_in_a_tensor_on_the_gpu_behind_what_is_on_the_curre
     table = forerun.Table(8, device_capacity=16)
     table.insert(torch.arange(100), ROWS)
     table.prefetch(np.arange(10))
-    table.settle()
+    table.wait_idle()
     keys = torch.cat([torch.arange(99, -1, -7), torch.tensor([5000, 3, 3])])
     with torch.cuda.stream(torch.cuda.Stream()):
         # Under way still when the lookup begins, and written over by it.
@@ -166,7 +166,7 @@ def test_an_embedding_gives_rows_where_its_keys_are(device_capacity):
     table = forerun.Table(8, device_capacity=device_capacity)
     table.insert(torch.arange(100), ROWS)
     table.prefetch(np.arange(10))
-    table.settle()
+    table.wait_idle()
     assert table.gpu == (0 if device_capacity else None)
     keys = torch.tensor([[3, 70, 5000], [3, 99, 0]], device="cuda")
     rows = Embedding(table)(keys)

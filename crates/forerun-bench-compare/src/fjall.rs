@@ -64,7 +64,7 @@ impl Store for FjallStore {
         Ok(Box::new(FjallWriter(self)))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_idle(&self) -> Result<()> {
         self.keyspace.rotate_memtable_and_wait()?;
         // It does not tell whether a compaction is due, only whether one is under way: it rests when none was for a
         // while.

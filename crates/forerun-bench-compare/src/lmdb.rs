@@ -110,7 +110,7 @@ impl Store for LmdbStore {
         }))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_idle(&self) -> Result<()> {
         Ok(self.env.force_sync()?)
     }
 

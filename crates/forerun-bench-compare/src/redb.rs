@@ -66,7 +66,7 @@ impl Store for RedbStore {
         Ok(Box::new(RedbWriter(&self.database)))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_idle(&self) -> Result<()> {
         // A durable commit, even of nothing, makes those before it durable.
         Ok(self.database.begin_write()?.commit()?)
     }

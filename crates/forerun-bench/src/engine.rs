@@ -3,7 +3,7 @@
 //! ```text
 //!  Engine --open(Need)--> Store --reader(strategy)--> Reader   one a reading thread, made on it
 //!    |                    |  \----writer()----------> Writer   one a writing thread, made on it
-//!    name, strategies     settle, directory
+//!    name, strategies     wait_idle, directory
 //! ```
 //!
 //! All stores run the same code around these traits: the same keys, batches, threads, clock and
@@ -127,7 +127,7 @@ pub trait Store: Sync {
     ///
     /// # Errors
     /// A failed write.
-    fn settle(&self) -> Result<()> {
+    fn wait_idle(&self) -> Result<()> {
         Ok(())
     }
 

@@ -103,7 +103,7 @@ impl<'a> Shelf<'a> {
         let bar = self.progress.steps(&what, self.data.keys());
         let all = 0..self.data.keys();
         engine::load(&mut *store.writer()?, &self.data, all, |done| bar.at(done))?;
-        store.settle()?;
+        store.wait_idle()?;
         Ok(store)
     }
 

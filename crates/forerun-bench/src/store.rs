@@ -66,9 +66,9 @@ impl Store for DbStore {
         }))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_idle(&self) -> Result<()> {
         self.db.flush()?;
-        Ok(self.db.settle()?)
+        Ok(self.db.wait_idle()?)
     }
 
     fn directory(&self) -> Option<&Path> {
@@ -192,7 +192,7 @@ mod tests {
             })
             .collect();
         writer.write_many(&rest).unwrap();
-        store.settle().unwrap();
+        store.wait_idle().unwrap();
         for strategy in DbEngine.strategies() {
             let mut reader = store.reader(&strategy).unwrap();
             engine::verify(&mut *reader, &data).unwrap();

@@ -173,7 +173,7 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
     assert!(names(&told, &run), "{told}");
     assert_eq!(good.stats().compaction_failure, None);
     // Those who ask for a compaction hear of it as well, and all others are compacted.
-    for asked in [bad.compact(), db.compact(), db.settle()] {
+    for asked in [bad.compact(), db.compact(), db.wait_idle()] {
         let error = asked.unwrap_err();
         assert!(matches!(&error, Error::CompactionFailed { .. }), "{error}");
         assert!(names(&error.to_string(), &run), "{error}");
@@ -188,7 +188,7 @@ fn a_keyspace_that_cannot_be_compacted_says_why_and_heals_when_its_page_does() {
     assert_eq!((level0(&bad), bad.stats().compaction_failure), (0, None));
     assert_eq!(db.stats().background_failure, None);
     bad.put(b"key", b"value").unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.close().unwrap();
 }
 
@@ -213,7 +213,7 @@ fn a_repair_brings_a_keyspace_with_a_bad_page_back_to_work() {
             bad.put(&i.to_be_bytes(), &value(i)).unwrap();
         }
         db.compact().unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         assert_eq!(bad.stats().compaction_failure, None);
         let read: Result<Vec<_>> = bad.iter().collect();
         assert!(read.unwrap().len() >= 100);

@@ -165,7 +165,7 @@ fn try_often(step: Step, background: Background, (name, operation): Operation) {
         expected.push((b"ingested".to_vec(), b"value".to_vec()));
         expected.sort();
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(entries(db.iter()), expected, "{case}");
     db.close().unwrap();
     let checked = check_with_io(Arc::new(disk.clone()), STORE, &options(background)).unwrap();

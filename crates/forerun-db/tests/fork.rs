@@ -91,7 +91,7 @@ fn use_all(db: &Db, path: &Path) {
     refused(db.flush_wal());
     refused(db.flush());
     refused(db.compact());
-    refused(db.settle());
+    refused(db.wait_idle());
     refused(db.verify());
     refused(db.checkpoint(path.with_extension("copy")));
     refused(db.keyspace("child"));

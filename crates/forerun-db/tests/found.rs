@@ -82,7 +82,7 @@ fn a_comparator_that_panics_while_runs_are_verified_is_an_error() {
         db.put(format!("{n:04}").as_bytes(), &[1; 100]).unwrap();
     }
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let mut backups =
         Backups::open_with_io(Arc::new(io.clone()), "/backups", Create::IfMissing).unwrap();
     order.panics.store(true, SeqCst);

@@ -312,7 +312,7 @@ fn memtables_that_iterators_hold_count_and_a_writer_that_holds_them_is_told() {
             db.put(&(written + more).to_be_bytes(), &[7; 1000]).unwrap();
         }
         db.flush().unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         assert!(db.stats().memtables_used_bytes < LIMIT / 4);
     }
 }
@@ -435,7 +435,7 @@ fn filters_keep_to_the_cache_and_come_back_when_there_is_room() {
     db.delete_range(&(KEYS / 2).to_be_bytes(), &u32::MAX.to_be_bytes())
         .unwrap();
     db.compact().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(unfiltered(&db), 0);
     assert!(cache(&db).used_bytes <= CACHE, "{}", cache(&db));
     assert_eq!(db.iter().count() as u32, KEYS / 4);

@@ -33,7 +33,7 @@ fn a_flush_of_all_that_was_written_leaves_nothing_in_the_log_nor_in_a_checkpoint
         assert!(segments(&io, STORE).iter().map(|of| of.1).sum::<usize>() > 64);
         for round in 0..3 {
             db.compact().unwrap();
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             let left = segments(&io, STORE);
             assert!(
                 left.len() == 1 && left[0].1 <= 32,

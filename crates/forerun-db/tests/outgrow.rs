@@ -54,7 +54,7 @@ fn a_settled_store_has_only_the_files_of_its_runs_and_the_end_of_its_log() {
             db.put(&key(i % 2_000), &value(i, 1)).unwrap();
         }
         db.flush().unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         let stats = db.stats();
         assert!(!stats.is_compaction_due, "{background:?}");
         assert!(stats.tree.compactions > 0, "{background:?}");

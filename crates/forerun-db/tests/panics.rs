@@ -266,7 +266,7 @@ fn a_worker_that_panics_stops_writes_and_nobody_hangs() {
                 .contains("met a thread")
         );
         let other = db.clone();
-        let settled = ends("settling", move || other.settle());
+        let settled = ends("settling", move || other.wait_idle());
         if worker == "forerun-compact" {
             assert_refused(settled, "met a thread");
         }

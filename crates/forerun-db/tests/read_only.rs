@@ -130,7 +130,7 @@ fn a_store_on_a_read_only_file_system_reads_as_it_does_elsewhere_and_is_left_alo
                 assert_eq!(db.snapshot().get(key).unwrap().as_deref(), wanted);
             }
             assert!(db.verify().unwrap().problems.is_empty());
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             let closed = db.clone();
             db.close().unwrap();
             assert_eq!(entries(closed.iter()), own);

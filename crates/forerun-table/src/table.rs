@@ -235,18 +235,18 @@ impl Table {
         inner.device_for("find_ptr")?.find_ptr(keys)
     }
 
-    /// Waits until no row is on its way in the background.
-    pub fn settle(&self) {
-        while !self.settle_for(Duration::from_secs(3600)) {}
+    /// Waits until no row is being moved in the background.
+    pub fn wait_idle(&self) {
+        while !self.wait_idle_for(Duration::from_secs(3600)) {}
     }
 
-    /// [`settle`](Table::settle), for so long at most; whether no row is on its way.
-    pub fn settle_for(&self, timeout: Duration) -> bool {
+    /// [`wait_idle`](Table::wait_idle) with a timeout. Returns whether all moves are done.
+    pub fn wait_idle_for(&self, timeout: Duration) -> bool {
         let Ok(inner) = self.inner() else {
             return true;
         };
         match inner.policies.moves {
-            Moves::Background => inner.queue.settle(timeout),
+            Moves::Background => inner.queue.wait_idle(timeout),
             Moves::Caller => true,
         }
     }

@@ -118,8 +118,8 @@ impl Queue {
         }
     }
 
-    /// Waits until nothing waits, for so long at most; whether nothing does.
-    pub(crate) fn settle(&self, timeout: Duration) -> bool {
+    /// Waits until the queue is idle, or until the timeout. Returns whether it is idle.
+    pub(crate) fn wait_idle(&self, timeout: Duration) -> bool {
         let waits = |state: &mut State| !state.is_idle();
         let waited = self.idle.wait_timeout_while(self.lock(), timeout, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);

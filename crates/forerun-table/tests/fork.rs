@@ -73,7 +73,7 @@ fn use_all(table: &Table, path: &Path) {
     refused(table.checkpoint(path.with_extension("copy")));
     refused(table.flush());
     refused(table.count());
-    table.settle();
+    table.wait_idle();
     assert_eq!((table.host_len(), table.device_len()), (0, 0));
     assert!(table.stats().store.is_none() && table.device_stats().is_none());
     assert!(table.gpu().is_none() && format!("{table:?}").contains("host_rows"));

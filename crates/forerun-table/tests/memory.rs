@@ -96,7 +96,7 @@ fn insert_below(table: &Table, keys: std::ops::Range<u64>) {
 fn a_table_without_a_path_drops_no_row_unless_it_was_asked_to() {
     let table = Table::builder(Dtype::U8, 4).open().unwrap();
     insert(&table, 0..70_000).unwrap();
-    table.settle();
+    table.wait_idle();
     assert_eq!(table.count().unwrap(), 70_000);
 
     let table = Table::builder(Dtype::U8, 4)
@@ -120,6 +120,6 @@ fn a_table_without_a_path_drops_no_row_unless_it_was_asked_to() {
         .open()
         .unwrap();
     insert(&table, 0..5000).unwrap();
-    table.settle();
+    table.wait_idle();
     assert_eq!(table.count().unwrap(), 1000);
 }

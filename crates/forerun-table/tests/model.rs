@@ -284,7 +284,7 @@ proptest! {
             beside.apply(op);
         }
         check_all(beside.table(), &beside.model, &all_keys());
-        beside.table().settle();
+        beside.table().wait_idle();
         let stats = beside.table().stats();
         prop_assert!(stats.host_rows <= stats.host_capacity_rows);
         if let Some(device) = &stats.device {

@@ -142,7 +142,7 @@ fn a_closed_table_says_so_through_every_handle() {
         Err(Error::Closed)
     ));
     assert!(matches!(other.insert(&[1], &[0; 4]), Err(Error::Closed)));
-    other.settle();
+    other.wait_idle();
     // The store is free for the next one, while the handle lives.
     Table::builder(Dtype::U8, 4).path(&path).open().unwrap();
 }

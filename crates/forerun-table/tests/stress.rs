@@ -137,7 +137,7 @@ fn stress(table: &Table, may_leave: bool) {
         }
         promise.ends.store(true, Ordering::Relaxed);
     });
-    table.settle();
+    table.wait_idle();
     let stats = table.stats();
     assert!(stats.host_rows <= stats.host_capacity_rows, "{stats:?}");
     assert_eq!(stats.counts.failed_moves + stats.counts.failed_keys, 0);

@@ -251,9 +251,9 @@ impl Table {
     }
 
     /// Waits until no row is on its way between memory and disk.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.open()?;
-        while !py.detach(|| table.settle_for(interrupt::EVERY)) {
+        while !py.detach(|| table.wait_idle_for(interrupt::EVERY)) {
             py.check_signals()?;
         }
         Ok(())

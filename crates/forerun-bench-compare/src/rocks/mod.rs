@@ -100,7 +100,7 @@ impl Store for RocksStore {
         }))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_idle(&self) -> Result<()> {
         if self.kept == Kept::InLevels {
             self.db.flush()?;
             self.db

@@ -62,7 +62,7 @@ impl Tiers for Rows {
         Ok(())
     }
 
-    fn settle(&self) {}
+    fn wait_idle(&self) {}
 
     fn tally(&self) -> Tally {
         Tally::default()

@@ -62,7 +62,7 @@ pub trait Tiers: Sync {
     fn fetch(&self, keys: &[u64]) -> Result<()>;
 
     /// Waits until nothing moves.
-    fn settle(&self);
+    fn wait_idle(&self);
 
     /// What has happened since it was opened.
     fn tally(&self) -> Tally;
@@ -184,8 +184,8 @@ impl Tiers for Table {
         Ok(())
     }
 
-    fn settle(&self) {
-        Table::settle(self);
+    fn wait_idle(&self) {
+        Table::wait_idle(self);
     }
 
     fn tally(&self) -> Tally {

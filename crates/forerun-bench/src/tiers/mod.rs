@@ -230,7 +230,7 @@ impl Bench<'_> {
         if budget >= 1.0 {
             for from in (0..workload.keys.len()).step_by(FETCH as usize) {
                 tiers.fetch(&workload.keys.part(from, from + FETCH))?;
-                tiers.settle();
+                tiers.wait_idle();
             }
         }
         let batch = 1024;
@@ -245,7 +245,7 @@ impl Bench<'_> {
             reader.find(keys, rows, &mut found[..keys.len()])?;
             bar.at((nth * batch) as u64);
         }
-        tiers.settle();
+        tiers.wait_idle();
         Ok(())
     }
 
@@ -360,7 +360,7 @@ impl Bench<'_> {
             host_bytes: after.host_bytes,
         });
         // What waits to move is not to run into the next turn, which is another's.
-        lane.tiers.settle();
+        lane.tiers.wait_idle();
         Ok(Sample {
             per_second: rates.iter().sum(),
             beside_per_second: None,

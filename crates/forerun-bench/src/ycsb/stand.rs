@@ -1,7 +1,7 @@
 //! An engine's store with its truth, from loading on through all turns.
 //!
 //! ```text
-//!  open --> load, 100 records a write --> settle --> read all --> turns: threads of clients, operations shared out
+//!  open --> load, 100 records a write --> wait until idle --> read all --> turns: threads of clients, operations shared out
 //!           clock, latencies              clock       checked      clock, latencies a cell
 //! ```
 //!
@@ -102,7 +102,7 @@ impl<'a> Stand<'a> {
         let mut load = fill(&*store, &truth, room.records, |done| bar.at(done))?;
         bar.tell("settling");
         let start = Instant::now();
-        store.settle().context("settling")?;
+        store.wait_idle().context("waiting for compactions")?;
         let data_bytes = load.loaded.data_bytes;
         let per_byte = |bytes: u64| bytes as f64 / data_bytes.max(1) as f64;
         let since = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?));

@@ -255,7 +255,7 @@ impl Inner {
     }
 
     /// Waits until there is nothing to flush or to compact, and what is of no use any more is off the disk.
-    pub(super) fn settle(&self) -> Result<()> {
+    pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
             // Nothing is ever under way.
             return Ok(());

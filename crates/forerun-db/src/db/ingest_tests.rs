@@ -119,7 +119,7 @@ fn a_compaction_while_an_ingestion_commits_takes_nothing_from_readers() {
     let db = Db::open_with_io(Arc::new(io.clone()), "/db", options).unwrap();
     db.put(b"k", b"old").unwrap();
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let before = db.snapshot();
     db.put(b"z", b"z").unwrap();
     db.flush().unwrap();

@@ -430,15 +430,15 @@ impl Db {
     ///     db.put(&n.to_be_bytes(), b"value")?;
     /// }
     /// db.flush()?;
-    /// db.settle()?;
+    /// db.wait_idle()?;
     /// assert!(!db.stats().is_compaction_due);
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
     ///
     /// # Errors
     /// That of the first flush or compaction that fails meanwhile, as of [`compact`](Self::compact).
-    pub fn settle(&self) -> Result<()> {
-        self.inner()?.settle()
+    pub fn wait_idle(&self) -> Result<()> {
+        self.inner()?.wait_idle()
     }
 
     /// Begins to take in many entries at once, in ascending order of their keys, past log and memtables: see

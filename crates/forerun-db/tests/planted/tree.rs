@@ -64,7 +64,7 @@ fn a_deletion_stays_while_a_deeper_level_has_the_key() {
             db.put(&99_u64.to_be_bytes(), &noise(2000 + round)).unwrap();
             db.flush().unwrap();
         }
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         let levels = db.stats().levels;
         assert!(levels[5].runs > 0 && levels[6].runs > 0, "{levels:?}");
         db.get(&50_u64.to_be_bytes()).unwrap().is_none()
@@ -174,11 +174,11 @@ fn readers_find_the_key_while_an_ingestion_commits() {
         let db = open_hooked(&io, options);
         db.put(b"k", b"old").unwrap();
         db.flush().unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         let other = db.keyspace("other").unwrap();
         other.put(b"z", b"z").unwrap();
         db.flush().unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         let (told, found) = std::sync::mpsc::channel();
         let reader = db.clone();
         *hook.lock().unwrap() = Some(Box::new(move || {

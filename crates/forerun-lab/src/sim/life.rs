@@ -265,7 +265,7 @@ fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome
         }
     }
     if poisoned.is_none() {
-        settle(world, &opened)?;
+        wait_idle(world, &opened)?;
     }
     let stats = db.stats();
     let limit = world.options.memory_limit_bytes;
@@ -298,16 +298,16 @@ fn be_quiet(world: &World, memories: &mut [Memory], has_failed: bool) -> Outcome
 }
 
 /// Flushes and compacts until all is done. What failed is tried again after a while.
-fn settle(world: &World, opened: &Opened) -> Outcome {
+fn wait_idle(world: &World, opened: &Opened) -> Outcome {
     const TRIES: usize = 60;
     let mut last = None;
     for _ in 0..TRIES {
-        let done = opened.db.flush().and_then(|()| opened.db.settle());
+        let done = opened.db.flush().and_then(|()| opened.db.wait_idle());
         match done {
             Ok(()) => return Ok(()),
             Err(error) => {
                 let is_poisoned = matches!(error, Error::Poisoned { .. });
-                world.allow(&error, Some(opened), "settle")?;
+                world.allow(&error, Some(opened), "wait_idle")?;
                 if is_poisoned {
                     return Ok(());
                 }
@@ -317,7 +317,7 @@ fn settle(world: &World, opened: &Opened) -> Outcome {
         rt::sleep(Duration::from_secs(2));
     }
     flaw(format!(
-        "the store does not settle, long after all faults: {last:?}"
+        "the store is still busy long after all faults: {last:?}"
     ))
 }
 

@@ -305,7 +305,7 @@ impl<'w> User<'w> {
                     self.make_durable("compact a keyspace", |_| keyspace.compact(), true)
                 }
             },
-            Op::Settle => self.make_durable("settle", |db| db.settle(), false),
+            Op::Settle => self.make_durable("wait_idle", |db| db.wait_idle(), false),
             Op::Checkpoint => self.checkpoint(),
             Op::Backup => self.backup(),
             Op::Restore => self.restore(),
