@@ -63,10 +63,10 @@ impl Cache {
     pub fn new(mut options: CacheOptions) -> Result<Cache, Error> {
         options.check()?;
         let limit_bytes = options.memory_limit_bytes;
-        options.memory_limit_most_bytes = options.memory_limit_most_bytes.max(limit_bytes);
+        options.memory_limit_max_bytes = options.memory_limit_max_bytes.max(limit_bytes);
         match Cache::reserve(options.clone()) {
-            Err(Error::Memory(_)) if options.memory_limit_most_bytes > limit_bytes => {
-                options.memory_limit_most_bytes = limit_bytes;
+            Err(Error::Memory(_)) if options.memory_limit_max_bytes > limit_bytes => {
+                options.memory_limit_max_bytes = limit_bytes;
                 Cache::reserve(options)
             }
             made => made,
@@ -77,9 +77,9 @@ impl Cache {
         let limit_bytes = options.memory_limit_bytes;
         let budget = Arc::new(Budget::new(limit_bytes));
         let ghosts = Ghosts::new(limit_bytes / GHOSTS_SHARE);
-        let most_bytes = options.memory_limit_most_bytes;
-        let blocks = Blocks::new(options.pages, &budget, most_bytes)?;
-        let index = Index::new(options.pages, &budget, most_bytes)?;
+        let max_bytes = options.memory_limit_max_bytes;
+        let blocks = Blocks::new(options.pages, &budget, max_bytes)?;
+        let index = Index::new(options.pages, &budget, max_bytes)?;
         let epochs = Epochs::new();
         let fixed_bytes = size_of::<Cache>()
             + ghosts.memory_bytes()
@@ -88,7 +88,7 @@ impl Cache {
         if !budget.try_charge(Purpose::Fixed, fixed_bytes) {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
-        let runs = PageRuns::new(&budget, most_bytes, LargeValue::OVERHEAD_BYTES);
+        let runs = PageRuns::new(&budget, max_bytes, LargeValue::OVERHEAD_BYTES);
         let blocks_ahead = (limit_bytes / blocks.len_bytes() / 256).clamp(1, 8);
         Ok(Cache {
             owner: Owner::this_process(),

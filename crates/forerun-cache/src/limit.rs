@@ -23,14 +23,14 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::MemoryLimitTooLarge`] above
-    /// [`memory_limit_most_bytes`](crate::CacheOptions::memory_limit_most_bytes), [`Error::MemoryLimitTooSmall`] for one
+    /// [`memory_limit_max_bytes`](crate::CacheOptions::memory_limit_max_bytes), [`Error::MemoryLimitTooSmall`] for one
     /// that the index, which never shrinks, would take most of, [`Error::ItemLimitTooLarge`] for one in which an item of
     /// the largest size would not fit.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions};
     ///
-    /// let options = CacheOptions { memory_limit_most_bytes: 1 << 30, ..CacheOptions::default() };
+    /// let options = CacheOptions { memory_limit_max_bytes: 1 << 30, ..CacheOptions::default() };
     /// let cache = Cache::new(options)?;
     /// cache.set_memory_limit(256 << 20)?;
     /// cache.set_memory_limit(16 << 20)?;
@@ -40,11 +40,11 @@ impl Cache {
     /// ```
     pub fn set_memory_limit(&self, limit_bytes: usize) -> Result<(), Error> {
         self.check_process()?;
-        let most_bytes = self.options().memory_limit_most_bytes;
-        if limit_bytes > most_bytes {
+        let max_bytes = self.options().memory_limit_max_bytes;
+        if limit_bytes > max_bytes {
             return Err(Error::MemoryLimitTooLarge {
                 limit_bytes,
-                most_bytes,
+                max_bytes,
             });
         }
         self.options().check_limit(limit_bytes)?;

@@ -31,7 +31,7 @@ pub struct CacheOptions {
     /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit later; what is below
     /// `memory_limit_bytes`, as the default 0 is, means that it may not be raised. It costs address space, and
     /// 72 bytes for each block there could be (of 1 MiB; of less where the limit is below 128 MiB), which count.
-    pub memory_limit_most_bytes: usize,
+    pub memory_limit_max_bytes: usize,
     /// The largest item, in bytes of key, value and [`ITEM_OVERHEAD_BYTES`]; at most [`MAX_ITEM_BYTES`] and half of the
     /// memory; 1 MiB by default.
     pub max_item_bytes: usize,
@@ -48,7 +48,7 @@ impl Default for CacheOptions {
     fn default() -> CacheOptions {
         CacheOptions {
             memory_limit_bytes: 64 << 20,
-            memory_limit_most_bytes: 0,
+            memory_limit_max_bytes: 0,
             max_item_bytes: 1 << 20,
             when_full: WhenFull::Evict,
             pages: Pages::default(),
@@ -68,11 +68,11 @@ impl CacheOptions {
         if limit_bytes < MIN_MEMORY_BYTES {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
-        let most_bytes = MAX_ITEM_BYTES.min(limit_bytes / 2);
-        if self.max_item_bytes > most_bytes {
+        let max_bytes = MAX_ITEM_BYTES.min(limit_bytes / 2);
+        if self.max_item_bytes > max_bytes {
             return Err(Error::ItemLimitTooLarge {
                 max_item_bytes: self.max_item_bytes,
-                most_bytes,
+                max_bytes,
             });
         }
         Ok(())
@@ -103,21 +103,21 @@ pub enum Error {
     },
     /// The limit cannot be raised so far.
     #[error(
-        "a memory limit of {limit_bytes} bytes is too large: this cache was made for {most_bytes} at most"
+        "a memory limit of {limit_bytes} bytes is too large: this cache was made for {max_bytes} at most"
     )]
     MemoryLimitTooLarge {
         /// The limit asked for.
         limit_bytes: usize,
         /// How far it can be raised.
-        most_bytes: usize,
+        max_bytes: usize,
     },
     /// Items of that size would not fit.
-    #[error("items of {max_item_bytes} bytes are too large for this cache: {most_bytes} at most")]
+    #[error("items of {max_item_bytes} bytes are too large for this cache: {max_bytes} at most")]
     ItemLimitTooLarge {
         /// The size asked for.
         max_item_bytes: usize,
         /// What this memory limit allows.
-        most_bytes: usize,
+        max_bytes: usize,
     },
     /// The value is above [`CacheOptions::max_item_bytes`].
     #[error("a value of {len_bytes} bytes is too large: an item has {max_item_bytes} at most")]

@@ -76,12 +76,12 @@ pub(crate) enum Refused {
 }
 
 impl PageRuns {
-    /// No memory yet, within a budget whose limit may be raised to `most_bytes`. A run costs `overhead_bytes` beside its pages.
-    pub(crate) fn new(budget: &Arc<Budget>, most_bytes: usize, overhead_bytes: usize) -> PageRuns {
+    /// No memory yet, within a budget whose limit may be raised to `max_bytes`. A run costs `overhead_bytes` beside its pages.
+    pub(crate) fn new(budget: &Arc<Budget>, max_bytes: usize, overhead_bytes: usize) -> PageRuns {
         PageRuns {
             owner: Owner::this_process(),
             budget: Arc::clone(budget),
-            mapping_bytes: (most_bytes / MAPPINGS).max(MAPPING_BYTES_MIN),
+            mapping_bytes: (max_bytes / MAPPINGS).max(MAPPING_BYTES_MIN),
             overhead_bytes,
             state: Mutex::default(),
         }

@@ -16,7 +16,7 @@ fn resident_bytes() -> usize {
 fn cache(when_full: WhenFull) -> Cache {
     Cache::new(CacheOptions {
         memory_limit_bytes: 8 * MIB,
-        memory_limit_most_bytes: 64 * MIB,
+        memory_limit_max_bytes: 64 * MIB,
         when_full,
         // Huge pages come as the kernel likes, by two MiB: that is its rounding, not the cache's memory.
         pages: Pages::Small,

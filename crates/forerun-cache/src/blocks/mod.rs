@@ -117,15 +117,15 @@ impl Blocks {
         1 << share_bytes.ilog2()
     }
 
-    /// No blocks yet, within a budget whose limit may be raised to `most_bytes`.
+    /// No blocks yet, within a budget whose limit may be raised to `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
-        most_bytes: usize,
+        max_bytes: usize,
     ) -> Result<Blocks, RegionError> {
         let block_bytes = Blocks::block_bytes(budget.limit_bytes());
         let reach = ItemRef::REACH_BYTES / block_bytes - 1;
-        let len = (most_bytes / block_bytes).min(reach);
+        let len = (max_bytes / block_bytes).min(reach);
         let blocks = Blocks {
             region: Region::new(len * block_bytes, pages)?,
             block_bytes,

@@ -108,14 +108,14 @@ unsafe impl Send for Index {}
 unsafe impl Sync for Index {}
 
 impl Index {
-    /// An index of one segment, within a budget whose limit may be raised to `most_bytes`.
+    /// An index of one segment, within a budget whose limit may be raised to `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
-        most_bytes: usize,
+        max_bytes: usize,
     ) -> Result<Index, RegionError> {
         // More than half of the memory in the index would be slots without items.
-        let reserve_bytes = most_bytes / 2 + 4 * size_of::<Segment>();
+        let reserve_bytes = max_bytes / 2 + 4 * size_of::<Segment>();
         let memory = SegmentMemory::new(reserve_bytes, pages, Arc::clone(budget))?;
         let refused = RegionError::OutOfMemory {
             len_bytes: size_of::<Segment>(),

@@ -11,7 +11,7 @@ use super::place::{ask, connect, options, stat, until};
 fn a_lower_memory_limit_holds_after_a_while_and_nothing_else_is_lost() {
     let cache = Cache::new(CacheOptions {
         memory_limit_bytes: 16 << 20,
-        memory_limit_most_bytes: 128 << 20,
+        memory_limit_max_bytes: 128 << 20,
         ..CacheOptions::default()
     });
     let cache = Arc::new(cache.expect("a cache"));

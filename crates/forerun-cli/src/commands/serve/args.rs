@@ -195,7 +195,7 @@ impl Args {
     pub fn cache(&self) -> CacheOptions {
         CacheOptions {
             memory_limit_bytes: self.memory_limit,
-            memory_limit_most_bytes: self.memory_limit.saturating_mul(RAISE_MOST),
+            memory_limit_max_bytes: self.memory_limit.saturating_mul(RAISE_MOST),
             max_item_bytes: self.max_item_size,
             when_full: match self.disable_evictions {
                 true => WhenFull::Refuse,
