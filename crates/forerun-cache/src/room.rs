@@ -114,7 +114,7 @@ impl Cache {
     /// Takes a little of the memory that is still to be had from the system before a writer needs it, a block (1 MiB or less)
     /// a call, until a 32nd of the limit lies ready. `false`: there is nothing to do now. What a page costs when it is touched
     /// first is then paid by the caller and not by a store: call it now and then from a thread that nobody waits for.
-    pub fn touch_ahead(&self) -> bool {
+    pub fn prefault(&self) -> bool {
         if self.is_forked() {
             return false;
         }

@@ -38,7 +38,7 @@ fn use_all(cache: &Cache) {
         cache.set_memory_limit(20 << 20),
         Err(Error::Forked(_))
     ));
-    assert!(!cache.shrink(1 << 20) && !cache.touch_ahead());
+    assert!(!cache.shrink(1 << 20) && !cache.prefault());
     cache.advance(1000);
     cache.tick();
     cache.flush_all(0);

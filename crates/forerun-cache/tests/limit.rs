@@ -129,11 +129,11 @@ fn a_cache_that_refuses_gives_back_what_is_free() {
 
 fn what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed() {
     let cache = cache(WhenFull::Evict);
-    assert!(!cache.touch_ahead(), "an empty cache takes nothing");
+    assert!(!cache.prefault(), "an empty cache takes nothing");
     cache.set_memory_limit(64 * MIB).unwrap();
     store(&cache, 0..10);
     let (before, resident) = (cache.stats().memory_bytes, resident_bytes());
-    while cache.touch_ahead() {}
+    while cache.prefault() {}
     let taken = cache.stats().memory_bytes - before;
     assert!(
         (MIB as u64..=2 * MIB as u64).contains(&taken),
@@ -148,13 +148,13 @@ fn what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed() {
     cache.set_memory_limit(8 * MIB).unwrap();
     while cache.shrink(MIB) {}
     store(&cache, 0..20_000);
-    while cache.touch_ahead() {}
+    while cache.prefault() {}
     assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
     let large = vec![1; MIB - 1000];
     for n in 0..20 {
         let stored = cache.store(Store::set(&key(n), large.as_slice()));
         assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
-        while cache.touch_ahead() {}
+        while cache.prefault() {}
         assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
     }
 }

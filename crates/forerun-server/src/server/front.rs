@@ -202,7 +202,7 @@ impl<S: System> Front<S> {
         if ticks || upkeep.shrinks {
             upkeep.shrinks = self.cache.shrink(SHRINK_BYTES);
         }
-        upkeep.ahead = match !upkeep.shrinks && self.cache.touch_ahead() {
+        upkeep.ahead = match !upkeep.shrinks && self.cache.prefault() {
             true => AHEAD,
             false => (2 * upkeep.ahead).min(AHEAD_MOST),
         };
