@@ -205,7 +205,7 @@ impl Cache {
 
     /// CAS numbers that are still to be given are above `cas`: for a cache that takes over another's items, whose readers
     /// hold that one's numbers.
-    pub fn begin_cas_after(&self, cas: u64) {
+    pub fn advance_cas_past(&self, cas: u64) {
         // Relaxed: as for the numbers themselves, all that counts is that each is given once.
         self.last_cas.fetch_max(cas, Relaxed);
     }

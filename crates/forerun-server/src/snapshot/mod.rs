@@ -356,7 +356,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                 }
                 stats.bytes = frames.offset();
                 // Items that were deleted since may have had higher numbers, fewer than this many.
-                cache.begin_cas_after(last_cas.saturating_add(CAS_GAP).min(CAS_MAX));
+                cache.advance_cas_past(last_cas.saturating_add(CAS_GAP).min(CAS_MAX));
                 return Ok(stats);
             }
         }
