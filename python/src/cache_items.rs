@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use forerun::Forked;
-use forerun::cache::Walk;
+use forerun::cache::Crawler;
 use pyo3::prelude::*;
 
 use crate::cache::Shared;
@@ -19,7 +19,7 @@ pub(crate) struct CacheItems {
     cache: Shared,
     shown: Shown,
     /// `None` when all were fetched.
-    walk: Option<Walk>,
+    crawler: Option<Crawler>,
     fetched: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -28,7 +28,7 @@ impl CacheItems {
         CacheItems {
             cache,
             shown,
-            walk: Some(Walk::default()),
+            crawler: Some(Crawler::default()),
             fetched: VecDeque::new(),
         }
     }
@@ -38,15 +38,15 @@ impl CacheItems {
         let cache = self.cache.get()?;
         let takes_values = !matches!(self.shown, Shown::Keys);
         while self.fetched.is_empty()
-            && let Some(walk) = &mut self.walk
+            && let Some(crawler) = &mut self.crawler
         {
             let fetched = &mut self.fetched;
-            let is_more = walk.step(cache, STEP_BYTES, |item| {
+            let is_more = crawler.step(cache, STEP_BYTES, |item| {
                 let value: &[u8] = if takes_values { item.value() } else { &[] };
                 fetched.push_back((item.key().to_vec(), value.to_vec()));
             });
             if !is_more {
-                self.walk = None;
+                self.crawler = None;
             }
         }
         Ok(())

@@ -25,7 +25,7 @@
 //! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`], [`Guard::get_and_touch`], [`Guard::scan`].
 //! - [`Item`] is what was found, valid as long as its guard is borrowed. A large value can be had as a [`SharedValue`], which
 //!   outlives the guard.
-//! - [`Walk`] visits all items in bounded steps.
+//! - [`Crawler`] visits all items in bounded steps.
 //! - [`ValueBuffer`] takes a value that comes in pieces.
 //!
 //! # Time
@@ -37,6 +37,7 @@
 mod blocks;
 mod budget;
 mod cache;
+mod crawler;
 mod epoch;
 mod evict;
 mod flush;
@@ -57,10 +58,10 @@ mod stats;
 mod sweep;
 mod sync;
 mod value;
-mod walk;
 mod write;
 
 pub use cache::Cache;
+pub use crawler::Crawler;
 pub use guard::{Cursor, Guard};
 pub use item::Item;
 pub use options::{
@@ -72,4 +73,3 @@ pub use request::{
 };
 pub use stats::CacheStats;
 pub use value::{SharedValue, ValueBuffer};
-pub use walk::Walk;

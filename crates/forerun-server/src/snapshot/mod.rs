@@ -1,7 +1,7 @@
 //! A cache's content in a file, from one server's end to the next one's start. `docs/internals/format.md` draws the file.
 //!
 //! ```text
-//!   write   cache ── walk ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
+//!   write   cache ── crawler ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
 //!   read    FILE ──> frames, checked ──> records ──> cache
 //! ```
 //!
@@ -16,7 +16,7 @@ mod record;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use forerun_cache::{Cache, SharedValue, Walk};
+use forerun_cache::{Cache, Crawler, SharedValue};
 
 use crate::planted::{self, Defect};
 use crate::system::{Os, System};
@@ -262,12 +262,12 @@ fn write_to<W: Write>(
     to.write_all(&header(now_unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
-    let mut walk = Walk::default();
+    let mut crawler = Crawler::default();
     let mut piece = Piece::default();
     let mut is_more = true;
     let _guard = planted::is(Defect::SnapshotHoldsGuard).then(|| cache.pin());
     while is_more {
-        is_more = walk.step(cache, PIECE_BYTES, |item| {
+        is_more = crawler.step(cache, PIECE_BYTES, |item| {
             if item.is_stale() || item.is_claimed() {
                 return;
             }

@@ -1,8 +1,8 @@
-//! A walk visits whatever is there all the time, in bounded steps, and holds nothing up in between.
+//! A crawler visits whatever is there all the time, in bounded steps, and holds nothing up in between.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forerun_cache::{Cache, CacheOptions, Cursor, Delete, Store, Stored, Walk};
+use forerun_cache::{Cache, CacheOptions, Crawler, Cursor, Delete, Store, Stored};
 
 fn cache(memory_limit_bytes: usize) -> Cache {
     Cache::new(CacheOptions {
@@ -28,10 +28,10 @@ fn what_is_there_all_the_time_is_visited_in_bounded_steps() {
         let cache = cache(64 << 20);
         (0..items).for_each(|n| set(&cache, n, len));
         let mut visits = vec![0; items as usize];
-        let (mut walk, mut steps) = (Walk::default(), 0);
+        let (mut crawler, mut steps) = (Crawler::default(), 0);
         loop {
             let mut bytes = 0;
-            let is_more = walk.step(&cache, step_bytes, |item| {
+            let is_more = crawler.step(&cache, step_bytes, |item| {
                 let n = u32::from_be_bytes(item.key().try_into().unwrap());
                 assert_eq!(item.value()[0], n as u8);
                 bytes += item.size_bytes();
@@ -62,9 +62,9 @@ fn what_is_there_all_the_time_is_visited_in_bounded_steps() {
 fn nothing_waits_for_a_walk_between_its_steps() {
     let cache = cache(8 << 20);
     (0..200).for_each(|n| set(&cache, n, 60_000));
-    let mut walk = Walk::default();
+    let mut crawler = Crawler::default();
     let mut next = 1000;
-    while walk.step(&cache, 100_000, |_| {}) {
+    while crawler.step(&cache, 100_000, |_| {}) {
         // Each time as much as all of the cache.
         (next..next + 200).for_each(|n| set(&cache, n, 60_000));
         cache.delete(Delete::key(&next.to_be_bytes()));

@@ -9,25 +9,25 @@ use crate::cache::Cache;
 use crate::guard::Cursor;
 use crate::item::Item;
 
-/// A walk through the items of a cache. It holds no guard between its steps.
+/// Iterates over the items of a cache in bounded steps. It holds no guard between steps.
 ///
 /// An item that was stored before the first step and is still there at the last is visited, in some version, at least once.
 ///
 /// ```
-/// use forerun_cache::{Cache, CacheOptions, Store, Walk};
+/// use forerun_cache::{Cache, CacheOptions, Store, Crawler};
 ///
 /// let cache = Cache::new(CacheOptions::default())?;
 /// cache.store(Store::set(b"CH/Bern", b"46.948,7.447"));
-/// let mut walk = Walk::default();
+/// let mut crawler = Crawler::default();
 /// let mut copied = Vec::new();
-/// while walk.step(&cache, 256 << 10, |item| copied.push(item.value().to_vec())) {
+/// while crawler.step(&cache, 256 << 10, |item| copied.push(item.value().to_vec())) {
 ///     // Here the copies can be written to a slow disk.
 /// }
 /// assert_eq!(copied, [b"46.948,7.447"]);
 /// # Ok::<(), forerun_cache::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Walk {
+pub struct Crawler {
     /// The part that comes next.
     next: Option<Cursor>,
     /// Keys of the last part whose items were not visited, each behind its length.
@@ -36,9 +36,9 @@ pub struct Walk {
     at: usize,
 }
 
-impl Default for Walk {
-    fn default() -> Walk {
-        Walk {
+impl Default for Crawler {
+    fn default() -> Crawler {
+        Crawler {
             next: Some(Cursor::default()),
             keys: Vec::new(),
             at: 0,
@@ -46,7 +46,7 @@ impl Default for Walk {
     }
 }
 
-impl Walk {
+impl Crawler {
     /// Visits items until they have `step_bytes` or a part of the index is through. The last item may exceed the step. `false`:
     /// that was the last step.
     pub fn step(
