@@ -112,8 +112,10 @@ impl Inner {
 
     /// How often what has expired is looked for, if anything does.
     fn expiry_looks(&self) -> Option<Duration> {
-        let spaces = self.spaces.load();
-        let ttl = spaces.iter().filter_map(|space| space.expiry.as_ref());
+        let keyspaces = self.keyspaces.load();
+        let ttl = keyspaces
+            .iter()
+            .filter_map(|keyspace| keyspace.expiry.as_ref());
         let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
         Some((shortest / 16).clamp(SOONEST_LOOK, LATEST_LOOK))
     }

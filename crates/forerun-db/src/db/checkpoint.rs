@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forerun_core::sync::PoisonError;
 
 use super::commit::Commit;
-use super::space::Space;
+use super::keyspace_data::KeyspaceData;
 use super::write::Writer;
 use super::{Db, Inner};
 use crate::cache::PageCache;
@@ -97,13 +97,13 @@ impl Inner {
     pub(super) fn verify(&self) -> Result<Verified> {
         // Else another process may remove a run before it is looked at.
         let _guard = self.directory.enter_for_reading()?;
-        let spaces = self.spaces.load();
-        let levels = |space: &Arc<Space>| Arc::clone(&space.state.load().levels);
-        let levels: Vec<_> = spaces.iter().map(levels).collect();
+        let keyspaces = self.keyspaces.load();
+        let levels = |keyspace: &Arc<KeyspaceData>| Arc::clone(&keyspace.version.load().levels);
+        let levels: Vec<_> = keyspaces.iter().map(levels).collect();
         let catalog = self.tree.catalog();
-        let ranges = spaces.iter().filter_map(|space| {
-            let runs = &catalog.runs_of(space.id())?.range_runs;
-            Some((space.order().clone(), runs.clone()))
+        let ranges = keyspaces.iter().filter_map(|keyspace| {
+            let runs = &catalog.runs_of(keyspace.id())?.range_runs;
+            Some((keyspace.order().clone(), runs.clone()))
         });
         let ranges: Vec<_> = ranges.collect();
         drop(catalog);

@@ -1,7 +1,7 @@
 //! How a store is closed: by the last handle that goes, or by whoever asks for it.
 //!
 //! ```text
-//!   no more writes ─> no more work ─> workers end ─> work in callers' threads ends ─> parked cursors and obsolete files
+//!   no more writes ─> no more work ─> workers end ─> work in callers' threads ends ─> pooled cursors and obsolete files
 //!   are let go of ─> the directory is unlocked
 //! ```
 
@@ -68,8 +68,8 @@ impl Open {
             .unwrap_or_else(PoisonError::into_inner)
             .join();
         inner.directory.wait_until_idle();
-        for space in inner.spaces.load().iter() {
-            space.parking.close();
+        for keyspace in inner.keyspaces.load().iter() {
+            keyspace.cursors.close();
         }
         // What is let go of later stays where it is: its name may be another's by then.
         inner.trash.close();

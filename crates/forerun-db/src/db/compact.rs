@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   flush      memtables ──> runs in level 0 ┐
-//!   compact    runs ───────> fewer runs      ├─> manifest, durably ──> states ──> memtables, old runs, old log segments go
+//!   compact    runs ───────> fewer runs      ├─> manifest, durably ──> super versions ──> memtables, old runs, old log segments go
 //! ```
 //!
 //! A change is durable before readers see it, and what it replaces goes after. So a crash, or a manifest that cannot be
@@ -17,11 +17,11 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::Inner;
 use super::directory::DirGuard;
-use super::generation::{Frozen, Generation};
+use super::keyspace_data::KeyspaceData;
+use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::snapshots::Moment;
-use super::space::Space;
-use super::state::Table;
 use super::stats::TreeWork;
+use super::super_version::Table;
 use super::work::{Patience, Task};
 use super::write::Writer;
 use crate::planted::{self, Defect};
@@ -51,8 +51,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 /// What becomes of memtables when the runs change.
 enum Memtables<'a> {
     Same,
-    /// Those of this generation, the oldest, are in runs.
-    Flushed(&'a Frozen),
+    /// Those of this memtable set, the oldest, are in runs.
+    Flushed(&'a FrozenMemTables),
     /// There is nothing in them: everything up to a sequence number is in runs. This one takes the place of the keyspace's.
     Ingested {
         sequence: u64,
@@ -92,21 +92,21 @@ impl Tree {
 impl Inner {
     /// Writes a memtable that takes no more writes to a run, to none if nothing of it is of use any more, and tells the
     /// change that this makes.
-    pub(super) fn write_table(&self, space: &Space, table: &Table) -> Result<Edit> {
-        // Not the state, which holds memtables: their memory counts as long as they are held.
-        let state = space.state.load();
-        let (levels, ranges) = (Arc::clone(&state.levels), Arc::clone(&state.ranges));
-        drop(state);
-        let (snapshots, expired_sequence) = self.list_readers(space);
+    pub(super) fn write_table(&self, keyspace: &KeyspaceData, table: &Table) -> Result<Edit> {
+        // Not the super version, which holds memtables: their memory counts as long as they are held.
+        let version = keyspace.version.load();
+        let (levels, ranges) = (Arc::clone(&version.levels), Arc::clone(&version.ranges));
+        drop(version);
+        let (snapshots, expired_sequence) = self.list_readers(keyspace);
         let mut retain =
-            Retain::new(space.order().clone(), snapshots).with_expired(expired_sequence);
+            Retain::new(keyspace.order().clone(), snapshots).with_expired(expired_sequence);
         if !table.ranges.is_empty() {
             let known = vec![ranges, Arc::clone(&table.ranges)];
             retain = retain.with_ranges(known);
         }
-        // Generations are flushed in order, so what is older is in runs.
+        // Memtable sets are flushed in order, so what is older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
-        let runs = self.with_build(space, u64::MAX, |build| {
+        let runs = self.with_build(keyspace, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
         })?;
         let mut edit = Edit {
@@ -114,7 +114,7 @@ impl Inner {
             expired_sequence,
             ..Edit::default()
         };
-        if let Err(error) = self.write_ranges(space, table, &mut edit) {
+        if let Err(error) = self.write_ranges(keyspace, table, &mut edit) {
             let written = edit.all_added();
             written.for_each(|run| run.remove_when_dropped(&self.trash));
             return Err(error);
@@ -123,14 +123,14 @@ impl Inner {
     }
 
     /// Writes the deletions of ranges beside a memtable to a run of their own, those that cover anything in runs.
-    fn write_ranges(&self, space: &Space, table: &Table, edit: &mut Edit) -> Result<()> {
+    fn write_ranges(&self, keyspace: &KeyspaceData, table: &Table, edit: &mut Edit) -> Result<()> {
         if table.ranges.is_empty() {
             return Ok(());
         }
-        // Not the state, as above.
-        let state = space.state.load();
-        let (levels, known) = (state.levels.edit(edit), state.ranges.list());
-        drop(state);
+        // Not the super version, as above.
+        let version = keyspace.version.load();
+        let (levels, known) = (version.levels.edit(edit), version.ranges.list());
+        drop(version);
         let (needs, added) = (levels.needs(), table.ranges.list());
         let mut tombstones: Vec<_> = added.iter().filter(|range| needs.holds(*range)).collect();
         edit.ranges = tombstones
@@ -140,23 +140,25 @@ impl Inner {
         if tombstones.is_empty() {
             return Ok(());
         }
-        let before = self.tree.catalog().runs_of(space.id()).cloned();
+        let before = self.tree.catalog().runs_of(keyspace.id()).cloned();
         let before = before.map_or(Vec::new(), |runs| runs.range_runs);
         if before.len() >= MOST_RANGE_RUNS {
             tombstones.extend(known.iter());
             edit.removed = before.iter().map(|run| run.number()).collect();
         }
-        let run = self.with_build(space, u64::MAX, |build| write_range_run(tombstones, build))?;
+        let run = self.with_build(keyspace, u64::MAX, |build| {
+            write_range_run(tombstones, build)
+        })?;
         edit.range_runs.extend(run);
         Ok(())
     }
 
-    /// Puts the runs of a generation, the oldest there is, in its place.
+    /// Puts the runs of a memtable set, the oldest there is, in its place.
     pub(super) fn install_flush(
         &self,
         guard: &DirGuard<'_>,
         edits: &[(u32, Edit)],
-        flushed: &Frozen,
+        flushed: &FrozenMemTables,
     ) -> Result<()> {
         let counts = &self.tree.counts;
         let runs = edits.iter().flat_map(|(_, edit)| edit.all_added());
@@ -206,29 +208,29 @@ impl Inner {
         if self.remove_covered_runs(&guard)? {
             return Ok(true);
         }
-        let spaces = self.spaces.load_full();
+        let keyspaces = self.keyspaces.load_full();
         let now = time::now();
         // What failed a short time ago waits, and others have their turn.
-        let may_be_tried = |space: &&Arc<Space>| {
-            let wait = space.compaction_wait(now);
+        let may_be_tried = |keyspace: &&Arc<KeyspaceData>| {
+            let wait = keyspace.compaction_wait(now);
             wait.is_none_or(|wait| wait.is_zero())
         };
-        let mut due: Vec<(f64, &Arc<Space>)> = spaces
+        let mut due: Vec<(f64, &Arc<KeyspaceData>)> = keyspaces
             .iter()
             .filter(may_be_tried)
-            .map(|space| (self.urgency_of(space), space))
+            .map(|keyspace| (self.urgency_of(keyspace), keyspace))
             .filter(|(urgency, _)| *urgency >= 1.0)
             .collect();
         due.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let picked = due.into_iter().find_map(|(_, space)| {
-            let levels = Arc::clone(&space.state.load().levels);
-            let tree = space.options.load().tree;
-            pick(&levels, &tree, &BTreeSet::new()).map(|compaction| (space, compaction))
+        let picked = due.into_iter().find_map(|(_, keyspace)| {
+            let levels = Arc::clone(&keyspace.version.load().levels);
+            let tree = keyspace.options.load().tree;
+            pick(&levels, &tree, &BTreeSet::new()).map(|compaction| (keyspace, compaction))
         });
         match picked {
             None => Ok(false),
-            Some((space, compaction)) => {
-                match self.run_compaction(&guard, space, &compaction) {
+            Some((keyspace, compaction)) => {
+                match self.run_compaction(&guard, keyspace, &compaction) {
                     // It concerns one keyspace, and there may be others.
                     Err(error @ Error::CompactionFailed { .. })
                         if !planted::is(Defect::BadPageStopsAll) =>
@@ -244,14 +246,19 @@ impl Inner {
     }
 
     /// How far a keyspace's levels are over what they should have; from 1 on a compaction is due.
-    pub(super) fn urgency_of(&self, space: &Space) -> f64 {
-        urgency(&space.state.load().levels, &space.options.load().tree)
+    pub(super) fn urgency_of(&self, keyspace: &KeyspaceData) -> f64 {
+        urgency(
+            &keyspace.version.load().levels,
+            &keyspace.options.load().tree,
+        )
     }
 
     /// Whether any keyspace's levels are over what they should have. What is being compacted is still in them.
     pub(super) fn is_compaction_due(&self) -> bool {
-        let spaces = self.spaces.load();
-        spaces.iter().any(|space| self.urgency_of(space) >= 1.0)
+        let keyspaces = self.keyspaces.load();
+        keyspaces
+            .iter()
+            .any(|keyspace| self.urgency_of(keyspace) >= 1.0)
     }
 
     /// Waits until there is nothing to flush or to compact, and what is of no use any more is off the disk.
@@ -265,16 +272,17 @@ impl Inner {
         self.wait_until(|| {
             let is_flushed = self.frozen().is_empty();
             self.or_fails(is_flushed, Task::Flush, patience)?;
-            let spaces = self.spaces.load();
-            let failed = |space: &Arc<Space>| space.compaction_failure_since(asked);
+            let keyspaces = self.keyspaces.load();
+            let failed = |keyspace: &Arc<KeyspaceData>| keyspace.compaction_failure_since(asked);
             // A keyspace that fails has had its turn: what counts are the others.
-            let is_left =
-                |space: &Arc<Space>| self.urgency_of(space) >= 1.0 && failed(space).is_none();
-            let is_done = is_flushed && !spaces.iter().any(is_left);
+            let is_left = |keyspace: &Arc<KeyspaceData>| {
+                self.urgency_of(keyspace) >= 1.0 && failed(keyspace).is_none()
+            };
+            let is_done = is_flushed && !keyspaces.iter().any(is_left);
             if !self.or_fails(is_done, Task::Compact, patience)? {
                 return Ok(false);
             }
-            spaces.iter().find_map(failed).map_or(Ok(true), Err)
+            keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
         // Who did the last of it holds what it replaced until it is through.
         drop(self.flushing.lock());
@@ -285,8 +293,8 @@ impl Inner {
     /// Has all that fails tried again at once. Returns the moment from which on a failure is a new one.
     fn retry_compactions(&self) -> Instant {
         let now = time::now();
-        for space in self.spaces.load().iter() {
-            space.retry_compaction(now);
+        for keyspace in self.keyspaces.load().iter() {
+            keyspace.retry_compaction(now);
         }
         // Wakes the workers, who find the keyspaces to be tried by now.
         self.work.retry(now);
@@ -296,30 +304,32 @@ impl Inner {
     /// How soon a compaction that failed is tried again, if one did.
     pub(super) fn compaction_retry(&self) -> Option<Duration> {
         let now = time::now();
-        let spaces = self.spaces.load();
-        let failing = spaces.iter().filter(|space| self.urgency_of(space) >= 1.0);
-        let waits = failing.filter_map(|space| space.compaction_wait(now));
+        let keyspaces = self.keyspaces.load();
+        let failing = keyspaces
+            .iter()
+            .filter(|keyspace| self.urgency_of(keyspace) >= 1.0);
+        let waits = failing.filter_map(|keyspace| keyspace.compaction_wait(now));
         waits.min().map(|wait| wait.max(SHORTEST_WAIT))
     }
 
     /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
         let mut edits = Vec::new();
-        for space in self.spaces.load().iter() {
-            let state = space.state.load_full();
-            if state.ranges.is_empty() && space.expiry.is_none() {
+        for keyspace in self.keyspaces.load().iter() {
+            let version = keyspace.version.load_full();
+            if version.ranges.is_empty() && keyspace.expiry.is_none() {
                 continue;
             }
-            let (snapshots, expired_sequence) = self.list_readers(space);
-            let levels = &state.levels;
-            let removed = levels.covered(&state.ranges, expired_sequence, &snapshots);
+            let (snapshots, expired_sequence) = self.list_readers(keyspace);
+            let levels = &version.levels;
+            let removed = levels.covered(&version.ranges, expired_sequence, &snapshots);
             if !removed.is_empty() {
                 let edit = Edit {
                     removed,
                     expired_sequence,
                     ..Edit::default()
                 };
-                edits.push((space.id(), edit));
+                edits.push((keyspace.id(), edit));
             }
         }
         match edits.is_empty() {
@@ -330,28 +340,28 @@ impl Inner {
 
     /// The sequence numbers that readers of a keyspace go by, and up to which everything in it has expired for all of them.
     /// What is to be written was chosen before: all of it is visible.
-    fn list_readers(&self, space: &Space) -> (Vec<u64>, u64) {
-        self.snapshots.list(space.id(), || {
-            let sequence = self.visible.last();
+    fn list_readers(&self, keyspace: &KeyspaceData) -> (Vec<u64>, u64) {
+        self.snapshots.list(keyspace.id(), || {
+            let sequence = self.published.last();
             Moment {
                 sequence,
-                expired_sequence: space.expired_sequence(&self.clock, sequence),
+                expired_sequence: keyspace.expired_sequence(&self.clock, sequence),
             }
         })
     }
 
     /// Flushes, and compacts everything there is in some keyspaces down to the last level.
-    pub(super) fn compact_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
+    pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
-        self.guard("compacting", || self.merge_all(spaces))?;
+        self.guard("compacting", || self.merge_all(keyspaces))?;
         self.load_filters();
         Ok(())
     }
 
     /// Brings filters into memory for which there was no room when their runs were opened, those of the newest runs first.
     pub(super) fn load_filters(&self) {
-        for space in self.spaces.load().iter() {
-            let levels = Arc::clone(&space.state.load().levels);
+        for keyspace in self.keyspaces.load().iter() {
+            let levels = Arc::clone(&keyspace.version.load().levels);
             for (_, run) in levels.runs() {
                 if let Err(error) = run.load_filter() {
                     tracing::warn!(%error, "a run stays without its filter");
@@ -361,11 +371,11 @@ impl Inner {
     }
 
     /// Merges the runs of some keyspaces into their last levels.
-    fn merge_all(&self, spaces: &[Arc<Space>]) -> Result<()> {
+    fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         let limit = self.tree.catalog().numbers().next();
         let mut failure = None;
-        for space in spaces {
-            match self.merge(space, limit) {
+        for keyspace in keyspaces {
+            match self.merge(keyspace, limit) {
                 // It concerns one keyspace, and the others can be compacted all the same.
                 Err(error @ Error::CompactionFailed { .. }) => {
                     failure.get_or_insert(error);
@@ -377,16 +387,16 @@ impl Inner {
     }
 
     /// Merges the runs of a keyspace with numbers below `limit` into its last level.
-    fn merge(&self, space: &Space, limit: u64) -> Result<()> {
+    fn merge(&self, keyspace: &KeyspaceData, limit: u64) -> Result<()> {
         loop {
             let guard = self.directory.enter()?;
             let _one_at_a_time = self.lock_compacting();
             self.remove_covered_runs(&guard)?;
-            let state = space.state.load();
-            let picked = pick_full(&state.levels, limit, &state.ranges);
-            drop(state);
+            let version = keyspace.version.load();
+            let picked = pick_full(&version.levels, limit, &version.ranges);
+            drop(version);
             let Some(compaction) = picked else { break };
-            self.run_compaction(&guard, space, &compaction)?;
+            self.run_compaction(&guard, keyspace, &compaction)?;
         }
         Ok(())
     }
@@ -395,31 +405,33 @@ impl Inner {
     fn run_compaction(
         &self,
         guard: &DirGuard<'_>,
-        space: &Space,
+        keyspace: &KeyspaceData,
         compaction: &Compaction,
     ) -> Result<()> {
         self.tree.catalog().write_again()?;
-        let run_bytes = space.options.load().tree.run_bytes;
-        // Not the state, which holds memtables, for as long as this takes.
-        let ranges = Arc::clone(&space.state.load().ranges);
-        let (snapshots, expired_sequence) = self.list_readers(space);
-        let retain = Retain::new(space.order().clone(), snapshots)
+        let run_bytes = keyspace.options.load().tree.run_bytes;
+        // Not the super version, which holds memtables, for as long as this takes.
+        let ranges = Arc::clone(&keyspace.version.load().ranges);
+        let (snapshots, expired_sequence) = self.list_readers(keyspace);
+        let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let done = self.with_build(space, run_bytes, |build| compact(compaction, retain, build));
+        let done = self.with_build(keyspace, run_bytes, |build| {
+            compact(compaction, retain, build)
+        });
         let mut done = match done {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
             Err(error) => {
-                let failed = space.note_compaction(Err(error));
+                let failed = keyspace.note_compaction(Err(error));
                 self.note_pressure();
                 self.work.nudge();
                 return failed;
             }
         };
-        space.note_compaction(Ok(()))?;
+        keyspace.note_compaction(Ok(()))?;
         done.edit.expired_sequence = expired_sequence;
-        self.install(guard, &[(space.id(), done.edit)], Memtables::Same)?;
+        self.install(guard, &[(keyspace.id(), done.edit)], Memtables::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -439,14 +451,14 @@ impl Inner {
     pub(super) fn install_ingestion(
         &self,
         guard: &DirGuard<'_>,
-        space: &Arc<Space>,
+        keyspace: &Arc<KeyspaceData>,
         runs: Vec<Arc<Run>>,
         sequence: u64,
-        active: &mut Generation,
+        active: &mut MemTableSet,
     ) -> Result<()> {
-        // Who still reads the state before must not find in its memtable what is written from now on, and not the
+        // Who still reads the super version before must not find in its memtable what is written from now on, and not the
         // ingestion, which comes before that.
-        let table = space.new_table(&self.options, active.limit_bytes)?;
+        let table = keyspace.new_table(&self.options, active.limit_bytes)?;
         let counts = &self.tree.counts;
         let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
         let edit = Edit {
@@ -457,8 +469,8 @@ impl Inner {
             sequence,
             table: &table,
         };
-        self.install(guard, &[(space.id(), edit)], memtables)?;
-        active.replace(space, table);
+        self.install(guard, &[(keyspace.id(), edit)], memtables)?;
+        active.replace(keyspace, table);
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -485,25 +497,25 @@ impl Inner {
             self.remove_segments(logged.first_segment);
         }
         catalog.install(edits, logged.as_ref())?;
-        let spaces = self.spaces.load();
+        let keyspaces = self.keyspaces.load();
         for (id, _) in edits {
-            let (Some(space), Some(runs)) = (spaces.by_id(*id), catalog.runs_of(*id)) else {
+            let (Some(keyspace), Some(runs)) = (keyspaces.by_id(*id), catalog.runs_of(*id)) else {
                 continue;
             };
             match &memtables {
-                Memtables::Same => space.show_runs(runs),
+                Memtables::Same => keyspace.show_runs(runs),
                 Memtables::Flushed(flushed) => {
-                    space.show_flushed(runs, flushed.generation.table(*id));
+                    keyspace.show_flushed(runs, flushed.memtables.table(*id));
                 }
                 Memtables::Ingested { table, .. } if planted::is(Defect::IngestionShownEarly) => {
-                    space.show_ingested(runs, table);
+                    keyspace.show_ingested(runs, table);
                 }
                 // Visible first, for readers without a lock: one that sees the runs goes by a number that sees what is in
-                // them, and one that does not see them has the state before, in which nothing has the number.
+                // them, and one that does not see them has the super version before, in which nothing has the number.
                 Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
                     // Behind a hole no number is given: the log refuses an ingestion then.
-                    if self.visible.publish(*sequence, *sequence).is_ok() {
-                        space.show_ingested(runs, table);
+                    if self.published.publish(*sequence, *sequence).is_ok() {
+                        keyspace.show_ingested(runs, table);
                     }
                 }),
             }
@@ -522,7 +534,7 @@ impl Inner {
 
     pub(super) fn with_build<T>(
         &self,
-        space: &Space,
+        keyspace: &KeyspaceData,
         run_bytes: u64,
         f: impl FnOnce(&Build<'_>) -> Result<T>,
     ) -> Result<T> {
@@ -530,11 +542,11 @@ impl Inner {
         f(&Build {
             io: &*self.io,
             dir: &self.path,
-            order: space.order(),
-            comparator: space.comparator().name(),
-            keyspace: (space.id(), space.name()),
+            order: keyspace.order(),
+            comparator: keyspace.comparator().name(),
+            keyspace: (keyspace.id(), keyspace.name()),
             cache: &self.cache,
-            options: space.options.load().run,
+            options: keyspace.options.load().run,
             run_bytes,
             numbers: &numbers,
             limiter: &self.limiter,

@@ -1,22 +1,22 @@
-//! What an iterator moves: a cursor for each end, with the state that they run over.
+//! What an iterator moves: a cursor for each end, with the super version that they run over.
 //!
-//! It is made for one iteration and serves many: see [`Parking`].
+//! It is made for one iteration and serves many: see [`CursorPool`].
 
 use std::sync::Arc;
 
 use self_cell::self_cell;
 
-use super::parking::Parking;
+use super::cursor_pool::CursorPool;
+use super::keyspace_data::KeyspaceData;
+use super::live_versions::LiveVersions;
 use super::snapshots::Moment;
-use super::space::Space;
-use super::state::State;
-use super::uncovered::Uncovered;
+use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::versions::{Entry, Visible};
 
-/// One that goes through more memtables, runs and levels than this is not parked: it has a page or more for each.
-const MOST_SOURCES: usize = 24;
+/// One that goes through more memtables, runs and levels than this is not pooled: it has a page or more for each.
+const MAX_SOURCES: usize = 24;
 
 /// The cursors of both ends.
 pub(super) struct Cursor {
@@ -26,7 +26,7 @@ pub(super) struct Cursor {
 }
 
 /// The keyspace of a cursor. All threads count the references to a keyspace, but only who has the cursor those to this.
-struct Home(Arc<Space>);
+struct Home(Arc<KeyspaceData>);
 
 /// The cursors. That of the back is made when it is asked for.
 struct Pair<'a> {
@@ -35,12 +35,12 @@ struct Pair<'a> {
 }
 
 /// The cursor of an end.
-pub(super) type End<'a> = Visible<Uncovered<'a>>;
+pub(super) type End<'a> = Visible<LiveVersions<'a>>;
 
 self_cell! {
-    /// Cursors, with the state they run over.
+    /// Cursors, with the super version they run over.
     struct Ends {
-        owner: Arc<State>,
+        owner: Arc<SuperVersion>,
         #[covariant]
         dependent: Pair,
     }
@@ -48,22 +48,26 @@ self_cell! {
 
 impl Cursor {
     /// One that stands nowhere.
-    pub(super) fn open(space: &Arc<Space>, state: &Arc<State>, moment: Moment) -> Box<Cursor> {
-        if let Some(mut parked) = space.parking.take()
-            && Arc::ptr_eq(parked.ends.borrow_owner(), state)
+    pub(super) fn open(
+        keyspace: &Arc<KeyspaceData>,
+        version: &Arc<SuperVersion>,
+        moment: Moment,
+    ) -> Box<Cursor> {
+        if let Some(mut pooled) = keyspace.cursors.take()
+            && Arc::ptr_eq(pooled.ends.borrow_owner(), version)
         {
-            parked.reopen(moment);
-            return parked;
+            pooled.reopen(moment);
+            return pooled;
         }
-        let order = space.order();
-        let ends = Ends::new(Arc::clone(state), |state| Pair {
-            front: end(state, order, moment),
+        let order = keyspace.order();
+        let ends = Ends::new(Arc::clone(version), |version| Pair {
+            front: end(version, order, moment),
             back: None,
         });
         Box::new(Cursor {
             ends,
             moment,
-            home: Arc::new(Home(Arc::clone(space))),
+            home: Arc::new(Home(Arc::clone(keyspace))),
         })
     }
 
@@ -79,9 +83,9 @@ impl Cursor {
     }
 
     /// Keeps it for another use, if it is worth it.
-    pub(super) fn park(mut self: Box<Self>) {
+    pub(super) fn recycle(mut self: Box<Self>) {
         let is_small = self.ends.with_dependent_mut(|_, ends| {
-            let is_small = ends.front.versions_mut().sources() <= MOST_SOURCES;
+            let is_small = ends.front.versions_mut().sources() <= MAX_SOURCES;
             if is_small {
                 let back = ends.back.as_mut();
                 let ends = [Some(&mut ends.front), back].into_iter().flatten();
@@ -91,7 +95,7 @@ impl Cursor {
         });
         if is_small {
             let home = Arc::clone(&self.home);
-            Parking::park(&home.0, self);
+            CursorPool::put(&home.0, self);
         }
     }
 
@@ -100,8 +104,8 @@ impl Cursor {
         self.home.0.order()
     }
 
-    /// Tells states apart that are there at one time.
-    pub(super) fn state_address(&self) -> *const State {
+    /// Tells super versions apart that are there at one time.
+    pub(super) fn super_version_address(&self) -> *const SuperVersion {
         Arc::as_ptr(self.ends.borrow_owner())
     }
 
@@ -113,8 +117,8 @@ impl Cursor {
     /// Moves the cursor of the back.
     pub(super) fn move_back(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
         let (order, moment) = (self.home.0.order(), self.moment);
-        self.ends.with_dependent_mut(|state, ends| {
-            let back = ends.back.get_or_insert_with(|| end(state, order, moment));
+        self.ends.with_dependent_mut(|version, ends| {
+            let back = ends.back.get_or_insert_with(|| end(version, order, moment));
             to(back)
         })
     }
@@ -130,7 +134,7 @@ impl Cursor {
     }
 }
 
-fn end<'a>(state: &'a State, order: &KeyOrder, moment: Moment) -> End<'a> {
-    let versions = Uncovered::new(state, order, moment);
+fn end<'a>(version: &'a SuperVersion, order: &KeyOrder, moment: Moment) -> End<'a> {
+    let versions = LiveVersions::new(version, order, moment);
     Visible::new(versions, order.clone(), moment.sequence)
 }

@@ -1,9 +1,9 @@
 //! From memory to disk: a full memtable makes way for an empty one, and its entries become a run.
 //!
 //! ```text
-//!   writer      generation full ─> room for another? ─> freeze it, put a new one before it ─> the write goes on
+//!   writer      memtable set full ─> room for another? ─> freeze it, put a new one before it ─> the write goes on
 //!                                      │ no: wait
-//!   flush       oldest frozen generation ─> a run in level 0 a keyspace ─> manifest ─> memtables, old log segments go
+//!   flush       oldest frozen memtable set ─> a run in level 0 a keyspace ─> manifest ─> memtables, old log segments go
 //! ```
 //!
 //! What bounds memory also pushes back: a writer waits while the memtables, with the one it needs, would take more than
@@ -17,9 +17,9 @@ use std::time::Duration;
 use forerun_core::sync::{MutexGuard, PoisonError, thread, time};
 
 use super::Inner;
-use super::generation::{Frozen, Generation};
+use super::keyspace_data::KeyspaceData;
 use super::memory::Size;
-use super::space::Space;
+use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::work::{Patience, Task};
 use crate::planted::{self, Defect};
 use crate::tree::levels::Edit;
@@ -32,22 +32,22 @@ const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Inner {
-    /// Gives a keyspace a memtable in the generation that takes writes, unless somebody did already.
-    pub(super) fn add_table(&self, space: &Arc<Space>) -> Result<()> {
+    /// Gives a keyspace a memtable in the memtable set that takes writes, unless somebody did already.
+    pub(super) fn add_table(&self, keyspace: &Arc<KeyspaceData>) -> Result<()> {
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
-        space.check_takes_writes()?;
-        if active.table(space.id()).is_none() {
-            let table = space.new_table(&self.options, active.limit_bytes)?;
+        keyspace.check_takes_writes()?;
+        if active.table(keyspace.id()).is_none() {
+            let table = keyspace.new_table(&self.options, active.limit_bytes)?;
             // Readers first, so that they find what becomes visible.
-            space.show_table(&table);
-            active.add(space, table);
+            keyspace.show_table(&table);
+            active.add(keyspace, table);
         }
         Ok(())
     }
 
-    /// Puts a generation of this size before the one that takes writes. `active` is held for writing, and there is room.
-    pub(super) fn freeze(&self, active: &mut Generation, limit_bytes: usize) -> Result<()> {
-        if self.visible.has_hole() {
+    /// Puts a memtable set of this size before the one that takes writes. `active` is held for writing, and there is room.
+    pub(super) fn freeze(&self, active: &mut MemTableSet, limit_bytes: usize) -> Result<()> {
+        if self.published.has_hole() {
             // There are entries in it that will never be visible: only the log can tell what becomes of them.
             return Err(self.poisoned());
         }
@@ -55,11 +55,12 @@ impl Inner {
         // From now on it counts with what it holds, as long as anybody holds it.
         active.hold(&self.held);
         self.own.show_table(&table);
-        let next = Generation::new(active.number + 1, limit_bytes, &self.own, table);
-        let frozen = Frozen {
-            generation: std::mem::replace(active, next),
-            // No write is under way, so all that were made are visible, and in this generation or an older one.
-            last_sequence: self.visible.last() + u64::from(planted::is(Defect::FlushedOneTooMany)),
+        let next = MemTableSet::new(active.number + 1, limit_bytes, &self.own, table);
+        let frozen = FrozenMemTables {
+            memtables: std::mem::replace(active, next),
+            // No write is under way, so all that were made are visible, and in this memtable set or an older one.
+            last_sequence: self.published.last()
+                + u64::from(planted::is(Defect::FlushedOneTooMany)),
         };
         self.frozen().push(Arc::new(frozen));
         self.work.nudge();
@@ -68,7 +69,7 @@ impl Inner {
 
     /// Brings everything that was written into runs, while `active` is held for writing, so that no more is: there is
     /// nothing in memtables then.
-    pub(super) fn flush_under_lock(&self, active: &mut Generation) -> Result<()> {
+    pub(super) fn flush_under_lock(&self, active: &mut MemTableSet) -> Result<()> {
         let patience = self.retry_flush();
         let is_done = || {
             let is_done = self.frozen().is_empty();
@@ -82,8 +83,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Generations on their way to runs, oldest first.
-    pub(super) fn frozen(&self) -> MutexGuard<'_, Vec<Arc<Frozen>>> {
+    /// Memtable sets on their way to runs, oldest first.
+    pub(super) fn frozen(&self) -> MutexGuard<'_, Vec<Arc<FrozenMemTables>>> {
         // Nothing under the lock panics half-way through a change.
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,13 +97,13 @@ impl Inner {
     /// Whether level 0 of any keyspace has as many runs as its options say. One that cannot be compacted does not count:
     /// others would wait for it in vain. It takes no writes itself, once it is full.
     fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
-        let spaces = self.spaces.load();
-        let reaches = |space: &Arc<Space>| {
-            let runs = space.state.load().levels.level(0).runs().len();
-            runs >= limit(&space.options.load().tree)
-                && (planted::is(Defect::BadPageStopsAll) || space.compaction_failure().is_none())
+        let keyspaces = self.keyspaces.load();
+        let reaches = |keyspace: &Arc<KeyspaceData>| {
+            let runs = keyspace.version.load().levels.level(0).runs().len();
+            runs >= limit(&keyspace.options.load().tree)
+                && (planted::is(Defect::BadPageStopsAll) || keyspace.compaction_failure().is_none())
         };
-        spaces.iter().any(reaches)
+        keyspaces.iter().any(reaches)
     }
 
     /// Has a flush that failed tried again at once, for someone who waits for that one.
@@ -158,13 +159,13 @@ impl Inner {
     pub(super) fn note_pressure(&self) {
         let is_slow = self.any_level0(|options| options.level0_slow_runs);
         self.is_slow.store(is_slow, Ordering::Relaxed);
-        self.spaces
+        self.keyspaces
             .load()
             .iter()
-            .for_each(|space| space.note_level0());
+            .for_each(|keyspace| keyspace.note_level0());
     }
 
-    /// Flushes the oldest generation that is full. `false`: there is none.
+    /// Flushes the oldest memtable set that is full. `false`: there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,12 +174,12 @@ impl Inner {
         };
         self.tree.catalog().write_again()?;
         let mut edits: Vec<(u32, Edit)> = Vec::new();
-        for (space, table) in oldest.generation.tables() {
-            if space.state.load().is_dropped {
+        for (keyspace, table) in oldest.memtables.tables() {
+            if keyspace.version.load().is_dropped {
                 continue;
             }
-            match self.write_table(space, table) {
-                Ok(edit) => edits.push((space.id(), edit)),
+            match self.write_table(keyspace, table) {
+                Ok(edit) => edits.push((keyspace.id(), edit)),
                 Err(error) => {
                     // No manifest names them.
                     let written = edits.iter().flat_map(|(_, edit)| edit.all_added());
@@ -195,7 +196,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Freezes the generation that takes writes, if there is anything in it, and waits until all that was written
+    /// Freezes the memtable set that takes writes, if there is anything in it, and waits until all that was written
     /// before is in runs.
     pub(super) fn flush_all(&self) -> Result<()> {
         self.check_access()?;
@@ -204,10 +205,10 @@ impl Inner {
         drop(active);
         let patience = self.retry_flush();
         if !is_empty {
-            self.replace_generation(number, Size::any(self.options.memtable_bytes), patience)?;
+            self.switch_memtables(number, Size::any(self.options.memtable_bytes), patience)?;
         }
         self.wait_until(|| {
-            let is_older = |of: &Arc<Frozen>| of.generation.number <= number;
+            let is_older = |of: &Arc<FrozenMemTables>| of.memtables.number <= number;
             let is_done = !self.frozen().iter().any(is_older);
             self.or_fails(is_done, Task::Flush, patience)
         })

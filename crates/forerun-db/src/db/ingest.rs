@@ -4,7 +4,7 @@
 //!   add       ─> run files without a description, each up to the tree's target size     nobody sees them, nobody waits
 //!   commit    ─> flush ─┬ no more writes                                               ┬─> writes go on
 //!                       └ flush the rest ─> number @S, in the log ─> descriptions @S   │
-//!                                           ─> manifest ─> visible up to S ─> state ───┘
+//!                                           ─> manifest ─> visible up to S ─> super version ───┘
 //! ```
 //!
 //! All entries have one sequence number, which is taken last: they are newer than what was written before the commit,
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use forerun_core::ProcessBound;
 use forerun_core::sync::PoisonError;
 
-use super::space::Space;
-use super::visible::Hole;
+use super::keyspace_data::KeyspaceData;
+use super::published_sequence::Hole;
 use super::work::{Patience, Task};
 use super::{Inner, Open};
 use crate::panics;
@@ -57,7 +57,7 @@ use crate::{Background, Error, Op, Result};
 /// ```
 pub struct Ingestion {
     open: Arc<ProcessBound<Open>>,
-    space: Arc<Space>,
+    keyspace: Arc<KeyspaceData>,
     /// The run in the making.
     writer: Option<RunWriter>,
     /// Those that are written, but for their descriptions.
@@ -70,10 +70,10 @@ pub struct Ingestion {
 }
 
 impl Ingestion {
-    pub(super) fn new(open: Arc<ProcessBound<Open>>, space: Arc<Space>) -> Ingestion {
+    pub(super) fn new(open: Arc<ProcessBound<Open>>, keyspace: Arc<KeyspaceData>) -> Ingestion {
         Ingestion {
             open,
-            space,
+            keyspace,
             writer: None,
             pending: Vec::new(),
             files: Vec::new(),
@@ -118,7 +118,7 @@ impl Ingestion {
         self.end_run()?;
         let inner = &self.open.get()?.inner;
         if self.pending.is_empty() {
-            return Ok(inner.visible.last());
+            return Ok(inner.published.last());
         }
         let synced = {
             let _guard = inner.directory.enter()?;
@@ -126,7 +126,7 @@ impl Ingestion {
         };
         synced.map_err(|error| Error::io("sync", &inner.path, error))?;
         let pending = std::mem::take(&mut self.pending);
-        let sequence = inner.commit_ingestion(&self.space, pending, &mut self.files)?;
+        let sequence = inner.commit_ingestion(&self.keyspace, pending, &mut self.files)?;
         match inner.options.background {
             Background::Threads => inner.work.nudge(),
             // What fails here is not the ingestion: the next write meets it again.
@@ -137,7 +137,7 @@ impl Ingestion {
 
     fn push(&mut self, key: &[u8], kind: Kind, value: &[u8]) -> Result<()> {
         self.check()?;
-        let order = self.space.order();
+        let order = self.keyspace.order();
         let may_panic = order.may_panic();
         if let Some(last) = &self.last_key {
             let compare = || Ok(order.compare(last, key));
@@ -165,7 +165,7 @@ impl Ingestion {
         // No guard: the file is this ingestion's alone until it is committed, and after a crash or a close the next
         // opening removes it. Whoever goes on adding is told soon, though.
         limiter::check(self.open.get()?.inner.work.stop_flag())?;
-        let limit_bytes = self.space.options.load().tree.run_bytes;
+        let limit_bytes = self.keyspace.options.load().tree.run_bytes;
         let is_full = |writer: &RunWriter| writer.written_bytes() >= limit_bytes;
         if self.writer.as_ref().is_some_and(is_full) {
             self.end_run()?;
@@ -174,7 +174,7 @@ impl Ingestion {
         let writer = match &mut self.writer {
             Some(writer) => writer,
             None => {
-                let writer = inner.begin_run(&self.space, &mut self.files)?;
+                let writer = inner.begin_run(&self.keyspace, &mut self.files)?;
                 self.writer.insert(writer)
             }
         };
@@ -228,9 +228,13 @@ impl std::fmt::Debug for Ingestion {
 
 impl Inner {
     /// Begins the file of a run.
-    fn begin_run(&self, space: &Space, files: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
+    fn begin_run(
+        &self,
+        keyspace: &KeyspaceData,
+        files: &mut Vec<(u64, PathBuf)>,
+    ) -> Result<RunWriter> {
         let _guard = self.directory.enter()?;
-        self.with_build(space, u64::MAX, |build| {
+        self.with_build(keyspace, u64::MAX, |build| {
             let number = build.numbers.take();
             let path = run::path(build.dir, number);
             files.push((number, path.clone()));
@@ -249,34 +253,34 @@ impl Inner {
     /// Gives the runs a sequence number and puts them into the tree. Those of `files` that are to be removed are left.
     fn commit_ingestion(
         &self,
-        space: &Arc<Space>,
+        keyspace: &Arc<KeyspaceData>,
         pending: Vec<PendingRun>,
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<u64> {
         // Most of what is in memory is flushed while writes go on, and there is room in level 0, should it be needed.
         self.flush_all()?;
         self.wait_until(|| {
-            space.check_takes_writes()?;
-            let stop_runs = space.options.load().tree.level0_stop_runs;
-            let is_done = space.state.load().levels.level(0).runs().len() < stop_runs;
+            keyspace.check_takes_writes()?;
+            let stop_runs = keyspace.options.load().tree.level0_stop_runs;
+            let is_done = keyspace.version.load().levels.level(0).runs().len() < stop_runs;
             self.or_fails(is_done, Task::Compact, Patience::UntilRepeated)
         })?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
-        space.check_takes_writes()?;
+        keyspace.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;
         // Closing waits for this: from here on the files must be ours until the manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
         let sequence = self.log_ingestion()?;
         let installed = self.guard("committing an ingestion", || {
-            let runs = self.describe(space, pending, files, sequence)?;
+            let runs = self.describe(keyspace, pending, files, sequence)?;
             // Installed, or in doubt: the catalog knows which of the files are to go.
             files.clear();
-            self.install_ingestion(&guard, space, runs, sequence, &mut active)
+            self.install_ingestion(&guard, keyspace, runs, sequence, &mut active)
         });
-        if self.visible.last() < sequence {
+        if self.published.last() < sequence {
             // Nothing was installed, so nothing has this number, and what is written next must not wait for it.
-            let visible = self.visible.publish(sequence, sequence);
+            let visible = self.published.publish(sequence, sequence);
             visible.map_err(|Hole| self.poisoned())?;
         }
         installed.map(|()| sequence)
@@ -285,7 +289,7 @@ impl Inner {
     /// Completes the runs, and opens them.
     fn describe(
         &self,
-        space: &Space,
+        keyspace: &KeyspaceData,
         pending: Vec<PendingRun>,
         files: &[(u64, PathBuf)],
         sequence: u64,
@@ -293,7 +297,7 @@ impl Inner {
         let runs = pending.into_iter().zip(files);
         let open = |(pending, (number, path)): (PendingRun, &(u64, PathBuf))| {
             pending.finish(&*self.io, sequence)?;
-            let order = space.order().clone();
+            let order = keyspace.order().clone();
             Run::open(&*self.io, path, *number, order, &self.cache).map(Arc::new)
         };
         runs.map(open).collect()

@@ -6,12 +6,12 @@
 //!           next ──>                  <── next_back
 //! ```
 //!
-//! Each end has a cursor of its own: a merge of all that the state holds, memtables and runs, of which it shows what
+//! Each end has a cursor of its own: a merge of all that the super version holds, memtables and runs, of which it shows what
 //! the snapshot sees. A step moves the cursor and sees whether the entry lies inside the other end's bound: the range's,
 //! or the entry that the other end gave last. So the ends meet and never cross, however their steps are mixed.
 //!
-//! An iterator keeps the state it began with. What is flushed or compacted meanwhile changes nothing for it; what it
-//! keeps is given back with it, or parked for the next one of the thread: see `parking.rs`.
+//! An iterator keeps the super version it began with. What is flushed or compacted meanwhile changes nothing for it; what it
+//! keeps is given back with it, or pooled for the next one of the thread: see `cursor_pool.rs`.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -208,7 +208,7 @@ impl Drop for Iter {
     fn drop(&mut self) {
         if let Some(cursor) = self.cursor.take() {
             match self.owner.is_this_process() {
-                true => cursor.park(),
+                true => cursor.recycle(),
                 // What it holds is the parent's, down to the files of runs.
                 false => std::mem::forget(cursor),
             }

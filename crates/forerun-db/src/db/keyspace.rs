@@ -8,7 +8,7 @@ use forerun_core::sync::PoisonError;
 
 use super::ingest::Ingestion;
 use super::iter::Iter;
-use super::space::Space;
+use super::keyspace_data::KeyspaceData;
 use super::stats::KeyspaceStats;
 use super::view::View;
 use super::{Inner, Open};
@@ -49,7 +49,7 @@ use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, Values, WriteBat
 #[derive(Clone)]
 pub struct Keyspace {
     open: Arc<ProcessBound<Open>>,
-    space: Arc<Space>,
+    data: Arc<KeyspaceData>,
 }
 
 impl Db {
@@ -76,15 +76,17 @@ impl Db {
     /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it is there and ordered by another
     /// comparator, [`Error::KeyspaceTtl`] if its entries have another time to live; [`Error::BadOption`].
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
-        let space = self.inner()?.open_keyspace(name, options)?;
-        Ok(self.handle(space))
+        let keyspace = self.inner()?.open_keyspace(name, options)?;
+        Ok(self.handle(keyspace))
     }
 
     /// The keyspace of a name, if there is one. It takes no lock. In a fork there is none.
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
-        let spaces = self.inner().ok()?.spaces.load();
-        let space = spaces.by_name(name).filter(|space| space.id() > 0)?;
-        Some(self.handle(Arc::clone(space)))
+        let keyspaces = self.inner().ok()?.keyspaces.load();
+        let keyspace = keyspaces
+            .by_name(name)
+            .filter(|keyspace| keyspace.id() > 0)?;
+        Some(self.handle(Arc::clone(keyspace)))
     }
 
     /// The store's own keyspace, which all methods of the store itself read and write.
@@ -97,8 +99,11 @@ impl Db {
         let Ok(inner) = self.inner() else {
             return Vec::new();
         };
-        let spaces = inner.spaces.load();
-        let names = spaces.iter().skip(1).map(|space| space.name().to_owned());
+        let keyspaces = inner.keyspaces.load();
+        let names = keyspaces
+            .iter()
+            .skip(1)
+            .map(|keyspace| keyspace.name().to_owned());
         names.collect()
     }
 
@@ -113,10 +118,10 @@ impl Db {
         self.inner()?.drop_keyspace(name)
     }
 
-    fn handle(&self, space: Arc<Space>) -> Keyspace {
+    fn handle(&self, data: Arc<KeyspaceData>) -> Keyspace {
         Keyspace {
             open: Arc::clone(&self.open),
-            space,
+            data,
         }
     }
 }
@@ -124,17 +129,17 @@ impl Db {
 impl Keyspace {
     /// Its name; that of the store's own is empty.
     pub fn name(&self) -> &str {
-        self.space.name()
+        self.data.name()
     }
 
     /// Its number, which no other keyspace of the store ever had; that of the store's own is 0.
     pub fn id(&self) -> u32 {
-        self.space.id()
+        self.data.id()
     }
 
     /// Name of the comparator that orders its keys.
     pub fn comparator_name(&self) -> &str {
-        self.space.comparator().name()
+        self.data.comparator().name()
     }
 
     /// Sets `key` to `value`, as [`Db::put`].
@@ -179,7 +184,7 @@ impl Keyspace {
         let mut batch = WriteBatch::new();
         batch.keyspace(self).delete_range(start, end)?;
         let inner = self.inner()?;
-        let written = inner.write_to(&self.space, &batch, inner.options.durability);
+        let written = inner.write_to(&self.data, &batch, inner.options.durability);
         written.map(drop)
     }
 
@@ -229,7 +234,7 @@ impl Keyspace {
 
     /// Begins to take in many entries at once, in ascending order of their keys, as [`Db::ingest`].
     pub fn ingest(&self) -> Ingestion {
-        Ingestion::new(Arc::clone(&self.open), Arc::clone(&self.space))
+        Ingestion::new(Arc::clone(&self.open), Arc::clone(&self.data))
     }
 
     /// Puts all that was written before into runs, as [`Db::flush`]: that of all keyspaces, since they share a log.
@@ -245,29 +250,29 @@ impl Keyspace {
     /// # Errors
     /// As there.
     pub fn compact(&self) -> Result<()> {
-        let space = std::slice::from_ref(&self.space);
-        self.inner()?.compact_all(space)
+        let keyspace = std::slice::from_ref(&self.data);
+        self.inner()?.compact_all(keyspace)
     }
 
     /// What it holds. All zeros in a fork, where nothing can be asked.
     pub fn stats(&self) -> KeyspaceStats {
         let inner = self.inner();
         inner
-            .map(|_| KeyspaceStats::of(&self.space))
+            .map(|_| KeyspaceStats::of(&self.data))
             .unwrap_or_default()
     }
 
     /// The open store that it is of.
     pub(crate) fn store(&self) -> u64 {
-        self.space.store()
+        self.data.store()
     }
 
-    pub(super) fn space(&self) -> &Arc<Space> {
-        &self.space
+    pub(super) fn data(&self) -> &Arc<KeyspaceData> {
+        &self.data
     }
 
     fn write_one(&self, op: Op<'_>, durability: Durability) -> Result<()> {
-        self.inner()?.write_one(&self.space, op, durability)
+        self.inner()?.write_one(&self.data, op, durability)
     }
 
     fn inner(&self) -> Result<&Arc<Inner>> {
@@ -280,7 +285,7 @@ impl Keyspace {
     }
 
     fn unchecked_view(&self) -> Result<View<'_>> {
-        Ok(View::now(self.inner()?, &self.space))
+        Ok(View::now(self.inner()?, &self.data))
     }
 
     fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
@@ -298,48 +303,49 @@ impl std::fmt::Debug for Keyspace {
 }
 
 impl Inner {
-    fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<Space>> {
+    fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceData>> {
         check_keyspace_name(name)?;
         options.check()?;
         // Closing waits for this.
         let _guard = self.directory.enter()?;
         // One at a time: who comes second finds what the first has made.
         let mut catalog = self.tree.catalog();
-        let spaces = self.spaces.load_full();
+        let keyspaces = self.keyspaces.load_full();
         let given = options.comparator.name();
-        if let Some(space) = spaces.by_name(name) {
-            if space.comparator().name() != given {
+        if let Some(keyspace) = keyspaces.by_name(name) {
+            if keyspace.comparator().name() != given {
                 return Err(Error::KeyspaceComparator {
                     keyspace: name.to_owned(),
-                    stored: space.comparator().name().to_owned(),
+                    stored: keyspace.comparator().name().to_owned(),
                     given: Some(given.to_owned()),
                 });
             }
-            let ttl = space.expiry.as_ref().map_or(0, Expiry::ttl);
-            space.set_options(options.with_stored_ttl(name, ttl)?);
+            let ttl = keyspace.expiry.as_ref().map_or(0, Expiry::ttl);
+            keyspace.set_options(options.with_stored_ttl(name, ttl)?);
             drop(catalog);
             // Other limits of level 0 may be met, or not any more, and other compactions due.
             self.note_pressure();
             self.work.nudge();
-            return Ok(Arc::clone(space));
+            return Ok(Arc::clone(keyspace));
         }
         let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
         let id = catalog.create(name, given, &order, options.ttl_s())?;
         let Some(runs) = catalog.runs_of(id) else {
             return Err(Error::Closed);
         };
-        let space = Space::new(self.number, id, name, options, runs, self.reading.clone());
-        let space = Arc::new(space);
-        if let Some(expiry) = &space.expiry {
+        let keyspace =
+            KeyspaceData::new(self.number, id, name, options, runs, self.reading.clone());
+        let keyspace = Arc::new(keyspace);
+        if let Some(expiry) = &keyspace.expiry {
             self.clock.expect(expiry.ttl());
         }
-        self.spaces.store(Arc::new(spaces.with(&space)));
-        Ok(space)
+        self.keyspaces.store(Arc::new(keyspaces.with(&keyspace)));
+        Ok(keyspace)
     }
 
     fn drop_keyspace(&self, name: &str) -> Result<()> {
-        let space = self.spaces.load().by_name(name).cloned();
-        let Some(space) = space.filter(|space| space.id() > 0) else {
+        let keyspace = self.keyspaces.load().by_name(name).cloned();
+        let Some(keyspace) = keyspace.filter(|keyspace| keyspace.id() > 0) else {
             return Err(Error::UnknownKeyspace {
                 name: name.to_owned(),
             });
@@ -347,20 +353,21 @@ impl Inner {
         // Under the lock no write is under way, and those that come see the mark: so what is logged for the keyspace was
         // logged before it is gone.
         let active = self.active.write().unwrap_or_else(PoisonError::into_inner);
-        space.refuse_writes();
+        keyspace.refuse_writes();
         drop(active);
         let _guard = self.directory.enter()?;
         let mut catalog = self.tree.catalog();
-        let spaces = self.spaces.load_full();
-        if spaces.by_id(space.id()).is_none() {
+        let keyspaces = self.keyspaces.load_full();
+        if keyspaces.by_id(keyspace.id()).is_none() {
             // Another call was faster.
             return Err(Error::UnknownKeyspace {
                 name: name.to_owned(),
             });
         }
-        catalog.drop_keyspace(space.id())?;
-        self.spaces.store(Arc::new(spaces.without(space.id())));
-        space.show_dropped();
+        catalog.drop_keyspace(keyspace.id())?;
+        self.keyspaces
+            .store(Arc::new(keyspaces.without(keyspace.id())));
+        keyspace.show_dropped();
         drop(catalog);
         self.work.nudge();
         Ok(())

@@ -18,14 +18,14 @@ use std::time::Duration;
 use forerun_core::sync::{PoisonError, time};
 
 use super::Inner;
-use super::generation::{EMPTY_TABLE_BYTES, Generation};
+use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
 use super::work::{Patience, Task, Work};
 use crate::{Background, Error, Result};
 
-/// The most generations there are at a time: each has a memtable that is searched by every lookup.
-const MAX_GENERATIONS: usize = 6;
+/// The most memtable sets there are at a time: each has a memtable that is searched by every lookup.
+const MAX_MEMTABLE_SETS: usize = 6;
 
-/// Kept free, so that a generation can make way for an empty one that has next to nothing, at any time.
+/// Kept free, so that a memtable set can make way for an empty one that has next to nothing, at any time.
 const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
 
 /// Where readers hold so much that there is no room for a memtable of the usual size, one of this part of it will do.
@@ -59,7 +59,7 @@ impl HeldMemory {
 
     /// Counts a memtable until what is returned is dropped.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
-        // Relaxed, here and below: a sum. Who adds to it has the lock that one needs to make a generation, and what goes
+        // Relaxed, here and below: a sum. Who adds to it has the lock that one needs to make a memtable set, and what goes
         // off it meanwhile leaves more room.
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         HeldBytes {
@@ -80,7 +80,7 @@ impl Drop for HeldBytes {
     }
 }
 
-/// The size of a generation that is to be made.
+/// The size of a memtable set that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     /// Bytes that it should have.
@@ -108,21 +108,21 @@ impl Size {
     }
 }
 
-/// Whether there is room for another generation.
-enum Room {
+/// Whether there is room for another memtable set.
+enum Reservation {
     /// For one of this size.
-    For(usize),
+    Granted(usize),
     /// When something is flushed or compacted that is on its way.
-    Later,
-    /// When the generation that takes writes is flushed.
-    AfterThis,
+    AfterBackgroundWork,
+    /// When the memtable set that takes writes is flushed.
+    AfterActive,
     /// When readers let go of memtables.
     AfterReaders,
 }
 
 impl Inner {
-    /// Puts an empty generation in the place of one that has no room for `needed_bytes`, unless somebody did already.
-    pub(super) fn make_room(&self, full: u64, needed_bytes: usize) -> Result<()> {
+    /// Puts an empty memtable set in the place of one that has no room for `needed_bytes`, unless somebody did already.
+    pub(super) fn make_room_for_write(&self, full: u64, needed_bytes: usize) -> Result<()> {
         let size = Size::for_batch(needed_bytes, self.options.memtable_bytes);
         if size.least
             > self
@@ -130,47 +130,44 @@ impl Inner {
                 .memory_limit_bytes
                 .saturating_sub(RESERVE_BYTES)
         {
-            return Err(self.no_room_for(needed_bytes, 0));
+            return Err(self.memory_limit_error(needed_bytes, 0));
         }
-        self.replace_generation(full, size, Patience::UntilRepeated)?;
+        self.switch_memtables(full, size, Patience::UntilRepeated)?;
         match self.options.background {
             Background::Threads => Ok(()),
             Background::Caller => self.work_off(),
         }
     }
 
-    /// Freezes a generation, if it still takes writes, and puts one of this size before it.
-    pub(super) fn replace_generation(
-        &self,
-        full: u64,
-        size: Size,
-        patience: Patience,
-    ) -> Result<()> {
+    /// Freezes a memtable set, if it still takes writes, and puts one of this size before it.
+    pub(super) fn switch_memtables(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
         // A large one is not to wait for a moment when all other writers happen to leave room.
         let is_large = size.wanted > self.options.memtable_bytes;
         loop {
             if !is_large {
-                self.wait_for_room(full, size, patience)?;
+                self.wait_for_reservation(full, size, patience)?;
             }
             let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
             if active.number != full {
                 return Ok(());
             }
-            // Under the lock only one thread adds generations, so room that there is stays.
-            match self.room(&active, size) {
-                Room::For(bytes) => return self.freeze(&mut active, bytes),
-                Room::AfterThis => return self.replace_by_flushing(&mut active, size, patience),
+            // Under the lock only one thread adds memtable sets, so room that there is stays.
+            match self.reservation(&active, size) {
+                Reservation::Granted(bytes) => return self.freeze(&mut active, bytes),
+                Reservation::AfterActive => {
+                    return self.replace_by_flushing(&mut active, size, patience);
+                }
                 _ if is_large => return self.replace_by_flushing(&mut active, size, patience),
-                Room::Later | Room::AfterReaders => {}
+                Reservation::AfterBackgroundWork | Reservation::AfterReaders => {}
             }
         }
     }
 
-    /// [`replace_generation`](Self::replace_generation) where what takes writes must be in runs before there is room:
+    /// [`switch_memtables`](Self::switch_memtables) where what takes writes must be in runs before there is room:
     /// meanwhile, with `active` held for writing, no more is written.
     fn replace_by_flushing(
         &self,
-        active: &mut Generation,
+        active: &mut MemTableSet,
         size: Size,
         patience: Patience,
     ) -> Result<()> {
@@ -195,52 +192,52 @@ impl Inner {
                 return self.freeze(active, free.min(size.wanted));
             }
             let Some(left) = READERS_PATIENCE.checked_sub(time::elapsed(begun)) else {
-                return Err(self.no_room_for(size.least, self.held.bytes()));
+                return Err(self.memory_limit_error(size.least, self.held.bytes()));
             };
             self.work.wait_at_most(turn, left);
         }
     }
 
-    /// Bytes of a generation that is put before one that was flushed, or will be at once.
-    pub(super) fn bytes_beside(&self, active: &Generation) -> usize {
+    /// Bytes of a memtable set that is put before one that was flushed, or will be at once.
+    pub(super) fn bytes_beside(&self, active: &MemTableSet) -> usize {
         let usual_bytes = self.options.memtable_bytes;
         self.free_bytes(active)
             .min(usual_bytes)
             .max(EMPTY_TABLE_BYTES)
     }
 
-    /// Bytes that are free for the next generation, if the one that takes writes is frozen.
-    fn free_bytes(&self, active: &Generation) -> usize {
+    /// Bytes that are free for the next memtable set, if the one that takes writes is frozen.
+    fn free_bytes(&self, active: &MemTableSet) -> usize {
         let taken = self.held.bytes() + active.used_bytes() + RESERVE_BYTES;
         self.options.memory_limit_bytes.saturating_sub(taken)
     }
 
-    fn room(&self, active: &Generation, size: Size) -> Room {
+    fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {
         let free = self.free_bytes(active);
         let frozen = self.frozen().len();
-        let has_place = frozen + 1 < MAX_GENERATIONS && !self.is_level0_full();
+        let has_place = frozen + 1 < MAX_MEMTABLE_SETS && !self.is_level0_full();
         if has_place && free >= size.wanted {
-            return Room::For(size.wanted);
+            return Reservation::Granted(size.wanted);
         }
         // What is being flushed is among the frozen until its memory is free, and then the turn moves on. That somebody has
         // the lock for flushing says nothing: a checkpoint has it, too, and who gives it back wakes nobody.
         if !has_place || frozen > 0 {
-            return Room::Later;
+            return Reservation::AfterBackgroundWork;
         }
         let free_then = free.saturating_add(active.used_bytes());
         if size.least <= EMPTY_TABLE_BYTES {
             // For which the reserve is.
-            Room::For(free.max(EMPTY_TABLE_BYTES))
+            Reservation::Granted(free.max(EMPTY_TABLE_BYTES))
         } else if free >= size.least {
-            Room::For(free)
+            Reservation::Granted(free)
         } else if !active.is_empty() && free_then >= size.least {
-            Room::AfterThis
+            Reservation::AfterActive
         } else {
-            Room::AfterReaders
+            Reservation::AfterReaders
         }
     }
 
-    fn wait_for_room(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
+    fn wait_for_reservation(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
         let begun = time::now();
         let mut looks = 0;
         let mut since = None;
@@ -250,16 +247,16 @@ impl Inner {
             if active.number != full {
                 return Ok(true);
             }
-            let room = self.room(&active, size);
-            since = since.filter(|_| matches!(room, Room::AfterReaders));
-            match room {
-                Room::For(_) | Room::AfterThis => Ok(true),
-                Room::Later => {
+            let reservation = self.reservation(&active, size);
+            since = since.filter(|_| matches!(reservation, Reservation::AfterReaders));
+            match reservation {
+                Reservation::Granted(_) | Reservation::AfterActive => Ok(true),
+                Reservation::AfterBackgroundWork => {
                     self.work.check(Task::Flush, patience)?;
                     self.work.check(Task::Compact, patience)?;
                     Ok(false)
                 }
-                Room::AfterReaders => {
+                Reservation::AfterReaders => {
                     since.get_or_insert_with(time::now);
                     Ok(true)
                 }
@@ -270,15 +267,15 @@ impl Inner {
                 return Err(Error::Closed);
             };
             let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
-            let is_stuck =
-                active.number == full && matches!(self.room(&active, size), Room::AfterReaders);
+            let is_stuck = active.number == full
+                && matches!(self.reservation(&active, size), Reservation::AfterReaders);
             drop(active);
             if !is_stuck {
                 break;
             }
             match READERS_PATIENCE.checked_sub(time::elapsed(since)) {
                 Some(left) => self.work.wait_at_most(turn, left),
-                None => result = Err(self.no_room_for(size.least, self.held.bytes())),
+                None => result = Err(self.memory_limit_error(size.least, self.held.bytes())),
             }
         }
         if looks > 1 || since.is_some() {
@@ -287,7 +284,7 @@ impl Inner {
         result
     }
 
-    fn no_room_for(&self, needed_bytes: usize, used_bytes: usize) -> Error {
+    fn memory_limit_error(&self, needed_bytes: usize, used_bytes: usize) -> Error {
         Error::MemoryLimit {
             needed_bytes,
             used_bytes,

@@ -1,20 +1,20 @@
 //! The store: opening, writing, reading.
 //!
 //! ```text
-//!   put, delete, write ──> prepare entries ──> log (commit.rs) ──> link entries ──> visible (visible.rs)
+//!   put, delete, write ──> prepare entries ──> log (commit.rs) ──> link entries ──> visible (published_sequence.rs)
 //!                          memory reserved     sequence numbers                     in order
 //!
 //!   get, multi_get, iter, range, prefix ──> view.rs, as of the newest visible sequence number, or of a snapshot's
-//!                                           state.rs: the memtables and runs of one moment
+//!                                           super_version.rs: the memtables and runs of one moment
 //!
 //!   ingest.rs ──> runs, whole, past log and memtables; a sequence number for all of them
 //!
 //!   full memtables ──> flush.rs ──> runs in level 0 ──> compact.rs ──> runs below
-//!   generation.rs      background.rs, work.rs: who does it, and who waits for whom     backoff.rs: when it is tried again
+//!   memtable_set.rs      background.rs, work.rs: who does it, and who waits for whom     backoff.rs: when it is tried again
 //!                      directory.rs: who may change the directory, until when it stays locked
 //!
-//!   iter.rs, cursor.rs   entries in order     parking.rs   cursors between two uses
-//!   keyspace.rs   a keyspace, for its users: a way of its own through all this     space.rs   what it is in here
+//!   iter.rs, cursor.rs   entries in order     cursor_pool.rs   cursors between two uses
+//!   keyspace.rs   a keyspace, for its users: a way of its own through all this     keyspace_data.rs   what it is in here
 //! ```
 
 mod background;
@@ -24,23 +24,23 @@ mod closing;
 mod commit;
 mod compact;
 mod cursor;
+mod cursor_pool;
 mod directory;
 mod flush;
-mod generation;
 mod ingest;
 mod iter;
 mod keyspace;
+mod keyspace_data;
+mod live_versions;
 mod memory;
+mod memtable_set;
 mod open;
-mod parking;
+mod published_sequence;
 mod snapshot;
 mod snapshots;
-mod space;
-mod state;
 mod stats;
-mod uncovered;
+mod super_version;
 mod view;
-mod visible;
 mod work;
 mod write;
 
@@ -71,13 +71,13 @@ use closing::Open;
 use commit::Commit;
 use compact::Tree;
 use directory::Directory;
-use generation::{Frozen, Generation};
+use keyspace_data::{KeyspaceData, KeyspaceSet};
 use memory::HeldMemory;
+use memtable_set::{FrozenMemTables, MemTableSet};
+use published_sequence::PublishedSequence;
 use snapshots::{Expired, Snapshots};
-use space::{Space, Spaces};
 use stats::Counters;
 use view::View;
-use visible::Visible;
 use work::Work;
 use write::Writer;
 
@@ -137,9 +137,9 @@ struct Inner {
     /// Tells open stores apart.
     number: u64,
     /// The store's own keyspace.
-    own: Arc<Space>,
+    own: Arc<KeyspaceData>,
     /// All keyspaces. Changed under the lock of `tree`'s catalog.
-    spaces: ArcSwap<Spaces>,
+    keyspaces: ArcSwap<KeyspaceSet>,
     cache: Arc<PageCache>,
     reading: ReadContext,
     limiter: RateLimiter,
@@ -150,18 +150,18 @@ struct Inner {
     /// What had expired for the last snapshot.
     expired: ArcSwap<Expired>,
     /// The memtables that take writes. A write holds the lock for reading; to replace them is to wait for those.
-    active: RwLock<Generation>,
+    active: RwLock<MemTableSet>,
     /// Those before, on their way to runs, oldest first.
-    frozen: Mutex<Vec<Arc<Frozen>>>,
+    frozen: Mutex<Vec<Arc<FrozenMemTables>>>,
     writer: Writer,
-    visible: Visible,
+    published: PublishedSequence,
     snapshots: Snapshots,
     counters: Counters,
     recovery: RecoveryReport,
     work: Arc<Work>,
     /// Memory of memtables that take no more writes.
     held: Arc<HeldMemory>,
-    /// Held by whoever flushes, so that generations become runs in order.
+    /// Held by whoever flushes, so that memtable sets become runs in order.
     flushing: Mutex<()>,
     /// Whether writes are slowed down, and for how many bytes no pause has been made yet.
     is_slow: AtomicBool,
@@ -411,8 +411,8 @@ impl Db {
     /// cannot be compacted, because one is damaged, say; those of all others are.
     pub fn compact(&self) -> Result<()> {
         let inner = self.inner()?;
-        let spaces: Vec<_> = inner.spaces.load().iter().cloned().collect();
-        inner.compact_all(&spaces)
+        let keyspaces: Vec<_> = inner.keyspaces.load().iter().cloned().collect();
+        inner.compact_all(&keyspaces)
     }
 
     /// Waits until the store is at rest: until no memtable is on its way to a run, no compaction is due, and the files that

@@ -10,13 +10,13 @@ use forerun_core::sync::{Mutex, RwLock};
 
 use super::compact::Tree;
 use super::directory::Directory;
-use super::generation::Generation;
+use super::keyspace_data::{KeyspaceData, KeyspaceSet};
 use super::memory::{HeldMemory, table_bytes_for};
+use super::memtable_set::MemTableSet;
 use super::snapshots::{Expired, Snapshots};
-use super::space::{Space, Spaces};
 use super::work::Work;
 use super::write::{Fits, Part, prepare};
-use super::{Commit, Counters, Inner, Visible, Writer};
+use super::{Commit, Counters, Inner, PublishedSequence, Writer};
 use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
@@ -78,12 +78,14 @@ pub(super) fn open_in(
     static STORES: AtomicU64 = AtomicU64::new(1);
     // Relaxed: that no two are the same is enough.
     let number = STORES.fetch_add(1, Ordering::Relaxed);
-    let spaces = open_spaces(number, path, &options, &catalog, &reading)?;
-    let Some(own) = spaces.by_id(0).cloned() else {
+    let keyspaces = open_keyspaces(number, path, &options, &catalog, &reading)?;
+    let Some(own) = keyspaces.by_id(0).cloned() else {
         let reason = "it has no keyspace of the store's own";
         return Err(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
     };
-    let ttls = spaces.iter().filter_map(|space| space.expiry.as_ref());
+    let ttls = keyspaces
+        .iter()
+        .filter_map(|keyspace| keyspace.expiry.as_ref());
     let clock = Arc::new(Clock::new(
         Arc::clone(&io),
         catalog.marks().to_vec(),
@@ -128,10 +130,10 @@ pub(super) fn open_in(
     let table = own.new_table(&options, limit_bytes)?;
     let mut replay = Replay {
         older: Vec::new(),
-        generation: Generation::new(0, limit_bytes, &own, table),
+        memtables: MemTableSet::new(0, limit_bytes, &own, table),
         edits: BTreeMap::new(),
         flushed_sequence: catalog.flushed_sequence(),
-        spaces: &spaces,
+        keyspaces: &keyspaces,
         clock: &clock,
         own: &own,
         write: Write {
@@ -153,7 +155,7 @@ pub(super) fn open_in(
     };
     let Replay {
         older,
-        generation,
+        memtables,
         edits,
         flushed_sequence,
         ..
@@ -189,9 +191,9 @@ pub(super) fn open_in(
         };
         let edits: Vec<(u32, Edit)> = edits.into_iter().collect();
         catalog.install(&edits, Some(&logged))?;
-        for space in spaces.iter() {
-            if let Some(runs) = catalog.runs_of(space.id()) {
-                space.show_runs(runs);
+        for keyspace in keyspaces.iter() {
+            if let Some(runs) = catalog.runs_of(keyspace.id()) {
+                keyspace.show_runs(runs);
             }
         }
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
@@ -222,9 +224,9 @@ pub(super) fn open_in(
         ))),
         _ => Writer::unlogged(last_sequence + 1),
     };
-    for generation in older.iter().chain([&generation]) {
-        for (space, table) in generation.tables() {
-            space.show_table(table);
+    for memtables in older.iter().chain([&memtables]) {
+        for (keyspace, table) in memtables.tables() {
+            keyspace.show_table(table);
         }
     }
     let read_only = (options.access == Access::ReadOnly).then(|| Error::ReadOnly {
@@ -236,7 +238,7 @@ pub(super) fn open_in(
         path: path.to_owned(),
         number,
         own,
-        spaces: ArcSwap::from_pointee(spaces),
+        keyspaces: ArcSwap::from_pointee(keyspaces),
         reading,
         cache,
         limiter,
@@ -244,10 +246,10 @@ pub(super) fn open_in(
         expired: ArcSwap::from_pointee(Expired::default()),
         clock,
         tree: Tree::new(catalog),
-        active: RwLock::new(generation),
+        active: RwLock::new(memtables),
         frozen: Mutex::default(),
         writer,
-        visible: Visible::new(last_sequence),
+        published: PublishedSequence::new(last_sequence),
         snapshots: Snapshots::default(),
         counters: Counters::default(),
         recovery,
@@ -262,14 +264,14 @@ pub(super) fn open_in(
 }
 
 /// The keyspaces that the manifest names, each with its options.
-fn open_spaces(
+fn open_keyspaces(
     store: u64,
     path: &Path,
     options: &Options,
     catalog: &Catalog,
     reading: &ReadContext,
-) -> Result<Spaces> {
-    let mut spaces = Vec::new();
+) -> Result<KeyspaceSet> {
+    let mut keyspaces = Vec::new();
     for Keyspace {
         id,
         name,
@@ -281,11 +283,11 @@ fn open_spaces(
         let options = options.of_stored_keyspace(path, name, comparator)?;
         let options = options.with_stored_ttl(name, *ttl)?;
         if let Some(runs) = catalog.runs_of(*id) {
-            let space = Space::new(store, *id, name, options, runs, reading.clone());
-            spaces.push(Arc::new(space));
+            let keyspace = KeyspaceData::new(store, *id, name, options, runs, reading.clone());
+            keyspaces.push(Arc::new(keyspace));
         }
     }
-    Ok(Spaces::new(spaces))
+    Ok(KeyspaceSet::new(keyspaces))
 }
 
 /// Where runs are written.
@@ -300,15 +302,15 @@ struct Write<'a> {
 /// What the log holds, on its way back into memtables; into runs, where it is more than they take.
 struct Replay<'a> {
     /// Those that are full, of a store that is opened for reading only: no runs are written of them.
-    older: Vec<Generation>,
-    generation: Generation,
+    older: Vec<MemTableSet>,
+    memtables: MemTableSet,
     /// What the runs change that were written, by keyspace, with the deletions of ranges that came with them.
     edits: BTreeMap<u32, Edit>,
     /// The last sequence number in runs, these included.
     flushed_sequence: u64,
-    spaces: &'a Spaces,
+    keyspaces: &'a KeyspaceSet,
     clock: &'a Clock,
-    own: &'a Arc<Space>,
+    own: &'a Arc<KeyspaceData>,
     write: Write<'a>,
     options: &'a Options,
 }
@@ -318,12 +320,12 @@ impl Replay<'_> {
         self.clock
             .note(u64::from(record.written), record.first_sequence);
         if let Some(needed_bytes) = self.insert(record)? {
-            self.make_room(record.first_sequence, needed_bytes)?;
+            self.make_room_for_write(record.first_sequence, needed_bytes)?;
             if let Some(needed_bytes) = self.insert(record)? {
                 return Err(Error::MemoryLimit {
                     needed_bytes,
                     used_bytes: 0,
-                    limit_bytes: self.generation.limit_bytes,
+                    limit_bytes: self.memtables.limit_bytes,
                 });
             }
         }
@@ -334,26 +336,26 @@ impl Replay<'_> {
     fn insert(&mut self, record: &Record<'_>) -> Result<Option<usize>> {
         if record.greatest_keyspace == 0 {
             let part = Part {
-                space: self.own,
+                keyspace: self.own,
                 ops: (0..).zip(record.ops.clone()),
             };
-            return insert(&mut self.generation, self.options, record, &[part]);
+            return insert(&mut self.memtables, self.options, record, &[part]);
         }
         let ids: BTreeSet<u32> = record.ops.clone().with_keyspaces().map(|of| of.0).collect();
         // What is of none of them was written before its keyspace was dropped.
-        let spaces = ids.into_iter().filter_map(|id| self.spaces.by_id(id));
-        let parts: Vec<_> = spaces
-            .map(|space| Part::of_ops(record.ops.clone(), space))
+        let keyspaces = ids.into_iter().filter_map(|id| self.keyspaces.by_id(id));
+        let parts: Vec<_> = keyspaces
+            .map(|keyspace| Part::of_ops(record.ops.clone(), keyspace))
             .collect();
-        insert(&mut self.generation, self.options, record, &parts)
+        insert(&mut self.memtables, self.options, record, &parts)
     }
 
     /// Writes what is there to runs, and begins memtables that hold a batch of this size.
-    fn make_room(&mut self, next_sequence: u64, needed_bytes: usize) -> Result<()> {
+    fn make_room_for_write(&mut self, next_sequence: u64, needed_bytes: usize) -> Result<()> {
         let limit_bytes = table_bytes_for(needed_bytes).max(self.options.memtable_bytes);
         let table = self.own.new_table(self.options, limit_bytes)?;
-        let next = Generation::new(0, limit_bytes, self.own, table);
-        let full = std::mem::replace(&mut self.generation, next);
+        let next = MemTableSet::new(0, limit_bytes, self.own, table);
+        let full = std::mem::replace(&mut self.memtables, next);
         if self.options.access == Access::ReadOnly {
             self.older.push(full);
             let older = self.older.iter().map(|of| of.limit_bytes);
@@ -368,21 +370,21 @@ impl Replay<'_> {
                 }),
             };
         }
-        for (space, table) in full.tables() {
+        for (keyspace, table) in full.tables() {
             // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
-            let mut retain = Retain::new(space.order().clone(), Vec::new());
-            let edit = self.edits.entry(space.id()).or_default();
+            let mut retain = Retain::new(keyspace.order().clone(), Vec::new());
+            let edit = self.edits.entry(keyspace.id()).or_default();
             if !table.ranges.is_empty() {
                 retain = retain.with_ranges(vec![Arc::clone(&table.ranges)]);
             }
             let build = Build {
                 io: self.write.io,
                 dir: self.write.dir,
-                order: space.order(),
-                comparator: space.comparator().name(),
-                keyspace: (space.id(), space.name()),
+                order: keyspace.order(),
+                comparator: keyspace.comparator().name(),
+                keyspace: (keyspace.id(), keyspace.name()),
                 cache: self.write.cache,
-                options: space.options.load().run,
+                options: keyspace.options.load().run,
                 run_bytes: u64::MAX,
                 numbers: self.write.numbers,
                 limiter: self.write.limiter,
@@ -401,21 +403,21 @@ impl Replay<'_> {
     }
 }
 
-/// Puts parts of a record into the memtables of a generation. Where there is no room, tells how much they take.
+/// Puts parts of a record into the memtables of a memtable set. Where there is no room, tells how much they take.
 fn insert<'op>(
-    generation: &mut Generation,
+    memtables: &mut MemTableSet,
     options: &Options,
     record: &Record<'_>,
     parts: &[Part<'_, impl Iterator<Item = (u64, Op<'op>)> + Clone>],
 ) -> Result<Option<usize>> {
-    for Part { space, .. } in parts {
-        if generation.table(space.id()).is_none() {
-            let table = space.new_table(options, generation.limit_bytes)?;
-            generation.add(space, table);
+    for Part { keyspace, .. } in parts {
+        if memtables.table(keyspace.id()).is_none() {
+            let table = keyspace.new_table(options, memtables.limit_bytes)?;
+            memtables.add(keyspace, table);
         }
     }
     let ranges_bytes = parts.iter().map(Part::ranges_bytes).sum();
-    match prepare(generation, parts, ranges_bytes)? {
+    match prepare(memtables, parts, ranges_bytes)? {
         Fits::Yes(entries) => {
             entries.publish(record.first_sequence);
             Ok(None)

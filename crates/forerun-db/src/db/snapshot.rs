@@ -204,7 +204,7 @@ impl KeyspaceSnapshot<'_> {
 
     fn unchecked_view(&self) -> Result<View<'_>> {
         let Snapshot { open, seen } = self.snapshot;
-        Ok(View::as_of(&open.get()?.inner, self.keyspace.space(), seen))
+        Ok(View::as_of(&open.get()?.inner, self.keyspace.data(), seen))
     }
 
     fn check_store(&self) -> Result<()> {

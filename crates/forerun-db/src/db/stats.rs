@@ -8,7 +8,7 @@ use forerun_core::Backing;
 use forerun_core::sync::{PoisonError, thread_number};
 
 use super::Inner;
-use super::space::Space;
+use super::keyspace_data::KeyspaceData;
 use super::write::Writer;
 use crate::Error;
 use crate::cache::CacheStats;
@@ -166,17 +166,17 @@ pub struct KeyspaceStats {
 }
 
 impl KeyspaceStats {
-    pub(super) fn of(space: &Space) -> KeyspaceStats {
-        let state = space.state.load();
-        let tables = || state.tables.iter().map(|table| table.memtable.stats());
+    pub(super) fn of(keyspace: &KeyspaceData) -> KeyspaceStats {
+        let version = keyspace.version.load();
+        let tables = || version.tables.iter().map(|table| table.memtable.stats());
         let mut levels = Vec::new();
-        add_levels(&mut levels, &state.levels);
+        add_levels(&mut levels, &version.levels);
         KeyspaceStats {
-            name: space.name().to_owned(),
+            name: keyspace.name().to_owned(),
             memtable_entries: tables().map(|stats| stats.entries).sum(),
-            memtable_bytes: state.tables.iter().map(|table| table.used_bytes()).sum(),
+            memtable_bytes: version.tables.iter().map(|table| table.used_bytes()).sum(),
             levels,
-            compaction_failure: space.compaction_failure().map(|error| error.to_string()),
+            compaction_failure: keyspace.compaction_failure().map(|error| error.to_string()),
         }
     }
 }
@@ -242,8 +242,10 @@ pub struct Stats {
 impl Inner {
     fn background_failure(&self) -> Option<Error> {
         let of_keyspaces = || {
-            let spaces = self.spaces.load();
-            spaces.iter().find_map(|space| space.compaction_failure())
+            let keyspaces = self.keyspaces.load();
+            keyspaces
+                .iter()
+                .find_map(|keyspace| keyspace.compaction_failure())
         };
         self.work.failure().or_else(of_keyspaces)
     }
@@ -254,17 +256,14 @@ impl Inner {
             Writer::Unlogged { .. } => Default::default(),
         };
         let poisoned = self.writer.poison();
-        let spaces = self.spaces.load();
-        let keyspaces: Vec<_> = spaces
-            .iter()
-            .map(|space| KeyspaceStats::of(space))
-            .collect();
+        let open = self.keyspaces.load();
+        let keyspaces: Vec<_> = open.iter().map(|data| KeyspaceStats::of(data)).collect();
         let mut levels = Vec::new();
         let mut memtables = 0;
-        for space in spaces.iter() {
-            let state = space.state.load();
-            add_levels(&mut levels, &state.levels);
-            memtables += state.tables.len();
+        for keyspace in open.iter() {
+            let version = keyspace.version.load();
+            add_levels(&mut levels, &version.levels);
+            memtables += version.tables.len();
         }
         let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
         // There always is one.
@@ -288,7 +287,7 @@ impl Inner {
             is_compaction_due: self.is_compaction_due(),
             back_pressure: self.counters.back_pressure(),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
-            last_sequence: self.visible.last(),
+            last_sequence: self.published.last(),
             write_batches: log.batches + self.counters.write_batches(),
             log_groups: log.groups,
             log_written_bytes: log.written_bytes,

@@ -13,9 +13,9 @@ use arc_swap::Guard;
 use super::Inner;
 use super::cursor::Cursor;
 use super::iter::Iter;
+use super::keyspace_data::KeyspaceData;
 use super::snapshots::{Expired, Moment, Seen};
-use super::space::Space;
-use super::state::State;
+use super::super_version::SuperVersion;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
 use crate::planted::{self, Defect};
@@ -30,15 +30,15 @@ const RUN_BATCH: usize = 256;
 /// A keyspace as of a moment.
 pub(super) struct View<'a> {
     inner: &'a Inner,
-    space: &'a Arc<Space>,
-    state: Guard<Arc<State>>,
+    keyspace: &'a Arc<KeyspaceData>,
+    version: Guard<Arc<SuperVersion>>,
     moment: Moment,
 }
 
 impl Inner {
     /// This moment, for a snapshot.
     pub(super) fn now(&self) -> Seen {
-        let sequence = self.visible.last();
+        let sequence = self.published.last();
         Seen {
             sequence,
             expired: self.expired(sequence),
@@ -51,9 +51,16 @@ impl Inner {
         if !self.clock.is_on() {
             return last;
         }
-        let spaces = self.spaces.load();
-        let expiring = spaces.iter().filter(|space| space.expiry.is_some());
-        let of = |space: &Arc<Space>| (space.id(), space.expired_sequence(&self.clock, visible));
+        let keyspaces = self.keyspaces.load();
+        let expiring = keyspaces
+            .iter()
+            .filter(|keyspace| keyspace.expiry.is_some());
+        let of = |keyspace: &Arc<KeyspaceData>| {
+            (
+                keyspace.id(),
+                keyspace.expired_sequence(&self.clock, visible),
+            )
+        };
         let now = Expired::new(expiring.map(of).collect());
         if !now.is_same(&last) {
             self.expired.store(Arc::new(now));
@@ -64,76 +71,80 @@ impl Inner {
 
 impl<'a> View<'a> {
     /// A keyspace as it is now.
-    pub(super) fn now(inner: &'a Inner, space: &'a Arc<Space>) -> View<'a> {
-        // The state first: were the number older than the state, a compaction between the two might have dropped
-        // versions that it needs. What is newer than the state is not in it.
-        inner.visible.prefetch();
-        let state = space.state.load();
-        state.prefetch();
-        let sequence = inner.visible.last();
+    pub(super) fn now(inner: &'a Inner, keyspace: &'a Arc<KeyspaceData>) -> View<'a> {
+        // The super version first: were the number older than the super version, a compaction between the two might have dropped
+        // versions that it needs. What is newer than the super version is not in it.
+        inner.published.prefetch();
+        let version = keyspace.version.load();
+        version.prefetch();
+        let sequence = inner.published.last();
         let expired_sequence = match planted::is(Defect::TtlIgnoredInMemtable) {
             true => 0,
-            false => space.expired_sequence(&inner.clock, sequence),
+            false => keyspace.expired_sequence(&inner.clock, sequence),
         };
         let moment = Moment {
             sequence,
-            expired_sequence: expired_sequence.max(state.expired_sequence),
+            expired_sequence: expired_sequence.max(version.expired_sequence),
         };
         View {
             inner,
-            space,
-            state,
+            keyspace,
+            version,
             moment,
         }
     }
 
     /// A keyspace as a live snapshot sees it.
-    pub(super) fn as_of(inner: &'a Inner, space: &'a Arc<Space>, seen: &Seen) -> View<'a> {
-        // A state that is loaded after the snapshot was made has all that was visible then.
-        let state = space.state.load();
-        state.prefetch();
+    pub(super) fn as_of(
+        inner: &'a Inner,
+        keyspace: &'a Arc<KeyspaceData>,
+        seen: &Seen,
+    ) -> View<'a> {
+        // A super version that is loaded after the snapshot was made has all that was visible then.
+        let version = keyspace.version.load();
+        version.prefetch();
         View {
             inner,
-            space,
-            state,
-            moment: seen.in_keyspace(space.id()),
+            keyspace,
+            version,
+            moment: seen.in_keyspace(keyspace.id()),
         }
     }
 
     /// The same, if the keyspace was not dropped.
     pub(super) fn checked(self) -> Result<View<'a>> {
-        match self.state.is_dropped {
-            true => Err(self.space.dropped()),
+        match self.version.is_dropped {
+            true => Err(self.keyspace.dropped()),
             false => Ok(self),
         }
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let may_panic = self.space.order().may_panic();
+        let may_panic = self.keyspace.order().may_panic();
         panics::catch_if(may_panic, "looking up a key", || self.find(key))
     }
 
     fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.counters.count_lookups(1);
-        let cover = self.state.cover(key, self.moment.sequence);
+        let cover = self.version.cover(key, self.moment.sequence);
         if cover > 0 {
             return self.get_covered(key, cover);
         }
-        for table in &self.state.tables {
+        for table in &self.version.tables {
             match table.memtable.get_as_of(key, self.moment)? {
                 Lookup::Value(value) => return Ok(Some(value.to_vec())),
                 Lookup::Deleted => return Ok(None),
                 Lookup::Missing => {}
             }
         }
-        if self.state.levels.run_count() == 0 {
+        if self.version.levels.run_count() == 0 {
             return Ok(None);
         }
         let key = self.search_key(key);
         lookup::get(
-            &self.state.levels,
+            &self.version.levels,
             key,
-            &self.state.reading,
+            &self.version.reading,
             |found| match found {
                 Found::Value(value) => Some(value.to_vec()),
                 Found::Deleted | Found::Missing => None,
@@ -147,7 +158,7 @@ impl<'a> View<'a> {
         strategy: Strategy,
         values: &mut Values,
     ) -> Result<()> {
-        let may_panic = self.space.order().may_panic();
+        let may_panic = self.keyspace.order().may_panic();
         panics::catch_if(may_panic, "looking up a batch of keys", || {
             self.find_all(keys, strategy, values);
             Ok(())
@@ -158,11 +169,11 @@ impl<'a> View<'a> {
     fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], strategy: Strategy, values: &mut Values) {
         self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
-        if self.state.has_ranges() {
+        if self.version.has_ranges() {
             return self.multi_get_ranged(keys, values);
         }
         let mut missing = values.take_missing();
-        let older = match self.state.tables.split_first() {
+        let older = match self.version.tables.split_first() {
             Some((newest, older)) => {
                 let answer = |position: usize, lookup: Result<Lookup<'_>>| match lookup {
                     Ok(Lookup::Value(value)) => values.set_found(position, value),
@@ -199,12 +210,12 @@ impl<'a> View<'a> {
 
     /// The value of a key in a range that was deleted as of `cover`: only what is newer counts.
     fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
-        let mut versions = self.state.versions(self.space.order());
+        let mut versions = self.version.versions(self.keyspace.order());
         versions.seek(key, self.moment.sequence)?;
         let gone = cover.max(self.moment.expired_sequence);
         let newest = versions.at().filter(|at| {
             let is_alive = at.sequence > gone && at.kind == Kind::Value;
-            is_alive && self.space.order().compare(at.key, key).is_eq()
+            is_alive && self.keyspace.order().compare(at.key, key).is_eq()
         });
         Ok(newest.map(|at| at.value.to_vec()))
     }
@@ -215,7 +226,7 @@ impl<'a> View<'a> {
         let mut missing = values.take_missing();
         for (position, key) in keys.iter().enumerate() {
             let key = key.as_ref();
-            match self.state.cover(key, self.moment.sequence) {
+            match self.version.cover(key, self.moment.sequence) {
                 0 => missing.push(position as u32),
                 cover => match self.get_covered(key, cover) {
                     Ok(Some(value)) => values.set_found(position, &value),
@@ -225,7 +236,7 @@ impl<'a> View<'a> {
             }
         }
         for batch in missing.chunks_mut(RUN_BATCH) {
-            self.look_below(keys, batch, &self.state.tables, Strategy::Auto, values);
+            self.look_below(keys, batch, &self.version.tables, Strategy::Auto, values);
         }
         values.keep_missing(missing);
     }
@@ -235,7 +246,7 @@ impl<'a> View<'a> {
         &self,
         keys: &[K],
         positions: &mut [u32],
-        older: &[Arc<super::state::Table>],
+        older: &[Arc<super::super_version::Table>],
         strategy: Strategy,
         values: &mut Values,
     ) {
@@ -266,15 +277,15 @@ impl<'a> View<'a> {
             }
             left = kept;
         }
-        if left == 0 || self.state.levels.run_count() == 0 {
+        if left == 0 || self.version.levels.run_count() == 0 {
             return;
         }
         let mut batch = [SearchKey::NONE; RUN_BATCH];
         for (key, position) in batch.iter_mut().zip(&positions[..left]) {
             *key = self.search_key(keys[*position as usize].as_ref());
         }
-        let reading = &self.state.reading;
-        lookup::multi_get(&self.state.levels, &batch[..left], reading, |i, found| {
+        let reading = &self.version.reading;
+        lookup::multi_get(&self.version.levels, &batch[..left], reading, |i, found| {
             let position = positions[i] as usize;
             match found {
                 Ok(Found::Value(value)) => values.set_found(position, value),
@@ -286,19 +297,19 @@ impl<'a> View<'a> {
 
     pub(super) fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
         // While the bounds are copied.
-        self.space.parking.prefetch();
+        self.keyspace.cursors.prefetch();
         let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         self.iter(owned(range.start_bound()), owned(range.end_bound()))
     }
 
     pub(super) fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.space.parking.prefetch();
+        self.keyspace.cursors.prefetch();
         let with_prefix = Bound::Included(prefix.to_vec());
         let behind = match successor(prefix) {
             Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
-        let name = self.space.comparator().name();
+        let name = self.keyspace.comparator().name();
         if name == Bytewise.name() {
             self.iter(with_prefix, behind)
         } else if name == ReverseBytewise.name() {
@@ -311,10 +322,10 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
-        let cursor = Cursor::open(self.space, &self.state, self.moment);
+        let cursor = Cursor::open(self.keyspace, &self.version, self.moment);
         let iter = Iter::new(cursor, (start, end));
-        match self.state.is_dropped {
-            true => iter.failing(self.space.dropped()),
+        match self.version.is_dropped {
+            true => iter.failing(self.keyspace.dropped()),
             false => iter,
         }
     }

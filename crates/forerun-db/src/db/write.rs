@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use forerun_core::sync::{OnceLock, PoisonError};
 
-use super::generation::{EMPTY_TABLE_BYTES, Generation, Needed};
-use super::space::Space;
-use super::state::Table;
-use super::visible::Hole;
+use super::keyspace_data::KeyspaceData;
+use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet, Needed};
+use super::published_sequence::Hole;
+use super::super_version::Table;
 use super::{Commit, Inner};
 use crate::memtable::Prepared;
 use crate::panics;
@@ -88,7 +88,7 @@ impl Writer {
 impl Inner {
     pub(super) fn write_one(
         &self,
-        space: &Arc<Space>,
+        keyspace: &Arc<KeyspaceData>,
         op: Op<'_>,
         durability: Durability,
     ) -> Result<()> {
@@ -98,16 +98,16 @@ impl Inner {
         match &self.writer {
             Writer::Unlogged { .. } => {
                 let part = Part {
-                    space,
+                    keyspace,
                     ops: iter::once((0, op)),
                 };
                 self.apply(part, 1, &[], false, durability).map(drop)
             }
             Writer::Logged(_) => SCRATCH.with_borrow_mut(|scratch| {
                 scratch.clear();
-                scratch.push_in(space.id(), op)?;
+                scratch.push_in(keyspace.id(), op)?;
                 let part = Part {
-                    space,
+                    keyspace,
                     ops: iter::once((0, op)),
                 };
                 let written = self.apply(part, 1, scratch.encoded(), false, durability);
@@ -125,13 +125,13 @@ impl Inner {
             if durability == Durability::Synced {
                 self.flush_wal()?;
             }
-            return Ok(self.visible.last());
+            return Ok(self.published.last());
         }
         batch.check_store(self.number)?;
         match batch.keyspaces() {
             [] => self.write_to(&self.own, batch, durability),
-            ids => match &self.spaces_of(ids)?[..] {
-                [space] => self.write_to(space, batch, durability),
+            ids => match &self.keyspaces_of(ids)?[..] {
+                [keyspace] => self.write_to(keyspace, batch, durability),
                 several => self.apply_across(batch, several, durability),
             },
         }
@@ -140,22 +140,22 @@ impl Inner {
     /// [`write`](Self::write) for a batch that is of one keyspace.
     pub(super) fn write_to(
         &self,
-        space: &Arc<Space>,
+        keyspace: &Arc<KeyspaceData>,
         batch: &WriteBatch,
         durability: Durability,
     ) -> Result<u64> {
         let (count, encoded, has_ranges) = (batch.len(), batch.encoded(), batch.has_ranges());
         let part = Part {
-            space,
+            keyspace,
             ops: (0..).zip(batch.ops()),
         };
         self.apply(part, count, encoded, has_ranges, durability)
     }
 
-    fn spaces_of(&self, ids: &[u32]) -> Result<Vec<Arc<Space>>> {
-        let spaces = self.spaces.load();
+    fn keyspaces_of(&self, ids: &[u32]) -> Result<Vec<Arc<KeyspaceData>>> {
+        let keyspaces = self.keyspaces.load();
         let by_id = |id: &u32| {
-            spaces.by_id(*id).cloned().ok_or(Error::KeyspaceDropped {
+            keyspaces.by_id(*id).cloned().ok_or(Error::KeyspaceDropped {
                 name: format!("number {id}"),
             })
         };
@@ -174,22 +174,22 @@ impl Inner {
         self.check_takes_writes(durability)?;
         let ranges_bytes = match has_ranges {
             true => {
-                let may_panic = part.space.order().may_panic();
+                let may_panic = part.keyspace.order().may_panic();
                 panics::catch_if(may_panic, "checking a range", || part.check_ranges())?
             }
             false => 0,
         };
         self.slow_down(encoded.len());
-        self.until_there_is_room(|active| {
-            let Some(table) = active.table(part.space.id()) else {
-                return Ok(Attempt::NoTable(part.space));
+        self.write_to_active(|active| {
+            let Some(table) = active.table(part.keyspace.id()) else {
+                return Ok(Attempt::NoTable(part.keyspace));
             };
-            part.space.check_takes_writes()?;
+            part.keyspace.check_takes_writes()?;
             let prepared = match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
                 Ok(prepared) => prepared,
                 Err(Error::MemoryLimit { needed_bytes, .. }) => {
                     let needed_bytes = needed_bytes + ranges_bytes;
-                    return Ok(Attempt::NoRoom { needed_bytes });
+                    return Ok(Attempt::MemTableFull { needed_bytes });
                 }
                 Err(error) => return Err(error),
             };
@@ -199,7 +199,7 @@ impl Inner {
             };
             if !active.take(needed) {
                 let needed_bytes = needed.bytes();
-                return Ok(Attempt::NoRoom { needed_bytes });
+                return Ok(Attempt::MemTableFull { needed_bytes });
             }
             let logged = self.log(encoded, count, durability);
             let first_sequence = logged.inspect_err(|_| active.give_back(needed))?;
@@ -216,11 +216,14 @@ impl Inner {
     fn apply_across(
         &self,
         batch: &WriteBatch,
-        spaces: &[Arc<Space>],
+        keyspaces: &[Arc<KeyspaceData>],
         durability: Durability,
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
-        let parts: Vec<_> = spaces.iter().map(|space| Part::of(batch, space)).collect();
+        let parts: Vec<_> = keyspaces
+            .iter()
+            .map(|keyspace| Part::of(batch, keyspace))
+            .collect();
         let ranges_bytes = match batch.has_ranges() {
             true => panics::catch("checking a range", || {
                 parts.iter().map(Part::check_ranges).sum::<Result<_>>()
@@ -228,16 +231,16 @@ impl Inner {
             false => 0,
         };
         self.slow_down(batch.encoded().len());
-        self.until_there_is_room(|active| {
-            for Part { space, .. } in &parts {
-                if active.table(space.id()).is_none() {
-                    return Ok(Attempt::NoTable(space));
+        self.write_to_active(|active| {
+            for Part { keyspace, .. } in &parts {
+                if active.table(keyspace.id()).is_none() {
+                    return Ok(Attempt::NoTable(keyspace));
                 }
-                space.check_takes_writes()?;
+                keyspace.check_takes_writes()?;
             }
             let entries = match prepare(active, &parts, ranges_bytes)? {
                 Fits::Yes(entries) => entries,
-                Fits::No { needed_bytes } => return Ok(Attempt::NoRoom { needed_bytes }),
+                Fits::No { needed_bytes } => return Ok(Attempt::MemTableFull { needed_bytes }),
             };
             let logged = self.log(batch.encoded(), batch.len(), durability);
             let first_sequence = logged.inspect_err(|_| active.give_back(entries.needed))?;
@@ -264,17 +267,17 @@ impl Inner {
             }
             // First no more writes, so that none comes that waits behind the hole and has nobody to tell it.
             let error = self.poison(panicked);
-            self.visible.leave_hole(first);
+            self.published.leave_hole(first);
             return Err(error);
         }
         let mut first = first;
         if planted::is(Defect::BatchInTwoSteps) && first < last {
-            let half = self.visible.publish(first, first);
+            let half = self.published.publish(first, first);
             half.map_err(|Hole| self.poisoned())?;
             self.work.nudge();
             first += 1;
         }
-        let published = self.visible.publish(first, last);
+        let published = self.published.publish(first, last);
         published.map_err(|Hole| self.poisoned())
     }
 
@@ -305,24 +308,24 @@ impl Inner {
         }
     }
 
-    /// Tries to write to the generation that takes writes, and makes room until that succeeds.
-    fn until_there_is_room<'a>(
+    /// Tries to write to the memtable set that takes writes, and makes room until that succeeds.
+    fn write_to_active<'a>(
         &self,
-        attempt: impl Fn(&Generation) -> Result<Attempt<'a>>,
+        attempt: impl Fn(&MemTableSet) -> Result<Attempt<'a>>,
     ) -> Result<u64> {
         loop {
-            // Held until the write is visible: a generation is frozen when no write to it is under way.
+            // Held until the write is visible: a memtable set is frozen when no write to it is under way.
             let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
             match attempt(&active)? {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
-                Attempt::NoTable(space) => {
+                Attempt::NoTable(keyspace) => {
                     drop(active);
-                    self.add_table(space)?;
+                    self.add_table(keyspace)?;
                 }
-                Attempt::NoRoom { needed_bytes } => {
+                Attempt::MemTableFull { needed_bytes } => {
                     let full = active.number;
                     drop(active);
-                    self.make_room(full, needed_bytes)?;
+                    self.make_room_for_write(full, needed_bytes)?;
                 }
             }
         }
@@ -399,40 +402,40 @@ fn poisoned(cause: &Arc<Error>) -> Error {
     }
 }
 
-/// How an attempt to write to a generation ended.
+/// How an attempt to write to a memtable set ended.
 enum Attempt<'a> {
     /// With this sequence number, the last.
     Done(u64),
     /// The keyspace has no memtable in it yet.
-    NoTable(&'a Arc<Space>),
-    NoRoom {
+    NoTable(&'a Arc<KeyspaceData>),
+    MemTableFull {
         needed_bytes: usize,
     },
 }
 
 /// What of a batch is of one keyspace: operations, and their places in the batch.
 pub(super) struct Part<'a, I> {
-    pub(super) space: &'a Arc<Space>,
+    pub(super) keyspace: &'a Arc<KeyspaceData>,
     pub(super) ops: I,
 }
 
 impl<'a> Part<'a, ()> {
     fn of(
         batch: &'a WriteBatch,
-        space: &'a Arc<Space>,
+        keyspace: &'a Arc<KeyspaceData>,
     ) -> Part<'a, impl Iterator<Item = (u64, Op<'a>)> + Clone> {
-        Part::of_ops(batch.ops(), space)
+        Part::of_ops(batch.ops(), keyspace)
     }
 
     /// What of these operations is of a keyspace.
     pub(super) fn of_ops<'op: 'a>(
         ops: Ops<'op>,
-        space: &'a Arc<Space>,
+        keyspace: &'a Arc<KeyspaceData>,
     ) -> Part<'a, impl Iterator<Item = (u64, Op<'op>)> + Clone> {
-        let id = space.id();
+        let id = keyspace.id();
         let ops = (0..).zip(ops.with_keyspaces());
         let ops = ops.filter_map(move |(place, (of, op))| (of == id).then_some((place, op)));
-        Part { space, ops }
+        Part { keyspace, ops }
     }
 }
 
@@ -457,7 +460,7 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
 
     /// Refuses ranges that end before they start, or are empty. Returns the bytes of memory that they take.
     fn check_ranges(&self) -> Result<usize> {
-        let order = self.space.order();
+        let order = self.keyspace.order();
         self.tombstones(0)
             .map(|range| {
                 let (start, end) = (range.start, range.end);
@@ -491,11 +494,11 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
 /// The parts of a batch, in memory and not yet visible.
 pub(super) struct Entries<'a, I> {
     parts: Vec<(&'a Part<'a, I>, &'a Table, Prepared<'a>)>,
-    /// What was taken of the generation's memory.
+    /// What was taken of the memtable set's memory.
     needed: Needed,
 }
 
-/// Whether the parts of a batch fit into the memtables of a generation.
+/// Whether the parts of a batch fit into the memtables of a memtable set.
 pub(super) enum Fits<'a, I> {
     Yes(Entries<'a, I>),
     No { needed_bytes: usize },
@@ -504,7 +507,7 @@ pub(super) enum Fits<'a, I> {
 /// Makes room for the parts of a batch in memtables that are there, for all or for none. Their deletions of ranges take
 /// `ranges_bytes`.
 pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
-    generation: &'a Generation,
+    memtables: &'a MemTableSet,
     parts: &'a [Part<'a, I>],
     ranges_bytes: usize,
 ) -> Result<Fits<'a, I>> {
@@ -514,7 +517,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
         ranges_bytes,
     };
     for part in parts {
-        let Some(table) = generation.table(part.space.id()) else {
+        let Some(table) = memtables.table(part.keyspace.id()) else {
             continue;
         };
         match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
@@ -530,7 +533,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
             Err(error) => return Err(error),
         }
     }
-    match fits && generation.take(needed) {
+    match fits && memtables.take(needed) {
         true => Ok(Fits::Yes(Entries {
             parts: prepared,
             needed,

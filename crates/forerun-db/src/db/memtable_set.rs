@@ -1,22 +1,22 @@
 //! The memtables that take writes together, one a keyspace, and are flushed together.
 //!
 //! ```text
-//!   active      generation 7    own table │ users' table │ …          a write holds the lock for reading
-//!   frozen      generation 6    own table │ users' table              full: each was frozen as a whole,
-//!               generation 5    own table │ … │ sessions' table       and is flushed with one change of the manifest
-//!   runs        everything up to the last sequence number of generation 4, of whatever keyspace
+//!   active      memtable set 7    own table │ users' table │ …          a write holds the lock for reading
+//!   frozen      memtable set 6    own table │ users' table              full: each was frozen as a whole,
+//!               memtable set 5    own table │ … │ sessions' table       and is flushed with one change of the manifest
+//!   runs        everything up to the last sequence number of memtable set 4, of whatever keyspace
 //! ```
 //!
 //! So one number still says how far the log is in runs, and a batch across keyspaces is in runs whole or not at all. The
-//! tables of a generation share its memory limit: a hundred keyspaces with a little in each take no more than one. A
+//! tables of a memtable set share its memory limit: a hundred keyspaces with a little in each take no more than one. A
 //! table is made at a keyspace's first write; only the store's own is there from the start.
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use super::keyspace_data::KeyspaceData;
 use super::memory::HeldMemory;
-use super::space::Space;
-use super::state::Table;
+use super::super_version::Table;
 
 /// Bytes that an empty table takes, at most.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
@@ -37,28 +37,28 @@ impl Needed {
 }
 
 /// Memtables of keyspaces.
-pub(super) struct Generation {
+pub(super) struct MemTableSet {
     /// They are numbered in order.
     pub(super) number: u64,
     /// The most bytes of memory that they take together.
     pub(super) limit_bytes: usize,
     /// Ascending by keyspace; the store's own is the first.
-    tables: Vec<(Arc<Space>, Arc<Table>)>,
+    tables: Vec<(Arc<KeyspaceData>, Arc<Table>)>,
     /// Bytes in use, once there are several tables: the arena of one keeps to the limit by itself.
     used_bytes: AtomicUsize,
     /// What the deletions of ranges in all tables take of the limit. They are not in the arenas.
     ranges_bytes: AtomicUsize,
 }
 
-impl Generation {
+impl MemTableSet {
     /// One with the table of the store's own keyspace.
     pub(super) fn new(
         number: u64,
         limit_bytes: usize,
-        own: &Arc<Space>,
+        own: &Arc<KeyspaceData>,
         table: Arc<Table>,
-    ) -> Generation {
-        Generation {
+    ) -> MemTableSet {
+        MemTableSet {
             number,
             limit_bytes,
             tables: vec![(Arc::clone(own), table)],
@@ -68,20 +68,21 @@ impl Generation {
     }
 
     /// Adds the table of another keyspace.
-    pub(super) fn add(&mut self, space: &Arc<Space>, table: Arc<Table>) {
+    pub(super) fn add(&mut self, keyspace: &Arc<KeyspaceData>, table: Arc<Table>) {
         let place = self
             .tables
-            .partition_point(|(other, _)| other.id() < space.id());
-        self.tables.insert(place, (Arc::clone(space), table));
+            .partition_point(|(other, _)| other.id() < keyspace.id());
+        self.tables.insert(place, (Arc::clone(keyspace), table));
         self.count();
     }
 
     /// Puts a table in the place of the one of a keyspace, if there is one.
-    pub(super) fn replace(&mut self, space: &Arc<Space>, table: Arc<Table>) {
-        let of_space = |(other, _): &&mut (Arc<Space>, Arc<Table>)| other.id() == space.id();
-        match self.tables.iter_mut().find(of_space) {
-            Some((_, of_space)) => *of_space = table,
-            None => return self.add(space, table),
+    pub(super) fn replace(&mut self, keyspace: &Arc<KeyspaceData>, table: Arc<Table>) {
+        let of_keyspace =
+            |(other, _): &&mut (Arc<KeyspaceData>, Arc<Table>)| other.id() == keyspace.id();
+        match self.tables.iter_mut().find(of_keyspace) {
+            Some((_, of_keyspace)) => *of_keyspace = table,
+            None => return self.add(keyspace, table),
         }
         self.count();
     }
@@ -97,12 +98,12 @@ impl Generation {
         if id == 0 {
             return self.tables.first().map(|(_, table)| table);
         }
-        let by_id = |(space, _): &(Arc<Space>, Arc<Table>)| space.id().cmp(&id);
+        let by_id = |(keyspace, _): &(Arc<KeyspaceData>, Arc<Table>)| keyspace.id().cmp(&id);
         let place = self.tables.binary_search_by(by_id).ok()?;
         Some(&self.tables[place].1)
     }
 
-    pub(super) fn tables(&self) -> &[(Arc<Space>, Arc<Table>)] {
+    pub(super) fn tables(&self) -> &[(Arc<KeyspaceData>, Arc<Table>)] {
         &self.tables
     }
 
@@ -110,7 +111,7 @@ impl Generation {
     /// ranges. `false`: it is not there.
     #[inline]
     pub(super) fn take(&self, needed: Needed) -> bool {
-        // Relaxed, here and below: sums. Who puts another generation in this one's place waits for all writes.
+        // Relaxed, here and below: sums. Who puts another memtable set in this one's place waits for all writes.
         let ranges_bytes = match needed.ranges_bytes {
             0 => self.ranges_bytes.load(Ordering::Relaxed),
             more => self.ranges_bytes.fetch_add(more, Ordering::Relaxed) + more,
@@ -164,9 +165,9 @@ impl Generation {
     }
 }
 
-/// A generation that takes no more writes.
-pub(super) struct Frozen {
-    pub(super) generation: Generation,
+/// A memtable set that takes no more writes.
+pub(super) struct FrozenMemTables {
+    pub(super) memtables: MemTableSet,
     /// The last sequence number in it, or before it.
     pub(super) last_sequence: u64,
 }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   thread 0   slot 0   [ cursor ]        take: one exchange of a word that nobody else is at
-//!   thread 1   slot 1   [        ] ──> cursor in use ──> dropped: put back, if the state is still the same
+//!   thread 1   slot 1   [        ] ──> cursor in use ──> dropped: put back, if the super version is still the same
 //!   thread 2   slot 2   [ cursor ]
 //!                 ^
-//!                 └── who replaces the keyspace's state empties all slots: what is parked holds no old file or memtable
+//!                 └── who replaces the keyspace's super version empties all slots: what is pooled holds no old file or memtable
 //! ```
 //!
-//! To begin anew is to count a reference to the state, which all threads count, and to take memory for a cursor a memtable
-//! and run with its pages. A cursor that was parked has all that. A thread has at most [`MOST_PARKED`] of them, in as many
+//! To begin anew is to count a reference to the super version, which all threads count, and to take memory for a cursor a memtable
+//! and run with its pages. A cursor that was pooled has all that. A thread has at most [`MAX_POOLED`] of them, in as many
 //! keyspaces, and none once it has ended.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
@@ -22,18 +22,18 @@ use forerun_core::arch::prefetch_read;
 use forerun_core::sync::thread_number;
 
 use super::cursor::Cursor;
-use super::space::Space;
+use super::keyspace_data::KeyspaceData;
 
 /// Slots of a keyspace. Threads are spread over them; two that share one take turns and begin anew more often.
 const SLOTS: usize = 16;
 
-/// Cursors that a thread has parked at a time.
-const MOST_PARKED: usize = 8;
+/// Cursors that a thread has pooled at a time.
+const MAX_POOLED: usize = 8;
 
-/// Where a keyspace's cursors are parked.
-pub(super) struct Parking {
+/// Where a keyspace's cursors are pooled.
+pub(super) struct CursorPool {
     slots: [Slot; SLOTS],
-    /// Whether nothing is to be parked any more.
+    /// Whether nothing is to be pooled any more.
     is_closed: AtomicBool,
 }
 
@@ -42,18 +42,18 @@ pub(super) struct Parking {
 #[repr(align(128))]
 struct Slot(AtomicCell<Option<Box<Cursor>>>);
 
-impl Default for Parking {
-    fn default() -> Parking {
+impl Default for CursorPool {
+    fn default() -> CursorPool {
         // Else a slot would be a lock.
         const { assert!(AtomicCell::<Option<Box<Cursor>>>::is_lock_free()) };
-        Parking {
+        CursorPool {
             slots: Default::default(),
             is_closed: AtomicBool::new(false),
         }
     }
 }
 
-impl Parking {
+impl CursorPool {
     /// Asks for this thread's slot, which [`take`](Self::take) reads.
     #[inline]
     pub(super) fn prefetch(&self) {
@@ -66,35 +66,35 @@ impl Parking {
         self.mine().0.take()
     }
 
-    /// Parks a cursor of this keyspace, unless the state that it has is another by now.
+    /// Pools a cursor of this keyspace, unless the super version that it has is another by now.
     ///
-    /// It is put into the slot first and looked at second. Who replaces the state does that first and empties the slots
+    /// It is put into the slot first and looked at second. Who replaces the super version does that first and empties the slots
     /// second. Both exchange the slot's word, so one comes behind the other: either the cursor is found there, or it comes
-    /// behind and, by the word, sees the new state. So none stays that has an old one.
-    pub(super) fn park(space: &Arc<Space>, cursor: Box<Cursor>) {
-        let parking = &space.parking;
-        let state = cursor.state_address();
+    /// behind and, by the word, sees the new super version. So none stays that has an old one.
+    pub(super) fn put(keyspace: &Arc<KeyspaceData>, cursor: Box<Cursor>) {
+        let pool = &keyspace.cursors;
+        let version = cursor.super_version_address();
         let is_current =
-            || std::ptr::eq(Arc::as_ptr(&space.state.load()), state) && !parking.is_closed();
+            || std::ptr::eq(Arc::as_ptr(&keyspace.version.load()), version) && !pool.is_closed();
         if !is_current() {
             return;
         }
-        note_parked(space);
-        let slot = &parking.mine().0;
+        note_pooled(keyspace);
+        let slot = &pool.mine().0;
         drop(slot.swap(Some(cursor)));
         if !is_current() {
             drop(slot.take());
         }
     }
 
-    /// Drops what is parked: the state was replaced.
+    /// Drops what is pooled: the super version was replaced.
     pub(super) fn clear(&self) {
         self.slots.iter().for_each(|slot| drop(slot.0.take()));
     }
 
-    /// Drops what is parked, for good. Cursors hold their keyspace, and so they must go before it can.
+    /// Drops what is pooled, for good. Cursors hold their keyspace, and so they must go before it can.
     pub(super) fn close(&self) {
-        // Relaxed: the slots' words order it, as in `park`.
+        // Relaxed: the slots' words order it, as in `put`.
         self.is_closed.store(true, Ordering::Relaxed);
         self.clear();
     }
@@ -108,64 +108,65 @@ impl Parking {
     }
 }
 
-/// The keyspaces in which a thread has parked a cursor, in a ring.
-struct Parked {
+/// The keyspaces in which a thread has pooled a cursor, in a ring.
+struct PooledCursors {
     owner: Owner,
-    spaces: Vec<Weak<Space>>,
+    keyspaces: Vec<Weak<KeyspaceData>>,
     next: usize,
 }
 
-impl Parked {
-    fn new() -> Parked {
-        Parked {
+impl PooledCursors {
+    fn new() -> PooledCursors {
+        PooledCursors {
             owner: Owner::this_process(),
-            spaces: Vec::new(),
+            keyspaces: Vec::new(),
             next: 0,
         }
     }
 }
 
-impl Drop for Parked {
+impl Drop for PooledCursors {
     fn drop(&mut self) {
-        // Cursors that were parked before a fork hold what is the parent's.
+        // Cursors that were pooled before a fork hold what is the parent's.
         if self.owner.is_this_process() {
-            self.spaces.iter().for_each(forget);
+            self.keyspaces.iter().for_each(forget);
         }
     }
 }
 
-thread_local!(static PARKED: RefCell<Parked> = RefCell::new(Parked::new()));
+thread_local!(static POOLED: RefCell<PooledCursors> = RefCell::new(PooledCursors::new()));
 
-/// Notes that this thread is about to park a cursor in a keyspace. If it has too many, the oldest goes.
-fn note_parked(space: &Arc<Space>) {
-    let note = |parked: &RefCell<Parked>| {
-        let mut parked = parked.borrow_mut();
-        if !parked.owner.is_this_process() {
-            *parked = Parked::new();
+/// Notes that this thread is about to put a cursor in a keyspace. If it has too many, the oldest goes.
+fn note_pooled(keyspace: &Arc<KeyspaceData>) {
+    let note = |pooled: &RefCell<PooledCursors>| {
+        let mut pooled = pooled.borrow_mut();
+        if !pooled.owner.is_this_process() {
+            *pooled = PooledCursors::new();
         }
-        let is_noted = |noted: &Weak<Space>| std::ptr::eq(noted.as_ptr(), Arc::as_ptr(space));
-        if parked.spaces.iter().any(is_noted) {
+        let is_noted =
+            |noted: &Weak<KeyspaceData>| std::ptr::eq(noted.as_ptr(), Arc::as_ptr(keyspace));
+        if pooled.keyspaces.iter().any(is_noted) {
             return None;
         }
-        let noted = Arc::downgrade(space);
-        if parked.spaces.len() < MOST_PARKED {
-            parked.spaces.push(noted);
+        let noted = Arc::downgrade(keyspace);
+        if pooled.keyspaces.len() < MAX_POOLED {
+            pooled.keyspaces.push(noted);
             return None;
         }
-        let next = parked.next;
-        parked.next = (next + 1) % MOST_PARKED;
-        Some(std::mem::replace(&mut parked.spaces[next], noted))
+        let next = pooled.next;
+        pooled.next = (next + 1) % MAX_POOLED;
+        Some(std::mem::replace(&mut pooled.keyspaces[next], noted))
     };
-    // What a thread parks that is ending is found by the next one with its slot, or by whoever replaces the state.
-    if let Ok(Some(oldest)) = PARKED.try_with(note) {
+    // What a thread pools that is ending is found by the next one with its slot, or by whoever replaces the super version.
+    if let Ok(Some(oldest)) = POOLED.try_with(note) {
         forget(&oldest);
     }
 }
 
-/// Drops what this thread has parked in a keyspace.
-fn forget(space: &Weak<Space>) {
-    if let Some(space) = space.upgrade() {
-        drop(space.parking.take());
+/// Drops what this thread has pooled in a keyspace.
+fn forget(keyspace: &Weak<KeyspaceData>) {
+    if let Some(keyspace) = keyspace.upgrade() {
+        drop(keyspace.cursors.take());
     }
 }
 
@@ -191,9 +192,9 @@ mod tests {
         (db, keyspaces)
     }
 
-    /// How many cursors are parked.
-    fn parked(keyspace: &Keyspace) -> usize {
-        let slots = keyspace.space().parking.slots.iter();
+    /// How many cursors are pooled.
+    fn pooled(keyspace: &Keyspace) -> usize {
+        let slots = keyspace.data().cursors.slots.iter();
         let is_taken = |slot: &&Slot| {
             let cursor = slot.0.take();
             let is_taken = cursor.is_some();
@@ -208,47 +209,47 @@ mod tests {
         let (db, keyspaces) = store(1);
         let keyspace = &keyspaces[0];
         assert_eq!(keyspace.iter().count(), 1);
-        assert_eq!(parked(keyspace), 1);
+        assert_eq!(pooled(keyspace), 1);
         let iter = keyspace.iter();
-        assert_eq!(parked(keyspace), 0, "it is in use");
+        assert_eq!(pooled(keyspace), 0, "it is in use");
         // A second one at the same time is another.
         assert_eq!(keyspace.iter().count(), 1);
-        assert_eq!(parked(keyspace), 1);
+        assert_eq!(pooled(keyspace), 1);
         drop(iter);
-        assert_eq!(parked(keyspace), 1);
+        assert_eq!(pooled(keyspace), 1);
         let old = keyspace.iter();
         db.flush().unwrap();
         drop(old);
         assert_eq!(
-            parked(keyspace),
+            pooled(keyspace),
             0,
             "it has the memtable that is in a run now"
         );
         assert_eq!(keyspace.iter().count(), 1);
         db.flush().unwrap();
         keyspace.put(b"other", b"value").unwrap();
-        assert_eq!(parked(keyspace), 0, "it does not know the new memtable");
+        assert_eq!(pooled(keyspace), 0, "it does not know the new memtable");
         assert_eq!(keyspace.iter().count(), 2);
         db.close().unwrap();
-        assert_eq!(parked(keyspace), 0);
+        assert_eq!(pooled(keyspace), 0);
         assert_eq!(keyspace.iter().count(), 2);
-        assert_eq!(parked(keyspace), 0, "the store is closed");
+        assert_eq!(pooled(keyspace), 0, "the store is closed");
     }
 
     #[test]
     fn a_thread_parks_a_few_and_none_once_it_has_ended() {
-        let (_db, keyspaces) = store(3 * MOST_PARKED);
+        let (_db, keyspaces) = store(3 * MAX_POOLED);
         forerun_core::sync::thread::scope(|scope| {
             let scanner = scope.spawn(|| {
                 for keyspace in keyspaces.iter().chain(&keyspaces) {
                     assert_eq!(keyspace.iter().count(), 1);
-                    assert_eq!(parked(keyspace), 1);
+                    assert_eq!(pooled(keyspace), 1);
                 }
-                let all: usize = keyspaces.iter().map(parked).sum();
-                assert_eq!(all, MOST_PARKED);
+                let all: usize = keyspaces.iter().map(pooled).sum();
+                assert_eq!(all, MAX_POOLED);
             });
             scanner.join().unwrap();
         });
-        assert_eq!(keyspaces.iter().map(parked).sum::<usize>(), 0);
+        assert_eq!(keyspaces.iter().map(pooled).sum::<usize>(), 0);
     }
 }

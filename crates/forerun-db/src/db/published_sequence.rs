@@ -31,7 +31,7 @@ type Ranges = BinaryHeap<Reverse<(u64, u64)>>;
 
 /// The newest sequence number that readers see.
 #[derive(Debug)]
-pub(super) struct Visible {
+pub(super) struct PublishedSequence {
     last: AtomicU64,
     /// Number of ranges in `early`.
     early_count: AtomicUsize,
@@ -46,9 +46,9 @@ pub(super) struct Visible {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hole;
 
-impl Visible {
-    pub(super) fn new(last: u64) -> Visible {
-        Visible {
+impl PublishedSequence {
+    pub(super) fn new(last: u64) -> PublishedSequence {
+        PublishedSequence {
             last: AtomicU64::new(last),
             early_count: AtomicUsize::new(0),
             early: Mutex::default(),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn numbers_become_visible_in_order_whatever_order_they_come_in() {
-        let visible = Visible::new(10);
+        let visible = PublishedSequence::new(10);
         let next = AtomicU64::new(11);
         let linked: Vec<AtomicU64> = (0..4 * 500).map(|_| AtomicU64::new(0)).collect();
         forerun_core::sync::thread::scope(|scope| {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn one_writer_makes_all_that_wait_for_it_visible() {
-        let visible = Visible::new(0);
+        let visible = PublishedSequence::new(0);
         forerun_core::sync::thread::scope(|scope| {
             for first in [2, 4, 6, 8] {
                 let visible = &visible;
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn writers_behind_a_hole_are_told_and_those_before_it_become_visible() {
-        let visible = Visible::new(0);
+        let visible = PublishedSequence::new(0);
         forerun_core::sync::thread::scope(|scope| {
             let before = scope.spawn(|| visible.publish(2, 3));
             let behind = [5, 7].map(|first| {

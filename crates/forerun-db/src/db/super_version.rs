@@ -5,11 +5,11 @@
 //!   levels   the runs below                                                            ..30
 //! ```
 //!
-//! A state never changes; another takes its place. It is replaced when a memtable is full, before the next one takes
+//! A super version never changes; another takes its place. It is replaced when a memtable is full, before the next one takes
 //! writes, and when a flush or a compaction has put runs in the place of what they were made of. So whoever holds one
 //! sees everything that was written before it was replaced, and holds the files and the memory that this takes. What came
-//! later went elsewhere: a read that loads the state first and the sequence number that it goes by second sees all up to
-//! that number, or up to where the state was replaced, and nothing in between.
+//! later went elsewhere: a read that loads the super version first and the sequence number that it goes by second sees all up to
+//! that number, or up to where the super version was replaced, and nothing in between.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::versions::Versions;
 
 /// Memtables and runs.
 #[derive(Clone)]
-pub(super) struct State {
+pub(super) struct SuperVersion {
     /// Newest first; in the store's own keyspace there is at least one. The first takes writes, if any does.
     pub(super) tables: Vec<Arc<Table>>,
     pub(super) levels: Arc<Levels>,
@@ -81,7 +81,7 @@ impl Table {
     }
 }
 
-impl State {
+impl SuperVersion {
     /// Asks for what a lookup reads of it first, all at once: else each would wait for the one before.
     #[inline]
     pub(super) fn prefetch(&self) {

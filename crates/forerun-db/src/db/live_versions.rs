@@ -1,35 +1,39 @@
-//! All versions of a state but those in ranges that were deleted, and those that have expired.
+//! All versions of a super version but those in ranges that were deleted, and those that have expired.
 
 use super::snapshots::Moment;
-use super::state::State;
+use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::tree::merge::Merge;
 use crate::versions::{Version, Versions};
 
-/// The versions of a state that expiry and deletions of ranges, as of a moment, leave.
-pub(super) struct Uncovered<'a> {
+/// The versions of a super version that expiry and deletions of ranges, as of a moment, leave.
+pub(super) struct LiveVersions<'a> {
     versions: Merge<'a>,
-    state: &'a State,
+    version: &'a SuperVersion,
     moment: Moment,
     /// Whether any range was deleted: without that, nothing is asked.
     has_ranges: bool,
 }
 
-impl<'a> Uncovered<'a> {
-    pub(super) fn new(state: &'a State, order: &KeyOrder, moment: Moment) -> Uncovered<'a> {
-        Uncovered {
-            versions: state.versions(order),
-            state,
+impl<'a> LiveVersions<'a> {
+    pub(super) fn new(
+        version: &'a SuperVersion,
+        order: &KeyOrder,
+        moment: Moment,
+    ) -> LiveVersions<'a> {
+        LiveVersions {
+            versions: version.versions(order),
+            version,
             moment,
-            has_ranges: state.has_ranges(),
+            has_ranges: version.has_ranges(),
         }
     }
 
     /// Makes it as good as new, as of another moment.
     pub(super) fn reopen(&mut self, moment: Moment) {
         self.moment = moment;
-        self.has_ranges = self.state.has_ranges();
+        self.has_ranges = self.version.has_ranges();
     }
 
     /// How many memtables, runs and levels of runs it goes through.
@@ -39,7 +43,7 @@ impl<'a> Uncovered<'a> {
 
     fn stands_on_covered(&self) -> bool {
         let is_covered = |at: Version<'_>| {
-            self.has_ranges && self.state.cover(at.key, self.moment.sequence) > at.sequence
+            self.has_ranges && self.version.cover(at.key, self.moment.sequence) > at.sequence
         };
         let at = self.versions.at();
         at.is_some_and(|at| at.sequence <= self.moment.expired_sequence || is_covered(at))
@@ -60,7 +64,7 @@ impl<'a> Uncovered<'a> {
     }
 }
 
-impl Versions for Uncovered<'_> {
+impl Versions for LiveVersions<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.versions.seek_first()?;
         self.pass_forward()

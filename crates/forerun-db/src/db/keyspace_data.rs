@@ -1,8 +1,8 @@
 //! The keyspaces of an open store.
 //!
 //! ```text
-//!   Spaces   by number, by name ──> Space   order, options
-//!                                     └──> State   memtables and runs, as of one moment (state.rs)
+//!   KeyspaceSet   by number, by name ──> KeyspaceData   order, options
+//!                                     └──> SuperVersion   memtables and runs, as of one moment (super_version.rs)
 //! ```
 //!
 //! All keyspaces share the log, its sequence numbers, the memory for memtables, the cache and the two threads. What each
@@ -18,8 +18,8 @@ use forerun_core::Pages;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::backoff::Failing;
-use super::parking::Parking;
-use super::state::{State, Table};
+use super::cursor_pool::CursorPool;
+use super::super_version::{SuperVersion, Table};
 use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
 use crate::memtable::{Comparator, MemTableConfig};
@@ -31,7 +31,7 @@ use crate::{Error, KeyspaceOptions, Options, Result};
 const HUGE_FROM_BYTES: usize = 8 << 20;
 
 /// A keyspace of an open store.
-pub(super) struct Space {
+pub(super) struct KeyspaceData {
     /// Which open store it is of.
     store: u64,
     id: u32,
@@ -39,11 +39,11 @@ pub(super) struct Space {
     order: KeyOrder,
     comparator: Arc<dyn Comparator>,
     pub(super) options: ArcSwap<KeyspaceOptions>,
-    pub(super) state: ArcSwap<State>,
+    pub(super) version: ArcSwap<SuperVersion>,
     /// What has expired, if its entries do.
     pub(super) expiry: Option<Expiry>,
-    /// Cursors over the state, between two uses.
-    pub(super) parking: Parking,
+    /// Cursors over the super version, between two uses.
+    pub(super) cursors: CursorPool,
     /// Whether it was dropped, or is about to be.
     is_dropped: AtomicBool,
     /// Why its runs cannot be compacted, until that succeeds.
@@ -54,7 +54,7 @@ pub(super) struct Space {
     last_used_bytes: AtomicUsize,
 }
 
-impl Space {
+impl KeyspaceData {
     pub(super) fn new(
         store: u64,
         id: u32,
@@ -62,13 +62,13 @@ impl Space {
         options: KeyspaceOptions,
         runs: &KeyspaceRuns,
         reading: ReadContext,
-    ) -> Space {
+    ) -> KeyspaceData {
         let comparator = Arc::clone(&options.comparator);
         let expiry = match options.ttl_s() {
             0 => None,
             ttl => Some(Expiry::new(ttl, runs.expired_sequence)),
         };
-        let state = State {
+        let version = SuperVersion {
             tables: Vec::new(),
             levels: Arc::clone(&runs.levels),
             ranges: Arc::clone(&runs.ranges),
@@ -79,16 +79,16 @@ impl Space {
             },
             is_dropped: false,
         };
-        Space {
+        KeyspaceData {
             store,
             id,
             name: name.into(),
             order: runs.levels.order().clone(),
             comparator,
             options: ArcSwap::from_pointee(options),
-            state: ArcSwap::from_pointee(state),
+            version: ArcSwap::from_pointee(version),
             expiry,
-            parking: Parking::default(),
+            cursors: CursorPool::default(),
             is_dropped: AtomicBool::new(false),
             compaction: Mutex::default(),
             is_stopped: AtomicBool::new(false),
@@ -145,12 +145,12 @@ impl Space {
 
     /// Shows readers a memtable, which is about to take writes.
     pub(super) fn show_table(&self, table: &Arc<Table>) {
-        self.change(|state| state.tables.insert(0, Arc::clone(table)));
+        self.change(|version| version.tables.insert(0, Arc::clone(table)));
     }
 
     /// Shows readers other runs, which hold the same.
     pub(super) fn show_runs(&self, runs: &KeyspaceRuns) {
-        self.change(|state| state.take_runs(runs));
+        self.change(|version| version.take_runs(runs));
     }
 
     /// Shows readers other runs, which hold what a memtable held, if there is one.
@@ -159,46 +159,46 @@ impl Space {
             let used_bytes = table.memtable.stats().used_bytes;
             self.last_used_bytes.store(used_bytes, Ordering::Relaxed);
         }
-        self.change(|state| {
-            state.take_runs(runs);
+        self.change(|version| {
+            version.take_runs(runs);
             let is_flushed = |table: &Arc<Table>| flushed.is_some_and(|of| Arc::ptr_eq(of, table));
-            state.tables.retain(|table| !is_flushed(table));
+            version.tables.retain(|table| !is_flushed(table));
         });
     }
 
     /// Shows readers other runs, which hold more, and a memtable that is about to take writes instead of an empty one.
     pub(super) fn show_ingested(&self, runs: &KeyspaceRuns, table: &Arc<Table>) {
-        self.change(|state| {
-            state.take_runs(runs);
-            state.tables = vec![Arc::clone(table)];
+        self.change(|version| {
+            version.take_runs(runs);
+            version.tables = vec![Arc::clone(table)];
         });
     }
 
     /// Gives it other options.
     pub(super) fn set_options(&self, options: KeyspaceOptions) {
-        if self.state.load().reading.search != options.row_search {
-            self.change(|state| state.reading.search = options.row_search);
+        if self.version.load().reading.search != options.row_search {
+            self.change(|version| version.reading.search = options.row_search);
         }
         self.options.store(Arc::new(options));
     }
 
     /// Shows readers that it is gone. What they hold already stays with them.
     pub(super) fn show_dropped(&self) {
-        self.change(|state| {
-            state.tables.clear();
-            state.levels = Arc::new(state.levels.without_runs());
-            state.is_dropped = true;
+        self.change(|version| {
+            version.tables.clear();
+            version.levels = Arc::new(version.levels.without_runs());
+            version.is_dropped = true;
         });
-        self.parking.close();
+        self.cursors.close();
     }
 
-    fn change(&self, change: impl Fn(&mut State)) {
-        self.state.rcu(|state| {
-            let mut state = State::clone(state);
-            change(&mut state);
-            state
+    fn change(&self, change: impl Fn(&mut SuperVersion)) {
+        self.version.rcu(|version| {
+            let mut version = SuperVersion::clone(version);
+            change(&mut version);
+            version
         });
-        self.parking.clear();
+        self.cursors.clear();
     }
 
     /// Takes no more writes. None is under way.
@@ -274,7 +274,7 @@ impl Space {
 
     /// Sees whether it takes writes, after its runs changed or a compaction of them failed or succeeded.
     pub(super) fn note_level0(&self) {
-        let runs = self.state.load().levels.level(0).runs().len();
+        let runs = self.version.load().levels.level(0).runs().len();
         let is_full = runs >= self.options.load().tree.level0_stop_runs;
         let is_stopped = is_full && self.compaction().is_some();
         self.is_stopped.store(is_stopped, Ordering::Relaxed);
@@ -303,46 +303,46 @@ impl Space {
 
 /// The keyspaces that there are. Never changed: another one takes its place.
 #[derive(Clone, Default)]
-pub(super) struct Spaces {
+pub(super) struct KeyspaceSet {
     // Dropped before `by_id`, which then gives up the last handles in its order and not in that of the hashes.
-    by_name: HashMap<Box<str>, Arc<Space>>,
+    by_name: HashMap<Box<str>, Arc<KeyspaceData>>,
     /// Ascending by number; the store's own is the first.
-    by_id: Vec<Arc<Space>>,
+    by_id: Vec<Arc<KeyspaceData>>,
 }
 
-impl Spaces {
-    pub(super) fn new(spaces: impl IntoIterator<Item = Arc<Space>>) -> Spaces {
-        let by_id: Vec<_> = spaces.into_iter().collect();
-        let name = |space: &Arc<Space>| (space.name.clone(), Arc::clone(space));
-        Spaces {
+impl KeyspaceSet {
+    pub(super) fn new(keyspaces: impl IntoIterator<Item = Arc<KeyspaceData>>) -> KeyspaceSet {
+        let by_id: Vec<_> = keyspaces.into_iter().collect();
+        let name = |keyspace: &Arc<KeyspaceData>| (keyspace.name.clone(), Arc::clone(keyspace));
+        KeyspaceSet {
             by_name: by_id.iter().map(name).collect(),
             by_id,
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Space>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<KeyspaceData>> {
         self.by_id.iter()
     }
 
-    pub(super) fn by_id(&self, id: u32) -> Option<&Arc<Space>> {
+    pub(super) fn by_id(&self, id: u32) -> Option<&Arc<KeyspaceData>> {
         let place = self
             .by_id
-            .binary_search_by(|space| space.id.cmp(&id))
+            .binary_search_by(|keyspace| keyspace.id.cmp(&id))
             .ok()?;
         Some(&self.by_id[place])
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<&Arc<Space>> {
+    pub(super) fn by_name(&self, name: &str) -> Option<&Arc<KeyspaceData>> {
         self.by_name.get(name)
     }
 
     /// These and another one, which has a greater number.
-    pub(super) fn with(&self, space: &Arc<Space>) -> Spaces {
-        Spaces::new(self.iter().chain([space]).cloned())
+    pub(super) fn with(&self, keyspace: &Arc<KeyspaceData>) -> KeyspaceSet {
+        KeyspaceSet::new(self.iter().chain([keyspace]).cloned())
     }
 
     /// These but one.
-    pub(super) fn without(&self, id: u32) -> Spaces {
-        Spaces::new(self.iter().filter(|space| space.id != id).cloned())
+    pub(super) fn without(&self, id: u32) -> KeyspaceSet {
+        KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id != id).cloned())
     }
 }
