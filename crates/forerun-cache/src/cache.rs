@@ -225,8 +225,8 @@ impl Cache {
         key: &[u8],
     ) -> Option<(ItemRef, Record<'p>)> {
         let segment = self.index.directory(pinned).segment(hash);
-        let is_it = |item| self.record(pinned, item).key() == key;
-        let (_, item) = segment.find(Place::new(hash), is_it)?;
+        let matches = |item| self.record(pinned, item).key() == key;
+        let (_, item) = segment.find(Place::new(hash), matches)?;
         Some((item, self.record(pinned, item)))
     }
 

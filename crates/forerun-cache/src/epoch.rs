@@ -23,7 +23,7 @@
 //! The epoch itself is kept where the word has it, so that a reader only adds its thread. The thread is there so that a writer can tell whether it would wait for a pin that its own thread holds.
 
 use crate::stats::Counters;
-use crate::sync::{AtomicU64, Ordering, load_in_order};
+use crate::sync::{AtomicU64, Ordering, load_seq_cst};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64 as StdAtomicU64, Ordering as StdOrdering};
 
@@ -98,7 +98,7 @@ impl Epochs {
     /// Begins to read: until the guard is dropped, nothing that it may come upon is used for something else.
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
-        let thread = thread_no();
+        let thread = thread_number();
         let pin = &self.pins.pins[thread as usize % PINS];
         match self.try_take(pin, thread) {
             true => Pinned { pin },
@@ -136,7 +136,7 @@ impl Epochs {
         }
         loop {
             // And an acquire: what was taken out of the index before this epoch is seen to be out.
-            let now = load_in_order(&self.epoch);
+            let now = load_seq_cst(&self.epoch);
             if now == epoch {
                 return true;
             }
@@ -157,10 +157,10 @@ impl Epochs {
     /// The oldest retirement that a reader may have missed: all before it are over.
     pub(crate) fn oldest(&self) -> Retired {
         // What is retired after this line is as of this epoch at least.
-        let mut oldest = load_in_order(&self.epoch);
+        let mut oldest = load_seq_cst(&self.epoch);
         for pin in self.pins() {
             // An acquire, too: a guard that is gone has read what it read.
-            let word = load_in_order(&pin.word);
+            let word = load_seq_cst(&pin.word);
             if word != FREE {
                 oldest = oldest.min(epoch_of(word));
             }
@@ -170,7 +170,7 @@ impl Epochs {
 
     /// The oldest retirement that a guard of the calling thread holds up, if it has one: waiting for it would last for ever.
     pub(crate) fn held_by_this_thread(&self) -> Option<Retired> {
-        let thread = thread_no();
+        let thread = thread_number();
         // Relaxed: a thread's own pins hold what it wrote there. Two threads whose numbers are 2^16 apart may take each other's
         // pins for their own: then one gives up where it could have waited.
         let words = self.pins().map(|pin| pin.word.load(Ordering::Relaxed));
@@ -216,7 +216,7 @@ impl Drop for Pinned<'_> {
 /// A number of the calling thread that few others have, if any, within the bits of [`THREAD`]: where to look for a free pin
 /// first, and whose a pin is.
 #[inline]
-fn thread_no() -> u64 {
+fn thread_number() -> u64 {
     static NEXT: StdAtomicU64 = StdAtomicU64::new(0);
     /// Not given yet.
     const NONE: u64 = 0;

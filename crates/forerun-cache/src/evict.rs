@@ -17,8 +17,8 @@ use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::index::bucket::ItemRef;
 use crate::index::place::Place;
-use crate::index::segment::{Locked, Spot};
-use crate::limbo::Remains;
+use crate::index::segment::{LockedSegment, SlotRef};
+use crate::limbo::Garbage;
 use crate::options::WhenFull;
 use crate::stats::Count;
 
@@ -33,12 +33,12 @@ const AHEAD: usize = 8;
 /// The block that is being emptied, and where.
 #[derive(Debug, Default)]
 pub(crate) struct Evictor {
-    at_work: Option<(Victim, usize)>,
+    in_progress: Option<(Victim, usize)>,
 }
 
 /// Why an item leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaves {
+pub(crate) enum RemovalCause {
     /// Somebody removed or replaced it.
     Removed,
     /// Or it was flushed.
@@ -53,16 +53,18 @@ impl Cache {
             WhenFull::Evict => (SPARSE_BELOW, true),
             WhenFull::Refuse => (SPARSE_BELOW_IF_REFUSING, false),
         };
-        let choose = || {
-            let victim = self.blocks.choose(self.moment(), sparse_below, may_evict)?;
+        let choose_victim = || {
+            let victim = self
+                .blocks
+                .choose_victim(self.moment(), sparse_below, may_evict)?;
             Some((victim, 0))
         };
-        let Some((victim, from)) = evictor.at_work.take().or_else(choose) else {
+        let Some((victim, from)) = evictor.in_progress.take().or_else(choose_victim) else {
             return false;
         };
         let end = self.empty(victim, from, quantum_bytes);
         if end < victim.tail {
-            evictor.at_work = Some((victim, end));
+            evictor.in_progress = Some((victim, end));
         }
         true
     }
@@ -70,7 +72,7 @@ impl Cache {
     /// Empties blocks whose items have expired or were flushed, some of them at most.
     pub(crate) fn reclaim_expired(&self, blocks_max: usize) {
         for _ in 0..blocks_max {
-            let Some(victim) = self.blocks.choose(self.moment(), 0.0, false) else {
+            let Some(victim) = self.blocks.choose_victim(self.moment(), 0.0, false) else {
                 break;
             };
             self.empty(victim, 0, usize::MAX);
@@ -82,11 +84,11 @@ impl Cache {
         let Ok(mut evictor) = self.evictor.try_lock() else {
             return;
         };
-        if evictor.at_work.is_none() {
-            let victim = self.blocks.choose(self.moment(), 0.0, false);
-            evictor.at_work = victim.map(|victim| (victim, 0));
+        if evictor.in_progress.is_none() {
+            let victim = self.blocks.choose_victim(self.moment(), 0.0, false);
+            evictor.in_progress = victim.map(|victim| (victim, 0));
         }
-        if evictor.at_work.is_some() {
+        if evictor.in_progress.is_some() {
             self.evict(&mut evictor, quantum_bytes);
         }
     }
@@ -105,7 +107,7 @@ impl Cache {
             if let Some(later) = coming.next() {
                 self.prefetch_home(&pinned, later);
             }
-            large_bytes += self.settle_fate(&pinned, victim, item);
+            large_bytes += self.evict_or_move(&pinned, victim, item);
             end = next;
             if end - from + large_bytes >= quantum_bytes {
                 break;
@@ -113,9 +115,9 @@ impl Cache {
         }
         if end >= victim.tail {
             pinned.counters().add(Count::BlocksReclaimed, 1);
-            let remains = Remains::Block(victim.block);
+            let garbage = Garbage::Block(victim.block);
             self.limbo
-                .push(&self.epochs, remains, self.blocks.len_bytes());
+                .push(&self.epochs, garbage, self.blocks.len_bytes());
         }
         end
     }
@@ -128,12 +130,12 @@ impl Cache {
     }
 
     /// An item of a victim is dead, or leaves, or goes to another block. Bytes of its large value, if it was alive and has one.
-    fn settle_fate(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) -> usize {
+    fn evict_or_move(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) -> usize {
         let record = self.record(pinned, item);
         let hash = self.hasher.hash(record.key());
         let mut locked = self.index.lock(pinned, hash);
         let in_index = |candidate| candidate == item;
-        let Some((spot, _)) = locked.segment().find(Place::new(hash), in_index) else {
+        let Some((slot_ref, _)) = locked.segment().find(Place::new(hash), in_index) else {
             // Its large value, if it had one, is gone.
             return 0;
         };
@@ -141,59 +143,59 @@ impl Cache {
         // Under the lock, so that it is no earlier than that of the item's writer.
         let moment = self.moment();
         if record.is_gone(moment) {
-            self.bury(pinned, &mut locked, spot, item, Leaves::Expired);
+            self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Expired);
             return large_bytes;
         }
         let frequency = record.frequency();
         let (stays, queue, frequency) = match (victim.reason, victim.queue) {
             // Nobody wants the item's room: it is put together with others, or its expiry was put off.
             (Reason::Sparse | Reason::Expired, queue) => (true, queue, frequency),
-            (Reason::Turn, Queue::New) => (frequency > 0, Queue::Kept, 0),
-            (Reason::Turn, Queue::Kept) => {
-                (frequency > 0, Queue::Kept, frequency.saturating_sub(1))
+            (Reason::Oldest, Queue::Small) => (frequency > 0, Queue::Main, 0),
+            (Reason::Oldest, Queue::Main) => {
+                (frequency > 0, Queue::Main, frequency.saturating_sub(1))
             }
         };
         let class = self.blocks.class(record.expiry(), moment.now);
         let copy = || self.blocks.copy(queue, class, record, frequency);
         let Some(copied) = stays.then(copy).flatten() else {
-            if victim.queue == Queue::New {
+            if victim.queue == Queue::Small {
                 self.ghosts.insert(hash);
             }
-            self.bury(pinned, &mut locked, spot, item, Leaves::Evicted);
+            self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Evicted);
             return large_bytes;
         };
         let copy = self.record(pinned, copied.item);
-        self.blocks.enlive(copied.item, copy, moment.flushes);
-        locked.replace(spot, copied.item);
+        self.blocks.mark_live(copied.item, copy, moment.flushes);
+        locked.replace(slot_ref, copied.item);
         let bytes = record.size_bytes();
-        self.blocks.kill(item, bytes);
-        self.blocks.settle(copied);
+        self.blocks.mark_dead(item, bytes);
+        self.blocks.finish_write(copied);
         pinned.counters().add(Count::MovedBytes, bytes as u64);
         large_bytes
     }
 
     /// Removes an item from the index, and sees to what it leaves behind.
-    pub(crate) fn bury(
+    pub(crate) fn unlink(
         &self,
         pinned: &Pinned<'_>,
-        locked: &mut Locked<'_>,
-        spot: Spot,
+        locked: &mut LockedSegment<'_>,
+        slot_ref: SlotRef,
         item: ItemRef,
-        leaves: Leaves,
+        cause: RemovalCause,
     ) {
-        locked.remove(spot);
-        self.forget(pinned, item, leaves);
+        locked.remove(slot_ref);
+        self.retire_item(pinned, item, cause);
     }
 
     /// Sees to what an item leaves behind that was removed or replaced just now, by this caller.
-    pub(crate) fn forget(&self, pinned: &Pinned<'_>, item: ItemRef, leaves: Leaves) {
+    pub(crate) fn retire_item(&self, pinned: &Pinned<'_>, item: ItemRef, cause: RemovalCause) {
         let record = self.record(pinned, item);
         let bytes = record.size_bytes();
-        self.blocks.kill(item, bytes);
+        self.blocks.mark_dead(item, bytes);
         if let Some(value) = self.blocks.take_large(record) {
-            let remains = Remains::Large(value);
+            let garbage = Garbage::Large(value);
             self.limbo
-                .push(&self.epochs, remains, self.blocks.len_bytes());
+                .push(&self.epochs, garbage, self.blocks.len_bytes());
         }
         let counters = pinned.counters();
         let moment = self.moment();
@@ -201,13 +203,13 @@ impl Cache {
             counters.remove_item(moment.flushes, bytes);
         }
         let unfetched = u64::from(record.marks() & FETCHED == 0);
-        match leaves {
-            Leaves::Removed => {}
-            Leaves::Expired => {
+        match cause {
+            RemovalCause::Removed => {}
+            RemovalCause::Expired => {
                 counters.add(Count::Expired, 1);
                 counters.add(Count::ExpiredUnfetched, unfetched);
             }
-            Leaves::Evicted => {
+            RemovalCause::Evicted => {
                 counters.add(Count::Evictions, 1);
                 counters.add(Count::EvictedUnfetched, unfetched);
             }
@@ -220,8 +222,8 @@ impl Cache {
         let mut locked = self.index.lock(&pinned, hash);
         let residents = locked.residents(Place::new(hash));
         let frequency = |&(_, item): &(_, ItemRef)| self.record(&pinned, item).frequency();
-        if let Some((spot, item)) = residents.min_by_key(frequency) {
-            self.bury(&pinned, &mut locked, spot, item, Leaves::Evicted);
+        if let Some((slot_ref, item)) = residents.min_by_key(frequency) {
+            self.unlink(&pinned, &mut locked, slot_ref, item, RemovalCause::Evicted);
         }
     }
 }

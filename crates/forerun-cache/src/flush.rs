@@ -70,7 +70,7 @@ struct Sweep {
     /// No item of a lower count is in the index.
     none_below: u64,
     /// The count when the sweep that is under way began, and the hash where it goes on.
-    at_work: Option<(u64, u64)>,
+    in_progress: Option<(u64, u64)>,
 }
 
 impl Flushes {
@@ -80,7 +80,7 @@ impl Flushes {
             sweep: Mutex::new(Sweep {
                 stored: 0,
                 none_below: 1,
-                at_work: None,
+                in_progress: None,
             }),
         }
     }
@@ -163,13 +163,15 @@ impl Cache {
             return;
         }
         loop {
-            let (began, from) = sweep.at_work.unwrap_or((flushes, 0));
+            let (began, from) = sweep.in_progress.unwrap_or((flushes, 0));
             let until = from.saturating_add(u64::MAX / PARTS);
             let mut next = Some(from);
             while let Some(hash) = next.filter(|&hash| hash < until) {
-                next = self.sweep_part(hash, |item, moment| item.is_gone(moment)).1;
+                next = self
+                    .sweep_segment(hash, |item, moment| item.is_gone(moment))
+                    .1;
             }
-            sweep.at_work = next.map(|hash| (began, hash));
+            sweep.in_progress = next.map(|hash| (began, hash));
             if next.is_none() {
                 // A writer with an older count finds a later one under its segment's lock, and begins again.
                 sweep.none_below = began;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Something that waits.
 #[derive(Debug)]
-pub(crate) enum Remains {
+pub(crate) enum Garbage {
     Block(u32),
     Large(Arc<LargeValue>),
     Index(Replaced),
@@ -21,19 +21,19 @@ pub(crate) enum Remains {
 /// All that waits, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
-    queue: Mutex<VecDeque<(Retired, Remains)>>,
+    queue: Mutex<VecDeque<(Retired, Garbage)>>,
     /// What will be free when all of it is over: blocks and large values.
     waiting_bytes: AtomicUsize,
 }
 
 impl Limbo {
     /// Takes what is out of the index.
-    pub(crate) fn push(&self, epochs: &Epochs, remains: Remains, block_bytes: usize) {
+    pub(crate) fn push(&self, epochs: &Epochs, garbage: Garbage, block_bytes: usize) {
         let mut queue = unpoisoned(self.queue.lock());
         self.waiting_bytes
-            .fetch_add(bytes(&remains, block_bytes), Relaxed);
+            .fetch_add(bytes(&garbage, block_bytes), Relaxed);
         // Under the lock, so that the queue is in the order of the epochs.
-        queue.push_back((epochs.retire(), remains));
+        queue.push_back((epochs.retire(), garbage));
     }
 
     /// What waits, in bytes that it will free.
@@ -56,26 +56,26 @@ impl Limbo {
                 return;
             }
             let oldest = epochs.oldest();
-            while let Some((_, remains)) = queue.pop_front_if(|(retired, _)| *retired < oldest) {
+            while let Some((_, garbage)) = queue.pop_front_if(|(retired, _)| *retired < oldest) {
                 self.waiting_bytes
-                    .fetch_sub(bytes(&remains, blocks.len_bytes()), Relaxed);
-                over.push(remains);
+                    .fetch_sub(bytes(&garbage, blocks.len_bytes()), Relaxed);
+                over.push(garbage);
             }
         }
-        for remains in over {
-            match remains {
-                Remains::Block(block) => blocks.free(block),
-                Remains::Large(value) => drop(value),
-                Remains::Index(replaced) => index.release(replaced),
+        for garbage in over {
+            match garbage {
+                Garbage::Block(block) => blocks.free(block),
+                Garbage::Large(value) => drop(value),
+                Garbage::Index(replaced) => index.release(replaced),
             }
         }
     }
 }
 
-fn bytes(remains: &Remains, block_bytes: usize) -> usize {
-    match remains {
-        Remains::Block(_) => block_bytes,
-        Remains::Large(value) => value.charged_bytes(),
-        Remains::Index(_) => 0,
+fn bytes(garbage: &Garbage, block_bytes: usize) -> usize {
+    match garbage {
+        Garbage::Block(_) => block_bytes,
+        Garbage::Large(value) => value.charged_bytes(),
+        Garbage::Index(_) => 0,
     }
 }

@@ -71,7 +71,7 @@ impl Cache {
             if self.blocks.release_one() {
                 continue;
             }
-            if self.blocks.are_kept() {
+            if self.blocks.has_unreleasable() {
                 // The system takes no memory back: evicting more is in vain.
                 return false;
             }

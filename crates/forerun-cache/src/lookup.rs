@@ -56,9 +56,9 @@ impl WithSimd for Batch<'_, '_> {
                 candidates: [ItemRef::default(); GROUP],
             };
             group.place();
-            let mut bits = group.look_at_home(simd);
-            group.look_away(simd, &mut bits);
-            group.hand_out(items, bits, &mut counts);
+            let mut bits = group.probe_home(simd);
+            group.probe_second(simd, &mut bits);
+            group.fill_results(items, bits, &mut counts);
         }
         counts
     }
@@ -81,9 +81,9 @@ struct Bits {
     /// Those that have a candidate.
     matches: u64,
     /// Those that are perhaps in their second bucket.
-    away: u64,
+    overflow: u64,
     /// Those whose slot was emptied while it was looked at: they are looked up anew.
-    again: u64,
+    retry: u64,
 }
 
 impl<'g> Group<'_, 'g> {
@@ -100,7 +100,7 @@ impl<'g> Group<'_, 'g> {
     }
 
     #[inline(always)]
-    fn look_at_home<S: Simd>(&mut self, simd: S) -> Bits {
+    fn probe_home<S: Simd>(&mut self, simd: S) -> Bits {
         let mut bits = Bits::default();
         for at in 0..self.keys.len().min(GROUP) {
             let (Some(segment), place) = (self.segments[at], Place::new(self.hashes[at])) else {
@@ -111,20 +111,20 @@ impl<'g> Group<'_, 'g> {
             if mask != 0 {
                 let entry = home.entry(mask.trailing_zeros() as usize);
                 self.take_candidate(at, entry, &mut bits);
-            } else if home.may_be_away(place.tag) {
+            } else if home.has_overflow(place.tag) {
                 segment.buckets()[place.second()].prefetch();
-                bits.away |= 1 << at;
+                bits.overflow |= 1 << at;
             }
         }
         bits
     }
 
     #[inline(always)]
-    fn look_away<S: Simd>(&mut self, simd: S, bits: &mut Bits) {
-        let mut away = bits.away;
-        while away != 0 {
-            let at = away.trailing_zeros() as usize;
-            away &= away - 1;
+    fn probe_second<S: Simd>(&mut self, simd: S, bits: &mut Bits) {
+        let mut overflow = bits.overflow;
+        while overflow != 0 {
+            let at = overflow.trailing_zeros() as usize;
+            overflow &= overflow - 1;
             let (Some(segment), place) = (self.segments[at], Place::new(self.hashes[at])) else {
                 continue;
             };
@@ -145,16 +145,16 @@ impl<'g> Group<'_, 'g> {
                 self.candidates[at] = item;
                 bits.matches |= 1 << at;
             }
-            None => bits.again |= 1 << at,
+            None => bits.retry |= 1 << at,
         }
     }
 
     #[inline(always)]
-    fn hand_out(&self, items: &mut [Option<Item<'g>>], bits: Bits, counts: &mut Counts) {
+    fn fill_results(&self, items: &mut [Option<Item<'g>>], bits: Bits, counts: &mut Counts) {
         items.fill(None);
         let moment = self.cache.moment();
         // Keys that are not there cost nothing more.
-        let mut left = bits.matches | bits.again;
+        let mut left = bits.matches | bits.retry;
         while left != 0 {
             let at = left.trailing_zeros() as usize;
             left &= left - 1;
@@ -163,7 +163,7 @@ impl<'g> Group<'_, 'g> {
                 .then(|| self.cache.record(self.pinned, self.candidates[at]));
             let record = match candidate {
                 Some(record) if record.key() == key => record,
-                _ => match self.find_anew(at) {
+                _ => match self.find_again(at) {
                     Some(found) => found,
                     None => continue,
                 },
@@ -181,7 +181,7 @@ impl<'g> Group<'_, 'g> {
     }
 
     #[cold]
-    fn find_anew(&self, at: usize) -> Option<Record<'g>> {
+    fn find_again(&self, at: usize) -> Option<Record<'g>> {
         let (_, found) = self
             .cache
             .find(self.pinned, self.hashes[at], self.keys[at])?;

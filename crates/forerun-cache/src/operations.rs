@@ -3,17 +3,17 @@
 use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE};
 use crate::budget::Charge;
 use crate::cache::Cache;
-use crate::evict::Leaves;
+use crate::evict::RemovalCause;
 use crate::index::place::Place;
 use crate::item::Item;
 use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
-use crate::page_runs::Refused;
+use crate::page_runs::AllocError;
+use crate::reclaim::Need;
 use crate::request::{
     Arithmetic, Counted, Delete, Deleted, Direction, Expiry, Invalidate, Mode, Store, Stored, Value,
 };
-use crate::room::Need;
 use crate::value::{Buffered, LargeValue, ValueBuffer};
-use crate::write::{Decide, NewBody, NewItem, Outcome, Plan, WhenShort};
+use crate::write::{Decision, NewBody, NewItem, OnShortage, Operation, Outcome};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Cache {
         if !is_key(store.key) || self.is_too_large(store.key, value.len()) {
             return Stored::TooLarge;
         }
-        let request = Storing {
+        let request = StoreOperation {
             cache: self,
             value,
             store: Store {
@@ -70,7 +70,7 @@ impl Cache {
             len_bytes + MAX_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
         loop {
             let (made, need) = if is_small {
-                let charge = Charge::new(&self.budget, len_bytes).ok_or(Refused::Limit);
+                let charge = Charge::new(&self.budget, len_bytes).ok_or(AllocError::Limit);
                 let small = charge.map(|charge| Buffered::Small(vec![0; len_bytes].into(), charge));
                 (small, Need::Bytes(len_bytes))
             } else {
@@ -79,9 +79,9 @@ impl Cache {
             };
             match made {
                 Ok(buffered) => return Ok(ValueBuffer::new(buffered)),
-                Err(Refused::System(error)) => return Err(error.into()),
-                Err(Refused::Limit) if self.make_room(need) => {}
-                Err(Refused::Limit) => return Err(Error::Full { len_bytes }),
+                Err(AllocError::System(error)) => return Err(error.into()),
+                Err(AllocError::Limit) if self.make_room(need) => {}
+                Err(AllocError::Limit) => return Err(Error::Full { len_bytes }),
             }
         }
     }
@@ -95,8 +95,8 @@ impl Cache {
         let deleted = {
             let pinned = self.epochs.pin();
             let mut locked = self.index.lock(&pinned, hash);
-            let is_it = |item| self.record(&pinned, item).key() == delete.key;
-            let Some((spot, item)) = locked.segment().find(Place::new(hash), is_it) else {
+            let matches = |item| self.record(&pinned, item).key() == delete.key;
+            let Some((slot_ref, item)) = locked.segment().find(Place::new(hash), matches) else {
                 return Deleted::NotFound;
             };
             let record = self.record(&pinned, item);
@@ -105,12 +105,12 @@ impl Cache {
             if !is_gone && differs(delete.compare_cas, record) {
                 return Deleted::Exists;
             }
-            let leaves = if is_gone {
-                Leaves::Expired
+            let cause = if is_gone {
+                RemovalCause::Expired
             } else {
-                Leaves::Removed
+                RemovalCause::Removed
             };
-            self.bury(&pinned, &mut locked, spot, item, leaves);
+            self.unlink(&pinned, &mut locked, slot_ref, item, cause);
             !is_gone
         };
         if self.limbo.waiting_bytes() > 0 {
@@ -143,8 +143,8 @@ impl Cache {
         let expiry = expiry.to_word();
         match self.touch_in_place(key, expiry, false) {
             Some(is_there) => is_there,
-            None => match self.update(key, &Touching { expiry }) {
-                Outcome::Answer(NotThere) => false,
+            None => match self.update(key, &TouchOperation { expiry }) {
+                Outcome::Answer(Missing) => false,
                 Outcome::Written { .. } => true,
                 // It lies among others that expire at another time, then.
                 Outcome::OutOfMemory => self.touch_in_place(key, expiry, true).unwrap_or(false),
@@ -157,15 +157,15 @@ impl Cache {
         let hash = self.hasher.hash(key);
         let pinned = self.epochs.pin();
         let locked = self.index.lock(&pinned, hash);
-        let is_it = |item| self.record(&pinned, item).key() == key;
-        let Some((_, item)) = locked.segment().find(Place::new(hash), is_it) else {
+        let matches = |item| self.record(&pinned, item).key() == key;
+        let Some((_, item)) = locked.segment().find(Place::new(hash), matches) else {
             return Some(false);
         };
         let record = self.record(&pinned, item);
         if record.is_gone(self.moment()) {
             return Some(false);
         }
-        let (class, _) = self.blocks.stands_in(item);
+        let (class, _) = self.blocks.class_and_queue(item);
         // What expires at once may lie anywhere: nobody waits for it.
         let stays = anywhere
             || class == self.blocks.class(expiry, self.now())
@@ -185,7 +185,7 @@ impl Cache {
         if !is_key(arithmetic.key) {
             return Counted::NotFound;
         }
-        let request = Counting {
+        let request = ArithmeticOperation {
             arithmetic,
             sum: Cell::default(),
         };
@@ -214,8 +214,8 @@ impl Cache {
         let pinned = self.epochs.pin();
         // Under the lock, so that the item is not being copied.
         let locked = self.index.lock(&pinned, hash);
-        let is_it = |at| self.record(&pinned, at).key() == item.key();
-        let found = locked.segment().find(Place::new(hash), is_it);
+        let matches = |at| self.record(&pinned, at).key() == item.key();
+        let found = locked.segment().find(Place::new(hash), matches);
         found.is_some_and(|(_, at)| {
             let record = self.record(&pinned, at);
             record.cas() == item.cas() && record.mark(CLAIMED) & CLAIMED == 0
@@ -277,16 +277,16 @@ impl Source<'_> {
 }
 
 /// [`Cache::store`].
-struct Storing<'a> {
+struct StoreOperation<'a> {
     cache: &'a Cache,
     store: Store<'a>,
     value: Source<'a>,
 }
 
-impl Decide for Storing<'_> {
+impl Operation for StoreOperation<'_> {
     type Answer = Stored;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Stored> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Stored> {
         let store = &self.store;
         let mut new = NewItem {
             value: self.value.body(),
@@ -298,23 +298,23 @@ impl Decide for Storing<'_> {
         };
         let Some(old) = found else {
             return match (store.mode, store.vivify) {
-                _ if store.compare_cas.is_some() => Plan::Answer(Stored::NotFound),
-                (Mode::Set | Mode::Add, _) => Plan::Write(new),
+                _ if store.compare_cas.is_some() => Decision::Answer(Stored::NotFound),
+                (Mode::Set | Mode::Add, _) => Decision::Write(new),
                 (Mode::Append | Mode::Prepend, Some(expiry)) => {
                     new.expiry = expiry.to_word();
-                    Plan::Write(new)
+                    Decision::Write(new)
                 }
-                _ => Plan::Answer(Stored::NotStored),
+                _ => Decision::Answer(Stored::NotStored),
             };
         };
         if store.mode == Mode::Add {
-            return Plan::Answer(Stored::NotStored);
+            return Decision::Answer(Stored::NotStored);
         }
         if let Some(cas) = store.compare_cas
             && cas != old.cas()
         {
             if !(store.stale_if_older && cas < old.cas()) {
-                return Plan::Answer(Stored::Exists);
+                return Decision::Answer(Stored::Exists);
             }
             new.expiry = old.expiry();
             new.marks = STALE | old.marks() & CLAIMED;
@@ -327,25 +327,25 @@ impl Decide for Storing<'_> {
             }
             let len = self.value.len() + old.value().len();
             if self.cache.is_too_large(store.key, len) {
-                return Plan::Answer(Stored::TooLarge);
+                return Decision::Answer(Stored::TooLarge);
             }
             new.value = NewBody::Parts(Cow::Owned(parts));
             new.flags = old.flags();
             new.expiry = old.expiry();
         }
-        Plan::Write(new)
+        Decision::Write(new)
     }
 }
 
-impl Decide for Invalidate<'_> {
+impl Operation for Invalidate<'_> {
     type Answer = Deleted;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Deleted> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Deleted> {
         let Some(old) = found else {
-            return Plan::Answer(Deleted::NotFound);
+            return Decision::Answer(Deleted::NotFound);
         };
         if differs(self.compare_cas, old) {
-            return Plan::Answer(Deleted::Exists);
+            return Decision::Answer(Deleted::Exists);
         }
         let mut new = rewritten(old);
         if self.drop_value {
@@ -358,7 +358,7 @@ impl Decide for Invalidate<'_> {
         }
         new.expiry = self.expiry.map_or(new.expiry, Expiry::to_word);
         new.cas = self.new_cas;
-        Plan::Write(new)
+        Decision::Write(new)
     }
 }
 
@@ -378,23 +378,23 @@ fn rewritten(old: Record<'_>) -> NewItem<'_> {
 }
 
 /// [`Cache::touch`], to a place among others.
-struct Touching {
+struct TouchOperation {
     expiry: u32,
 }
 
 /// There is no item.
-struct NotThere;
+struct Missing;
 
-impl Decide for Touching {
-    type Answer = NotThere;
+impl Operation for TouchOperation {
+    type Answer = Missing;
 
     /// The item stays where it is, rather than be evicted to make room for itself.
-    const WHEN_SHORT: WhenShort = WhenShort::GivesUp;
+    const ON_SHORTAGE: OnShortage = OnShortage::GiveUp;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, NotThere> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Missing> {
         match found {
-            None => Plan::Answer(NotThere),
-            Some(old) => Plan::Write(NewItem {
+            None => Decision::Answer(Missing),
+            Some(old) => Decision::Write(NewItem {
                 expiry: self.expiry,
                 ..rewritten(old)
             }),
@@ -403,7 +403,7 @@ impl Decide for Touching {
 }
 
 /// [`Cache::arithmetic`].
-struct Counting<'a> {
+struct ArithmeticOperation<'a> {
     arithmetic: Arithmetic<'a>,
     /// What the last decision came to.
     sum: Cell<Sum>,
@@ -416,10 +416,10 @@ struct Sum {
     is_new: bool,
 }
 
-impl Decide for Counting<'_> {
+impl Operation for ArithmeticOperation<'_> {
     type Answer = Counted;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Counted> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Counted> {
         let Arithmetic {
             delta,
             direction,
@@ -431,7 +431,7 @@ impl Decide for Counting<'_> {
         } = self.arithmetic;
         let Some(old) = found else {
             let Some((value, expiry)) = initial else {
-                return Plan::Answer(Counted::NotFound);
+                return Decision::Answer(Counted::NotFound);
             };
             let expiry = expiry.to_word();
             self.sum.set(Sum {
@@ -439,7 +439,7 @@ impl Decide for Counting<'_> {
                 expiry,
                 is_new: true,
             });
-            return Plan::Write(NewItem {
+            return Decision::Write(NewItem {
                 value: NewBody::Owned(value.to_string().into_bytes()),
                 flags: 0,
                 expiry,
@@ -450,13 +450,13 @@ impl Decide for Counting<'_> {
         };
         // An empty value is no number whatever its version; memcached looks at the two in this order.
         if old.value().is_empty() {
-            return Plan::Answer(Counted::NotANumber);
+            return Decision::Answer(Counted::NotANumber);
         }
         if differs(compare_cas, old) {
-            return Plan::Answer(Counted::Exists);
+            return Decision::Answer(Counted::Exists);
         }
         let Some(number) = number(old.value()) else {
-            return Plan::Answer(Counted::NotANumber);
+            return Decision::Answer(Counted::NotANumber);
         };
         let value = match direction {
             Direction::Increment => number.wrapping_add(delta),
@@ -483,7 +483,7 @@ impl Decide for Counting<'_> {
             expiry: new.expiry,
             is_new: false,
         });
-        Plan::Write(new)
+        Decision::Write(new)
     }
 }
 

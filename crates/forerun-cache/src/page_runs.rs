@@ -46,7 +46,7 @@ struct State {
     free: BTreeMap<(usize, usize), usize>,
     /// The same runs by their length: pages, mapping, first page.
     by_pages: BTreeSet<(usize, usize, usize)>,
-    kept: Vec<Run>,
+    retained: Vec<Run>,
 }
 
 /// A run of pages that its holder alone has, until [`PageRuns::free`] takes it back.
@@ -68,7 +68,7 @@ impl Run {
 
 /// Why there is no run.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum AllocError {
     /// It is not within the limit.
     Limit,
     /// The system gives no address space.
@@ -93,9 +93,9 @@ impl PageRuns {
     }
 
     /// A run of `len_bytes` zeroes, charged.
-    pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Run, Refused> {
+    pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Run, AllocError> {
         let pages = pages_of(len_bytes);
-        if let Some(run) = self.take_kept(pages)? {
+        if let Some(run) = self.take_retained(pages)? {
             // SAFETY: the run is so many pages of a region, and nobody else has it.
             unsafe { run.start().write_bytes(0, pages * page_bytes()) };
             return Ok(run);
@@ -104,7 +104,7 @@ impl PageRuns {
         self.take_free(pages).map_err(|error| {
             let bytes = self.charge_bytes(len_bytes);
             self.budget.uncharge(Purpose::Large, bytes);
-            Refused::System(error)
+            AllocError::System(error)
         })
     }
 
@@ -119,41 +119,41 @@ impl PageRuns {
     }
 
     /// Tries once more to give a kept run back to the system. `true`: it took it.
-    pub(crate) fn release_kept(&self) -> bool {
-        let kept = {
+    pub(crate) fn release_retained(&self) -> bool {
+        let retained = {
             let mut state = self.state();
             // In turn, so that one which is never taken does not hide the others.
-            (!state.kept.is_empty()).then(|| state.kept.remove(0))
+            (!state.retained.is_empty()).then(|| state.retained.remove(0))
         };
-        kept.is_some_and(|run| self.give_back(run))
+        retained.is_some_and(|run| self.give_back(run))
     }
 
     /// Whether a run of a length is within the limit: one that is charged already, or a new one.
-    pub(crate) fn has_room(&self, len_bytes: usize) -> bool {
+    pub(crate) fn fits(&self, len_bytes: usize) -> bool {
         let left_bytes = self.budget.left_bytes();
         let pages = pages_of(len_bytes);
-        let has_kept = || self.state().kept.iter().any(|run| run.pages >= pages);
+        let has_retained = || self.state().retained.iter().any(|run| run.pages >= pages);
         left_bytes >= self.charge_bytes(len_bytes)
-            || (left_bytes >= self.overhead_bytes && has_kept())
+            || (left_bytes >= self.overhead_bytes && has_retained())
     }
 
-    fn charge(&self, bytes: usize) -> Result<(), Refused> {
+    fn charge(&self, bytes: usize) -> Result<(), AllocError> {
         match self.budget.try_charge(Purpose::Large, bytes) {
             true => Ok(()),
-            false => Err(Refused::Limit),
+            false => Err(AllocError::Limit),
         }
     }
 
     /// The front of a kept run, whose pages are charged already.
-    fn take_kept(&self, pages: usize) -> Result<Option<Run>, Refused> {
+    fn take_retained(&self, pages: usize) -> Result<Option<Run>, AllocError> {
         let mut state = self.state();
-        let Some(at) = state.kept.iter().position(|run| run.pages >= pages) else {
+        let Some(at) = state.retained.iter().position(|run| run.pages >= pages) else {
             return Ok(None);
         };
         self.charge(self.overhead_bytes)?;
-        let mut run = state.kept.swap_remove(at);
+        let mut run = state.retained.swap_remove(at);
         if run.pages > pages {
-            state.kept.push(Run {
+            state.retained.push(Run {
                 region: Arc::clone(&run.region),
                 mapping: run.mapping,
                 first: run.first + pages,
@@ -201,7 +201,7 @@ impl PageRuns {
             state.join_free(run.mapping, run.first, run.pages);
             self.budget.uncharge(Purpose::Large, bytes);
         } else {
-            state.kept.push(run);
+            state.retained.push(run);
         }
         is_released
     }
@@ -282,8 +282,8 @@ mod tests {
                     fill(&run, len_bytes, step as u8 | 1);
                     held.push((run, len_bytes, step as u8 | 1));
                 }
-                Err(Refused::Limit) => assert!(held.len() > 20),
-                Err(Refused::System(error)) => panic!("{error}"),
+                Err(AllocError::Limit) => assert!(held.len() > 20),
+                Err(AllocError::System(error)) => panic!("{error}"),
             }
             while rng.random_ratio(1, 2) && !held.is_empty() {
                 let (run, len_bytes, byte) = held.swap_remove(rng.random_range(0..held.len()));
@@ -318,9 +318,9 @@ mod tests {
         let charged = runs.budget.used_bytes();
         runs.free(run);
         assert_eq!(runs.budget.used_bytes(), charged - OVERHEAD);
-        assert!(!runs.release_kept());
-        assert!(runs.has_room(600_000) && !runs.has_room(700_000));
-        assert!(matches!(runs.allocate(700_000), Err(Refused::Limit)));
+        assert!(!runs.release_retained());
+        assert!(runs.fits(600_000) && !runs.fits(700_000));
+        assert!(matches!(runs.allocate(700_000), Err(AllocError::Limit)));
         // Two take its place, and nothing more is charged but what they cost beside their pages.
         let two = [
             runs.allocate(200_000).unwrap(),

@@ -2,7 +2,7 @@
 
 use crate::blocks::record::Record;
 use crate::cache::Cache;
-use crate::evict::Leaves;
+use crate::evict::RemovalCause;
 use crate::flush::Moment;
 
 impl Cache {
@@ -15,12 +15,12 @@ impl Cache {
         self.sweep(|item, moment| item.is_gone(moment))
     }
 
-    /// Removes the items that `is_over` takes, as expired.
-    pub(crate) fn sweep(&self, is_over: impl Fn(Record<'_>, Moment) -> bool) -> u64 {
+    /// Removes the items that `should_remove` takes, as expired.
+    pub(crate) fn sweep(&self, should_remove: impl Fn(Record<'_>, Moment) -> bool) -> u64 {
         let mut removed = 0;
         let mut part = Some(0);
         while let Some(hash) = part {
-            let (more, next) = self.sweep_part(hash, &is_over);
+            let (more, next) = self.sweep_segment(hash, &should_remove);
             removed += more;
             part = next;
         }
@@ -29,10 +29,10 @@ impl Cache {
     }
 
     /// The same in the segment of a hash, which is locked for as long as its 1,500 items take; and the hash that comes next.
-    pub(crate) fn sweep_part(
+    pub(crate) fn sweep_segment(
         &self,
         hash: u64,
-        is_over: impl Fn(Record<'_>, Moment) -> bool,
+        should_remove: impl Fn(Record<'_>, Moment) -> bool,
     ) -> (u64, Option<u64>) {
         let pinned = self.epochs.pin();
         let mut locked = self.index.lock(&pinned, hash);
@@ -43,9 +43,15 @@ impl Cache {
             .iter()
             .for_each(|(_, entry)| self.blocks.prefetch(entry.item));
         let mut removed = 0;
-        for (spot, entry) in entries {
-            if is_over(self.record(&pinned, entry.item), moment) {
-                self.bury(&pinned, &mut locked, spot, entry.item, Leaves::Expired);
+        for (slot_ref, entry) in entries {
+            if should_remove(self.record(&pinned, entry.item), moment) {
+                self.unlink(
+                    &pinned,
+                    &mut locked,
+                    slot_ref,
+                    entry.item,
+                    RemovalCause::Expired,
+                );
                 removed += 1;
             }
         }

@@ -15,12 +15,12 @@ pub(crate) fn unpoisoned<G>(locked: LockResult<G>) -> G {
 /// Reads a word in the one order of all sequentially consistent operations.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn load_in_order(word: &AtomicU64) -> u64 {
+pub(crate) fn load_seq_cst(word: &AtomicU64) -> u64 {
     word.load(Ordering::SeqCst)
 }
 
 /// The same for loom, which takes such a load for an acquire, and may give an old value. A read-modify-write has the last one.
 #[cfg(loom)]
-pub(crate) fn load_in_order(word: &AtomicU64) -> u64 {
+pub(crate) fn load_seq_cst(word: &AtomicU64) -> u64 {
     word.fetch_add(0, Ordering::SeqCst)
 }

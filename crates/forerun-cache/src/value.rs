@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "a run's bytes are handed out as slices")]
 
 use crate::budget::Charge;
-use crate::page_runs::{PageRuns, Refused, Run};
+use crate::page_runs::{AllocError, PageRuns, Run};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -35,7 +35,7 @@ impl LargeValue {
     pub(crate) const OVERHEAD_BYTES: usize = size_of::<LargeValue>() + 2 * size_of::<usize>();
 
     /// Zeroes, to be written.
-    pub(crate) fn zeroed(runs: &Arc<PageRuns>, len_bytes: usize) -> Result<LargeValue, Refused> {
+    pub(crate) fn zeroed(runs: &Arc<PageRuns>, len_bytes: usize) -> Result<LargeValue, AllocError> {
         let run = runs.allocate(len_bytes)?;
         Ok(LargeValue {
             start: run.start(),

@@ -9,42 +9,42 @@
 //! made, and another one begins.
 
 use crate::blocks::record::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
-use crate::blocks::{Queue, Taker};
+use crate::blocks::{Queue, Requester};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::evict::Leaves;
+use crate::evict::RemovalCause;
 use crate::index::bucket::ItemRef;
 use crate::index::place::Place;
-use crate::page_runs::Refused;
-use crate::room::Need;
+use crate::page_runs::AllocError;
+use crate::reclaim::Need;
 use crate::stats::Count;
 use crate::value::LargeValue;
 use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Something that is asked of an item, which may end in a new one.
-pub(crate) trait Decide {
+pub(crate) trait Operation {
     /// What is answered if nothing is written.
     type Answer;
 
     /// What happens where memory lacks.
-    const WHEN_SHORT: WhenShort = WhenShort::MakesRoom;
+    const ON_SHORTAGE: OnShortage = OnShortage::MakeRoom;
 
     /// Decides by the item that is there, if it has neither expired nor been flushed.
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Plan<'x, Self::Answer>;
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Self::Answer>;
 }
 
 /// What a request does where memory lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WhenShort {
+pub(crate) enum OnShortage {
     /// It makes room, for which any item may have to leave: the one that is there, too.
-    MakesRoom,
+    MakeRoom,
     /// It ends: there is something else to be done.
-    GivesUp,
+    GiveUp,
 }
 
 /// What to do.
-pub(crate) enum Plan<'x, A> {
+pub(crate) enum Decision<'x, A> {
     /// Nothing.
     Answer(A),
     /// Write a new item.
@@ -83,7 +83,7 @@ pub(crate) enum Outcome<A> {
 enum Obstacle {
     /// The item changed meanwhile.
     Changed,
-    Lacks(Need),
+    NoMemory(Need),
     /// The index has no room there, in a segment of this depth.
     NoSlot {
         depth: u32,
@@ -105,7 +105,7 @@ struct Attempts {
 
 impl Cache {
     /// Does what a request decides.
-    pub(crate) fn update<D: Decide>(&self, key: &[u8], request: &D) -> Outcome<D::Answer> {
+    pub(crate) fn update<D: Operation>(&self, key: &[u8], request: &D) -> Outcome<D::Answer> {
         let hash = self.hasher.hash(key);
         let mut attempts = Attempts::default();
         loop {
@@ -114,7 +114,7 @@ impl Cache {
                 match self.try_update(&pinned, key, hash, request, &mut attempts) {
                     Ok(outcome) => {
                         drop(pinned);
-                        self.work_ahead(attempts.written_bytes);
+                        self.reclaim_ahead(attempts.written_bytes);
                         return outcome;
                     }
                     Err(obstacle) => obstacle,
@@ -122,10 +122,10 @@ impl Cache {
             };
             match obstacle {
                 Obstacle::Changed => {}
-                _ if D::WHEN_SHORT == WhenShort::GivesUp => return Outcome::OutOfMemory,
+                _ if D::ON_SHORTAGE == OnShortage::GiveUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
-                Obstacle::Lacks(need) if self.make_room(need) => {}
-                Obstacle::NoSlot { .. } | Obstacle::Lacks(_) | Obstacle::NoMapping => {
+                Obstacle::NoMemory(need) if self.make_room(need) => {}
+                Obstacle::NoSlot { .. } | Obstacle::NoMemory(_) | Obstacle::NoMapping => {
                     self.epochs.pin().counters().add(Count::OutOfMemory, 1);
                     return Outcome::OutOfMemory;
                 }
@@ -133,7 +133,7 @@ impl Cache {
         }
     }
 
-    fn try_update<D: Decide>(
+    fn try_update<D: Operation>(
         &self,
         pinned: &Pinned<'_>,
         key: &[u8],
@@ -146,8 +146,8 @@ impl Cache {
         let live = seen.filter(|(_, record)| !record.is_gone(moment));
         let before = live.map(|(item, record)| Version::of(item, record));
         let new = match request.decide(live.map(|(_, record)| record)) {
-            Plan::Answer(answer) => return Ok(Outcome::Answer(answer)),
-            Plan::Write(new) => new,
+            Decision::Answer(answer) => return Ok(Outcome::Answer(answer)),
+            Decision::Write(new) => new,
         };
         let owned;
         let parts: &[&[u8]] = match &new.value {
@@ -165,12 +165,12 @@ impl Cache {
         };
         attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
         let (queue, frequency) = match live {
-            Some((item, record)) => (self.blocks.stands_in(item).1, record.frequency()),
+            Some((item, record)) => (self.blocks.class_and_queue(item).1, record.frequency()),
             None => {
                 let was_ghost = *attempts
                     .was_ghost
                     .get_or_insert_with(|| self.ghosts.take(hash));
-                (if was_ghost { Queue::Kept } else { Queue::New }, 0)
+                (if was_ghost { Queue::Main } else { Queue::Small }, 0)
             }
         };
         let now = moment.now;
@@ -189,17 +189,17 @@ impl Cache {
             generation: moment.generation(),
         };
         let class = self.blocks.class(new.expiry, now);
-        let lacks_block = Obstacle::Lacks(Need::Block);
-        let taken = self
+        let lacks_block = Obstacle::NoMemory(Need::Block);
+        let allocation = self
             .blocks
-            .write(queue, class, &record, Taker::Writer)
+            .write(queue, class, &record, Requester::Writer)
             .ok_or(lacks_block)?;
-        let (item, written) = (taken.item, self.record(pinned, taken.item));
+        let (item, written) = (allocation.item, self.record(pinned, allocation.item));
 
         let place = Place::new(hash);
         let mut locked = self.index.lock(pinned, hash);
-        let is_it = |item| self.record(pinned, item).key() == key;
-        let current = locked.segment().find(place, is_it);
+        let matches = |item| self.record(pinned, item).key() == key;
+        let current = locked.segment().find(place, matches);
         let now_there = current
             .map(|(_, item)| (item, self.record(pinned, item)))
             .filter(|(_, record)| !record.is_gone(moment))
@@ -208,39 +208,39 @@ impl Cache {
         let is_flushed = self.flushes.count() != moment.flushes;
         if is_flushed || (!new.is_unconditional && now_there != before) {
             drop(locked);
-            self.blocks.settle(taken);
+            self.blocks.finish_write(allocation);
             return Err(Obstacle::Changed);
         }
-        let spot = match current {
-            Some((spot, _)) => spot,
-            None => match locked.free_spot(place) {
-                Some(spot) => spot,
+        let slot_ref = match current {
+            Some((slot_ref, _)) => slot_ref,
+            None => match locked.free_slot_for(place) {
+                Some(slot_ref) => slot_ref,
                 None => {
                     let depth = locked.segment().depth();
                     drop(locked);
-                    self.blocks.settle(taken);
+                    self.blocks.finish_write(allocation);
                     return Err(Obstacle::NoSlot { depth });
                 }
             },
         };
-        self.blocks.enlive(item, written, moment.flushes);
+        self.blocks.mark_live(item, written, moment.flushes);
         let counters = pinned.counters();
         // Before anybody can find the item: who has found it and then flushes must not take it that nothing was stored.
         counters.add(Count::Stored, 1);
         match current {
-            Some(_) => locked.replace(spot, item),
-            None => locked.fill(spot, place, item),
+            Some(_) => locked.replace(slot_ref, item),
+            None => locked.fill(slot_ref, place, item),
         }
         // The item has a share of its own now. Nobody takes it from there before the lock is free.
         if let Some(value) = large {
             std::mem::forget(value);
         }
         drop(locked);
-        self.blocks.settle(taken);
+        self.blocks.finish_write(allocation);
         counters.add_item(moment.flushes, written.size_bytes());
         attempts.written_bytes = written.size_bytes();
         if let Some((_, old)) = current {
-            self.forget(pinned, old, Leaves::Removed);
+            self.retire_item(pinned, old, RemovalCause::Removed);
         }
         Ok(Outcome::Written { cas })
     }
@@ -257,8 +257,8 @@ impl Cache {
         }
         let mut large =
             LargeValue::zeroed(&self.runs, len_bytes).map_err(|refused| match refused {
-                Refused::Limit => Obstacle::Lacks(Need::Large(len_bytes)),
-                Refused::System(_) => Obstacle::NoMapping,
+                AllocError::Limit => Obstacle::NoMemory(Need::Large(len_bytes)),
+                AllocError::System(_) => Obstacle::NoMapping,
             })?;
         let mut rest = large.bytes_mut();
         for part in parts {

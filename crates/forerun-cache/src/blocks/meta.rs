@@ -21,13 +21,13 @@ const SEALED: u64 = 1 << 63;
 #[repr(u8)]
 pub(crate) enum Queue {
     /// For new items. Those that nobody asked for before their block's turn comes leave.
-    New = 0,
+    Small = 0,
     /// For items that were asked for. At each turn they need to have been asked for again.
-    Kept = 1,
+    Main = 1,
 }
 
 impl Queue {
-    pub(crate) const ALL: [Queue; 2] = [Queue::New, Queue::Kept];
+    pub(crate) const ALL: [Queue; 2] = [Queue::Small, Queue::Main];
 }
 
 /// A block's own words, in a line of their own.
@@ -80,19 +80,19 @@ impl Meta {
 
     /// The item is in the index, or given up: in any case it is written.
     #[inline]
-    pub(super) fn settle(&self) {
+    pub(super) fn finish_write(&self) {
         // Release: who finds nobody pending finds the item written.
         self.state.fetch_sub(PENDING_ONE, Ordering::Release);
     }
 
     /// Takes no more items.
     pub(super) fn seal(&self) {
-        // Relaxed: it orders nothing; see `is_settled`.
+        // Relaxed: it orders nothing; see `is_complete`.
         self.state.fetch_or(SEALED, Ordering::Relaxed);
     }
 
     /// Whether the block is sealed and all its items are written.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         // Acquire: pairs with the release of the last one pending.
         self.state.load(Ordering::Acquire) & (SEALED | PENDING) == SEALED
     }
@@ -149,8 +149,8 @@ impl Meta {
 
     pub(super) fn queue(&self) -> Queue {
         match self.queue.load(Ordering::Relaxed) {
-            0 => Queue::New,
-            _ => Queue::Kept,
+            0 => Queue::Small,
+            _ => Queue::Main,
         }
     }
 }

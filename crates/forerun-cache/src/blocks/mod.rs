@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 const NONE: u32 = u32::MAX;
 
 /// Blocks that only the evictor may take: what it keeps has to go somewhere.
-const EVICTORS: usize = 2;
+const EVICTOR_RESERVE: usize = 2;
 
 /// The blocks of a cache.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Blocks {
     open: [Box<[AtomicU32]>; 2],
     pool: Mutex<Pool>,
     /// How many blocks a writer could take at once, so that one can ask without the lock.
-    at_hand: AtomicUsize,
+    available: AtomicUsize,
     /// The system did not take the last block back that it was given.
     is_release_refused: AtomicBool,
     budget: Arc<Budget>,
@@ -76,7 +76,7 @@ struct Pool {
 
 /// Who takes a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
+pub(crate) enum Requester {
     Writer,
     Evictor,
 }
@@ -89,7 +89,7 @@ pub(crate) enum Reason {
     /// Much of it is dead.
     Sparse,
     /// It is its turn.
-    Turn,
+    Oldest,
 }
 
 /// A block to be emptied, that no writer is in.
@@ -105,7 +105,7 @@ pub(crate) struct Victim {
 /// Room for an item that is taken: to be published or given up.
 #[derive(Debug)]
 #[must_use = "a block waits for its items"]
-pub(crate) struct Taken {
+pub(crate) struct Allocation {
     pub(crate) item: ItemRef,
     block: u32,
 }
@@ -133,13 +133,13 @@ impl Blocks {
             classes: Classes::for_blocks((budget.limit_bytes() / block_bytes).min(reach)),
             open: Queue::ALL.map(|_| (0..CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
             pool: Mutex::default(),
-            at_hand: AtomicUsize::new(0),
+            available: AtomicUsize::new(0),
             is_release_refused: AtomicBool::new(false),
             budget: Arc::clone(budget),
         };
         {
             let mut pool = blocks.pool();
-            for _ in 0..EVICTORS {
+            for _ in 0..EVICTOR_RESERVE {
                 if let Some(block) = blocks.charge_one(&mut pool) {
                     pool.free.push(block);
                 }
@@ -173,7 +173,7 @@ impl Blocks {
     }
 
     /// The class and the queue of an item that is there.
-    pub(crate) fn stands_in(&self, item: ItemRef) -> (usize, Queue) {
+    pub(crate) fn class_and_queue(&self, item: ItemRef) -> (usize, Queue) {
         let meta = self.meta_of(item);
         (meta.class(), meta.queue())
     }
@@ -191,7 +191,7 @@ impl Blocks {
     /// The share of its large value that an item owns, if it has one. For who took the item out of the index, once, to be dropped
     /// after a grace period.
     pub(crate) fn take_large(&self, record: Record<'_>) -> Option<Arc<LargeValue>> {
-        // SAFETY: `Cache::forget` alone calls this, for an item that its caller has removed or replaced under the segment's lock, and so
+        // SAFETY: `Cache::retire_item` alone calls this, for an item that its caller has removed or replaced under the segment's lock, and so
         // once; the share goes to limbo.
         unsafe { record.take_large() }
     }
@@ -219,12 +219,12 @@ impl Blocks {
         queue: Queue,
         class: usize,
         record: &NewRecord<'_>,
-        taker: Taker,
-    ) -> Option<Taken> {
-        let taken = self.take(queue, class, record.size_bytes(), taker)?;
-        // SAFETY: `take` gave as many bytes, to this caller only.
-        unsafe { record.write(self.place(taken.item.offset_bytes())) };
-        Some(taken)
+        requester: Requester,
+    ) -> Option<Allocation> {
+        let allocation = self.allocate(queue, class, record.size_bytes(), requester)?;
+        // SAFETY: `allocate` gave as many bytes, to this caller only.
+        unsafe { record.write(self.place(allocation.item.offset_bytes())) };
+        Some(allocation)
     }
 
     /// Copies an item of a victim to another block. The item's segment is locked.
@@ -234,14 +234,26 @@ impl Blocks {
         class: usize,
         record: Record<'_>,
         frequency: u8,
-    ) -> Option<Taken> {
-        let taken = self.take(queue, class, record.size_bytes(), Taker::Evictor)?;
+    ) -> Option<Allocation> {
+        let allocation = self.allocate(queue, class, record.size_bytes(), Requester::Evictor)?;
         // SAFETY: as in `write`; the segment is locked, by this function's contract.
-        unsafe { record::copy(record, self.place(taken.item.offset_bytes()), frequency) };
-        Some(taken)
+        unsafe {
+            record::copy(
+                record,
+                self.place(allocation.item.offset_bytes()),
+                frequency,
+            )
+        };
+        Some(allocation)
     }
 
-    fn take(&self, queue: Queue, class: usize, bytes: usize, taker: Taker) -> Option<Taken> {
+    fn allocate(
+        &self,
+        queue: Queue,
+        class: usize,
+        bytes: usize,
+        requester: Requester,
+    ) -> Option<Allocation> {
         let open = &self.open[queue as usize][class];
         loop {
             // Acquire: the block was reset before it was opened.
@@ -250,21 +262,27 @@ impl Blocks {
                 && let Some(offset) = meta.try_take(bytes, self.block_bytes)
             {
                 let item = ItemRef::from_offset(block as usize * self.block_bytes + offset);
-                return Some(Taken { item, block });
+                return Some(Allocation { item, block });
             }
-            self.open_another(queue, class, block, taker)?;
+            self.open_another(queue, class, block, requester)?;
         }
     }
 
     /// Opens a block in the place of `full`, unless somebody did.
-    fn open_another(&self, queue: Queue, class: usize, full: u32, taker: Taker) -> Option<()> {
+    fn open_another(
+        &self,
+        queue: Queue,
+        class: usize,
+        full: u32,
+        requester: Requester,
+    ) -> Option<()> {
         let open = &self.open[queue as usize][class];
         let mut pool = self.pool();
         // Relaxed: it changes under the pool's lock only.
         if open.load(Ordering::Relaxed) != full {
             return Some(());
         }
-        let block = self.take_block(&mut pool, taker)?;
+        let block = self.allocate_block(&mut pool, requester)?;
         self.metas[block as usize].reset(queue, class);
         if let Some(full) = self.metas.get(full as usize) {
             full.seal();
@@ -275,17 +293,17 @@ impl Blocks {
         Some(())
     }
 
-    fn take_block(&self, pool: &mut Pool, taker: Taker) -> Option<u32> {
-        let kept = match taker {
-            Taker::Writer => EVICTORS,
-            Taker::Evictor => 0,
+    fn allocate_block(&self, pool: &mut Pool, requester: Requester) -> Option<u32> {
+        let kept = match requester {
+            Requester::Writer => EVICTOR_RESERVE,
+            Requester::Evictor => 0,
         };
         let block = if pool.free.len() > kept {
             pool.free.pop()
         } else {
             self.charge_one(pool)
         };
-        self.note_at_hand(pool);
+        self.update_available(pool);
         block
     }
 
@@ -310,7 +328,7 @@ impl Blocks {
             let is_in_use = pool.queues.iter().any(|queue| !queue.is_empty());
             // What was given back was wanted for something else, and would be again.
             let is_fresh = pool.released.is_empty();
-            if !is_in_use || !is_fresh || pool.free.len() >= EVICTORS + ahead {
+            if !is_in_use || !is_fresh || pool.free.len() >= EVICTOR_RESERVE + ahead {
                 return false;
             }
             match self.charge_one(&mut pool) {
@@ -328,25 +346,25 @@ impl Blocks {
         unpoisoned(self.pool.lock())
     }
 
-    fn note_at_hand(&self, pool: &Pool) {
+    fn update_available(&self, pool: &Pool) {
         // Relaxed: an advice.
-        let at_hand = pool.free.len().saturating_sub(EVICTORS);
-        self.at_hand.store(at_hand, Ordering::Relaxed);
+        let available = pool.free.len().saturating_sub(EVICTOR_RESERVE);
+        self.available.store(available, Ordering::Relaxed);
     }
 
     /// Free blocks that a writer could take, beside those that the budget has room for.
-    pub(crate) fn at_hand(&self) -> usize {
-        self.at_hand.load(Ordering::Relaxed)
+    pub(crate) fn available(&self) -> usize {
+        self.available.load(Ordering::Relaxed)
     }
 
     /// The item goes into the index now: its bytes live.
-    pub(crate) fn enlive(&self, item: ItemRef, record: Record<'_>, flushes: u64) {
+    pub(crate) fn mark_live(&self, item: ItemRef, record: Record<'_>, flushes: u64) {
         self.meta_of(item)
             .add_live(record.size_bytes(), record.expiry(), flushes);
     }
 
     /// The item is out of the index: its bytes are dead.
-    pub(crate) fn kill(&self, item: ItemRef, bytes: usize) {
+    pub(crate) fn mark_dead(&self, item: ItemRef, bytes: usize) {
         self.meta_of(item).remove_live(bytes);
     }
 
@@ -356,8 +374,8 @@ impl Blocks {
     }
 
     /// The item is in the index, or given up.
-    pub(crate) fn settle(&self, taken: Taken) {
-        self.metas[taken.block as usize].settle();
+    pub(crate) fn finish_write(&self, allocation: Allocation) {
+        self.metas[allocation.block as usize].finish_write();
     }
 
     fn meta_of(&self, item: ItemRef) -> &Meta {
@@ -368,14 +386,14 @@ impl Blocks {
     pub(crate) fn free(&self, block: u32) {
         let mut pool = self.pool();
         pool.free.push(block);
-        self.note_at_hand(&pool);
+        self.update_available(&pool);
     }
 
     /// Gives a free block's memory back to the system, for something else to be charged. `false`: there is none, or the system
     /// does not take it and it stays charged.
     pub(crate) fn release_one(&self) -> bool {
         let mut pool = self.pool();
-        if pool.free.len() <= EVICTORS {
+        if pool.free.len() <= EVICTOR_RESERVE {
             return false;
         }
         let Some(block) = pool.free.pop() else {
@@ -390,7 +408,7 @@ impl Blocks {
         } else {
             pool.free.push(block);
         }
-        self.note_at_hand(&pool);
+        self.update_available(&pool);
         // Relaxed: an advice.
         self.is_release_refused
             .store(!is_released, Ordering::Relaxed);
@@ -398,8 +416,8 @@ impl Blocks {
     }
 
     /// Whether there are free blocks that the system does not take back.
-    pub(crate) fn are_kept(&self) -> bool {
-        self.is_release_refused.load(Ordering::Relaxed) && self.at_hand() > 0
+    pub(crate) fn has_unreleasable(&self) -> bool {
+        self.is_release_refused.load(Ordering::Relaxed) && self.available() > 0
     }
 
     /// Whether the system would have to give another block, and may.
@@ -411,7 +429,7 @@ impl Blocks {
 
     /// Chooses a block to be emptied and takes it out of its queue. `sparse_below`: of the blocks with less alive than this share,
     /// the one with the least comes before the one whose turn it is; `may_evict`: whether there is one whose turn it is.
-    pub(crate) fn choose(
+    pub(crate) fn choose_victim(
         &self,
         moment: Moment,
         sparse_below: f64,
@@ -422,7 +440,7 @@ impl Blocks {
             .gone(&pool, moment)
             .map(|at| (at, Reason::Expired))
             .or_else(|| Some((self.sparsest(&pool, sparse_below)?, Reason::Sparse)))
-            .or_else(|| Some((self.next_in_turn(&pool, may_evict)?, Reason::Turn)))?;
+            .or_else(|| Some((self.next_in_turn(&pool, may_evict)?, Reason::Oldest)))?;
         let (queue, nth) = at;
         let block = pool.queues[queue as usize].remove(nth)?;
         Some(Victim {
@@ -449,7 +467,7 @@ impl Blocks {
     }
 
     fn sparsest(&self, pool: &Pool, below: f64) -> Option<(Queue, usize)> {
-        let settled = self.in_use(pool).filter(|(meta, _)| meta.is_settled());
+        let settled = self.in_use(pool).filter(|(meta, _)| meta.is_complete());
         let (meta, at) = settled.min_by_key(|(meta, _)| meta.live_bytes())?;
         let is_sparse = (meta.live_bytes() as f64) < below * self.block_bytes as f64;
         is_sparse.then_some(at)
@@ -463,9 +481,9 @@ impl Blocks {
         }
         let [new, kept] = Queue::ALL.map(|queue| pool.queues[queue as usize].len());
         let order = if new * 10 > new + kept || kept < 2 {
-            [Queue::New, Queue::Kept]
+            [Queue::Small, Queue::Main]
         } else {
-            [Queue::Kept, Queue::New]
+            [Queue::Main, Queue::Small]
         };
         order.into_iter().find_map(|queue| {
             let blocks = pool.queues[queue as usize].iter().enumerate();
@@ -486,7 +504,7 @@ impl Blocks {
                 open.store(NONE, Ordering::Relaxed);
             }
         }
-        meta.is_settled()
+        meta.is_complete()
     }
 
     /// The open blocks take no more items: others are opened for those that come.

@@ -24,7 +24,7 @@ use forerun_core::arch::{Simd, prefetch_read_l2};
 pub(crate) const SLOTS: usize = 8;
 
 const COUNTER: u64 = 0x3f;
-const AWAY: u64 = 1 << 6;
+const DISPLACED: u64 = 1 << 6;
 const OCCUPIED: u64 = 1 << 7;
 const ITEM_SHIFT: u32 = 8;
 const TAG_SHIFT: u32 = 48;
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     pub(crate) tag: u16,
     pub(crate) item: ItemRef,
     /// Whether this is its second bucket.
-    pub(crate) is_away: bool,
+    pub(crate) is_displaced: bool,
 }
 
 impl Entry {
@@ -69,7 +69,7 @@ impl Entry {
         (word & OCCUPIED != 0).then_some(Entry {
             tag: (word >> TAG_SHIFT) as u16,
             item: ItemRef((word & !TAG) >> ITEM_SHIFT),
-            is_away: word & AWAY != 0,
+            is_displaced: word & DISPLACED != 0,
         })
     }
 
@@ -77,7 +77,7 @@ impl Entry {
         u64::from(self.tag) << TAG_SHIFT
             | self.item.0 << ITEM_SHIFT
             | OCCUPIED
-            | if self.is_away { AWAY } else { 0 }
+            | if self.is_displaced { DISPLACED } else { 0 }
     }
 }
 
@@ -126,10 +126,10 @@ impl Bucket {
 
     /// Whether an item with this tag that belongs here may be away. Asked after the slots were read.
     #[inline(always)]
-    pub(crate) fn may_be_away(&self, tag: u16) -> bool {
+    pub(crate) fn has_overflow(&self, tag: u16) -> bool {
         // Acquire: an item that is counted here has been written to its second bucket. The reads of the slots before it are
         // acquires, too: who saw the slot that the item left reads a counter that has it.
-        self.slots[cell(tag)].load(Ordering::Acquire) & COUNTER != 0
+        self.slots[counter_slot(tag)].load(Ordering::Acquire) & COUNTER != 0
     }
 
     /// A free slot. For the writer.
@@ -153,12 +153,12 @@ impl Bucket {
     }
 
     /// Counts an item that belongs here and has been written to its second bucket.
-    pub(super) fn count_away(&self, tag: u16) {
+    pub(super) fn add_overflow(&self, tag: u16) {
         self.recount(tag, |count| (count + 1).min(COUNTER));
     }
 
     /// Takes it back. A counter that is full stays so until the segment is split: it no longer knows.
-    pub(super) fn uncount_away(&self, tag: u16) {
+    pub(super) fn remove_overflow(&self, tag: u16) {
         self.recount(tag, |count| {
             debug_assert!(count > 0, "an item that was never counted");
             if count == COUNTER {
@@ -170,7 +170,7 @@ impl Bucket {
     }
 
     fn recount(&self, tag: u16, change: impl FnOnce(u64) -> u64) {
-        let slot = &self.slots[cell(tag)];
+        let slot = &self.slots[counter_slot(tag)];
         let word = slot.load(Ordering::Relaxed);
         // Release: who reads the count finds the item that it counts.
         slot.store(word & !COUNTER | change(word & COUNTER), Ordering::Release);
@@ -179,6 +179,6 @@ impl Bucket {
 
 /// Whose counter is that of a tag.
 #[inline(always)]
-fn cell(tag: u16) -> usize {
+fn counter_slot(tag: u16) -> usize {
     tag as usize % SLOTS
 }

@@ -107,9 +107,9 @@ impl World {
             if self.flushes.count() != flushes {
                 continue;
             }
-            let is_it = |item| self.read(item).0 == key;
-            match locked.segment().find(Place::new(key), is_it) {
-                Some((spot, _)) => locked.replace(spot, at(cell)),
+            let matches = |item| self.read(item).0 == key;
+            match locked.segment().find(Place::new(key), matches) {
+                Some((slot_ref, _)) => locked.replace(slot_ref, at(cell)),
                 None => assert!(locked.insert(Place::new(key), at(cell))),
             }
             return;
@@ -119,8 +119,8 @@ impl World {
     /// The version that a reader finds.
     fn find(&self, pinned: &Pinned<'_>, key: u64) -> Option<u32> {
         let segment = self.index.directory(pinned).segment(key);
-        let is_it = |item| self.read(item).0 == key;
-        let (_, item) = segment.find(Place::new(key), is_it)?;
+        let matches = |item| self.read(item).0 == key;
+        let (_, item) = segment.find(Place::new(key), matches)?;
         Some(self.read(item).1)
     }
 
@@ -132,11 +132,11 @@ impl World {
         let old = {
             let pinned = self.writers.pin();
             let mut locked = self.index.lock(&pinned, key);
-            let is_it = |item| self.read(item).0 == key;
-            let (spot, old) = locked.segment().find(Place::new(key), is_it).unwrap();
+            let matches = |item| self.read(item).0 == key;
+            let (slot_ref, old) = locked.segment().find(Place::new(key), matches).unwrap();
             match new {
-                Some((cell, _)) => locked.replace(spot, at(cell)),
-                None => locked.remove(spot),
+                Some((cell, _)) => locked.replace(slot_ref, at(cell)),
+                None => locked.remove(slot_ref),
             }
             old
         };
@@ -213,7 +213,7 @@ fn an_item_that_is_sent_away_is_never_missed() {
         let found = find_beside(&world, 7, |world| {
             let pinned = world.writers.pin();
             let locked = world.index.lock(&pinned, 7);
-            assert!(locked.send_one_away(0).is_some());
+            assert!(locked.displace_one(0).is_some());
         });
         assert_eq!(found, Some(1));
         let pinned = world.epochs.pin();

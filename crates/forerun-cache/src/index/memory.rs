@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 /// A segment that nobody else has.
 #[derive(Debug)]
-pub(crate) struct OwnSegment(NonNull<Segment>);
+pub(crate) struct OwnedSegment(NonNull<Segment>);
 
 // SAFETY: it is owned as a Box would be; Segment is Send.
-unsafe impl Send for OwnSegment {}
+unsafe impl Send for OwnedSegment {}
 
-impl OwnSegment {
+impl OwnedSegment {
     pub(super) fn as_ptr(&self) -> *mut Segment {
         self.0.as_ptr()
     }
@@ -27,12 +27,12 @@ impl OwnSegment {
     ///
     /// # Safety
     /// It came from [`SegmentMemory::allocate`], and no directory that is reachable names it.
-    pub(super) unsafe fn from_ptr(segment: *mut Segment) -> Option<OwnSegment> {
-        NonNull::new(segment).map(OwnSegment)
+    pub(super) unsafe fn from_ptr(segment: *mut Segment) -> Option<OwnedSegment> {
+        NonNull::new(segment).map(OwnedSegment)
     }
 }
 
-impl std::ops::Deref for OwnSegment {
+impl std::ops::Deref for OwnedSegment {
     type Target = Segment;
 
     fn deref(&self) -> &Segment {
@@ -57,7 +57,7 @@ pub(crate) struct SegmentMemory {
 #[derive(Debug, Default)]
 struct Pool {
     /// Segments that were given back.
-    free: Vec<OwnSegment>,
+    free: Vec<OwnedSegment>,
     /// Segments cut off so far.
     cut: usize,
 }
@@ -78,7 +78,7 @@ impl SegmentMemory {
     }
 
     /// An empty segment, if it is within the limit.
-    pub(super) fn allocate(&self, depth: u32) -> Option<OwnSegment> {
+    pub(super) fn allocate(&self, depth: u32) -> Option<OwnedSegment> {
         if !self.budget.try_charge(Purpose::Index, size_of::<Segment>()) {
             return None;
         }
@@ -96,7 +96,7 @@ impl SegmentMemory {
         // SAFETY: the place is that of a segment, aligned and within the region, and nobody else's: it was cut off just now, or
         // given back by value and dropped.
         unsafe { place.write(Segment::new(depth)) };
-        Some(OwnSegment(place))
+        Some(OwnedSegment(place))
     }
 
     fn cut(&self, pool: &mut Pool) -> Option<NonNull<Segment>> {
@@ -110,7 +110,7 @@ impl SegmentMemory {
     }
 
     /// Takes a segment back, which nobody reads any more.
-    pub(crate) fn release(&self, segment: OwnSegment) {
+    pub(crate) fn release(&self, segment: OwnedSegment) {
         // SAFETY: `allocate` made it, and it is given back by value: dropped once, and made anew before it is used again.
         unsafe { std::ptr::drop_in_place(segment.as_ptr()) };
         unpoisoned(self.pool.lock()).free.push(segment);
@@ -129,12 +129,12 @@ impl SegmentMemory {
         Ok(SegmentMemory {})
     }
 
-    pub(super) fn allocate(&self, depth: u32) -> Option<OwnSegment> {
+    pub(super) fn allocate(&self, depth: u32) -> Option<OwnedSegment> {
         let segment = Box::new(Segment::new(depth));
-        Some(OwnSegment(NonNull::from(Box::leak(segment))))
+        Some(OwnedSegment(NonNull::from(Box::leak(segment))))
     }
 
-    pub(crate) fn release(&self, segment: OwnSegment) {
+    pub(crate) fn release(&self, segment: OwnedSegment) {
         // SAFETY: `allocate` leaked it from a box, and it is given back by value.
         drop(unsafe { Box::from_raw(segment.as_ptr()) });
     }

@@ -30,9 +30,9 @@ use crate::epoch::Pinned;
 use crate::sync::{AtomicPtr, Mutex, Ordering, unpoisoned};
 use bucket::{ItemRef, SLOTS};
 use forerun_core::{Pages, RegionError};
-use memory::{OwnSegment, SegmentMemory};
+use memory::{OwnedSegment, SegmentMemory};
 use place::{BUCKETS, DEPTH_MAX, Place};
-use segment::{Locked, Segment};
+use segment::{LockedSegment, Segment};
 use std::sync::Arc;
 
 /// Which segment holds a hash.
@@ -79,13 +79,13 @@ impl Directory {
 /// What was taken out of the index, for readers who may still be in it.
 #[derive(Debug)]
 pub(crate) enum Replaced {
-    Segment(OwnSegment),
+    Segment(OwnedSegment),
     Directory(Box<Directory>),
 }
 
 /// Why a segment was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unsplit {
+pub(crate) enum SplitError {
     /// There is no memory for the new ones within the limit.
     NoMemory,
     /// The hashes are too much alike, or it was split just before.
@@ -144,7 +144,7 @@ impl Index {
     }
 
     /// Locks the segment of a hash.
-    pub(crate) fn lock<'p>(&self, pinned: &'p Pinned<'_>, hash: u64) -> Locked<'p> {
+    pub(crate) fn lock<'p>(&self, pinned: &'p Pinned<'_>, hash: u64) -> LockedSegment<'p> {
         loop {
             // A segment that was split is named no more before its lock is free.
             if let Some(locked) = self.directory(pinned).segment(hash).lock() {
@@ -166,14 +166,14 @@ impl Index {
         prefetch: impl Fn(ItemRef),
         hash_of: impl Fn(ItemRef) -> u64,
         mut replaced: impl FnMut(Replaced),
-    ) -> Result<(), Unsplit> {
+    ) -> Result<(), SplitError> {
         let _growing = unpoisoned(self.growing.lock());
         let locked = self.lock(pinned, hash);
         let old = locked.segment();
         let depth = old.depth();
         // Half empty and yet no room: another split was faster, or the hashes are much alike.
         if depth == DEPTH_MAX || locked.entries() < BUCKETS * SLOTS / 2 {
-            return Err(Unsplit::Crowded);
+            return Err(SplitError::Crowded);
         }
         let halves = self.halves(old, prefetch, hash_of)?;
         let directory = self.directory(pinned);
@@ -183,7 +183,7 @@ impl Index {
                 halves
                     .into_iter()
                     .for_each(|half| self.memory.release(half));
-                return Err(Unsplit::NoMemory);
+                return Err(SplitError::NoMemory);
             }
             let entries = directory.entries.iter().flat_map(|entry| {
                 // Relaxed: entries change under the lock of growth, which is held.
@@ -208,7 +208,7 @@ impl Index {
         let old = std::ptr::from_ref(old).cast_mut();
         locked.retire();
         // SAFETY: `allocate` made it, and the entries that named it name others.
-        if let Some(old) = unsafe { OwnSegment::from_ptr(old) } {
+        if let Some(old) = unsafe { OwnedSegment::from_ptr(old) } {
             replaced(Replaced::Segment(old));
         }
         Ok(())
@@ -220,14 +220,17 @@ impl Index {
         old: &Segment,
         prefetch: impl Fn(ItemRef),
         hash_of: impl Fn(ItemRef) -> u64,
-    ) -> Result<[OwnSegment; 2], Unsplit> {
+    ) -> Result<[OwnedSegment; 2], SplitError> {
         /// Items asked for before the first of them is read.
         const AHEAD: usize = 32;
         let depth = old.depth();
-        let first = self.memory.allocate(depth + 1).ok_or(Unsplit::NoMemory)?;
+        let first = self
+            .memory
+            .allocate(depth + 1)
+            .ok_or(SplitError::NoMemory)?;
         let Some(second) = self.memory.allocate(depth + 1) else {
             self.memory.release(first);
-            return Err(Unsplit::NoMemory);
+            return Err(SplitError::NoMemory);
         };
         let items: Vec<ItemRef> = old.entries().map(|(_, entry)| entry.item).collect();
         let placed = {
@@ -248,7 +251,7 @@ impl Index {
         } else {
             self.memory.release(first);
             self.memory.release(second);
-            Err(Unsplit::Crowded)
+            Err(SplitError::Crowded)
         }
     }
 
@@ -269,7 +272,7 @@ impl Index {
 
 impl Directory {
     /// Names two segments where one of `depth` was.
-    fn name(&self, hash: u64, depth: u32, halves: &[OwnSegment; 2]) {
+    fn name(&self, hash: u64, depth: u32, halves: &[OwnedSegment; 2]) {
         let range = self.range(hash, depth);
         let middle = range.start + range.len() / 2;
         for at in range {
@@ -296,7 +299,7 @@ impl Drop for Index {
             segments.dedup();
             for segment in segments {
                 // SAFETY: the directory is gone from the index, which is dropped.
-                let own = unsafe { OwnSegment::from_ptr(segment) };
+                let own = unsafe { OwnedSegment::from_ptr(segment) };
                 own.into_iter().for_each(|own| self.memory.release(own));
             }
         }

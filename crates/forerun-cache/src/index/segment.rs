@@ -32,7 +32,7 @@ pub(crate) struct Segment {
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct SlotRef {
     bucket: usize,
     slot: usize,
 }
@@ -62,38 +62,43 @@ impl Segment {
         &self.buckets
     }
 
-    /// Looks for an item by its place: `is_it` tells by the item itself. The first slot that `is_it` takes.
+    /// Looks for an item by its place: `matches` tells by the item itself. The first slot that `matches` takes.
     #[inline(always)]
     pub(crate) fn find(
         &self,
         place: Place,
-        mut is_it: impl FnMut(ItemRef) -> bool,
-    ) -> Option<(Spot, ItemRef)> {
+        mut matches: impl FnMut(ItemRef) -> bool,
+    ) -> Option<(SlotRef, ItemRef)> {
         let home = &self.buckets[place.home];
-        if let Some(found) = find_in(home, place.home, place, &mut is_it) {
+        if let Some(found) = find_in(home, place.home, place, &mut matches) {
             return Some(found);
         }
-        if !home.may_be_away(place.tag) {
+        if !home.has_overflow(place.tag) {
             return None;
         }
         let second = place.second();
-        find_in(&self.buckets[second], second, place, &mut is_it)
+        find_in(&self.buckets[second], second, place, &mut matches)
     }
 
     /// Locks the segment, unless it was split.
-    pub(super) fn lock(&self) -> Option<Locked<'_>> {
+    pub(super) fn lock(&self) -> Option<LockedSegment<'_>> {
         let state = unpoisoned(self.state.lock());
-        (!state.retired).then_some(Locked {
+        (!state.retired).then_some(LockedSegment {
             segment: self,
             state,
         })
     }
 
     /// All entries.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (Spot, Entry)> {
-        let spots =
-            (0..BUCKETS).flat_map(|bucket| (0..SLOTS).map(move |slot| Spot { bucket, slot }));
-        spots.filter_map(|spot| Some((spot, self.buckets[spot.bucket].entry(spot.slot)?)))
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (SlotRef, Entry)> {
+        let slot_refs =
+            (0..BUCKETS).flat_map(|bucket| (0..SLOTS).map(move |slot| SlotRef { bucket, slot }));
+        slot_refs.filter_map(|slot_ref| {
+            Some((
+                slot_ref,
+                self.buckets[slot_ref.bucket].entry(slot_ref.slot)?,
+            ))
+        })
     }
 }
 
@@ -102,17 +107,17 @@ fn find_in(
     bucket: &Bucket,
     at: usize,
     place: Place,
-    is_it: &mut impl FnMut(ItemRef) -> bool,
-) -> Option<(Spot, ItemRef)> {
+    matches: &mut impl FnMut(ItemRef) -> bool,
+) -> Option<(SlotRef, ItemRef)> {
     let mut mask = bucket.find(Scalar::new(), place);
     while mask != 0 {
         let slot = mask.trailing_zeros() as usize;
         mask &= mask - 1;
-        // The slot may have changed hands meanwhile: then the item is another one, and `is_it` says so.
+        // The slot may have changed hands meanwhile: then the item is another one, and `matches` says so.
         if let Some(entry) = bucket.entry(slot)
-            && is_it(entry.item)
+            && matches(entry.item)
         {
-            return Some((Spot { bucket: at, slot }, entry.item));
+            return Some((SlotRef { bucket: at, slot }, entry.item));
         }
     }
     None
@@ -120,12 +125,12 @@ fn find_in(
 
 /// A segment whose lock is held.
 #[derive(Debug)]
-pub(crate) struct Locked<'s> {
+pub(crate) struct LockedSegment<'s> {
     segment: &'s Segment,
     state: MutexGuard<'s, State>,
 }
 
-impl<'s> Locked<'s> {
+impl<'s> LockedSegment<'s> {
     pub(crate) fn segment(&self) -> &'s Segment {
         self.segment
     }
@@ -136,67 +141,67 @@ impl<'s> Locked<'s> {
     }
 
     /// Replaces an item by another one of the same key.
-    pub(crate) fn replace(&self, spot: Spot, item: ItemRef) {
-        let bucket = &self.segment.buckets[spot.bucket];
-        if let Some(old) = bucket.entry(spot.slot) {
-            bucket.put(spot.slot, Entry { item, ..old });
+    pub(crate) fn replace(&self, slot_ref: SlotRef, item: ItemRef) {
+        let bucket = &self.segment.buckets[slot_ref.bucket];
+        if let Some(old) = bucket.entry(slot_ref.slot) {
+            bucket.put(slot_ref.slot, Entry { item, ..old });
         }
     }
 
     /// Adds an item whose key is not here. `false`: there is no room, and nothing has changed.
     #[must_use]
     pub(crate) fn insert(&mut self, place: Place, item: ItemRef) -> bool {
-        let free = self.free_spot(place);
-        if let Some(spot) = free {
-            self.fill(spot, place, item);
+        let free = self.free_slot_for(place);
+        if let Some(slot_ref) = free {
+            self.fill(slot_ref, place, item);
         }
         free.is_some()
     }
 
     /// A free slot for an item whose key is not here, to be filled at once. `None`: there is no room, and nothing has changed.
-    pub(crate) fn free_spot(&self, place: Place) -> Option<Spot> {
+    pub(crate) fn free_slot_for(&self, place: Place) -> Option<SlotRef> {
         let (home, second) = (place.home, place.second());
-        let at = |bucket| move |slot| Spot { bucket, slot };
-        self.room(home)
+        let at = |bucket| move |slot| SlotRef { bucket, slot };
+        self.free_slot_in(home)
             .map(at(home))
-            .or_else(|| self.room(second).map(at(second)))
-            .or_else(|| self.send_one_away(home).map(at(home)))
-            .or_else(|| self.send_one_away(second).map(at(second)))
+            .or_else(|| self.free_slot_in(second).map(at(second)))
+            .or_else(|| self.displace_one(home).map(at(home)))
+            .or_else(|| self.displace_one(second).map(at(second)))
     }
 
-    /// Adds an item at its [free spot](Locked::free_spot).
-    pub(crate) fn fill(&mut self, spot: Spot, place: Place, item: ItemRef) {
+    /// Adds an item at its [free slot](LockedSegment::free_slot_for).
+    pub(crate) fn fill(&mut self, slot_ref: SlotRef, place: Place, item: ItemRef) {
         let entry = Entry {
             tag: place.tag,
             item,
-            is_away: spot.bucket != place.home,
+            is_displaced: slot_ref.bucket != place.home,
         };
-        match entry.is_away {
-            true => self.put_away(spot, entry),
-            false => self.segment.buckets[spot.bucket].put(spot.slot, entry),
+        match entry.is_displaced {
+            true => self.put_displaced(slot_ref, entry),
+            false => self.segment.buckets[slot_ref.bucket].put(slot_ref.slot, entry),
         }
         self.state.entries += 1;
     }
 
     /// Removes an item.
-    pub(crate) fn remove(&mut self, spot: Spot) {
-        let bucket = &self.segment.buckets[spot.bucket];
-        let Some(old) = bucket.entry(spot.slot) else {
+    pub(crate) fn remove(&mut self, slot_ref: SlotRef) {
+        let bucket = &self.segment.buckets[slot_ref.bucket];
+        let Some(old) = bucket.entry(slot_ref.slot) else {
             return;
         };
-        bucket.clear(spot.slot);
-        if old.is_away {
-            self.segment.buckets[other(spot.bucket, old.tag)].uncount_away(old.tag);
+        bucket.clear(slot_ref.slot);
+        if old.is_displaced {
+            self.segment.buckets[other(slot_ref.bucket, old.tag)].remove_overflow(old.tag);
         }
         self.state.entries -= 1;
     }
 
     /// An item of a home bucket, for whom it is too full.
-    pub(crate) fn residents(&self, place: Place) -> impl Iterator<Item = (Spot, ItemRef)> {
+    pub(crate) fn residents(&self, place: Place) -> impl Iterator<Item = (SlotRef, ItemRef)> {
         let bucket = place.home;
         (0..SLOTS).filter_map(move |slot| {
             let entry = self.segment.buckets[bucket].entry(slot)?;
-            Some((Spot { bucket, slot }, entry.item))
+            Some((SlotRef { bucket, slot }, entry.item))
         })
     }
 
@@ -205,37 +210,40 @@ impl<'s> Locked<'s> {
         self.state.retired = true;
     }
 
-    fn room(&self, bucket: usize) -> Option<usize> {
+    fn free_slot_in(&self, bucket: usize) -> Option<usize> {
         self.segment.buckets[bucket].free_slot()
     }
 
     /// Writes an entry to its second bucket, and then counts it at home.
-    fn put_away(&self, spot: Spot, entry: Entry) {
+    fn put_displaced(&self, slot_ref: SlotRef, entry: Entry) {
         let buckets = &self.segment.buckets;
-        buckets[spot.bucket].put(spot.slot, entry);
-        buckets[other(spot.bucket, entry.tag)].count_away(entry.tag);
+        buckets[slot_ref.bucket].put(slot_ref.slot, entry);
+        buckets[other(slot_ref.bucket, entry.tag)].add_overflow(entry.tag);
     }
 
     /// Makes room in a full bucket: one that is at home there goes to its second bucket. Guests stay: a move back home could
     /// pass a reader by, who looked there before and looks into the second bucket after it.
-    pub(super) fn send_one_away(&self, bucket: usize) -> Option<usize> {
+    pub(super) fn displace_one(&self, bucket: usize) -> Option<usize> {
         let buckets = &self.segment.buckets;
         (0..SLOTS).find(|&slot| {
-            let Some(entry) = buckets[bucket].entry(slot).filter(|entry| !entry.is_away) else {
+            let Some(entry) = buckets[bucket]
+                .entry(slot)
+                .filter(|entry| !entry.is_displaced)
+            else {
                 return false;
             };
             let second = other(bucket, entry.tag);
-            let Some(room) = self.room(second) else {
+            let Some(free) = self.free_slot_in(second) else {
                 return false;
             };
-            let spot = Spot {
+            let slot_ref = SlotRef {
                 bucket: second,
-                slot: room,
+                slot: free,
             };
-            self.put_away(
-                spot,
+            self.put_displaced(
+                slot_ref,
                 Entry {
-                    is_away: true,
+                    is_displaced: true,
                     ..entry
                 },
             );

@@ -2,7 +2,7 @@
 
 use super::bucket::{ItemRef, SLOTS};
 use super::place::{BUCKETS, Place};
-use super::{Index, Unsplit};
+use super::{Index, SplitError};
 use crate::budget::Budget;
 use crate::epoch::Epochs;
 use forerun_core::Pages;
@@ -43,18 +43,18 @@ fn keys_of_one_tag_and_one_home_are_told_apart_until_both_buckets_are_full_of_th
     assert!((0..taken).all(|n| find(n).is_some()) && find(taken).is_none());
     // Gone again, and the counters with them: a miss is one bucket then.
     for n in 0..taken {
-        let (spot, _) = locked
+        let (slot_ref, _) = locked
             .segment()
             .find(place, |candidate| candidate == item(n))
             .unwrap();
-        locked.remove(spot);
+        locked.remove(slot_ref);
     }
-    assert!(!locked.segment().buckets()[place.home].may_be_away(place.tag));
+    assert!(!locked.segment().buckets()[place.home].has_overflow(place.tag));
     drop(locked);
     let split = index.split(&pinned, hash, |_| {}, |_| hash, |_| {});
     assert_eq!(
         split,
-        Err(Unsplit::Crowded),
+        Err(SplitError::Crowded),
         "a segment that is nearly empty is not split"
     );
 }
@@ -86,7 +86,7 @@ fn a_segment_takes_most_of_its_slots_and_no_item_is_lost_by_moves() {
     let away = locked
         .segment()
         .entries()
-        .filter(|(_, entry)| entry.is_away)
+        .filter(|(_, entry)| entry.is_displaced)
         .count();
     assert!(
         (away as f64) < 0.35 * places.len() as f64,
@@ -118,10 +118,12 @@ fn random_insertions_removals_and_splits_are_as_in_a_map() {
             let hash = *hashes.choose(&mut rng).unwrap();
             let mut locked = index.lock(&pinned, hash);
             let wanted = map.remove(&hash);
-            let is_it = |candidate| Some(candidate) == wanted.map(item);
-            let found = locked.segment().find(Place::new(hash), is_it);
+            let matches = |candidate| Some(candidate) == wanted.map(item);
+            let found = locked.segment().find(Place::new(hash), matches);
             assert_eq!(found.is_some(), wanted.is_some());
-            found.into_iter().for_each(|(spot, _)| locked.remove(spot));
+            found
+                .into_iter()
+                .for_each(|(slot_ref, _)| locked.remove(slot_ref));
         }
     }
     let pinned = epochs.pin();

@@ -2,8 +2,8 @@
 
 use crate::budget::Purpose;
 use crate::cache::Cache;
-use crate::index::Unsplit;
-use crate::limbo::Remains;
+use crate::index::SplitError;
+use crate::limbo::Garbage;
 use crate::options::WhenFull;
 use crate::stats::Count;
 use crate::sync::unpoisoned;
@@ -32,10 +32,10 @@ const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 const TOUCHED_SHARE: usize = 32;
 const TOUCHED_BYTES_MAX: usize = 64 << 20;
 
-/// How long a writer waits for other threads' readers before it gives up, and how often it looks at once before it pauses
-/// between looks. A guard lives for microseconds, but the thread that has it may lose its processor for much longer.
-const PATIENCE: Duration = Duration::from_secs(1);
-const LOOKS_AT_ONCE: u32 = 64;
+/// How long a writer waits for other threads' readers before it gives up, and how often it attempts at once before it pauses
+/// between attempts. A guard lives for microseconds, but the thread that has it may lose its processor for much longer.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+const SPINS_MAX: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Cache {
@@ -43,16 +43,16 @@ impl Cache {
     /// guard: what is removed from now on would wait for that guard, so this neither evicts nor waits then.
     pub(crate) fn make_room(&self, need: Need) -> bool {
         let held = self.epochs.held_by_this_thread();
-        let mut looks = 0;
+        let mut attempts = 0;
         let mut waiting_since = None;
         // Each item is passed over at most as often as it is counted to have been asked for.
         let mut steps_left = 64 * (self.blocks.in_use_len() + 1);
         loop {
             self.collect();
-            if self.has_room(need) {
+            if self.is_available(need) {
                 return true;
             }
-            if need != Need::Block && self.blocks.are_kept() {
+            if need != Need::Block && self.blocks.has_unreleasable() {
                 // The system takes no memory back: emptying blocks is in vain.
                 return false;
             }
@@ -72,13 +72,13 @@ impl Cache {
             }
             if self.limbo.waiting_bytes() == 0 {
                 self.collect();
-                return self.has_room(need);
+                return self.is_available(need);
             }
             // Readers, perhaps one that lost its processor, are in what was removed.
-            looks += 1;
-            if looks < LOOKS_AT_ONCE {
+            attempts += 1;
+            if attempts < SPINS_MAX {
                 thread::yield_now();
-            } else if time::elapsed(*waiting_since.get_or_insert_with(time::now)) < PATIENCE {
+            } else if time::elapsed(*waiting_since.get_or_insert_with(time::now)) < WAIT_MAX {
                 thread::sleep(PAUSE);
             } else {
                 return false;
@@ -95,17 +95,17 @@ impl Cache {
         }
     }
 
-    fn has_room(&self, need: Need) -> bool {
+    fn is_available(&self, need: Need) -> bool {
         let fits = || match need {
-            Need::Block => self.blocks.at_hand() > 0 || self.blocks.can_charge_one(),
+            Need::Block => self.blocks.available() > 0 || self.blocks.can_charge_one(),
             Need::Bytes(bytes) => bytes <= self.budget.left_bytes(),
-            Need::Large(len_bytes) => self.runs.has_room(len_bytes),
+            Need::Large(len_bytes) => self.runs.fits(len_bytes),
         };
         loop {
             if fits() {
                 break true;
             }
-            if need == Need::Block || !(self.blocks.release_one() || self.runs.release_kept()) {
+            if need == Need::Block || !(self.blocks.release_one() || self.runs.release_retained()) {
                 break false;
             }
         }
@@ -129,9 +129,9 @@ impl Cache {
     }
 
     /// Does a little towards free blocks, if they get few, by a writer of so many bytes. The caller has no pin.
-    pub(crate) fn work_ahead(&self, written_bytes: usize) {
+    pub(crate) fn reclaim_ahead(&self, written_bytes: usize) {
         let ahead_bytes = self.blocks_ahead * self.blocks.len_bytes();
-        let at_hand_bytes = self.blocks.at_hand() * self.blocks.len_bytes();
+        let at_hand_bytes = self.blocks.available() * self.blocks.len_bytes();
         if at_hand_bytes >= ahead_bytes || at_hand_bytes + self.budget.left_bytes() >= ahead_bytes {
             return;
         }
@@ -158,9 +158,9 @@ impl Cache {
         for is_last in [false, true] {
             let pinned = self.epochs.pin();
             let retire = |replaced| {
-                let remains = Remains::Index(replaced);
+                let garbage = Garbage::Index(replaced);
                 self.limbo
-                    .push(&self.epochs, remains, self.blocks.len_bytes());
+                    .push(&self.epochs, garbage, self.blocks.len_bytes());
             };
             let split = self.index.split(
                 &pinned,
@@ -177,8 +177,8 @@ impl Cache {
                     return true;
                 }
                 // It was split meanwhile, so that there is room: nobody has to go.
-                Err(Unsplit::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
-                Err(Unsplit::NoMemory) if !is_last => {
+                Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
+                Err(SplitError::NoMemory) if !is_last => {
                     drop(pinned);
                     if self.make_room(Need::Bytes(bytes)) {
                         continue;
