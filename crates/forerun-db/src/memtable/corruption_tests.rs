@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use forerun_core::Pages;
 
-use super::check::Trusting;
+use super::descent::{NoTrail, Step, start};
+use super::memory_checks::Trusting;
 use super::node::{Node, Seal, Target};
-use super::search::{NoTrail, Step, start};
 use super::{Bytewise, Checks, MemTable, MemTableConfig, Strategy};
 use crate::{Error, Op};
 

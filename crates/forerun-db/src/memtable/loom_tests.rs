@@ -7,10 +7,10 @@ use forerun_core::Pages;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::check::{Paranoid, Trusting};
-use super::list::SkipList;
+use super::descent::{Lookup, find_alone};
+use super::memory_checks::{Paranoid, Trusting};
 use super::node::{Draft, Node, Seal, Target};
-use super::search::{Lookup, find_alone};
+use super::skip_list::SkipList;
 use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
 

@@ -3,10 +3,10 @@
 //! ```text
 //!   mod.rs         what the store uses
 //!   prepared.rs    a batch of writes: drafted, then numbered and linked
-//!   batch.rs       a batch of lookups, by strategy          partition.rs, strategy.rs
-//!   cursor.rs      entries in order, both ways
-//!   search.rs      the one search loop, which awaits each node before it reads it
-//!   list.rs        the skip list                            check.rs: what is verified on the way
+//!   lookup_batch.rs       a batch of lookups, by strategy          partition.rs, strategy.rs
+//!   skip_list_cursor.rs      entries in order, both ways
+//!   descent.rs      the one search loop, which awaits each node before it reads it
+//!   skip_list.rs        the skip list                            memory_checks.rs: what is verified on the way
 //!   node.rs        an entry and its tower, byte by byte     comparator.rs: the order of keys
 //!   arena.rs       the memory of it all
 //! ```
@@ -15,15 +15,15 @@
 //! and a snapshot's sequence number lands on the version the snapshot sees.
 
 mod arena;
-mod batch;
-mod check;
-mod cursor;
-mod guide;
-mod list;
+mod descent;
+mod lookup_batch;
+mod memory_checks;
 mod node;
 mod partition;
 mod prepared;
-mod search;
+mod skip_list;
+mod skip_list_cursor;
+mod skip_list_index;
 mod strategy;
 
 #[cfg(all(test, not(loom)))]
@@ -38,17 +38,17 @@ use forerun_core::{Backing, Pages};
 
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use crate::versions::Entry;
-pub use check::Checks;
+pub use descent::Lookup;
+pub use memory_checks::Checks;
 pub use prepared::Prepared;
-pub use search::Lookup;
 pub use strategy::{Strategy, UnknownStrategy};
 
 use self::arena::Full;
-use self::batch::Batch;
-use self::check::{Checked, Corrupt, Paranoid, Trusting};
-use self::list::{NewListError, SkipList};
+use self::lookup_batch::Batch;
+use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
 use self::node::{Node, Seal};
 use self::prepared::Refused;
+use self::skip_list::{NewListError, SkipList};
 use crate::comparator::KeyOrder;
 use crate::versions::{Moment, Version, Versions, Visible};
 use crate::{Error, Op, Result, Values};
@@ -187,7 +187,7 @@ impl MemTable {
 
     /// [`get`](Self::get) where entries expire: of one that has, the key is deleted.
     pub(crate) fn get_as_of(&self, key: &[u8], moment: Moment) -> Result<Lookup<'_>> {
-        with_checks!(self, V => search::find_alone::<V>(&self.list, key, moment))
+        with_checks!(self, V => descent::find_alone::<V>(&self.list, key, moment))
             .map_err(corrupt_entry)
     }
 
@@ -215,7 +215,7 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = Batch { keys, moment };
-        with_checks!(self, V => batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
+        with_checks!(self, V => lookup_batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
             sink(position, lookup.map_err(corrupt_entry));
         }));
     }
@@ -356,28 +356,30 @@ impl<'a> TableVersions<'a> {
 impl Versions for TableVersions<'_> {
     fn seek_first(&mut self) -> Result<()> {
         let list = &self.table.list;
-        self.go(with_checks!(self.table, V => cursor::first::<V>(list)))
+        self.go(with_checks!(self.table, V => skip_list_cursor::first::<V>(list)))
     }
 
     fn seek_last(&mut self) -> Result<()> {
         let list = &self.table.list;
-        self.go(with_checks!(self.table, V => cursor::last::<V>(list)))
+        self.go(with_checks!(self.table, V => skip_list_cursor::last::<V>(list)))
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         let list = &self.table.list;
-        self.go(with_checks!(self.table, V => cursor::from::<V>(list, key, sequence)))
+        self.go(with_checks!(self.table, V => skip_list_cursor::from::<V>(list, key, sequence)))
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         let list = &self.table.list;
-        self.go(with_checks!(self.table, V => cursor::before::<V>(list, key, sequence)))
+        self.go(with_checks!(self.table, V => skip_list_cursor::before::<V>(list, key, sequence)))
     }
 
     fn next(&mut self) -> Result<()> {
         let list = &self.table.list;
         match self.at {
-            Some(node) => self.go(with_checks!(self.table, V => cursor::step::<V>(list, node))),
+            Some(node) => {
+                self.go(with_checks!(self.table, V => skip_list_cursor::step::<V>(list, node)))
+            }
             None => Ok(()),
         }
     }

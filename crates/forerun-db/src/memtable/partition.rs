@@ -10,11 +10,11 @@
 //! A round first prefetches the node that each group must be compared with, then compares them all; so the
 //! misses of a round overlap, and a node is visited once however many keys of the batch pass it.
 
-use super::batch::{Batch, Sorted};
-use super::check::{Checked, Visit};
-use super::list::SkipList;
+use super::descent::{Lookup, prefetch_value};
+use super::lookup_batch::{Batch, Sorted};
+use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
-use super::search::{Lookup, prefetch_value};
+use super::skip_list::SkipList;
 
 #[derive(Clone, Copy)]
 struct Group<'a> {

@@ -20,8 +20,8 @@ use forerun_core::sync::random_seed;
 use forerun_core::{alone, interleave};
 
 use super::arena::Full;
-use super::list::SkipList;
 use super::node::{Draft, MAX_HEIGHT, Node, Seen};
+use super::skip_list::SkipList;
 use crate::versions::Kind;
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op};
 

@@ -3,10 +3,10 @@
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, suspend};
 
-use super::check::{Checked, Visit};
-use super::guide::GUIDE_LEVEL;
-use super::list::SkipList;
+use super::memory_checks::{Checked, Visit};
 use super::node::{Node, REST_BYTES, Seen, Stands, Target};
+use super::skip_list::SkipList;
+use super::skip_list_index::INDEX_LEVEL;
 use crate::versions::{Kind, Moment};
 
 /// What a memtable knows of a key.
@@ -53,12 +53,12 @@ pub(super) struct Descent<'a, 'k> {
     /// The node that was stopped at, to be compared when the search goes on; once landed, what follows `before`.
     ahead: Option<Node<'a>>,
     level: u32,
-    /// Steps that may still be taken along the guide's level before the search starts over from the top.
+    /// Steps that may still be taken along the index's level before the search starts over from the top.
     patience: u32,
 }
 
-/// Where many entries have come in behind one node of the guide since it was made (ascending keys all come in behind
-/// the last), the way along the guide's level is long. Past this many steps the levels above are the shorter way.
+/// Where many entries have come in behind one node of the index since it was made (ascending keys all come in behind
+/// the last), the way along the index's level is long. Past this many steps the levels above are the shorter way.
 const PATIENCE: u32 = 8;
 
 /// What a search does next.
@@ -78,10 +78,10 @@ impl<'a, 'k> Descent<'a, 'k> {
         unsafe { Descent::from(list, target, list.head(), list.top_level()) }
     }
 
-    /// A search from the guide's node, or from the top where there is none.
+    /// A search from the index's node, or from the top where there is none.
     ///
     /// # Safety
-    /// `entry` must be what the list's guide found for this target.
+    /// `entry` must be what the list's index found for this target.
     #[inline(always)]
     pub(super) unsafe fn enter(
         list: &'a SkipList,
@@ -91,8 +91,8 @@ impl<'a, 'k> Descent<'a, 'k> {
         match entry {
             Some(_) => {
                 // SAFETY: the head has every level and is before every target.
-                let descent = unsafe { Descent::from(list, target, list.head(), GUIDE_LEVEL) };
-                // The first step is onto the guide's node, which reaches up to this level.
+                let descent = unsafe { Descent::from(list, target, list.head(), INDEX_LEVEL) };
+                // The first step is onto the index's node, which reaches up to this level.
                 Descent {
                     ahead: entry,
                     ..descent
@@ -136,7 +136,7 @@ impl<'a, 'k> Descent<'a, 'k> {
                 Stands::Before => {
                     before = next;
                     // Without a branch: which level a search is on is as hard to guess as a coin.
-                    self.patience = self.patience.wrapping_sub(u32::from(level == GUIDE_LEVEL));
+                    self.patience = self.patience.wrapping_sub(u32::from(level == INDEX_LEVEL));
                     if self.patience == 0 {
                         (before, level) = (self.list.head(), self.list.top_level());
                         self.patience = u32::MAX;
@@ -221,19 +221,19 @@ pub(super) fn find_alone<'a, V: Visit>(
     Ok(descent.answer())
 }
 
-/// Where the searches for some targets begin: at the guide's nodes, whose lines are asked for, where there is a guide.
+/// Where the searches for some targets begin: at the index's nodes, whose lines are asked for, where there is an index.
 #[inline(always)]
 pub(super) fn entries<'a, V: Visit, const N: usize>(
     list: &'a SkipList,
     targets: &[Target<'_>; N],
 ) -> [Option<Node<'a>>; N] {
-    let entries = match list.guide() {
+    let entries = match list.index() {
         // A search that checks all it walks over walks from the head.
-        Some(guide) if !V::READS_ALL => guide.enter(list.order(), targets),
+        Some(index) if !V::READS_ALL => index.enter(list.order(), targets),
         _ => return [None; N],
     };
     for node in entries.iter().flatten() {
-        node.prefetch(GUIDE_LEVEL);
+        node.prefetch(INDEX_LEVEL);
     }
     entries
 }

@@ -1,64 +1,64 @@
-//! The guide: a sorted array of the tall nodes, by which a search enters the list half-way down.
+//! The index: a sorted array of the tall nodes, by which a search enters the list half-way down.
 //!
 //! ```text
 //!   prefixes │ p0 │ p1 │ p2 │ …    sorted; searched without touching a node
-//!   nodes    │ n0 │ n1 │ n2 │ …    every node that reaches GUIDE_LEVEL, when the guide was made
+//!   nodes    │ n0 │ n1 │ n2 │ …    every node that reaches INDEX_LEVEL, when the index was made
 //!                    │
 //!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search goes on from here
 //! ```
 //!
 //! The upper levels of a skip list are in the cache, and yet cost most of a batched search: each step is an
-//! unpredictable turn of a coroutine. The guide replaces them by a search of a flat array, the same few steps for
+//! unpredictable turn of a coroutine. The index replaces them by a search of a flat array, the same few steps for
 //! every key, so that a group of keys runs it in lock-step. It is a snapshot, made anew when the table has grown
 //! by a quarter: nodes that come in between are found through the list, by way of its upper levels where they are
-//! many. Starting from a node that is before the target is always right, so a stale guide costs steps and nothing
+//! many. Starting from a node that is before the target is always right, so a stale index costs steps and nothing
 //! else.
 //!
 //! The prefix here is that of the key *behind the bytes that all keys share* (of the first and last key when the
-//! guide is made), so keys like `user:0000012345` are told apart as well.
+//! index is made), so keys like `user:0000012345` are told apart as well.
 //!
-//! Guides lie in the table's arena, counted in its use and freed with it.
+//! Indexes lie in the table's arena, counted in its use and freed with it.
 
 use std::ptr::NonNull;
 
-use super::list::SkipList;
 use super::node::{Header, Node, Target};
+use super::skip_list::SkipList;
 use crate::comparator::KeyOrder;
 
-/// The level whose nodes the guide holds: one in 16 of all.
-pub(super) const GUIDE_LEVEL: usize = 4;
+/// The level whose nodes the index holds: one in 16 of all.
+pub(super) const INDEX_LEVEL: usize = 4;
 
-/// Entries from which on a guide is worth having.
-pub(super) const GUIDE_FROM: usize = 2048;
+/// Entries from which on an index is worth having.
+pub(super) const MIN_INDEXED_ENTRIES: usize = 2048;
 
-/// Keys that go through the guide in lock-step.
+/// Keys that go through the index in lock-step.
 pub(super) const GROUP: usize = 8;
 
-/// A guide, in the arena.
+/// An index, in the arena.
 #[repr(C)]
-pub(super) struct Guide {
+pub(super) struct SkipListIndex {
     len: usize,
     prefixes: NonNull<u64>,
     headers: NonNull<NonNull<Header>>,
     shared: NonNull<[u8]>,
 }
 
-impl Guide {
-    /// Makes a guide of the nodes on `GUIDE_LEVEL`, if there are any and the arena has room.
-    pub(super) fn build(list: &SkipList) -> Option<&Guide> {
+impl SkipListIndex {
+    /// Makes an index of the nodes on `INDEX_LEVEL`, if there are any and the arena has room.
+    pub(super) fn build(list: &SkipList) -> Option<&SkipListIndex> {
         let nodes: Vec<Node<'_>> = tall_nodes(list).collect();
         let (first, last) = (nodes.first()?, nodes.last()?);
         let shared = shared_bytes(list.order(), first.key(), last.key());
         let len = nodes.len();
-        let len_bytes = size_of::<Guide>()
+        let len_bytes = size_of::<SkipListIndex>()
             + len * (size_of::<u64>() + size_of::<NonNull<Header>>())
-            + shared.len().next_multiple_of(align_of::<Guide>());
+            + shared.len().next_multiple_of(align_of::<SkipListIndex>());
         let place = list.arena().allocate(len_bytes).ok()?;
         // SAFETY: the parts lie one behind the other in the bytes just allocated for us alone; each is aligned to 8,
         // as the allocation is, and written before it is read.
         unsafe {
-            let guide = place.cast::<Guide>();
-            let prefixes = guide.add(1).cast::<u64>();
+            let index = place.cast::<SkipListIndex>();
+            let prefixes = index.add(1).cast::<u64>();
             let headers = prefixes.add(len).cast::<NonNull<Header>>();
             let shared_start = headers.add(len).cast::<u8>();
             shared_start.copy_from_nonoverlapping(NonNull::from(shared).cast(), shared.len());
@@ -70,13 +70,13 @@ impl Guide {
                 headers.add(i).write(node.into_raw());
             }
             let shared = NonNull::slice_from_raw_parts(shared_start, shared.len());
-            guide.write(Guide {
+            index.write(SkipListIndex {
                 len,
                 prefixes,
                 headers,
                 shared,
             });
-            Some(guide.as_ref())
+            Some(index.as_ref())
         }
     }
 
@@ -123,7 +123,7 @@ impl Guide {
             size -= half;
         }
         std::array::from_fn(|i| {
-            // SAFETY: `base` is below `len`, which is not zero, for `build` makes no empty guide.
+            // SAFETY: `base` is below `len`, which is not zero, for `build` makes no empty index.
             let (prefix, header) =
                 unsafe { (*prefixes.get_unchecked(base[i]), self.headers.add(base[i])) };
             // SAFETY: `build` initialised the header's place with a node of the list, which lives as long.
@@ -132,12 +132,12 @@ impl Guide {
     }
 }
 
-/// The nodes that reach `GUIDE_LEVEL`, in order.
+/// The nodes that reach `INDEX_LEVEL`, in order.
 fn tall_nodes(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
     let mut at = list.head();
     std::iter::from_fn(move || {
         // SAFETY: the head has every level, and the others were reached on this one.
-        at = unsafe { at.link(GUIDE_LEVEL) }.load().next?;
+        at = unsafe { at.link(INDEX_LEVEL) }.load().next?;
         Some(at)
     })
 }

@@ -1,9 +1,9 @@
 //! All versions in the list, in order, both ways.
 
-use super::check::{Checked, Visit};
-use super::list::SkipList;
+use super::descent::{NoTrail, start};
+use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Target};
-use super::search::{NoTrail, start};
+use super::skip_list::SkipList;
 use crate::versions::Moment;
 
 /// The first version.

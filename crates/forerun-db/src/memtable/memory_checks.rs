@@ -1,7 +1,7 @@
 //! What a search checks of the nodes it walks over.
 
-use super::list::SkipList;
 use super::node::Node;
+use super::skip_list::SkipList;
 
 /// Whether a memtable checks what it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,15 +1,15 @@
-//! The strategies of a batch, over the search of `search.rs`.
+//! The strategies of a batch, over the search of `descent.rs`.
 //!
 //! Each is a way to run the same lookups; the sink is told each answer with the position of its key.
 
 use forerun_core::interleave;
 
-use super::check::{Checked, Visit};
-use super::guide::GROUP;
-use super::list::{SkipList, Splice};
+use super::descent::{Descent, Lookup, entries, find, find_alone, start};
+use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
 use super::partition::partition;
-use super::search::{Descent, Lookup, entries, find, find_alone, start};
+use super::skip_list::{SkipList, Splice};
+use super::skip_list_index::GROUP;
 use super::strategy::Strategy;
 use crate::versions::Moment;
 
@@ -115,7 +115,7 @@ fn interleaved<'a, V: Visit, K: AsRef<[u8]>>(
     interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(place(turn), answer));
 }
 
-/// Starts searches a group at a time, so that each group goes through the guide in lock-step.
+/// Starts searches a group at a time, so that each group goes through the index in lock-step.
 struct Entered<'a, 'k, V, I> {
     list: &'a SkipList,
     targets: I,

@@ -18,10 +18,10 @@ use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use forerun_core::{Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
-use super::check::{Checked, Trusting};
-use super::guide::{GUIDE_FROM, GUIDE_LEVEL, Guide};
+use super::descent::{Descent, Step, Trail, start};
+use super::memory_checks::{Checked, Trusting};
 use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
-use super::search::{Descent, Step, Trail, start};
+use super::skip_list_index::{INDEX_LEVEL, MIN_INDEXED_ENTRIES, SkipListIndex};
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, MAX_SEQUENCE, Moment};
 
@@ -33,11 +33,11 @@ pub(super) struct SkipList {
     head: NonNull<Header>,
     /// The height of the tallest tower that is, or is about to be, in the list.
     height: AtomicUsize,
-    /// The latest guide; null until there is one.
-    guide: AtomicPtr<Guide>,
-    /// The number of entries at which the next guide is made.
-    guide_due: AtomicUsize,
-    /// Relaxed throughout: a statistic, and when to make a guide.
+    /// The latest index; null until there is one.
+    index: AtomicPtr<SkipListIndex>,
+    /// The number of entries at which the next index is made.
+    index_due: AtomicUsize,
+    /// Relaxed throughout: a statistic, and when to make an index.
     entries: AtomicUsize,
 }
 
@@ -79,8 +79,8 @@ impl SkipList {
             seal,
             head,
             height: AtomicUsize::new(1),
-            guide: AtomicPtr::new(std::ptr::null_mut()),
-            guide_due: AtomicUsize::new(GUIDE_FROM),
+            index: AtomicPtr::new(std::ptr::null_mut()),
+            index_due: AtomicUsize::new(MIN_INDEXED_ENTRIES),
             entries: AtomicUsize::new(0),
         })
     }
@@ -117,30 +117,30 @@ impl SkipList {
     }
 
     #[inline(always)]
-    pub(super) fn guide(&self) -> Option<&Guide> {
-        // Acquire: pairs with the release in `count`, so that the guide is seen whole.
-        let guide = self.guide.load(Ordering::Acquire);
-        // SAFETY: it is null or points to a guide in the arena, which does not change any more.
-        unsafe { guide.as_ref() }
+    pub(super) fn index(&self) -> Option<&SkipListIndex> {
+        // Acquire: pairs with the release in `count`, so that the index is seen whole.
+        let index = self.index.load(Ordering::Acquire);
+        // SAFETY: it is null or points to an index in the arena, which does not change any more.
+        unsafe { index.as_ref() }
     }
 
-    /// Notes that entries were inserted, and makes a new guide when the list has grown by a quarter.
+    /// Notes that entries were inserted, and makes a new index when the list has grown by a quarter.
     pub(super) fn count(&self, inserted: usize) {
         let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
-        let due = self.guide_due.load(Ordering::Relaxed);
+        let due = self.index_due.load(Ordering::Relaxed);
         let next = entries + entries / 4;
-        // Relaxed: of several threads that find the guide due, the exchange lets one make it.
+        // Relaxed: of several threads that find the index due, the exchange lets one make it.
         let claim = || {
-            self.guide_due
+            self.index_due
                 .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
         };
         if entries >= due
             && claim().is_ok()
-            && let Some(guide) = Guide::build(self)
+            && let Some(index) = SkipListIndex::build(self)
         {
-            // Release: publishes the guide. Should a slower thread put an older one in its place, that one is right too.
-            self.guide
-                .store(std::ptr::from_ref(guide).cast_mut(), Ordering::Release);
+            // Release: publishes the index. Should a slower thread put an older one in its place, that one is right too.
+            self.index
+                .store(std::ptr::from_ref(index).cast_mut(), Ordering::Release);
         }
     }
 
@@ -157,12 +157,12 @@ impl SkipList {
         self.height.fetch_max(height, Ordering::Relaxed);
         let target = Target::new(&self.order, node.key(), Moment::at(sequence));
         let mut path = Splice::new(self.head());
-        let mut descent = if height <= GUIDE_LEVEL {
+        let mut descent = if height <= INDEX_LEVEL {
             let descent = start::<Trusting>(self, target);
-            suspend().await; // The guide's node has been asked for.
+            suspend().await; // The index's node has been asked for.
             descent
         } else {
-            // A tall tower needs its path on the levels above the guide's too.
+            // A tall tower needs its path on the levels above the index's too.
             Descent::new(self, target)
         };
         while untroubled(descent.step::<Trusting, _>(&mut path)) == Step::Read {
