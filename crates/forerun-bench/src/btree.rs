@@ -6,16 +6,16 @@
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
 use crate::output::{Output, on_stdout, or};
-use crate::progress::Progress;
 use crate::roofline::lines_per_second;
 use crate::show::show;
-use crate::size::{parse_count, parse_share, parse_size};
 use crate::skew::Skew;
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Context, Result, bail, ensure};
 use forerun_core::Pages;
 use forerun_db::run::{Compression, OneRun, RowSearch, RunOptions};
 use forerun_db::{Bytewise, Comparator, ReverseBytewise, Values};
+use forerun_measure::progress::Progress;
+use forerun_measure::size::{parse_count, parse_share, parse_size};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;

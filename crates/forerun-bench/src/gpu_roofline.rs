@@ -8,16 +8,16 @@
 //!
 //! Where no GPU is found the same reads are made by one thread of the processor, and no figure of a GPU is printed.
 
-use crate::harness::{Case, Outcome, Plan, Sample, measure};
-use crate::machine;
 use crate::on_gpu::{self, OnGpu, Timer};
 use crate::output::{Output, on_stdout, or, write_facts};
-use crate::progress::Progress;
-use crate::report::{Chart, Report, Section, Shape};
-use crate::size::{count, digits, parse_count, short, spread};
-use crate::table::Table;
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::{DeviceBuffer, Gpu, RandomReads, RequestBytes};
+use forerun_measure::harness::{Case, Outcome, Plan, Sample, measure};
+use forerun_measure::machine;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::{Chart, Report, Section, Shape};
+use forerun_measure::size::{count, digits, parse_count, short, spread};
+use forerun_measure::text_table::TextTable;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::time::Duration;
@@ -339,8 +339,8 @@ impl Ceiling {
     }
 }
 
-fn table(rows: &[GpuRooflineRow]) -> Table {
-    let mut table = Table::new(["buffer", "request", "requests/s", "GB/s", "slowest-fastest"]);
+fn table(rows: &[GpuRooflineRow]) -> TextTable {
+    let mut table = TextTable::new(["buffer", "request", "requests/s", "GB/s", "slowest-fastest"]);
     for row in rows {
         table.push([
             format!("{}B", count(row.buffer_bytes)),

@@ -14,14 +14,14 @@
 //!   without a log. It knows no strategy, batch or hit rate.
 
 use crate::engine::Engine;
-use crate::harness::{self, Case, Outcome, Plan};
-use crate::progress::Progress;
-use crate::row::Row;
 use crate::shelf::{Cell, Shelf};
 use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Context, Result, bail, ensure};
 use forerun_core::Pages;
+use forerun_measure::harness::{self, Case, Outcome, Plan};
+use forerun_measure::progress::Progress;
+use forerun_measure::row::Row;
 use std::collections::BTreeMap;
 
 /// A workload, named as in db_bench.

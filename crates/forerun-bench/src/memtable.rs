@@ -6,16 +6,16 @@
 use crate::engine::{Engine, Need, Reader, Store, Writer};
 use crate::lookup::{Lookups, Workload};
 use crate::output::{Output, on_stdout, or};
-use crate::progress::Progress;
 use crate::roofline::{PagesArg, lines_per_second};
 use crate::show::show;
-use crate::size::{count, parse_count, parse_share, parse_size, short};
 use crate::skew::Skew;
 use crate::workload::Dataset;
 use anyhow::{Result, anyhow};
 use forerun_core::Pages;
 use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
 use forerun_db::{Op, Values};
+use forerun_measure::progress::Progress;
+use forerun_measure::size::{count, parse_count, parse_share, parse_size, short};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,9 +1,9 @@
 //! What every bench takes and gives besides its own lists: rounds, quick mode, JSON, tables, pages.
 
-use crate::harness::Plan;
-use crate::machine;
-use crate::report::Report;
 use anyhow::{Context, Result};
+use forerun_measure::harness::Plan;
+use forerun_measure::machine;
+use forerun_measure::report::Report;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;

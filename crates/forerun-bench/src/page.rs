@@ -1,10 +1,10 @@
 //! The rows of a lookup bench as a table and as a page.
 
-use crate::report::{Chart, Report, Section, Shape, Tile};
-use crate::row::Row;
-use crate::size::{count, digits, short, spread};
-use crate::table::Table;
-use crate::typical::typical;
+use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
+use forerun_measure::row::Row;
+use forerun_measure::size::{count, digits, short, spread};
+use forerun_measure::text_table::TextTable;
+use forerun_measure::typical::typical;
 
 /// What the page of a lookup bench says first.
 pub const LEAD: &str = "\
@@ -12,7 +12,7 @@ Keys looked up a second, by strategy and batch size, in alternating rounds on th
 strategy that overlaps the cache misses of a batch grows with the batch; one key at a time does not.";
 
 /// The table of `rows` without the columns that never change, and those columns' names and values.
-pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
+pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|row| row.speedup_vs_peer.is_some());
     let inserts = rows.iter().any(|row| row.inserts_per_second.is_some());
     let access = rows.iter().any(|row| row.access.is_some());
@@ -33,7 +33,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, Table) {
     heads.extend(peer.then_some("vs peer"));
     heads.push("roofline");
     heads.extend(inserts.then_some("inserts/s"));
-    let mut table = Table::new(heads);
+    let mut table = TextTable::new(heads);
     for row in rows {
         let mut cells = vec![
             row.case.clone(),
@@ -339,6 +339,6 @@ mod tests {
         assert_eq!(charts.count(), 2);
         assert_eq!(report.tiles[0].value, "5.00x");
         assert!(report.tiles[0].label.contains("at batch 64"), "{report:?}");
-        crate::report::check_html(&report.to_html()).unwrap();
+        forerun_measure::report::check_html(&report.to_html()).unwrap();
     }
 }

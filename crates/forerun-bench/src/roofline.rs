@@ -7,16 +7,16 @@
 //! lookup and resuming it with its line already there (`strategy` is `interleaved`; a key is one
 //! suspension).
 
-use crate::machine;
 use crate::output::{Output, on_stdout, write_facts};
-use crate::progress::Progress;
-use crate::report::{Chart, Report, Section, Shape, Tile};
-use crate::row::Row;
-use crate::size::{count, digits, parse_size, short, spread};
-use crate::table::Table;
 use anyhow::{Context, Result};
 use forerun_core::roofline::{Cell, Config, IN_FLIGHT, Resume, Roofline, measure, resume};
 use forerun_core::{Pages, arch};
+use forerun_measure::machine;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
+use forerun_measure::row::Row;
+use forerun_measure::size::{count, digits, parse_size, short, spread};
+use forerun_measure::text_table::TextTable;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
@@ -247,8 +247,8 @@ fn facts(roofline: &Roofline) -> Vec<(String, String)> {
     facts
 }
 
-fn table(roofline: &Roofline) -> Table {
-    let mut table = Table::new([
+fn table(roofline: &Roofline) -> TextTable {
+    let mut table = TextTable::new([
         "pages",
         "threads",
         "in flight",

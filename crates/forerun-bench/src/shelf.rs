@@ -2,12 +2,12 @@
 //! rebuilt when a writer has changed it too much; and what runs on it in one turn.
 
 use crate::engine::{self, Engine, Need, Store};
-use crate::harness::{Sample, Turn};
-use crate::progress::Progress;
 use crate::skew::Skew;
 use crate::threads::{Cores, Ready};
 use crate::workload::{Dataset, EntryBuffer, Queries};
 use anyhow::{Context, Result, ensure};
+use forerun_measure::harness::{Sample, Turn};
+use forerun_measure::progress::Progress;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;

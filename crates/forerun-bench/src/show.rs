@@ -3,12 +3,13 @@
 use crate::engine::Engine;
 use crate::lookup::Lookups;
 use crate::output::{Output, write_facts};
-use crate::progress::Progress;
-use crate::report::Report;
-use crate::row::Row;
-use crate::size::short;
-use crate::{machine, page};
+use crate::page;
 use anyhow::Result;
+use forerun_measure::machine;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::Report;
+use forerun_measure::row::Row;
+use forerun_measure::size::short;
 use std::io::Write;
 
 /// Measures and prints to `out`; the page, if one was asked for, has `title` above it.

@@ -8,10 +8,10 @@
 //! ```
 
 use crate::engine::{Engine, Need, Reader, Store, Writer};
-use crate::size::{digits, short};
 use crate::workload::EntryBuffer;
 use anyhow::Result;
 use forerun_db::{Create, Db, Durability, Options, Strategy, Values, WriteBatch};
+use forerun_measure::size::{digits, short};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -2,9 +2,9 @@
 
 use clap::Parser;
 use forerun_bench::gather::{self, GatherRow, Study};
-use forerun_bench::progress::Progress;
-use forerun_bench::report::check_html;
 use forerun_gpu::Gpu;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::check_html;
 
 #[derive(Parser)]
 struct Bench {

@@ -4,9 +4,9 @@
 use clap::Parser;
 use forerun_bench::gpu_roofline::{self, GpuRooflineRow};
 use forerun_bench::gpu_table::{self, GpuTableRow, Op};
-use forerun_bench::progress::Progress;
-use forerun_bench::report::check_html;
 use forerun_gpu::Gpu;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::check_html;
 
 #[derive(Parser)]
 enum Bench {

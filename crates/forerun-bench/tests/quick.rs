@@ -2,11 +2,11 @@
 
 use clap::Parser;
 use forerun_bench::hash::HashRow;
-use forerun_bench::progress::Progress;
-use forerun_bench::report::check_html;
-use forerun_bench::row::Row;
 use forerun_bench::ycsb::YcsbRow;
 use forerun_bench::{btree, hash, memtable, roofline, ycsb};
+use forerun_measure::progress::Progress;
+use forerun_measure::report::check_html;
+use forerun_measure::row::Row;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::path::Path;

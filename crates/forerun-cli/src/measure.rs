@@ -1,6 +1,6 @@
 //! Measuring lookups of a store: the same reads, answered in batches by several strategies, in alternating rounds.
 //!
-//! The rounds, medians and ratios are those of [`forerun_bench::harness`]; here is what one turn does with a store,
+//! The rounds, medians and ratios are those of [`forerun_measure::harness`]; here is what one turn does with a store,
 //! and the check that must come before any figure is told: every answer, by every strategy, is the right one.
 
 use std::borrow::Cow;
@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 use forerun::{Db, Strategy, Values};
-use forerun_bench::harness::{self, Case, Plan, Sample, Turn};
-use forerun_bench::progress::Progress;
-use forerun_bench::row::Row;
-use forerun_bench::size::{digits, short, spread};
-use forerun_bench::table::Table;
+use forerun_measure::harness::{self, Case, Plan, Sample, Turn};
+use forerun_measure::progress::Progress;
+use forerun_measure::row::Row;
+use forerun_measure::size::{digits, short, spread};
+use forerun_measure::text_table::TextTable;
 
 use crate::exit::CheckFailed;
 use crate::output::Named;
@@ -195,8 +195,8 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
 }
 
 /// The rows as a table for people.
-pub fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new([
+pub fn table(rows: &[Row]) -> TextTable {
+    let mut table = TextTable::new([
         "batch",
         "strategy",
         "keys/s",
@@ -219,8 +219,8 @@ pub fn table(rows: &[Row]) -> Table {
 }
 
 /// Rows of [`Strategy::Single`] and one other, a batch size a line: what a batch is worth.
-pub fn comparison(rows: &[Row]) -> Table {
-    let mut table = Table::new([
+pub fn comparison(rows: &[Row]) -> TextTable {
+    let mut table = TextTable::new([
         "batch",
         "one at a time, ns a key",
         "overlapped, ns a key",

@@ -256,7 +256,7 @@ pub fn bytes(number: u64) -> String {
 
 /// How many a second, in three digits: `3.25 M`.
 pub fn per_second(number: u64, time: Duration) -> String {
-    forerun_bench::size::short(number as f64 / time.as_secs_f64().max(1e-9))
+    forerun_measure::size::short(number as f64 / time.as_secs_f64().max(1e-9))
 }
 
 /// A time in the unit that suits it: `1.24 s`, `31 ms`.

@@ -68,7 +68,7 @@ fn a_bench_writes_a_page() {
         let args: Vec<&str> = line.split(' ').collect();
         place.succeeds(&args);
         let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
-        forerun_bench::report::check_html(&page).expect("it is well formed");
+        forerun_measure::report::check_html(&page).expect("it is well formed");
     }
 }
 

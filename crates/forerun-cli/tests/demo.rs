@@ -26,7 +26,7 @@ fn the_demo_runs_and_writes_its_page() {
     );
     assert!(told.contains("Every answer was checked"), "{told}");
     let page = std::fs::read_to_string(place.path("forerun-demo.html")).expect("the page is there");
-    forerun_bench::report::check_html(&page)
+    forerun_measure::report::check_html(&page)
         .expect("the page is well formed and needs nothing else");
     assert!(page.contains("<svg") && page.contains("CC BY 4.0"));
     // The store was named, so it is kept.

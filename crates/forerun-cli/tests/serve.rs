@@ -211,7 +211,7 @@ fn the_bench_of_servers_runs_with_and_without_memcached() {
         "classic gets, meta gets and sets, of 1 and of 20 keys"
     );
     let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
-    forerun_bench::report::check_html(&page).expect("it is well formed");
+    forerun_measure::report::check_html(&page).expect("it is well formed");
     let told = place.succeeds(&["bench", "server", "--quick", "--memcached", "there-is-none"]);
     assert!(
         told.contains("not measured: there is no there-is-none"),

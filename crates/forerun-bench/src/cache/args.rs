@@ -1,7 +1,7 @@
 //! What can be asked of the bench.
 
 use crate::output::Output;
-use crate::size::parse_size;
+use forerun_measure::size::parse_size;
 use std::path::PathBuf;
 
 /// What is measured.

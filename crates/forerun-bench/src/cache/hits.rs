@@ -3,12 +3,12 @@
 use super::args::Args;
 use super::load::Load;
 use super::memcached::Memcached;
-use crate::progress::Progress;
-use crate::row::Row;
-use crate::size::{count, short};
-use crate::table::Table;
 use anyhow::Result;
 use forerun_cache::{Cache, CacheOptions, Store};
+use forerun_measure::progress::Progress;
+use forerun_measure::row::Row;
+use forerun_measure::size::{count, short};
+use forerun_measure::text_table::TextTable;
 use serde::{Deserialize, Serialize};
 
 /// Keys that are asked for together.
@@ -161,9 +161,9 @@ fn play(load: &Load, cache: &mut dyn Asked, mut each: impl FnMut(usize)) -> Resu
 }
 
 /// The rows as a table.
-pub(super) fn table(rows: &[HitsRow]) -> Table {
+pub(super) fn table(rows: &[HitsRow]) -> TextTable {
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "load",
         "reads",
         "keys",

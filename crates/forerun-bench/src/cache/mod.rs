@@ -16,10 +16,10 @@ pub use args::Args;
 pub use hits::HitsRow;
 pub use multiget::MultigetRow;
 
-use crate::machine;
 use crate::output::{on_stdout, write_facts};
-use crate::progress::Progress;
 use anyhow::Result;
+use forerun_measure::machine;
+use forerun_measure::progress::Progress;
 use std::io::Write;
 
 /// Measures and prints to the standard output.

@@ -2,13 +2,13 @@
 
 use super::args::Args;
 use super::memc3::MemC3;
-use crate::harness::{Case, Sample, Turn, measure};
-use crate::progress::Progress;
-use crate::row::Row;
-use crate::size::{count, digits, short, spread};
-use crate::table::Table;
 use anyhow::{Result, ensure};
 use forerun_cache::{Cache, CacheOptions, Store, Stored};
+use forerun_measure::harness::{Case, Sample, Turn, measure};
+use forerun_measure::progress::Progress;
+use forerun_measure::row::Row;
+use forerun_measure::size::{count, digits, short, spread};
+use forerun_measure::text_table::TextTable;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -197,8 +197,8 @@ fn check(
 }
 
 /// The rows as a table.
-pub(super) fn table(rows: &[MultigetRow]) -> Table {
-    let mut table = Table::new([
+pub(super) fn table(rows: &[MultigetRow]) -> TextTable {
+    let mut table = TextTable::new([
         "strategy", "items", "value B", "batch", "keys/s", "ns/key", "vs MemC3", "spread",
     ]);
     for row in rows {

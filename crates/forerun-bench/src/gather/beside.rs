@@ -13,11 +13,11 @@ use super::args::Args;
 use super::gpu::{Rig, Way};
 use super::row::GatherRow;
 use super::setting::Setting;
-use crate::harness::{Outcome, Sample};
-use crate::progress::Progress;
 use anyhow::Result;
 use forerun_gpu::gather::Direction;
 use forerun_gpu::{Command, DeviceBuffer, Event, Gpu, MatrixProduct, Piece, Stream, Transfer};
+use forerun_measure::harness::{Outcome, Sample};
+use forerun_measure::progress::Progress;
 use std::time::Duration;
 
 /// Rows of the matrices.

@@ -3,11 +3,11 @@
 use super::args::Args;
 use super::row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
-use crate::harness::{Case, Plan, Sample, measure};
-use crate::progress::Progress;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, Extras, How, Indices, Pairs};
 use forerun_gpu::gather::{Direction, Spec};
+use forerun_measure::harness::{Case, Plan, Sample, measure};
+use forerun_measure::progress::Progress;
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};

@@ -10,9 +10,7 @@
 use super::args::Args;
 use super::row::GatherRow;
 use super::setting::{POISON, Setting, Study, fill, verify};
-use crate::harness::{Case, Outcome, Plan, Sample, measure};
 use crate::on_gpu::Timer;
-use crate::progress::Progress;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, How, Indices, Pairs};
 use forerun_gpu::gather::{
@@ -22,6 +20,8 @@ use forerun_gpu::gather::{
 use forerun_gpu::{
     BatchTransfer, DeviceBuffer, Gpu, GpuError, Piece, PinnedBuffer, Stream, Transfer,
 };
+use forerun_measure::harness::{Case, Outcome, Plan, Sample, measure};
+use forerun_measure::progress::Progress;
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};

@@ -25,14 +25,14 @@ pub use args::Args;
 pub use row::GatherRow;
 pub use setting::{Cap, Order, Study};
 
-use crate::machine;
 use crate::on_gpu::{self, report_check};
 use crate::output::{on_stdout, write_facts};
-use crate::progress::Progress;
-use crate::report::{Report, Tile};
 use anyhow::Result;
 use forerun_gpu::Gpu;
 use forerun_gpu::gather::Direction;
+use forerun_measure::machine;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::{Report, Tile};
 use pytorch::Pytorch;
 use setting::Setting;
 use std::io::Write;

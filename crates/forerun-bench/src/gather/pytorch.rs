@@ -3,9 +3,9 @@
 use super::args::Args;
 use super::row::GatherRow;
 use super::setting::{Order, Setting};
-use crate::harness::{Outcome, Sample};
 use anyhow::{Context, Result, bail, ensure};
 use forerun_gpu::gather::Direction;
+use forerun_measure::harness::{Outcome, Sample};
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Command, Stdio};

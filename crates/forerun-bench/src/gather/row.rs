@@ -1,8 +1,8 @@
 //! One result of `bench gather`: a line of JSON with these names.
 
 use super::setting::Setting;
-use crate::harness::Outcome;
 use forerun_gpu::gather::Plan;
+use forerun_measure::harness::Outcome;
 use serde::{Deserialize, Serialize};
 
 /// How fast one way copied one batch.

@@ -2,9 +2,9 @@
 
 use super::row::GatherRow;
 use super::setting::{Setting, Study};
-use crate::report::{Chart, Report, Section, Shape};
-use crate::size::digits;
-use crate::table::Table;
+use forerun_measure::report::{Chart, Report, Section, Shape};
+use forerun_measure::size::digits;
+use forerun_measure::text_table::TextTable;
 use std::io::{self, Write};
 
 /// One way in the seed's setting, as the published record prints it, with the decimal rate beside.
@@ -60,9 +60,9 @@ fn axis(study: Study) -> &'static str {
 }
 
 /// The rows of a study.
-pub(super) fn table(study: Study, rows: &[GatherRow]) -> Table {
+pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
     let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         axis(study),
         "way",
         "unit",

@@ -4,9 +4,9 @@ use super::setting::{Buckets, Study};
 use super::way::Op;
 use crate::on_gpu::OnGpu;
 use crate::output::{Output, or};
-use crate::size::{parse_count, parse_share, parse_size};
 use crate::skew::Skew;
 use forerun_gpu::table::Lookup;
+use forerun_measure::size::{parse_count, parse_share, parse_size};
 use std::path::PathBuf;
 
 /// The hash table in a GPU's memory: every operation, by load, width, row, hit rate, batch and skew

@@ -2,8 +2,8 @@
 
 use super::setting::Setting;
 use super::way::Way;
-use crate::harness::Outcome;
 use crate::on_gpu::Took;
+use forerun_measure::harness::Outcome;
 use serde::{Deserialize, Serialize};
 
 /// B-KV/s, as HierarchicalKV prints it.

@@ -7,13 +7,13 @@
 //! ```
 
 use super::keys::{key_of, rows_of};
-use crate::progress::Progress;
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, Given, GpuTable, Lookup,
     Operation, Policy, Scan, Status, TableOptions, Width,
 };
 use forerun_gpu::{Command, DeviceBuffer, Gpu, Graph, Stream};
+use forerun_measure::progress::Progress;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

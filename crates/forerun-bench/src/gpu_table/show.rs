@@ -2,9 +2,9 @@
 
 use super::row::GpuTableRow;
 use super::setting::Study;
-use crate::report::{Chart, Report, Section, Shape};
-use crate::size::{count, digits, spread};
-use crate::table::Table;
+use forerun_measure::report::{Chart, Report, Section, Shape};
+use forerun_measure::size::{count, digits, spread};
+use forerun_measure::text_table::TextTable;
 
 /// Where a row lies in the thing that its study changes.
 fn place(study: Study, row: &GpuTableRow) -> String {
@@ -39,9 +39,9 @@ fn series(row: &GpuTableRow) -> String {
 }
 
 /// The rows of a study.
-pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> Table {
+pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> TextTable {
     let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         axis(study),
         "engine",
         "operation",

@@ -5,10 +5,10 @@ use super::study::{STUDIES, Study};
 use super::sweep::Sweep;
 use super::turn::UpdateKind;
 use crate::output::Output;
-use crate::size::{parse_share, parse_size};
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use forerun_core::arch::Isa;
+use forerun_measure::size::{parse_share, parse_size};
 
 /// Which hash table wins: batched lookups by design, instruction set, size, load factor and more
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]

@@ -13,8 +13,8 @@ use super::show::{self, cell};
 use super::study::Study;
 use super::sweep::Axis;
 use crate::page::times;
-use crate::report::{Chart, Report, Scale, Section, Shape};
-use crate::size::digits;
+use forerun_measure::report::{Chart, Report, Scale, Section, Shape};
+use forerun_measure::size::digits;
 
 /// What the page says first.
 pub(super) const LEAD: &str = "\
@@ -222,7 +222,7 @@ fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -
 mod tests {
     use super::*;
     use crate::hash::sweep::Sweep;
-    use crate::report::check_html;
+    use forerun_measure::report::check_html;
 
     #[test]
     fn a_study_becomes_plots_winners_and_tables_on_a_page_that_is_well_formed() {

@@ -4,8 +4,8 @@ use super::row::HashRow;
 use super::study::Study;
 use super::sweep::Axis;
 use crate::page::{or_dash, percent, times};
-use crate::size::{count, digits, short, spread};
-use crate::table::Table;
+use forerun_measure::size::{count, digits, short, spread};
+use forerun_measure::text_table::TextTable;
 
 impl Axis {
     /// The dimension's name, as it heads a column.
@@ -93,12 +93,12 @@ fn measured(row: &HashRow, write: impl Fn(&HashRow) -> String) -> Option<String>
 }
 
 /// The table of `rows` without the columns that never change, and those columns' names and values.
-pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, Table) {
+pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, TextTable) {
     let said = |column: &&Column| rows.iter().any(|row| column.1(row).is_some());
     let columns: Vec<_> = COLUMNS.iter().chain(COSTS).filter(said).collect();
     let axes = Axis::ALL.map(Axis::name);
     let heads = axes.iter().chain(columns.iter().map(|(head, _)| head));
-    let mut table = Table::new(heads.copied());
+    let mut table = TextTable::new(heads.copied());
     for row in rows {
         let cells = columns.iter().map(|(_, write)| write(row));
         let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
@@ -113,8 +113,8 @@ pub(super) fn table(rows: &[HashRow]) -> (Vec<(String, String)>, Table) {
 }
 
 /// The fastest way in each cell, beside the fastest without vector instructions.
-pub(super) fn winners(rows: &[HashRow]) -> Table {
-    let mut table = Table::new(Axis::ALL.map(Axis::name).into_iter().chain([
+pub(super) fn winners(rows: &[HashRow]) -> TextTable {
+    let mut table = TextTable::new(Axis::ALL.map(Axis::name).into_iter().chain([
         "fastest",
         "isa",
         "strategy",
@@ -205,7 +205,7 @@ pub(super) fn legend(rounds: usize) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::row::Row;
+    use forerun_measure::row::Row;
 
     /// Rows of two designs, the second of which is full in the second cell.
     pub(crate) fn rows() -> Vec<HashRow> {

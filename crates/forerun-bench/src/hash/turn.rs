@@ -7,11 +7,11 @@
 
 use super::contender::{Subject, Updater};
 use super::keys::{Keys, Stream, Word};
-use crate::harness::{Sample, Turn};
 use crate::threads::{Cores, Ready};
 use crate::workload::mix;
 use anyhow::{Context, Result, ensure};
 use forerun_core::arch::Isa;
+use forerun_measure::harness::{Sample, Turn};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;

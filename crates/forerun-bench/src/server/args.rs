@@ -3,9 +3,9 @@
 use super::data::{Items, KEY_BYTES};
 use super::request::Form;
 use crate::output::{Output, or};
-use crate::size::{parse_count, parse_size};
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
+use forerun_measure::size::{parse_count, parse_size};
 use std::fmt;
 use std::path::PathBuf;
 

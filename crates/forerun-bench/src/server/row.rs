@@ -1,6 +1,6 @@
-//! One result of the server bench: a line of JSON with the names of [`crate::row::Row`] and these.
+//! One result of the server bench: a line of JSON with the names of [`forerun_measure::row::Row`] and these.
 
-use crate::row::Row;
+use forerun_measure::row::Row;
 use serde::{Deserialize, Serialize};
 
 /// One cell of the table.

@@ -2,16 +2,16 @@
 
 use super::row::ServerRow;
 use crate::page::{or_dash, percent, times};
-use crate::report::{Chart, Report, Section, Shape, Tile};
-use crate::size::{count, digits, short, spread};
-use crate::table::Table;
-use crate::typical::typical;
+use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
+use forerun_measure::size::{count, digits, short, spread};
+use forerun_measure::text_table::TextTable;
+use forerun_measure::typical::typical;
 
 pub(super) const LEAD: &str = "Requests over the loopback interface, server and client on cores of their own. Every reply \
 is told by its length, and a sample of them is compared byte by byte.";
 
 /// The table of `rows` without the columns that never change, and those columns' names and values.
-pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, Table) {
+pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
     const KEPT: [&str; 11] = [
         "form",
         "keys a request",
@@ -25,7 +25,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, Table) {
         "server core",
         "vs memcached",
     ];
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "items",
         "value",
         "access",
@@ -174,7 +174,7 @@ fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Row;
+    use forerun_measure::row::Row;
 
     fn rows() -> Vec<ServerRow> {
         let mut rows = Vec::new();
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(report.tiles[0].value, "3.27x");
         assert!(report.tiles[0].label.contains("100 keys"));
         let html = report.to_html();
-        crate::report::check_html(&html).unwrap();
+        forerun_measure::report::check_html(&html).unwrap();
         assert!(html.contains("<svg") && html.contains("memcached"));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::access::Access;
 use crate::output::{Output, or};
-use crate::size::{parse_count, parse_share, parse_size};
 use anyhow::{Result, ensure};
+use forerun_measure::size::{parse_count, parse_share, parse_size};
 use forerun_table::{Admission, Dtype, RowType, Score};
 use std::path::PathBuf;
 

@@ -3,11 +3,11 @@
 use super::row::TableRow;
 use crate::output::write_facts;
 use crate::page::{distinct, or_dash, times};
-use crate::report::{Chart, Report, Section, Shape, Tile};
-use crate::size::{count, digits, short, spread};
-use crate::table::Table;
-use crate::typical::typical;
 use anyhow::Result;
+use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
+use forerun_measure::size::{count, digits, short, spread};
+use forerun_measure::text_table::TextTable;
+use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// What the page says first.
@@ -29,7 +29,7 @@ pub fn print(rows: &[TableRow], out: &mut dyn Write) -> Result<()> {
 }
 
 /// The table without the columns that never change, and those columns' names and values.
-fn table(rows: &[TableRow]) -> (Vec<(String, String)>, Table) {
+fn table(rows: &[TableRow]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
     let mut heads = vec![
         "access",
@@ -50,7 +50,7 @@ fn table(rows: &[TableRow]) -> (Vec<(String, String)>, Table) {
         "moved",
     ];
     heads.extend(peer.then_some("vs peer"));
-    let mut table = Table::new(heads);
+    let mut table = TextTable::new(heads);
     for row in rows {
         let common = &row.common;
         // An engine that does not tell of its memory does not tell what came from there either.
@@ -201,7 +201,7 @@ fn plot(rows: &[&TableRow]) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Row;
+    use forerun_measure::row::Row;
 
     fn row(batch: u64, budget: f64) -> TableRow {
         TableRow {
@@ -241,6 +241,6 @@ mod tests {
         let mut report = Report::new("Tables", LEAD);
         fill(&mut report, &[row(64, 1.0), row(256, 1.0), row(64, 0.1)]);
         assert_eq!(report.tiles.len(), 2);
-        crate::report::check_html(&report.to_html()).unwrap();
+        forerun_measure::report::check_html(&report.to_html()).unwrap();
     }
 }

@@ -4,8 +4,8 @@ use super::mix::Workload;
 use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
 use super::truth::WRITERS_MAX;
 use crate::output::{Counted, or};
-use crate::size::{parse_count, parse_size};
 use anyhow::{Result, ensure};
+use forerun_measure::size::{parse_count, parse_size};
 use std::path::PathBuf;
 
 /// YCSB's core workloads A to F on the store, reads in batches

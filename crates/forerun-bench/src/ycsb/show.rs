@@ -4,11 +4,11 @@ use super::mix::Workload;
 use super::row::YcsbRow;
 use crate::output::write_facts;
 use crate::page::{distinct, or_dash, times};
-use crate::report::{Chart, Report, Section, Shape, Tile};
-use crate::size::{count, digits, short, spread};
-use crate::table::Table;
-use crate::typical::typical;
 use anyhow::Result;
+use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
+use forerun_measure::size::{count, digits, short, spread};
+use forerun_measure::text_table::TextTable;
+use forerun_measure::typical::typical;
 use std::io::Write;
 
 /// What the page says first.
@@ -53,7 +53,7 @@ fn title(case: &str) -> String {
 
 /// The table of workloads' rows without the columns that never change, and those columns' names and
 /// values.
-fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, Table) {
+fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
     let peer = rows.iter().any(|r| r.common.speedup_vs_peer.is_some());
     let mut heads = vec![
         "workload",
@@ -72,7 +72,7 @@ fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, Table) {
         "vs batch 1",
     ];
     heads.extend(peer.then_some("vs peer"));
-    let mut table = Table::new(heads);
+    let mut table = TextTable::new(heads);
     for row in rows {
         let common = &row.common;
         let mut cells = vec![
@@ -108,8 +108,8 @@ fn table(rows: &[YcsbRow]) -> (Vec<(String, String)>, Table) {
     (table.take_constant(&keep), table)
 }
 
-fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, Table) {
-    let mut table = Table::new([
+fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
+    let mut table = TextTable::new([
         "records",
         "cache",
         "data",
@@ -276,8 +276,8 @@ fn plot(rows: &[&YcsbRow]) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Row;
     use crate::ycsb::Loaded;
+    use forerun_measure::row::Row;
 
     fn row(case: &str, engine: &str, batch: u64, rate: f64) -> YcsbRow {
         YcsbRow {
@@ -338,6 +338,6 @@ mod tests {
                 .label
                 .contains("workload A in batches of 64")
         );
-        crate::report::check_html(&report.to_html()).unwrap();
+        forerun_measure::report::check_html(&report.to_html()).unwrap();
     }
 }

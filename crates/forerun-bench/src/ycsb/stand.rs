@@ -18,12 +18,12 @@ use super::record::{self, KEY_BYTES_MAX, VALUE_BYTES};
 use super::row::Loaded;
 use super::truth::Truth;
 use crate::engine::{Engine, Need, Place, Store};
-use crate::harness::Sample;
 use crate::process;
-use crate::progress::Progress;
 use crate::threads::Cores;
 use crate::workload::EntryBuffer;
 use anyhow::{Context, Result};
+use forerun_measure::harness::Sample;
+use forerun_measure::progress::Progress;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use forerun::{Db, Durability, Strategy, Values, WriteBatch};
-use forerun_bench::harness::Plan;
-use forerun_bench::progress::Progress as BenchProgress;
-use forerun_bench::row::Row;
+use forerun_measure::harness::Plan;
+use forerun_measure::progress::Progress as BenchProgress;
+use forerun_measure::row::Row;
 
 use crate::exit::{Outcome, UsageError};
 use crate::input::Source;

@@ -10,7 +10,6 @@
 mod both;
 mod case;
 
-use crate::progress::Progress;
 use anyhow::{Context, Result, ensure};
 use both::{Both, bytes_of};
 use case::{Case, Missing, PLAIN, cases, pattern};
@@ -21,6 +20,7 @@ use forerun_gpu::gather::{
 use forerun_gpu::{
     Command, DeviceBuffer, Gpu, Graph, HostMemory, MatrixProduct, PinnedBuffer, Registered, Stream,
 };
+use forerun_measure::progress::Progress;
 
 /// Launches a copy, directly or by a graph, and waits.
 fn launch(gpu: &Gpu, stream: &Stream, command: &dyn Command) -> Result<()> {

@@ -7,8 +7,8 @@ use super::super::shelf::Shelved;
 use super::super::sweep::Cell;
 use super::case::{Head, Way};
 use super::{Bench, MEMC3};
-use crate::harness::Outcome;
 use forerun_core::arch::Isa;
+use forerun_measure::harness::Outcome;
 
 impl Bench<'_> {
     /// Sets a row's rates and ratios.

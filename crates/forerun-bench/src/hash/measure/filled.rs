@@ -9,10 +9,10 @@ use super::super::turn::{self, Shot};
 use super::case::{Head, Way, group, probes, ways};
 use super::compare::Rivals;
 use super::{Bench, Placed, most, slots};
-use crate::harness::{self, Case, Sample};
-use crate::row::Row;
 use anyhow::{Context, Result};
 use forerun_core::Pages;
+use forerun_measure::harness::{self, Case, Sample};
+use forerun_measure::row::Row;
 
 impl Bench<'_> {
     /// Measures the cells of one size and load factor on some tables.

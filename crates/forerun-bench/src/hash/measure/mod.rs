@@ -24,12 +24,12 @@ use super::keys::Word;
 use super::row::HashRow;
 use super::shelf::{self, Shelved};
 use super::sweep::Sweep;
-use crate::harness::Plan;
-use crate::progress::Bar;
 use crate::threads::Cores;
 use anyhow::{Context, Result};
 use case::{probes, ways};
 use forerun_core::roofline::Probe;
+use forerun_measure::harness::Plan;
+use forerun_measure::progress::Bar;
 use std::collections::{BTreeMap, HashSet};
 
 /// The design that the studies compare with.

@@ -2,9 +2,9 @@ use super::super::contender::tests::Map;
 use super::super::contender::{FIND_BATCH, GET};
 use super::super::turn::UpdateKind;
 use super::*;
-use crate::progress::Progress;
 use forerun_core::Pages;
 use forerun_core::arch::Isa;
+use forerun_measure::progress::Progress;
 use std::time::Duration;
 
 fn sweep() -> Sweep {

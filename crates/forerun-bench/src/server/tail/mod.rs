@@ -15,14 +15,14 @@ use super::PEER;
 use super::args::{Args, Disturbance, Plan};
 use super::data::{Items, KEY_BYTES};
 use super::process::{self, Process, Program, Share, Split};
-use crate::harness::median;
 use crate::output::write_facts;
 use crate::page::{or_dash, times};
-use crate::progress::Progress;
-use crate::report::{Report, Section};
-use crate::size::{count, digits, short};
-use crate::table::Table;
 use anyhow::{Context, Result, anyhow, ensure};
+use forerun_measure::harness::median;
+use forerun_measure::progress::Progress;
+use forerun_measure::report::{Report, Section};
+use forerun_measure::size::{count, digits, short};
+use forerun_measure::text_table::TextTable;
 use hdrhistogram::Histogram;
 use load::{Link, Set};
 use serde::Serialize;
@@ -338,8 +338,8 @@ impl Study<'_> {
     }
 }
 
-fn table(rows: &[TailRow]) -> (Vec<(String, String)>, Table) {
-    let mut table = Table::new([
+fn table(rows: &[TailRow]) -> (Vec<(String, String)>, TextTable) {
+    let mut table = TextTable::new([
         "beside",
         "server",
         "memory",

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use forerun::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
-use forerun_bench::harness::Plan;
-use forerun_bench::progress::Progress as BenchProgress;
-use forerun_bench::row::Row;
+use forerun_measure::harness::Plan;
+use forerun_measure::progress::Progress as BenchProgress;
+use forerun_measure::row::Row;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

@@ -1,10 +1,10 @@
 //! The demo's page: the figures to remember, a plot of rates and one of ratios for each store, and the tables.
 
-use forerun_bench::machine;
-use forerun_bench::report::{Chart, Report, Section, Shape, Tile};
-use forerun_bench::row::Row;
-use forerun_bench::size::short;
-use forerun_bench::typical::typical;
+use forerun_measure::machine;
+use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
+use forerun_measure::row::Row;
+use forerun_measure::size::short;
+use forerun_measure::typical::typical;
 
 use super::cities::CREDIT;
 use crate::measure::comparison;
@@ -158,7 +158,7 @@ mod tests {
         };
         let page = page(&[set("cities"), set("large")]);
         let html = page.to_html();
-        forerun_bench::report::check_html(&html).unwrap();
+        forerun_measure::report::check_html(&html).unwrap();
         assert!(html.contains("CC BY 4.0") && html.contains("5.2x") && html.contains("<svg"));
         assert_eq!(page.tiles.len(), 4);
     }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use forerun_bench::size::parse_size;
 use forerun_cache::{CacheOptions, WhenFull};
+use forerun_measure::size::parse_size;
 use forerun_server::{
     Address, Listen, MinVersion, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
     VerifyClient,

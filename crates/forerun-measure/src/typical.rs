@@ -7,7 +7,7 @@ pub const HEADLINE_BATCH: u64 = 64;
 /// even number of rows it is the lower one of the two in the middle. `None` if no row has a figure.
 ///
 /// ```
-/// use forerun_bench::typical::typical;
+/// use forerun_measure::typical::typical;
 ///
 /// let rows = [(1, 1.0), (64, 2.0), (64, 9.0), (64, 4.0), (1024, 20.0)];
 /// let found = typical(&rows, |row| row.0, |row| Some(row.1));

@@ -18,14 +18,14 @@ mod style;
 
 pub use chart::{Chart, Scale, Series, Shape};
 
-use crate::table::Table;
+use crate::text_table::TextTable;
 use palette::Palette;
 use std::fmt::Write;
 
 /// A page in the making.
 ///
 /// ```
-/// use forerun_bench::report::{Chart, Report, Section, Shape, Tile};
+/// use forerun_measure::report::{Chart, Report, Section, Shape, Tile};
 ///
 /// let mut report = Report::new("Cities", "Batches of lookups against single ones.");
 /// report.tiles.push(Tile::new("faster than one at a time", "4.8x"));
@@ -82,7 +82,7 @@ pub enum Section {
         /// What it shows.
         caption: String,
         /// The cells.
-        table: Table,
+        table: TextTable,
     },
 }
 
@@ -156,7 +156,7 @@ impl Report {
     }
 }
 
-fn write_table(out: &mut String, caption: &str, table: &Table) -> std::fmt::Result {
+fn write_table(out: &mut String, caption: &str, table: &TextTable) -> std::fmt::Result {
     let class = |column: usize| {
         if table.is_numeric(column) {
             " class=\"num\""
@@ -286,7 +286,7 @@ mod tests {
         let mut report = Report::new(nasty, nasty);
         report.tiles.push(Tile::new(nasty, nasty));
         report.facts.push((nasty.into(), nasty.into()));
-        let mut table = Table::new([nasty, "n"]);
+        let mut table = TextTable::new([nasty, "n"]);
         table.push([nasty, "1"]);
         for shape in [Shape::Lines, Shape::Bars] {
             let mut chart = Chart::new(nasty, shape);

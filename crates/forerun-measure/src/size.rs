@@ -36,7 +36,7 @@ const SUFFIXES: [(&str, u64); 9] = [
 /// Reads a count such as `2M` (2,000,000) or `64Ki` (65,536), in any letter case.
 ///
 /// ```
-/// use forerun_bench::size::parse_count;
+/// use forerun_measure::size::parse_count;
 ///
 /// assert_eq!(parse_count("2M"), Ok(2_000_000));
 /// assert_eq!(parse_count("64KiB"), Ok(65_536));

@@ -187,7 +187,7 @@ impl Outcome {
 }
 
 /// The middle value, or the mean of the two middle ones; not a number if there are none.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -200,8 +200,8 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 /// Runs all cases in alternating rounds and gives their outcomes in the list's order.
 ///
 /// ```
-/// use forerun_bench::harness::{Case, Plan, Sample, measure};
-/// use forerun_bench::progress::Progress;
+/// use forerun_measure::harness::{Case, Plan, Sample, measure};
+/// use forerun_measure::progress::Progress;
 /// use std::time::Duration;
 ///
 /// let words: Vec<String> = (0..1000).map(|n| n.to_string()).collect();

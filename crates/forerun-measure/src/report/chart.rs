@@ -496,7 +496,7 @@ mod tests {
         let mut chart = Chart::new("", Shape::Lines);
         let rates = [0.0, 500e3, 1e6, 2.5e6, 10e6].map(|value| chart.tick(value));
         assert_eq!(rates, ["0", "500 k", "1 M", "2.5 M", "10 M"]);
-        chart.format = crate::page::times;
+        chart.format = |ratio| format!("{}x", crate::size::digits(ratio));
         assert_eq!(
             [1.0, 2.5, 100.0].map(|value| chart.tick(value)),
             ["1x", "2.5x", "100x"]

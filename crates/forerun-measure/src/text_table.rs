@@ -4,17 +4,17 @@ use std::fmt::Write;
 
 /// A table of text; a column whose cells are all numbers is set to the right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct TextTable {
     /// The columns' heads.
     pub heads: Vec<String>,
     /// The rows; each has as many cells as there are heads.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table without rows.
-    pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
-        Table {
+    pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> TextTable {
+        TextTable {
             heads: heads.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
         }
@@ -88,8 +88,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(["strategy", "threads", "ns a key"]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(["strategy", "threads", "ns a key"]);
         table.push(["single", "1", "2400"]);
         table.push(["interleaved", "1", "405"]);
         table
