@@ -12,7 +12,7 @@ use crate::skew::Skew;
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Context, Result, bail, ensure};
 use forerun_core::Pages;
-use forerun_db::run::{Compression, OneRun, RowSearch, RunOptions};
+use forerun_db::run::{Compression, OneRun, PageSearch, RunOptions};
 use forerun_db::{Bytewise, Comparator, ReverseBytewise, Values};
 use forerun_measure::progress::Progress;
 use forerun_measure::size::{parse_count, parse_share, parse_size};
@@ -194,8 +194,8 @@ impl Engine for RunEngine {
     }
 
     fn strategies(&self) -> Vec<String> {
-        let alone = RowSearch::ALL.map(|search| search.to_string());
-        let batched = RowSearch::ALL.map(|search| format!("{BATCHED}{search}"));
+        let alone = PageSearch::ALL.map(|search| search.to_string());
+        let batched = PageSearch::ALL.map(|search| format!("{BATCHED}{search}"));
         alone.into_iter().chain(batched).collect()
     }
 
@@ -262,7 +262,7 @@ impl Store for RunStore {
 struct RunReader<'a> {
     run: &'a OneRun,
     batched: bool,
-    search: RowSearch,
+    search: PageSearch,
     values: Values,
 }
 

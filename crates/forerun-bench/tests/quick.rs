@@ -105,7 +105,7 @@ fn the_memtable_bench_takes_lists_of_shapes_and_adds_the_baseline() {
 }
 
 #[test]
-fn the_btree_bench_measures_every_row_search_alone_and_batched() {
+fn the_btree_bench_measures_every_page_search_alone_and_batched() {
     for (shape, order) in [
         ("--key-bytes 9,16", "bytewise"),
         ("--key-bytes 60,100 --prefix-bytes 40", "bytewise"),
@@ -135,7 +135,7 @@ fn the_benches_print_a_table_and_write_a_page() {
             2,
             "interleaved",
         ),
-        ("btree --quick --batch 1,4", 4, "multiget-heads"),
+        ("btree --quick --batch 1,4", 4, "multiget-key-prefixes"),
         ("roofline --quick", 1, "in flight"),
         (
             "hash --quick --study 2",

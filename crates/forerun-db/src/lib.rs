@@ -63,7 +63,7 @@ pub use options::{
     Access, Background, Create, Durability, KeyspaceOptions, Options, Recovery, TreeOptions,
     WalMode,
 };
-pub use run::{Compression, RowSearch, RunOptions};
+pub use run::{Compression, PageSearch, RunOptions};
 pub use tree::describe::{Described, describe};
 pub use tree::offline::{Checked, check, check_with_io, repair, repair_with_io};
 pub use tree::repair::Repaired;

@@ -76,9 +76,9 @@ pub use forerun_db::{
     Described, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
     KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES,
     MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options,
-    ReadBackend, Recovery, RecoveryReport, RemovedBackups, Repaired, Result, ReverseBytewise,
-    RowSearch, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values, Verified,
-    WalMode, WriteBatch, check, describe, repair,
+    PageSearch, ReadBackend, Recovery, RecoveryReport, RemovedBackups, Repaired, Result,
+    ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
+    Verified, WalMode, WriteBatch, check, describe, repair,
 };
 
 /// Hash tables of fixed width, in memory, whose every lookup is a batch.

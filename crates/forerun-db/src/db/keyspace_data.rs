@@ -74,7 +74,7 @@ impl KeyspaceData {
             ranges: Arc::clone(&runs.ranges),
             expired_sequence: runs.expired_sequence,
             reading: ReadContext {
-                search: options.row_search,
+                search: options.page_search,
                 ..reading
             },
             is_dropped: false,
@@ -176,8 +176,8 @@ impl KeyspaceData {
 
     /// Gives it other options.
     pub(super) fn set_options(&self, options: KeyspaceOptions) {
-        if self.version.load().reading.search != options.row_search {
-            self.change(|version| version.reading.search = options.row_search);
+        if self.version.load().reading.search != options.page_search {
+            self.change(|version| version.reading.search = options.page_search);
         }
         self.options.store(Arc::new(options));
     }

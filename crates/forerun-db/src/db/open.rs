@@ -73,7 +73,7 @@ pub(super) fn open_in(
     let reading = ReadContext {
         cache: Arc::clone(&cache),
         backend: options.reads,
-        search: options.row_search,
+        search: options.page_search,
     };
     static STORES: AtomicU64 = AtomicU64::new(1);
     // Relaxed: that no two are the same is enough.

@@ -16,10 +16,10 @@ use std::ops::Range;
 
 use forerun_core::alone_with;
 
-use super::RowSearch;
+use super::PageSearch;
 use super::page::{Page, PageKind};
+use super::page_search;
 use super::reader::Run;
-use super::search;
 use super::stored::{PageLocation, unstore};
 use crate::Result;
 use crate::cache;
@@ -74,7 +74,9 @@ impl To<'_> {
         match self {
             To::First => 0,
             To::Last => page.rows().saturating_sub(1),
-            To::Key(key, sequence) => search::child(page, order, key, sequence, RowSearch::Heads),
+            To::Key(key, sequence) => {
+                page_search::child(page, order, key, sequence, PageSearch::KeyPrefixes)
+            }
         }
     }
 }
@@ -349,7 +351,13 @@ impl<'r> RunCursor<'r> {
 
     fn lower_bound(&self, key: &[u8], sequence: u64) -> usize {
         let order = self.run.order();
-        search::lower_bound(self.leaf.page(), order, key, sequence, RowSearch::Heads)
+        page_search::lower_bound(
+            self.leaf.page(),
+            order,
+            key,
+            sequence,
+            PageSearch::KeyPrefixes,
+        )
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::page::{Page, PageKind};
 use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
-use super::{Compression, RowSearch, RunMeta, RunOptions, RunWriter, filter, search};
+use super::{Compression, PageSearch, RunMeta, RunOptions, RunWriter, filter, page_search};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
@@ -106,13 +106,13 @@ fn read(run: &Run) -> Result<Vec<Entry>> {
 }
 
 /// What a lookup finds, walking down from the root.
-fn find(run: &Run, pages: &[Vec<u8>], key: &[u8], sequence: u64, by: RowSearch) -> Option<Entry> {
+fn find(run: &Run, pages: &[Vec<u8>], key: &[u8], sequence: u64, by: PageSearch) -> Option<Entry> {
     let mut page = run.root();
     while page.kind() == PageKind::Internal {
-        let row = search::child(page, run.order(), key, sequence, by);
+        let row = page_search::child(page, run.order(), key, sequence, by);
         page = Page::new(&pages[page.child_number(row) as usize]);
     }
-    let row = search::find(page, run.order(), key, sequence, by)?;
+    let row = page_search::find(page, run.order(), key, sequence, by)?;
     let mut found = Vec::new();
     page.key_into(row, &mut found);
     Some(Entry {
@@ -160,7 +160,7 @@ fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
             let row = entries.partition_point(|e| e.compare(order, key, sequence).is_lt());
             let same = |e: &&Entry| order.compare(&e.key, key).is_eq();
             let expected = entries.get(row).filter(same).cloned();
-            for by in RowSearch::ALL {
+            for by in PageSearch::ALL {
                 assert_eq!(
                     find(&run, &pages, key, sequence, by),
                     expected,
@@ -353,7 +353,7 @@ fn keys_that_are_equal_with_other_bytes_are_found_whatever_the_filter_would_say(
     for entry in &entries {
         let key = entry.key.to_ascii_uppercase();
         assert!(run.may_contain(filter::hash(&key)));
-        let found = find(&run, &pages, &key, 100, RowSearch::Heads);
+        let found = find(&run, &pages, &key, 100, PageSearch::KeyPrefixes);
         assert_eq!(found.as_ref(), Some(entry));
     }
 }

@@ -4,7 +4,7 @@ use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, RunMeta};
 use super::page::{Page, PageKind};
 use super::stored::PageLocation;
-use super::{RowSearch, dump, search, unstore};
+use super::{PageSearch, dump, page_search, unstore};
 use crate::comparator::KeyOrder;
 
 /// Reads `bytes` as a page that may pass its check or not, and looks for `key` in it.
@@ -19,13 +19,13 @@ pub fn read_page(bytes: &[u8], key: &[u8]) -> bool {
     if rows > bytes.len() {
         return false;
     }
-    for search in RowSearch::ALL {
+    for search in PageSearch::ALL {
         let row = match page.kind() {
-            PageKind::Leaf => search::lower_bound(page, &KeyOrder::Bytewise, key, 7, search),
-            PageKind::Internal => search::child(page, &KeyOrder::Bytewise, key, 7, search),
+            PageKind::Leaf => page_search::lower_bound(page, &KeyOrder::Bytewise, key, 7, search),
+            PageKind::Internal => page_search::child(page, &KeyOrder::Bytewise, key, 7, search),
         };
         assert!(!good || row <= page.rows());
-        let _ = search::find(page, &KeyOrder::Bytewise, key, 7, search);
+        let _ = page_search::find(page, &KeyOrder::Bytewise, key, 7, search);
     }
     let mut whole = Vec::new();
     for row in 0..rows {

@@ -19,10 +19,10 @@ use forerun_core::arch::prefetch_read;
 use forerun_core::{alone_with, interleave_with, suspend};
 
 use super::page::{LINE_BYTES, Page, PageKind};
+use super::page_search::{self, Step};
 use super::reader::Run;
-use super::search::{self, Step};
 use super::stored::{PageLocation, unstore};
-use super::{RowSearch, SearchKey};
+use super::{PageSearch, SearchKey};
 use crate::cache::driver::{PageSource, Reads};
 use crate::cache::{self, PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
@@ -55,7 +55,7 @@ pub(crate) enum Found<'g> {
 pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
     pub(crate) backend: ReadBackend,
-    pub(crate) search: RowSearch,
+    pub(crate) search: PageSearch,
 }
 
 impl PageSource for Run {
@@ -107,7 +107,7 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
 fn find_in<'r, 'g>(
     runs: &'r [&'g Run],
     key: &'r SearchKey<'r>,
-    search: RowSearch,
+    search: PageSearch,
     reads: &'r Reads<'g>,
 ) -> impl Future<Output = Result<Found<'g>, Box<Error>>> + use<'r, 'g> {
     async move {
@@ -118,8 +118,8 @@ fn find_in<'r, 'g>(
             let mut page_no = u32::MAX;
             // Down to a leaf: a child's number is smaller than its parent's, so this ends whatever the pages say.
             while Page::new(bytes).kind() == PageKind::Internal {
-                let row = if search == RowSearch::Heads {
-                    let step = search::group_of(Page::new(bytes), run.order(), key.key);
+                let row = if search == PageSearch::KeyPrefixes {
+                    let step = page_search::group_of(Page::new(bytes), run.order(), key.key);
                     let rows = match step {
                         Step::Row(rows) => rows,
                         Step::Group(group) => {
@@ -128,19 +128,19 @@ fn find_in<'r, 'g>(
                                 suspend().await;
                             }
                             let page = Page::new(bytes);
-                            let tied = search::tied(page, key.key, group);
+                            let tied = page_search::tied(page, key.key, group);
                             if !near && !tied.is_empty() {
                                 page.prefetch_key(&page.record(tied.start));
                                 suspend().await;
                             }
                             let page = Page::new(bytes);
-                            search::among(page, run.order(), key.key, key.sequence, tied)
+                            page_search::among(page, run.order(), key.key, key.sequence, tied)
                         }
                     };
                     rows.saturating_sub(1)
                 } else {
                     let page = Page::new(bytes);
-                    search::child(page, run.order(), key.key, key.sequence, search)
+                    page_search::child(page, run.order(), key.key, key.sequence, search)
                 };
                 let child_no = Page::new(bytes).child_number(row);
                 if child_no >= page_no {
@@ -173,24 +173,25 @@ fn find_in<'r, 'g>(
                 };
                 near = false;
             }
-            let row = if search == RowSearch::Heads {
-                let Step::Group(group) = search::group_of(Page::new(bytes), run.order(), key.key)
+            let row = if search == PageSearch::KeyPrefixes {
+                let Step::Group(group) =
+                    page_search::group_of(Page::new(bytes), run.order(), key.key)
                 else {
                     continue;
                 };
                 Page::new(bytes).prefetch_group(group.index);
                 suspend().await;
-                let tied = search::tied(Page::new(bytes), key.key, group);
+                let tied = page_search::tied(Page::new(bytes), key.key, group);
                 if tied.is_empty() {
                     continue;
                 }
                 Page::new(bytes).prefetch_record(tied.start);
                 suspend().await;
                 let page = Page::new(bytes);
-                search::find_among(page, run.order(), key.key, key.sequence, tied)
+                page_search::find_among(page, run.order(), key.key, key.sequence, tied)
             } else {
                 let page = Page::new(bytes);
-                search::find(page, run.order(), key.key, key.sequence, search)
+                page_search::find(page, run.order(), key.key, key.sequence, search)
             };
             let page = Page::new(bytes);
             let Some(row) = row else { continue };

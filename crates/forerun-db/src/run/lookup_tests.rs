@@ -23,7 +23,7 @@ fn owned(found: Found<'_>) -> Answer {
     }
 }
 
-fn context(cache: &Arc<PageCache>, backend: ReadBackend, search: RowSearch) -> ReadContext {
+fn context(cache: &Arc<PageCache>, backend: ReadBackend, search: PageSearch) -> ReadContext {
     ReadContext {
         cache: Arc::clone(cache),
         backend,
@@ -113,7 +113,7 @@ proptest! {
         let map = by_key(&versions);
         let keys: Vec<_> = wanted.iter().map(|&(number, at)| (key(number.into()), at)).collect();
         let keys: Vec<_> = keys.iter().map(|(key, at)| SearchKey::new(key, *at)).collect();
-        for search in RowSearch::ALL {
+        for search in PageSearch::ALL {
             for backend in ReadBackend::ALL {
                 check(&tree, &map, &keys, &context(&cache, backend, search));
             }
@@ -148,7 +148,7 @@ fn every_key_of_a_deep_tree_is_found_and_none_between() {
             keys.extend((0..3_000).step_by(11).map(|n| key(n)[..50].to_vec()));
             keys.extend([vec![], vec![0], vec![255; 300]]);
             let keys: Vec<_> = keys.iter().map(|key| SearchKey::new(key, 10_000)).collect();
-            for search in RowSearch::ALL {
+            for search in PageSearch::ALL {
                 let context = context(&cache, ReadBackend::Auto, search);
                 check(&tree, &by_key(&versions), &keys, &context);
             }
@@ -170,7 +170,7 @@ fn a_failure_at_any_read_fails_only_keys_of_that_page() {
         let cache = cache(1_000);
         let (tree, versions) = deep(&io, &cache, order);
         let map = by_key(&versions);
-        let context = context(&cache, ReadBackend::Auto, RowSearch::Heads);
+        let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
         let fault = io.calls() + call;
         io.fail_call(fault, Fault::Fail(EIO));
         let answers = multi(&tree, &keys, &context);
@@ -227,7 +227,7 @@ fn damage_is_an_error_or_changes_nothing() {
             continue;
         };
         let tree = Levels::with_runs(order.clone(), [(0, Arc::new(run))]);
-        let context = context(&cache, ReadBackend::Auto, RowSearch::Heads);
+        let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
         let mut errors = 0;
         for found in multi(&tree, &keys, &context) {
             match found {
@@ -264,7 +264,7 @@ fn values_longer_than_a_page_are_found() {
             .map(|key| SearchKey::new(key, 1_000))
             .collect();
         for backend in ReadBackend::ALL {
-            let context = context(&cache, backend, RowSearch::Heads);
+            let context = context(&cache, backend, PageSearch::KeyPrefixes);
             check(&tree, &by_key(&versions), &keys, &context);
         }
     }
@@ -286,7 +286,7 @@ fn a_waiting_lookup_is_small() {
     let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
     let runs = [&*run];
     let key = SearchKey::new(b"a", 1);
-    let lookup = find_in(&runs, &key, RowSearch::Heads, &reads);
+    let lookup = find_in(&runs, &key, PageSearch::KeyPrefixes, &reads);
     let bytes = size_of_val(&lookup);
     println!(
         "{bytes} bytes a lookup, {} all in flight",

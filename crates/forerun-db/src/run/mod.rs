@@ -6,7 +6,7 @@
 //!   lookup  filter ─ may be here ─> root ─> internal ─> leaf: first version not before (key, sequence)
 //!
 //!   page.rs          a page, byte by byte            page_builder.rs, page_check.rs: made, validated
-//!   search.rs        where a key is in a page        search/compare.rs, row_search.rs
+//!   search.rs        where a key is in a page        search/compare.rs, page_search.rs
 //!   filter.rs        which keys cannot be in the run
 //!   stored.rs        a page as it lies in the file: checksum, compression
 //!   meta.rs          what a run says of itself; header, footer
@@ -34,12 +34,12 @@ mod out;
 mod page;
 mod page_builder;
 mod page_check;
+mod page_search;
 #[cfg(test)]
 mod page_tests;
 mod pending;
 mod reader;
-mod row_search;
-mod search;
+
 mod stored;
 #[cfg(test)]
 mod testing;
@@ -49,9 +49,9 @@ pub(crate) use filter::Filter;
 pub(crate) use meta::{Holds, RunMeta};
 pub use one::{Add, OneRun};
 pub(crate) use page::{Page, PageKind};
+pub use page_search::{PageSearch, UnknownPageSearch};
 pub(crate) use pending::{INGESTED_AS, PendingRun};
 pub(crate) use reader::Run;
-pub use row_search::{RowSearch, UnknownRowSearch};
 pub(crate) use stored::{PageLocation, unstore};
 pub(crate) use writer::RunWriter;
 

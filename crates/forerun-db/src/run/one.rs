@@ -7,7 +7,7 @@ use forerun_core::Pages;
 
 use super::lookup::{self, Found, ReadContext};
 use super::reader::Run;
-use super::{RowSearch, RunOptions, RunWriter, SearchKey};
+use super::{PageSearch, RunOptions, RunWriter, SearchKey};
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Comparator, KeyOrder};
 use crate::io::{OsIo, ReadBackend};
@@ -75,7 +75,7 @@ impl OneRun {
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut values = Values::new();
         for keys in keys.chunks(1024) {
-            self.multi_get_values(keys, RowSearch::default(), &mut values);
+            self.multi_get_values(keys, PageSearch::default(), &mut values);
             for value in values.iter() {
                 value?;
             }
@@ -96,7 +96,7 @@ impl OneRun {
     }
 
     /// Looks keys up one after the other, and copies what is found.
-    pub fn get_values(&self, keys: &[&[u8]], search: RowSearch, values: &mut Values) {
+    pub fn get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
         let context = self.context(search);
         values.reset(keys.len());
         for (position, key) in keys.iter().enumerate() {
@@ -113,7 +113,7 @@ impl OneRun {
     }
 
     /// Looks keys up together, and copies what is found.
-    pub fn multi_get_values(&self, keys: &[&[u8]], search: RowSearch, values: &mut Values) {
+    pub fn multi_get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
         let context = self.context(search);
         values.reset(keys.len());
         let keys: Vec<SearchKey<'_>> = keys
@@ -132,7 +132,7 @@ impl OneRun {
         );
     }
 
-    fn context(&self, search: RowSearch) -> ReadContext {
+    fn context(&self, search: PageSearch) -> ReadContext {
         ReadContext {
             cache: Arc::clone(&self.cache),
             backend: ReadBackend::Auto,

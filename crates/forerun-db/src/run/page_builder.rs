@@ -6,7 +6,7 @@
 //! ```
 
 use super::page::*;
-use super::search::{head_of, shared_len};
+use super::page_search::{head_of, shared_len};
 use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
 use crate::versions::MAX_SEQUENCE;

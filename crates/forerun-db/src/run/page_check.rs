@@ -1,7 +1,7 @@
 //! Validation of a page: of its structure when it comes from disk, of its order by those who verify a store.
 
 use super::page::*;
-use super::search::head_of;
+use super::page_search::head_of;
 use crate::comparator::KeyOrder;
 use crate::versions::MAX_SEQUENCE;
 

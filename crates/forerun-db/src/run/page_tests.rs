@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::page::{Page, PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
-use super::search;
+use super::page_search;
 use super::stored::PageLocation;
-use super::{Compression, RowSearch, unstore};
+use super::{Compression, PageSearch, unstore};
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::versions::{Kind, MAX_SEQUENCE};
 
@@ -170,10 +170,10 @@ fn check_leaf(entries: &[Entry], order: &KeyOrder, more: &[(Vec<u8>, u64)]) {
         let expected = entries.partition_point(|e| e.compare(order, &key, sequence).is_lt());
         let same = |e: &&Entry| order.compare(&e.key, &key).is_eq();
         let found = entries.get(expected).filter(same).map(|_| expected);
-        for search in RowSearch::ALL {
-            let row = search::lower_bound(page, order, &key, sequence, search);
+        for search in PageSearch::ALL {
+            let row = page_search::lower_bound(page, order, &key, sequence, search);
             assert_eq!(row, expected, "{key:?} @{sequence} by {search}");
-            let row = search::find(page, order, &key, sequence, search);
+            let row = page_search::find(page, order, &key, sequence, search);
             assert_eq!(row, found, "{key:?} @{sequence} by {search}");
         }
     }
@@ -187,8 +187,8 @@ fn check_internal(entries: &[Entry], order: &KeyOrder, more: &[(Vec<u8>, u64)]) 
     }
     for (key, sequence) in sought(entries, more) {
         let behind = entries[1..].partition_point(|e| e.compare(order, &key, sequence).is_le());
-        for search in RowSearch::ALL {
-            let row = search::child(page, order, &key, sequence, search);
+        for search in PageSearch::ALL {
+            let row = page_search::child(page, order, &key, sequence, search);
             assert_eq!(row, behind, "{key:?} @{sequence} by {search}");
         }
     }

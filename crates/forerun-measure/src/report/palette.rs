@@ -32,11 +32,11 @@ const FIXED: [&str; 24] = [
     "get",
     "multiget",
     // The page search's.
-    "heads",
+    "key-prefixes",
     "plain",
     "prefetch1",
     "prefetch2",
-    "multiget-heads",
+    "multiget-key-prefixes",
     "multiget-plain",
     "multiget-prefetch1",
     "multiget-prefetch2",
@@ -130,7 +130,14 @@ mod tests {
     #[test]
     fn fixed_names_have_the_same_style_on_every_page() {
         let alone = Palette::new(["prefetch2"]);
-        let among = Palette::new(["zebra", "prefetch2", "aardvark", "plain", "heads", "quagga"]);
+        let among = Palette::new([
+            "zebra",
+            "prefetch2",
+            "aardvark",
+            "plain",
+            "key-prefixes",
+            "quagga",
+        ]);
         assert_eq!(alone.style("prefetch2"), among.style("prefetch2"));
         assert_eq!(
             Palette::new(["zebra"]).style("zebra"),

@@ -1,31 +1,33 @@
-//! How the key of a row is compared with the one sought: three ways, one a type.
+//! Three ways to compare a row's key with the target key, one type each.
+//!
+//! Short bytewise keys compare as integers. Longer ones skip the bytes that both bounds share. Keys in another order go
+//! through their comparator.
 
 use std::cmp::Ordering;
 
 use super::super::page::{Page, Record};
 use crate::comparator::Comparator;
 
-/// The sought key, made ready for a page.
+/// A target key, prepared for one page.
 pub(super) trait Compare {
-    /// How the key of a row stands to it.
+    /// Compares a row's key with the target.
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering;
 }
 
-/// Bytewise order, and few bytes behind the prefix: they are one integer.
+/// Bytewise order, for a target with at most 16 bytes behind the common prefix: they fit into one integer.
 ///
-/// Shorter keys are padded with zeros, so two different ones may give one integer; then the one that was padded more is
-/// the smaller. Of the row's key only as many bytes count.
+/// Shorter keys are padded with zeros, so two different keys may give the same integer. Then the shorter key is smaller.
 pub(super) struct Short {
     packed: u128,
     len: usize,
 }
 
 impl Short {
-    pub(super) const MOST_BYTES: usize = 16;
+    pub(super) const MAX_BYTES: usize = 16;
 
     #[inline(always)]
     pub(super) fn new(suffix: &[u8]) -> Self {
-        debug_assert!(suffix.len() <= Short::MOST_BYTES);
+        debug_assert!(suffix.len() <= Short::MAX_BYTES);
         Short {
             packed: packed(suffix),
             len: suffix.len(),
@@ -36,7 +38,7 @@ impl Short {
 impl Compare for Short {
     #[inline(always)]
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering {
-        // Whatever is behind the suffix is read along, and masked away.
+        // This also reads bytes behind the suffix; the mask removes them.
         let read = match page.bytes.get(record.suffix..) {
             Some(rest) => packed(rest),
             None => 0,
@@ -47,10 +49,10 @@ impl Compare for Short {
     }
 }
 
-/// Bytewise order: the bytes that the sought key has in common with both bounds need no second look.
+/// Bytewise order: skips the bytes that the target shares with both bounds of the bisection.
 pub(super) struct Skipping<'k> {
     suffix: &'k [u8],
-    /// How many bytes it shares with the nearest row known to be before, and with the nearest one behind.
+    /// How many bytes the target shares with the lower and the upper bound.
     low: usize,
     high: usize,
 }
@@ -70,12 +72,12 @@ impl Compare for Skipping<'_> {
     #[inline(always)]
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering {
         let row = page.record_suffix(record);
-        // A row between the bounds shares with the key what both of them do.
+        // A row between the bounds shares with the target at least what both bounds do.
         let skip = self.low.min(self.high);
         let rest = row.get(skip..).unwrap_or(&[]);
         let shared = skip + shared_len(rest, &self.suffix[skip..]);
         match (row.get(shared), self.suffix.get(shared)) {
-            // Which bound it becomes depends on the sequence number: neither is moved.
+            // The sequence number decides which bound this row becomes, so neither moves.
             (None, None) => Ordering::Equal,
             (row, sought) if row < sought => {
                 self.low = shared;
@@ -89,7 +91,7 @@ impl Compare for Skipping<'_> {
     }
 }
 
-/// Any other order.
+/// Any order, by its comparator.
 pub(super) struct ByComparator<'k> {
     comparator: &'k dyn Comparator,
     key: &'k [u8],
@@ -110,7 +112,7 @@ impl Compare for ByComparator<'_> {
     }
 }
 
-/// The first sixteen bytes as a big-endian integer; fewer are padded with zeros.
+/// The first 16 bytes as a big-endian integer. Fewer bytes are padded with zeros.
 #[inline(always)]
 pub(super) fn packed(bytes: &[u8]) -> u128 {
     match bytes.first_chunk() {
@@ -119,13 +121,13 @@ pub(super) fn packed(bytes: &[u8]) -> u128 {
     }
 }
 
-/// Fewer than sixteen bytes: two words that overlap, rather than a copy byte by byte.
+/// Fewer than 16 bytes. Reads two words that overlap, instead of copying byte by byte.
 #[inline(always)]
 fn padded(bytes: &[u8]) -> u128 {
     let len = bytes.len() as u32;
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
         let first = u128::from(u64::from_be_bytes(*first)) << 64;
-        // What both words hold is shifted out of the second.
+        // Shifts out of the second word what the first one already holds.
         let rest = u64::from_be_bytes(*last).checked_shl(8 * (16 - len));
         return first | u128::from(rest.unwrap_or(0));
     }
@@ -137,11 +139,11 @@ fn padded(bytes: &[u8]) -> u128 {
     let three = bytes
         .iter()
         .fold(0, |word, byte| word << 8 | u128::from(*byte));
-    // No bytes: zero, shifted nowhere.
+    // An empty slice shifts by all 128 bits: zero.
     three.checked_shl(128 - 8 * len).unwrap_or(0)
 }
 
-/// The bits of the first `len` bytes in [`packed`] ones.
+/// The bits of a [`packed`] integer that hold its first `len` bytes.
 #[inline(always)]
 pub(super) fn mask(len: usize) -> u128 {
     match u32::try_from(len * 8) {
@@ -150,7 +152,7 @@ pub(super) fn mask(len: usize) -> u128 {
     }
 }
 
-/// How many bytes two keys have in common from their beginning.
+/// The length of the longest common prefix of two keys.
 #[inline(always)]
 pub(in super::super) fn shared_len(a: &[u8], b: &[u8]) -> usize {
     let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);

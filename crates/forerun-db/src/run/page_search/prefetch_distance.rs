@@ -1,13 +1,13 @@
-//! From how many rows on a bisection asks for lines ahead.
+//! How many rows must be left for a bisection to prefetch.
 //!
-//! Constants, but for builds with the feature `sweep`, in which they can be set from outside to be measured:
-//! `FORERUN_KEYS_AHEAD_FROM` and `FORERUN_ENTRIES_AHEAD_FROM`, read once. CONTRIBUTING.md has the recipe.
+//! These are constants. For measurements, a build with the feature `sweep` reads them once from the environment:
+//! `FORERUN_KEYS_AHEAD_FROM` and `FORERUN_ENTRIES_AHEAD_FROM`. CONTRIBUTING.md has the recipe.
 
-/// From this many rows on, the keys of both rows that the next step may compare are asked for.
+/// From this many rows on, a bisection prefetches the keys of both rows that the next step may compare.
 const KEYS_AHEAD_FROM: usize = 4;
 
-/// From this many rows on, the entries of the four rows of the step after are asked for as well. Below, they lie in the
-/// line of the row that is compared, or in one beside it.
+/// From this many rows on, a bisection also prefetches the entries of the four rows that the step after may compare. With
+/// fewer rows, those entries lie in the line of the current row's entry or in a neighboring one.
 const ENTRIES_AHEAD_FROM: usize = 32;
 
 #[cfg(not(feature = "sweep"))]
@@ -41,7 +41,7 @@ mod swept {
         set.unwrap_or(usual)
     }
 
-    // Of fewer than four rows the next step has no two to compare, and of fewer than eight the step after no four.
+    // The next step chooses between two rows only if there are four, and the step after among four only if there are eight.
 
     #[inline(always)]
     pub(in super::super) fn keys_ahead_from() -> usize {
