@@ -76,7 +76,7 @@ pub use forerun_db::{
     Described, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
     KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES,
     MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options,
-    PageSearch, ReadBackend, Recovery, RecoveryReport, RemovedBackups, Repaired, Result,
+    PageSearch, ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, Repaired, Result,
     ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
     Verified, WalMode, WriteBatch, check, describe, repair,
 };

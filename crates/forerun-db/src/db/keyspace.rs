@@ -1,6 +1,5 @@
-//! Keyspaces, for their users: handles, and how they come and go.
+//! Keyspaces as users see them: handles, and how keyspaces are created and dropped.
 
-use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use forerun_core::ProcessBound;
@@ -13,17 +12,19 @@ use super::stats::KeyspaceStats;
 use super::view::View;
 use super::{Inner, Open};
 use crate::clock::Expiry;
-use crate::memtable::Strategy;
 use crate::options::check_keyspace_name;
-use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, Values, WriteBatch};
+use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch};
 
-/// Keys of their own in an order of their own, in a store with others.
+/// A set of keys with its own order, beside others in the same store. (RocksDB calls this a column
+/// family.)
 ///
-/// All keyspaces of a store are written to one log, so that a batch may go across them, and are seen by one snapshot.
-/// Memory for entries and for pages is shared. Each has runs of its own, an order, and perhaps a time to live.
+/// All keyspaces of a store share one log, so a batch can span them and one snapshot sees them all.
+/// They also share the memory for entries and for pages. Each keyspace has its own runs, its own
+/// order, and optionally its own time to live.
 ///
-/// A handle: clones are cheap, and may be used from many threads at once. The store is closed with the last handle of
-/// any kind. Keep a handle rather than ask [`Db::keyspace`] for each read.
+/// A handle: clones are cheap, and any number of threads may use it at once. The store is closed
+/// when the last handle of any kind is dropped. Keep the handle instead of calling [`Db::keyspace`]
+/// for each read.
 ///
 /// ```
 /// use forerun_db::{Db, KeyspaceOptions, Options, ReverseBytewise};
@@ -53,13 +54,14 @@ pub struct Keyspace {
 }
 
 impl Db {
-    /// The keyspace of a name. It is created if there is none, with the options that [`Options::keyspaces`] lists for the
-    /// name, or the ones that it says there.
+    /// Returns the keyspace with this name and creates it if needed. A new keyspace gets the
+    /// options listed for its name in [`Options::keyspaces`], or the defaults described there.
     ///
     /// [`Options::keyspaces`]: crate::Options::keyspaces
     ///
     /// # Errors
-    /// [`Error::KeyspaceName`]; [`Error::TooManyKeyspaces`]; [`Error::Io`], [`Error::Closed`]: it could not be created.
+    /// [`Error::KeyspaceName`]; [`Error::TooManyKeyspaces`]; [`Error::Io`] or [`Error::Closed`] if
+    /// it could not be created.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         self.find_keyspace(name).map_or_else(
             || {
@@ -70,17 +72,20 @@ impl Db {
         )
     }
 
-    /// The keyspace of a name, created if there is none. It has these options from now on, until the store is closed.
+    /// Returns the keyspace with this name and creates it if needed. The options apply until the
+    /// store is closed.
     ///
     /// # Errors
-    /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it is there and ordered by another
-    /// comparator, [`Error::KeyspaceTtl`] if its entries have another time to live; [`Error::BadOption`].
+    /// As [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it exists and is
+    /// ordered by another comparator, [`Error::KeyspaceTtl`] if its entries have another time to
+    /// live; [`Error::BadOption`].
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let keyspace = self.inner()?.open_keyspace(name, options)?;
         Ok(self.handle(keyspace))
     }
 
-    /// The keyspace of a name, if there is one. It takes no lock. In a fork there is none.
+    /// Returns the keyspace with this name, if there is one. Takes no lock. Returns `None` in a
+    /// fork.
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
         let keyspaces = self.inner().ok()?.keyspaces.load();
         let keyspace = keyspaces
@@ -89,12 +94,13 @@ impl Db {
         Some(self.handle(Arc::clone(keyspace)))
     }
 
-    /// The store's own keyspace, which all methods of the store itself read and write.
+    /// Returns the store's own keyspace, which the methods of [`Db`] read and write.
     pub fn own_keyspace(&self) -> Keyspace {
         self.handle(Arc::clone(self.open.constant(|open| &open.inner.own)))
     }
 
-    /// Names of the keyspaces beside the store's own, in the order of their creation. None in a fork.
+    /// Returns the names of all keyspaces except the store's own, in the order of their creation.
+    /// Empty in a fork.
     pub fn keyspaces(&self) -> Vec<String> {
         let Ok(inner) = self.inner() else {
             return Vec::new();
@@ -107,13 +113,13 @@ impl Db {
         names.collect()
     }
 
-    /// Removes a keyspace with all that is in it, durably. Its handles are of no use from then on; iterators that were
-    /// begun before go on, and the space on disk is given back with the last of them. Another keyspace may be created
-    /// under the name at once.
+    /// Removes a keyspace and all its entries, durably. Its handles can no longer be used.
+    /// Iterators that already exist go on, and the space on disk is freed when the last of them is
+    /// dropped. The name can be used for a new keyspace at once.
     ///
     /// # Errors
-    /// [`Error::UnknownKeyspace`]; [`Error::Closed`]. [`Error::Io`]: whether it is there after the next opening is open,
-    /// and until then it takes no writes; it may be dropped again.
+    /// [`Error::UnknownKeyspace`]; [`Error::Closed`]. [`Error::Io`]: the next opening may or may
+    /// not find the keyspace. Until then it takes no writes, and it can be dropped again.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.inner()?.drop_keyspace(name)
     }
@@ -127,56 +133,57 @@ impl Db {
 }
 
 impl Keyspace {
-    /// Its name; that of the store's own is empty.
+    /// Returns the name. The name of the store's own keyspace is empty.
     pub fn name(&self) -> &str {
         self.data.name()
     }
 
-    /// Its number, which no other keyspace of the store ever had; that of the store's own is 0.
+    /// Returns the number. No two keyspaces of a store ever have the same one; the store's own
+    /// keyspace has 0.
     pub fn id(&self) -> u32 {
         self.data.id()
     }
 
-    /// Name of the comparator that orders its keys.
+    /// Returns the name of the comparator that orders the keys.
     pub fn comparator_name(&self) -> &str {
         self.data.comparator().name()
     }
 
-    /// Sets `key` to `value`, as [`Db::put`].
+    /// Sets `key` to `value`. See [`Db::put`].
     ///
     /// # Errors
-    /// As there, and [`Error::KeyspaceDropped`].
+    /// The errors of [`Db::put`], and [`Error::KeyspaceDropped`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let durability = self.inner()?.options.durability;
         self.put_with(key, value, durability)
     }
 
-    /// [`put`](Self::put) with a durability of its own.
+    /// [`put`](Self::put) with the given durability.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`put`](Self::put).
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         self.write_one(Op::Put { key, value }, durability)
     }
 
-    /// Removes `key`, as [`Db::delete`].
+    /// Removes `key`. See [`Db::delete`].
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The same as for [`put`](Self::put).
     pub fn delete(&self, key: &[u8]) -> Result<()> {
         let durability = self.inner()?.options.durability;
         self.delete_with(key, durability)
     }
 
-    /// [`delete`](Self::delete) with a durability of its own.
+    /// [`delete`](Self::delete) with the given durability.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The same as for [`put`](Self::put).
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
         self.write_one(Op::Delete { key }, durability)
     }
 
-    /// Removes all keys from `start` up to, not including, `end`, as [`Db::delete_range`].
+    /// Removes all keys from `start` (included) to `end` (excluded). See [`Db::delete_range`].
     ///
     /// # Errors
     /// As [`put`](Self::put), and [`Error::EmptyRange`].
@@ -188,73 +195,29 @@ impl Keyspace {
         written.map(drop)
     }
 
-    /// The value of `key`, as [`Db::get`].
-    ///
-    /// # Errors
-    /// As there, and [`Error::KeyspaceDropped`].
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view()?.get(key)
-    }
-
-    /// The values of `keys`, by position, as [`Db::multi_get`].
-    ///
-    /// # Errors
-    /// [`Error::KeyspaceDropped`]; what concerns one key is at its place in `values`.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
-        self.multi_get_with(keys, Strategy::Auto, values)
-    }
-
-    /// [`multi_get`](Self::multi_get) by a chosen strategy; the answers are the same.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn multi_get_with<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        strategy: Strategy,
-        values: &mut Values,
-    ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values)
-    }
-
-    /// All entries, as of now. Of a keyspace that was dropped, the iterator gives [`Error::KeyspaceDropped`] and ends.
-    pub fn iter(&self) -> Iter {
-        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
-    }
-
-    /// The entries whose keys lie in `range`, in the keyspace's order, as of now. See [`Db::range`].
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.begin(|view| view.range(range))
-    }
-
-    /// The entries whose keys begin with these bytes, as of now. See [`Db::prefix`].
-    pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.begin(|view| view.prefix(prefix))
-    }
-
-    /// Begins to take in many entries at once, in ascending order of their keys, as [`Db::ingest`].
+    /// Starts a bulk load of entries in ascending key order. See [`Db::ingest`].
     pub fn ingest(&self) -> Ingestion {
         Ingestion::new(Arc::clone(&self.open), Arc::clone(&self.data))
     }
 
-    /// Puts all that was written before into runs, as [`Db::flush`]: that of all keyspaces, since they share a log.
+    /// Flushes the memtables of all keyspaces, since they share a log. See [`Db::flush`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`Db::flush`].
     pub fn flush(&self) -> Result<()> {
         self.inner()?.flush_all()
     }
 
-    /// Flushes, and merges all runs of this keyspace into its last level. See [`Db::compact`].
+    /// Flushes, then merges all runs of this keyspace into its last level. See [`Db::compact`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`Db::compact`].
     pub fn compact(&self) -> Result<()> {
         let keyspace = std::slice::from_ref(&self.data);
         self.inner()?.compact_all(keyspace)
     }
 
-    /// What it holds. All zeros in a fork, where nothing can be asked.
+    /// Returns what the keyspace holds. In a fork, all figures are zero.
     pub fn stats(&self) -> KeyspaceStats {
         let inner = self.inner();
         inner
@@ -262,7 +225,7 @@ impl Keyspace {
             .unwrap_or_default()
     }
 
-    /// The open store that it is of.
+    /// The number of the open store that it belongs to.
     pub(crate) fn store(&self) -> u64 {
         self.data.store()
     }
@@ -279,7 +242,7 @@ impl Keyspace {
         Ok(&self.open.get()?.inner)
     }
 
-    /// Of a keyspace that was not dropped.
+    /// A view of the keyspace, unless it was dropped.
     fn view(&self) -> Result<View<'_>> {
         self.unchecked_view()?.checked()
     }
@@ -292,6 +255,12 @@ impl Keyspace {
         self.unchecked_view().map_or_else(Iter::failed, begin)
     }
 }
+
+super::readable::readable!(
+    Keyspace,
+    "Reads the keyspace as it is now.",
+    "[`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped) if the keyspace was dropped."
+);
 
 impl std::fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -306,9 +275,9 @@ impl Inner {
     fn open_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceData>> {
         check_keyspace_name(name)?;
         options.check()?;
-        // Closing waits for this.
+        // Closing the store waits for this guard.
         let _guard = self.directory.enter()?;
-        // One at a time: who comes second finds what the first has made.
+        // One caller at a time: the second finds the keyspace that the first has created.
         let mut catalog = self.tree.catalog();
         let keyspaces = self.keyspaces.load_full();
         let given = options.comparator.name();
@@ -323,7 +292,7 @@ impl Inner {
             let ttl = keyspace.expiry.as_ref().map_or(0, Expiry::ttl);
             keyspace.set_options(options.with_stored_ttl(name, ttl)?);
             drop(catalog);
-            // Other limits of level 0 may be met, or not any more, and other compactions due.
+            // The new options may change the limits of level 0, and which compactions are due.
             self.note_pressure();
             self.work.nudge();
             return Ok(Arc::clone(keyspace));
@@ -350,8 +319,8 @@ impl Inner {
                 name: name.to_owned(),
             });
         };
-        // Under the lock no write is under way, and those that come see the mark: so what is logged for the keyspace was
-        // logged before it is gone.
+        // With the lock held no write is in progress, and every later one sees the mark. So
+        // whatever was logged for the keyspace was logged before it is gone.
         let active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.refuse_writes();
         drop(active);
@@ -359,7 +328,7 @@ impl Inner {
         let mut catalog = self.tree.catalog();
         let keyspaces = self.keyspaces.load_full();
         if keyspaces.by_id(keyspace.id()).is_none() {
-            // Another call was faster.
+            // Another call has dropped it first.
             return Err(Error::UnknownKeyspace {
                 name: name.to_owned(),
             });

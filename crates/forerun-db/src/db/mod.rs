@@ -1,21 +1,23 @@
 //! The store: opening, writing, reading.
 //!
 //! ```text
-//!   put, delete, write ──> prepare entries ──> log (commit.rs) ──> link entries ──> visible (published_sequence.rs)
-//!                          memory reserved     sequence numbers                     in order
+//!   put, delete, write -> prepare entries -> log          -> link entries -> visible
+//!   (write.rs)            memory.rs          commit.rs                       published_sequence.rs
 //!
-//!   get, multi_get, iter, range, prefix ──> view.rs, as of the newest visible sequence number, or of a snapshot's
-//!                                           super_version.rs: the memtables and runs of one moment
+//!   get, multi_get, iter -> view.rs: as of the newest visible sequence number, or of a snapshot's
+//!   (readable.rs)           super_version.rs: the memtables and runs of one moment
 //!
-//!   ingest.rs ──> runs, whole, past log and memtables; a sequence number for all of them
+//!   ingest.rs -> whole runs, past log and memtables, with one sequence number for all entries
 //!
-//!   full memtables ──> flush.rs ──> runs in level 0 ──> compact.rs ──> runs below
-//!   memtable_set.rs      background.rs, work.rs: who does it, and who waits for whom     backoff.rs: when it is tried again
-//!                      directory.rs: who may change the directory, until when it stays locked
-//!
-//!   iter.rs, cursor.rs   entries in order     cursor_pool.rs   cursors between two uses
-//!   keyspace.rs   a keyspace, for its users: a way of its own through all this     keyspace_data.rs   what it is in here
+//!   full memtables  -> flush.rs -> runs in level 0 -> compact.rs -> runs below
+//!   memtable_set.rs
 //! ```
+//!
+//! - `background.rs`, `work.rs`: the threads that flush and compact, and who waits for whom.
+//! - `backoff.rs`: when failed work is tried again.
+//! - `directory.rs`: who may change the directory, and how long it stays locked.
+//! - `iter.rs`, `cursor.rs`, `cursor_pool.rs`: entries in order, and cursors kept for reuse.
+//! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
 
 mod background;
 mod backoff;
@@ -36,6 +38,7 @@ mod memory;
 mod memtable_set;
 mod open;
 mod published_sequence;
+mod readable;
 mod snapshot;
 mod snapshots;
 mod stats;
@@ -45,7 +48,6 @@ mod work;
 mod write;
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64};
-use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,14 +59,13 @@ use crate::cache::PageCache;
 use crate::clock::Clock;
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
-use crate::memtable::Strategy;
 use crate::panics;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::trash::Trash;
 use crate::tree::verify::Verified;
-use crate::{Durability, Options, RecoveryReport, Result, Values, WriteBatch};
+use crate::{Durability, Options, RecoveryReport, Result, WriteBatch};
 
 use background::Workers;
 use closing::Open;
@@ -85,20 +86,22 @@ pub(crate) use checkpoint::BackupSource;
 pub use ingest::Ingestion;
 pub use iter::Iter;
 pub use keyspace::Keyspace;
+pub use readable::Readable;
 pub use snapshot::{KeyspaceSnapshot, Snapshot};
 pub use stats::{BackPressure, KeyspaceStats, LevelStats, Stats, TreeWork};
 
 /// An ordered, durable store of byte strings under byte strings.
 ///
-/// A handle: clones share one open store, which is closed with the last of them or by
-/// [`close`](Db::close). All methods may be called from many threads at once, and readers never
+/// A handle: clones share one open store. The store is closed when the last handle is dropped, or
+/// by [`close`](Db::close). Any number of threads may call any method at once, and readers never
 /// wait for writers.
 ///
-/// A handle belongs to the process that opened the store. After a `fork`, it does nothing in the child: each call there is
-/// [`Error::Forked`](crate::Error::Forked), and to drop it leaves the store and its lock as they are.
+/// A handle belongs to the process that opened the store. After a `fork` the child cannot use it:
+/// every call returns [`Error::Forked`](crate::Error::Forked), and dropping the handle leaves the
+/// store and its lock untouched.
 ///
-/// What is written and read here is in the store's own keyspace. There may be others beside it, each with keys of its own
-/// in an order of its own: see [`keyspace`](Db::keyspace).
+/// These methods read and write the store's own keyspace. A store can have other keyspaces, each
+/// with its own keys in its own order: see [`keyspace`](Db::keyspace).
 ///
 /// ```
 /// use forerun_db::{Db, Durability, Options, Values, WriteBatch};
@@ -129,29 +132,30 @@ pub struct Db {
     open: Arc<ProcessBound<Open>>,
 }
 
-/// What handles, snapshots and the store's own threads share.
+/// State shared by handles, snapshots and the background threads.
 struct Inner {
     io: Arc<dyn Io>,
     path: PathBuf,
     options: Options,
-    /// Tells open stores apart.
+    /// Identifies this open store. No two open stores of a process have the same number.
     number: u64,
     /// The store's own keyspace.
     own: Arc<KeyspaceData>,
-    /// All keyspaces. Changed under the lock of `tree`'s catalog.
+    /// All keyspaces. The set changes only under the lock of the catalog in `tree`.
     keyspaces: ArcSwap<KeyspaceSet>,
     cache: Arc<PageCache>,
     reading: ReadContext,
     limiter: RateLimiter,
     tree: Tree,
-    /// Where files of runs go that are of no use any more.
+    /// Files of runs that nothing refers to any more, until they are deleted.
     trash: Arc<Trash>,
     clock: Arc<Clock>,
-    /// What had expired for the last snapshot.
+    /// What had expired when the last snapshot was taken.
     expired: ArcSwap<Expired>,
-    /// The memtables that take writes. A write holds the lock for reading; to replace them is to wait for those.
+    /// The active memtables. A write holds the lock for reading, so whoever replaces them waits for
+    /// all writes in progress.
     active: RwLock<MemTableSet>,
-    /// Those before, on their way to runs, oldest first.
+    /// Full memtable sets waiting to be flushed, oldest first.
     frozen: Mutex<Vec<Arc<FrozenMemTables>>>,
     writer: Writer,
     published: PublishedSequence,
@@ -159,40 +163,41 @@ struct Inner {
     counters: Counters,
     recovery: RecoveryReport,
     work: Arc<Work>,
-    /// Memory of memtables that take no more writes.
+    /// Memory of memtables that no longer take writes.
     held: Arc<HeldMemory>,
-    /// Held by whoever flushes, so that memtable sets become runs in order.
+    /// Held during a flush, so that memtable sets become runs in order.
     flushing: Mutex<()>,
-    /// Whether writes are slowed down, and for how many bytes no pause has been made yet.
+    /// Whether writes are slowed down, and how many bytes were written since the last pause.
     is_slow: AtomicBool,
     slow_debt_bytes: AtomicU64,
-    /// Locked until the store is closed.
+    /// Holds the directory's lock until the store is closed.
     directory: Directory,
 }
 
 impl Db {
-    /// Opens a store, or creates one, in a directory, and reads its log.
+    /// Opens the store in a directory, or creates one there, and replays its log.
     ///
     /// # Errors
     /// - [`Error::NotAStore`](crate::Error::NotAStore),
-    ///   [`Error::AlreadyExists`](crate::Error::AlreadyExists): see [`Create`](crate::Create). A
-    ///   directory that holds other files is never touched.
-    /// - [`Error::Locked`](crate::Error::Locked): it is open already, here or in another process.
+    ///   [`Error::AlreadyExists`](crate::Error::AlreadyExists): see [`Create`](crate::Create).
+    ///   `open` never touches a directory that holds other files.
+    /// - [`Error::Locked`](crate::Error::Locked): the store is already open, in this process or
+    ///   another.
     /// - [`Error::NewerFormat`](crate::Error::NewerFormat),
     ///   [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch),
     ///   [`Error::KeyspaceComparator`](crate::Error::KeyspaceComparator): see [`Options::keyspaces`].
     /// - [`Error::BadOption`](crate::Error::BadOption).
     /// - [`Error::CorruptFile`](crate::Error::CorruptFile): see [`Recovery`](crate::Recovery).
-    /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): what the log holds does not fit.
+    /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): the contents of the log do not fit.
     /// - [`Error::Io`](crate::Error::Io), [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Db::open_on(Arc::new(OsIo), path.as_ref(), options)
     }
 
-    /// [`open`](Self::open) on another file system than the operating system's.
+    /// [`open`](Self::open) on the given file system instead of the operating system's.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`open`](Self::open).
     pub fn open_with_io(io: Arc<dyn Io>, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Db::open_on(Arc::new(GuardedIo(io)), path.as_ref(), options)
     }
@@ -201,7 +206,7 @@ impl Db {
         Db::start(|| open::open(io, path, options))
     }
 
-    /// Opens the store in a directory that is locked already.
+    /// Opens the store in a directory whose lock the caller already holds.
     pub(crate) fn open_in(
         io: Arc<dyn Io>,
         path: &Path,
@@ -219,7 +224,7 @@ impl Db {
         })
     }
 
-    /// Sets `key` to `value`, as durably as [`Options::durability`] says.
+    /// Sets `key` to `value`, with the durability in [`Options::durability`].
     ///
     /// # Errors
     /// As [`write`](Self::write), and [`Error::KeyTooLong`](crate::Error::KeyTooLong),
@@ -229,7 +234,7 @@ impl Db {
         self.put_with(key, value, durability)
     }
 
-    /// Removes `key`, which need not be there, as durably as [`Options::durability`] says.
+    /// Removes `key`, whether or not it is there, with the durability in [`Options::durability`].
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -238,8 +243,9 @@ impl Db {
         self.delete_with(key, durability)
     }
 
-    /// Removes all keys from `start` up to, not including, `end`, as durably as [`Options::durability`] says. It costs no
-    /// more than removing one key, however many there are: see [`WriteBatch::delete_range`].
+    /// Removes all keys from `start` (included) to `end` (excluded), with the durability in
+    /// [`Options::durability`]. This costs no more than removing one key, however many keys there
+    /// are: see [`WriteBatch::delete_range`].
     ///
     /// # Errors
     /// As [`put`](Self::put), and [`Error::EmptyRange`](crate::Error::EmptyRange).
@@ -250,36 +256,37 @@ impl Db {
         self.write(&batch, durability).map(drop)
     }
 
-    /// [`put`](Self::put) with a durability of its own.
+    /// [`put`](Self::put) with the given durability.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`put`](Self::put).
     pub fn put_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let inner = self.inner()?;
         inner.write_one(&inner.own, crate::Op::Put { key, value }, durability)
     }
 
-    /// [`delete`](Self::delete) with a durability of its own.
+    /// [`delete`](Self::delete) with the given durability.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`delete`](Self::delete).
     pub fn delete_with(&self, key: &[u8], durability: Durability) -> Result<()> {
         let inner = self.inner()?;
         inner.write_one(&inner.own, crate::Op::Delete { key }, durability)
     }
 
-    /// Applies a batch, of whatever keyspaces: readers see all of it or nothing, and so does recovery. Returns the
-    /// sequence number of its last operation; for an empty batch, that of the newest visible one.
+    /// Applies a batch, which may span keyspaces. Readers see all of it or none of it, and so does
+    /// recovery. Returns the sequence number of the last operation; for an empty batch, the newest
+    /// visible sequence number.
     ///
     /// # Errors
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): nothing was logged or applied.
     /// - [`Error::Io`](crate::Error::Io): the log could not be written, and nothing is applied.
-    ///   After a full disk, later writes may succeed. Where the log's state is unknown, because a
-    ///   sync failed or what was written could not be taken back, they get
-    ///   [`Error::Poisoned`](crate::Error::Poisoned), and whether this batch is there after the
-    ///   next opening is open; half of it is not.
+    ///   After a full disk, later writes may succeed. If a sync failed, or a partial write could
+    ///   not be undone, the state of the log is unknown: later writes return
+    ///   [`Error::Poisoned`](crate::Error::Poisoned), and the next opening may find this batch,
+    ///   whole, or not at all.
     /// - [`Error::LogOff`](crate::Error::LogOff): [`Durability::Synced`] without a log.
-    /// - [`Error::EmptyRange`](crate::Error::EmptyRange): it deletes a range that is empty.
+    /// - [`Error::EmptyRange`](crate::Error::EmptyRange): the batch deletes an empty range.
     /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped),
     ///   [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace): nothing was logged or applied.
     /// - [`Error::Closed`](crate::Error::Closed).
@@ -287,64 +294,13 @@ impl Db {
         self.inner()?.write(batch, durability)
     }
 
-    /// The value of `key`.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) and [`Error::CorruptFile`](crate::Error::CorruptFile) from a run;
-    /// [`Error::CorruptEntry`](crate::Error::CorruptEntry), with paranoid checks only.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view()?.get(key)
-    }
-
-    /// The values of `keys`, by position, as of one moment. `values` is reused from batch to batch,
-    /// so that a warm batch allocates nothing.
-    ///
-    /// # Errors
-    /// [`Error::Forked`](crate::Error::Forked). What concerns one key is at its place in `values`.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
-        self.multi_get_with(keys, Strategy::Auto, values)
-    }
-
-    /// [`multi_get`](Self::multi_get) by a chosen strategy; the answers are the same.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn multi_get_with<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        strategy: Strategy,
-        values: &mut Values,
-    ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values)
-    }
-
-    /// The store as it is now, for reading later. In a fork, every read of the snapshot is
-    /// [`Error::Forked`](crate::Error::Forked), as reads of the store are.
+    /// Returns a snapshot: the store as it is now, for later reads. In a fork, every read of the
+    /// snapshot returns [`Error::Forked`](crate::Error::Forked), as reads of the store do.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.open))
     }
 
-    /// All entries, as of now.
-    pub fn iter(&self) -> Iter {
-        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
-    }
-
-    /// The entries whose keys lie in `range`, in the store's order, as of now. A range that ends
-    /// before it starts is empty.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.begin(|view| view.range(range))
-    }
-
-    /// The entries whose keys begin with these bytes, as of now.
-    ///
-    /// This needs an order that keeps such keys together: [`Bytewise`](crate::memtable::Bytewise)
-    /// or [`ReverseBytewise`](crate::memtable::ReverseBytewise). With another comparator the
-    /// iterator gives [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
-    pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.begin(|view| view.prefix(prefix))
-    }
-
-    /// Makes every write that has returned durable.
+    /// Makes every write that has already returned durable.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -352,49 +308,51 @@ impl Db {
         self.inner()?.flush_wal()
     }
 
-    /// What the store holds, and did since it was opened. All zeros in a fork, where nothing can be asked.
+    /// Returns what the store holds and what it has done since it was opened. In a fork, all
+    /// figures are zero.
     pub fn stats(&self) -> Stats {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
-    /// What opening found in the log.
+    /// Returns what opening found in the log.
     pub fn recovery(&self) -> &RecoveryReport {
         self.open.constant(|open| &open.inner.recovery)
     }
 
-    /// The store's directory.
+    /// Returns the store's directory.
     pub fn path(&self) -> &Path {
         self.open.constant(|open| &*open.inner.path)
     }
 
     /// Makes the log durable, marks its end, and unlocks the directory. Other handles and snapshots
-    /// can still read; writes through them fail with [`Error::Closed`](crate::Error::Closed). Dropping the
-    /// last handle closes the store too, but reports no error.
+    /// can still read; writes through them return [`Error::Closed`](crate::Error::Closed). Dropping
+    /// the last handle also closes the store, but reports no error.
     ///
-    /// Once the store is opened again, here or in another process, that opening removes runs that it replaces. A handle of
-    /// the closed store that needs such a run, and does not have its file open
-    /// ([`Options::max_open_files`](crate::Options::max_open_files)), gets [`Error::Io`](crate::Error::Io); it never reads
-    /// another file in its place.
+    /// The next opening of the store, here or in another process, deletes runs that later runs
+    /// replace. If a handle of the closed store needs such a run and does not have its file open
+    /// ([`Options::max_open_files`](crate::Options::max_open_files)), it gets
+    /// [`Error::Io`](crate::Error::Io). It never reads another file in its place.
     ///
-    /// Other threads may be in the middle of a flush, a compaction, an ingestion or a checkpoint. These stop with
-    /// [`Error::Closed`](crate::Error::Closed), or complete if they are about to; `close` returns once they have, and
-    /// nothing in the directory changes after that. If several threads close the store, each of them waits until it is
-    /// closed, and gets the same result.
+    /// Other threads may be in the middle of a flush, a compaction, an ingestion or a checkpoint.
+    /// Each of these stops with [`Error::Closed`](crate::Error::Closed), or completes if it is
+    /// nearly done. `close` waits for them, and nothing in the directory changes after it returns.
+    /// If several threads close the store, all of them wait until it is closed and get the same
+    /// result.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The directory is
-    /// unlocked all the same.
+    /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The directory
+    /// is unlocked even then.
     pub fn close(self) -> Result<()> {
         self.open.get()?.close()
     }
 
-    /// [`close`](Self::close), but the directory stays locked until what this returns is dropped.
+    /// [`close`](Self::close), but keeps the directory locked until the returned value is dropped.
     pub(crate) fn close_and_keep_lock(self) -> Result<StoreDir> {
         self.open.get()?.close_and_keep_lock()
     }
 
-    /// Puts all that was written before, to whatever keyspace, into runs, durably, also without a log, and returns when
-    /// that is done.
+    /// Flushes the memtables of all keyspaces to runs. When this returns, everything written before
+    /// the call is durable, even without a log.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): nothing is lost; the entries stay in memory and in the log.
@@ -403,22 +361,24 @@ impl Db {
         self.inner()?.flush_all()
     }
 
-    /// Flushes, and merges all runs of each keyspace into its last level, leaving out what was overwritten or deleted and
-    /// no snapshot sees. The store does by itself what it needs; this gives back the rest of the space, for much reading and writing.
+    /// Flushes, then merges all runs of each keyspace into its last level. Overwritten and deleted
+    /// entries that no snapshot sees are dropped. The store compacts as needed by itself; a full
+    /// compaction reclaims the remaining space and makes later reads and writes cheaper.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush), and [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of a keyspace
-    /// cannot be compacted, because one is damaged, say; those of all others are.
+    /// As [`flush`](Self::flush), and [`Error::CompactionFailed`](crate::Error::CompactionFailed):
+    /// the runs of one keyspace cannot be compacted, because one is damaged, say. All other
+    /// keyspaces are compacted.
     pub fn compact(&self) -> Result<()> {
         let inner = self.inner()?;
         let keyspaces: Vec<_> = inner.keyspaces.load().iter().cloned().collect();
         inner.compact_all(&keyspaces)
     }
 
-    /// Waits until the store is at rest: until no memtable is on its way to a run, no compaction is due, and the files that
-    /// were of no use any more are off the disk, but for those that a reader holds. What is in the memtable that takes
-    /// writes stays there: [`flush`](Self::flush) first, where that is not wanted. Where others go on writing, that may
-    /// take as long as they do.
+    /// Waits until no memtable waits to be flushed, no compaction is due, and obsolete files are
+    /// deleted, except those that a reader still holds. Entries in the active memtable stay there:
+    /// call [`flush`](Self::flush) first to write them out. While other threads keep writing, this
+    /// may not return.
     ///
     /// ```
     /// use forerun_db::{Db, Options};
@@ -436,29 +396,32 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// That of the first flush or compaction that fails meanwhile, as of [`compact`](Self::compact).
+    /// The error of the first flush or compaction that fails while this waits, as for
+    /// [`compact`](Self::compact).
     pub fn wait_idle(&self) -> Result<()> {
         self.inner()?.wait_idle()
     }
 
-    /// Begins to take in many entries at once, in ascending order of their keys, past log and memtables: see
-    /// [`Ingestion`]. Nothing of it is visible before [`Ingestion::commit`].
+    /// Starts a bulk load of entries in ascending key order, which bypasses the log and the
+    /// memtables: see [`Ingestion`]. Nothing is visible before [`Ingestion::commit`].
     pub fn ingest(&self) -> Ingestion {
         let own = Arc::clone(self.open.constant(|open| &open.inner.own));
         Ingestion::new(Arc::clone(&self.open), own)
     }
 
-    /// Changes the most bytes that flushes and compactions write in a second, which
-    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) set; `None` for no limit.
+    /// Changes how many bytes flushes and compactions may write per second, initially
+    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes). `None` removes the
+    /// limit.
     pub fn set_write_rate(&self, bytes_per_second: Option<u64>) {
         if let Ok(inner) = self.inner() {
             inner.limiter.set(bytes_per_second);
         }
     }
 
-    /// Makes a store in the directory `into`, which must be empty or not there, that holds what this one holds now.
-    /// Runs get a second name there instead of a copy, where the file system can do that. Writes and reads go on
-    /// meanwhile; what is written during the call may be in it or not, in the order of writing.
+    /// Copies the store, as it is now, into the directory `into`, which must be empty or not exist.
+    /// Where the file system allows it, runs are hard-linked instead of copied. Reads and writes go
+    /// on; of the writes made during the call, the copy holds those up to some point in their
+    /// order.
     ///
     /// ```
     /// use forerun_db::{Db, Options};
@@ -475,23 +438,25 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): there is something in `into`.
-    /// [`Error::Io`](crate::Error::Io): what was made is removed again. [`Error::Poisoned`](crate::Error::Poisoned): the log
-    /// may end with a write that failed. And as [`flush`](Self::flush).
+    /// [`Error::AlreadyExists`](crate::Error::AlreadyExists): `into` is not empty.
+    /// [`Error::Io`](crate::Error::Io): the partial copy is removed.
+    /// [`Error::Poisoned`](crate::Error::Poisoned): the log may end with a write that failed. Also
+    /// the errors of [`flush`](Self::flush).
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
         self.inner()?.checkpoint(into.as_ref())
     }
 
-    /// Reads every byte of the store's runs and looks whether it is what it should be: checksums, the order of keys,
-    /// counts, filters, ranges. What is wrong is in the answer. (The log is looked at at each opening.)
+    /// Reads every byte of the store's runs and checks checksums, key order, counts, filters and
+    /// key ranges. The result lists what is wrong. (The log is checked at each opening.)
     ///
     /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed): the store was closed meanwhile.
+    /// [`Error::Closed`](crate::Error::Closed): the store was closed during the check.
     pub fn verify(&self) -> Result<Verified> {
         self.inner()?.verify()
     }
 
-    /// Refuses every process but the one that opened the store, as all methods do that can fail.
+    /// Returns an error in any process but the one that opened the store. Every method that can
+    /// fail makes the same check.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -512,6 +477,8 @@ impl Db {
         self.view().map_or_else(Iter::failed, begin)
     }
 }
+
+readable::readable!(Db, "Reads the store's own keyspace as it is now.", "");
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

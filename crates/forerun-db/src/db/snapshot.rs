@@ -1,6 +1,5 @@
-//! The store as it was at one moment.
+//! Snapshots: the store as it was at one moment.
 
-use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use forerun_core::ProcessBound;
@@ -9,11 +8,10 @@ use super::Open;
 use super::iter::Iter;
 use super::snapshots::Seen;
 use super::view::View;
-use crate::memtable::Strategy;
-use crate::{Error, Keyspace, Result, Values};
+use crate::{Error, Keyspace, Result};
 
 /// The store as it was when [`Db::snapshot`](crate::Db::snapshot) was called, whatever is written
-/// since. As long as it lives, what it sees is kept, on disk too.
+/// later. As long as it lives, the store keeps what it sees, on disk too.
 ///
 /// ```
 /// use forerun_db::{Db, Options};
@@ -36,13 +34,14 @@ impl Snapshot {
     pub(super) fn new(open: Arc<ProcessBound<Open>>) -> Snapshot {
         let seen = match open.get() {
             Ok(Open { inner, .. }) => inner.snapshots.add(|| inner.now()),
-            // Every read will say why.
+            // Every read will return the error.
             Err(_) => Seen::default(),
         };
         Snapshot { open, seen }
     }
 
-    /// Refuses every process but the one that opened the store, as all methods do that can fail.
+    /// Returns an error in any process but the one that opened the store. Every method that can
+    /// fail makes the same check.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -51,53 +50,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Sequence number of the last operation it sees.
+    /// Returns the sequence number of the last operation that it sees.
     pub fn sequence(&self) -> u64 {
         self.seen.sequence
-    }
-
-    /// As [`Db::get`](crate::Db::get), at this moment.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view()?.get(key)
-    }
-
-    /// As [`Db::multi_get`](crate::Db::multi_get), at this moment.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
-        self.multi_get_with(keys, Strategy::Auto, values)
-    }
-
-    /// As [`Db::multi_get_with`](crate::Db::multi_get_with), at this moment.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn multi_get_with<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        strategy: Strategy,
-        values: &mut Values,
-    ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values)
-    }
-
-    /// As [`Db::iter`](crate::Db::iter), at this moment.
-    pub fn iter(&self) -> Iter {
-        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
-    }
-
-    /// As [`Db::range`](crate::Db::range), at this moment.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.begin(|view| view.range(range))
-    }
-
-    /// As [`Db::prefix`](crate::Db::prefix), at this moment.
-    pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.begin(|view| view.prefix(prefix))
     }
 
     fn view(&self) -> Result<View<'_>> {
@@ -109,7 +64,8 @@ impl Snapshot {
         self.view().map_or_else(Iter::failed, begin)
     }
 
-    /// What it sees of a keyspace of the store. Keyspaces are seen as of the same moment: of a batch all or nothing.
+    /// Returns the same snapshot for a keyspace of the store. One snapshot sees all keyspaces at
+    /// the same moment, so it sees all of a batch or none of it.
     ///
     /// ```
     /// use forerun_db::{Db, Options};
@@ -125,7 +81,7 @@ impl Snapshot {
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
     ///
-    /// A keyspace that is dropped takes with it what snapshots see of it.
+    /// When a keyspace is dropped, snapshots can no longer read it.
     pub fn keyspace<'a>(&'a self, keyspace: &'a Keyspace) -> KeyspaceSnapshot<'a> {
         KeyspaceSnapshot {
             snapshot: self,
@@ -134,7 +90,7 @@ impl Snapshot {
     }
 }
 
-/// What a snapshot sees of a keyspace. See [`Snapshot::keyspace`].
+/// A keyspace as a snapshot sees it. See [`Snapshot::keyspace`].
 #[derive(Clone, Copy, Debug)]
 pub struct KeyspaceSnapshot<'a> {
     snapshot: &'a Snapshot,
@@ -142,51 +98,6 @@ pub struct KeyspaceSnapshot<'a> {
 }
 
 impl KeyspaceSnapshot<'_> {
-    /// As [`Keyspace::get`], at this moment.
-    ///
-    /// # Errors
-    /// As there, and [`Error::ForeignKeyspace`] if the snapshot is of another store.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.view()?.get(key)
-    }
-
-    /// As [`Keyspace::multi_get`], at this moment.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get); what concerns one key is at its place in `values`.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
-        self.multi_get_with(keys, Strategy::Auto, values)
-    }
-
-    /// As [`Keyspace::multi_get_with`], at this moment.
-    ///
-    /// # Errors
-    /// As [`multi_get`](Self::multi_get).
-    pub fn multi_get_with<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        strategy: Strategy,
-        values: &mut Values,
-    ) -> Result<()> {
-        self.view()?.multi_get(keys, strategy, values)
-    }
-
-    /// As [`Keyspace::iter`], at this moment. With a keyspace of another store, the iterator gives
-    /// [`Error::ForeignKeyspace`] and ends.
-    pub fn iter(&self) -> Iter {
-        self.begin(|view| view.iter(Bound::Unbounded, Bound::Unbounded))
-    }
-
-    /// As [`Keyspace::range`], at this moment.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.begin(|view| view.range(range))
-    }
-
-    /// As [`Keyspace::prefix`], at this moment.
-    pub fn prefix(&self, prefix: &[u8]) -> Iter {
-        self.begin(|view| view.prefix(prefix))
-    }
-
     fn view(&self) -> Result<View<'_>> {
         self.unchecked_view()?.checked().and_then(|view| {
             self.check_store()?;
@@ -216,6 +127,19 @@ impl KeyspaceSnapshot<'_> {
         }
     }
 }
+
+super::readable::readable!(
+    Snapshot,
+    "Reads the store's own keyspace as it was when the snapshot was taken.",
+    ""
+);
+
+super::readable::readable!(
+    KeyspaceSnapshot<'_>,
+    "Reads the keyspace as it was when the snapshot was taken.",
+    "[`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped) if the keyspace was dropped; \
+     [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace) if it belongs to another store."
+);
 
 impl Clone for Snapshot {
     fn clone(&self) -> Snapshot {

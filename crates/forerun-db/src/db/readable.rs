@@ -1,0 +1,197 @@
+//! The read methods that a store, a keyspace and the snapshots of both have in common, written once.
+//!
+//! Each of the four types says how to get a [`View`](super::view::View) of what it reads; everything
+//! else is here. The methods are inherent, so that a caller imports nothing, and [`Readable`] has
+//! them once more for code that is generic over the four.
+
+use std::ops::RangeBounds;
+
+use super::iter::Iter;
+use crate::memtable::Strategy;
+use crate::{Result, Values};
+
+/// A source of reads: [`Db`](crate::Db), [`Keyspace`](crate::Keyspace), [`Snapshot`](crate::Snapshot)
+/// or [`KeyspaceSnapshot`](crate::KeyspaceSnapshot).
+///
+/// Each of them has these methods itself. Import this trait only to write code for all of them:
+///
+/// ```
+/// use forerun_db::{Db, Options, Readable, Result};
+///
+/// fn has(source: &impl Readable, key: &[u8]) -> Result<bool> {
+///     Ok(source.get(key)?.is_some())
+/// }
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default())?;
+/// let before = db.snapshot();
+/// db.put(b"paris", b"48.85,2.35")?;
+/// assert!(has(&db, b"paris")?);
+/// assert!(!has(&before, b"paris")?);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+pub trait Readable: sealed::Sealed {
+    /// Returns the value of `key`. See [`Db::get`](crate::Db::get).
+    ///
+    /// # Errors
+    /// See [`Db::get`](crate::Db::get).
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// Looks up all `keys` at once. See [`Db::multi_get`](crate::Db::multi_get).
+    ///
+    /// # Errors
+    /// See [`Db::multi_get`](crate::Db::multi_get).
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()>;
+
+    /// Looks up all `keys` at once with a given strategy. See
+    /// [`Db::multi_get_with`](crate::Db::multi_get_with).
+    ///
+    /// # Errors
+    /// See [`Db::multi_get`](crate::Db::multi_get).
+    fn multi_get_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        strategy: Strategy,
+        values: &mut Values,
+    ) -> Result<()>;
+
+    /// Iterates over all entries. See [`Db::iter`](crate::Db::iter).
+    fn iter(&self) -> Iter;
+
+    /// Iterates over the entries whose keys lie in `range`. See [`Db::range`](crate::Db::range).
+    fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter;
+
+    /// Iterates over the entries whose keys start with `prefix`. See
+    /// [`Db::prefix`](crate::Db::prefix).
+    fn prefix(&self, prefix: &[u8]) -> Iter;
+}
+
+pub(super) mod sealed {
+    /// Keeps [`Readable`](super::Readable) to the types of this crate.
+    pub trait Sealed {}
+}
+
+/// Gives a type the read methods. It must have `view`, which returns the view to read, and `begin`,
+/// which starts an iterator. `$moment` says which moment the type reads, and `$errors` which errors
+/// only this type returns.
+macro_rules! readable {
+    ($source:ty, $moment:literal, $errors:literal) => {
+        impl $source {
+            /// Returns the value of `key`, or `None` if the key is not there.
+            #[doc = $moment]
+            ///
+            /// # Errors
+            /// [`Error::Io`](crate::Error::Io) and [`Error::CorruptFile`](crate::Error::CorruptFile)
+            /// if a run cannot be read; [`Error::CorruptEntry`](crate::Error::CorruptEntry), with
+            /// paranoid checks only; [`Error::Forked`](crate::Error::Forked) in a fork.
+            #[doc = $errors]
+            pub fn get(&self, key: &[u8]) -> $crate::Result<Option<Vec<u8>>> {
+                self.view()?.get(key)
+            }
+
+            /// Looks up all `keys` at once and puts the answers into `values`, in the order of the
+            /// keys. Reuse `values` for the next batch: once it has grown, a batch allocates nothing.
+            #[doc = $moment]
+            ///
+            /// # Errors
+            /// [`Error::Forked`](crate::Error::Forked) in a fork. An error that concerns one key is
+            /// in `values`, at the position of that key.
+            #[doc = $errors]
+            pub fn multi_get<K: AsRef<[u8]>>(
+                &self,
+                keys: &[K],
+                values: &mut $crate::Values,
+            ) -> $crate::Result<()> {
+                self.multi_get_with(keys, $crate::Strategy::Auto, values)
+            }
+
+            /// [`multi_get`](Self::multi_get) with a given strategy. All strategies give the same
+            /// answers.
+            ///
+            /// # Errors
+            /// See [`multi_get`](Self::multi_get).
+            pub fn multi_get_with<K: AsRef<[u8]>>(
+                &self,
+                keys: &[K],
+                strategy: $crate::Strategy,
+                values: &mut $crate::Values,
+            ) -> $crate::Result<()> {
+                self.view()?.multi_get(keys, strategy, values)
+            }
+
+            /// Iterates over all entries, in key order.
+            #[doc = $moment]
+            ///
+            /// If the read fails, the iterator returns the error and ends.
+            #[doc = $errors]
+            pub fn iter(&self) -> $crate::Iter {
+                let all = std::ops::Bound::Unbounded;
+                self.begin(|view| view.iter(all.clone(), all))
+            }
+
+            /// Iterates over the entries whose keys lie in `range`, in key order. A range that ends
+            /// before it starts is empty.
+            #[doc = $moment]
+            ///
+            /// If the read fails, the iterator returns the error and ends.
+            #[doc = $errors]
+            pub fn range<K: AsRef<[u8]>>(
+                &self,
+                range: impl std::ops::RangeBounds<K>,
+            ) -> $crate::Iter {
+                self.begin(|view| view.range(range))
+            }
+
+            /// Iterates over the entries whose keys start with `prefix`, in key order.
+            #[doc = $moment]
+            ///
+            /// The order must keep such keys together, as [`Bytewise`](crate::Bytewise) and
+            /// [`ReverseBytewise`](crate::ReverseBytewise) do. With any other comparator the
+            /// iterator returns [`Error::PrefixOrder`](crate::Error::PrefixOrder) and ends.
+            #[doc = $errors]
+            pub fn prefix(&self, prefix: &[u8]) -> $crate::Iter {
+                self.begin(|view| view.prefix(prefix))
+            }
+        }
+
+        impl $crate::db::readable::sealed::Sealed for $source {}
+
+        impl $crate::Readable for $source {
+            fn get(&self, key: &[u8]) -> $crate::Result<Option<Vec<u8>>> {
+                self.get(key)
+            }
+
+            fn multi_get<K: AsRef<[u8]>>(
+                &self,
+                keys: &[K],
+                values: &mut $crate::Values,
+            ) -> $crate::Result<()> {
+                self.multi_get(keys, values)
+            }
+
+            fn multi_get_with<K: AsRef<[u8]>>(
+                &self,
+                keys: &[K],
+                strategy: $crate::Strategy,
+                values: &mut $crate::Values,
+            ) -> $crate::Result<()> {
+                self.multi_get_with(keys, strategy, values)
+            }
+
+            fn iter(&self) -> $crate::Iter {
+                self.iter()
+            }
+
+            fn range<K: AsRef<[u8]>>(&self, range: impl std::ops::RangeBounds<K>) -> $crate::Iter {
+                self.range(range)
+            }
+
+            fn prefix(&self, prefix: &[u8]) -> $crate::Iter {
+                self.prefix(prefix)
+            }
+        }
+    };
+}
+
+pub(super) use readable;
