@@ -3,7 +3,7 @@
 //   TableOp ── TableState   where the arrays lie, how many buckets, how they are filled
 //           └─ the batch    addresses of arrays with an entry a key; 0 where the operation has none
 //
-// Addresses are as the device sees them. docs/guide/gpu-table.md draws the arrays.
+// Addresses are as the device sees them. docs/internals/gpu-table.md draws the arrays.
 #pragma once
 #include "word.cuh"
 

@@ -23,7 +23,7 @@ const CHUNK_SLOTS: u64 = 16;
 const AHEAD: usize = 16;
 const NO_SLOT: u64 = u64::MAX;
 
-/// The arrays of `docs/guide/gpu-table.md`, in ordinary memory.
+/// The arrays of `docs/internals/gpu-table.md`, in ordinary memory.
 pub(crate) struct CpuTable {
     /// Its form; the addresses are 0.
     pub(crate) form: TableState,

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A key's buckets follow from its hash: its home, and a spill that is used when less than a fifth of the home is left.
-//! `docs/guide/gpu-table.md` has the layout, what each lookup reads, and which operations may run beside which.
+//! `docs/internals/gpu-table.md` has the layout and what each lookup reads; `docs/guide/gpu-table.md` says which operations
+//! may run at the same time.
 //!
 //! ```
 //! use forerun_gpu::table::{GpuTable, TableOptions};

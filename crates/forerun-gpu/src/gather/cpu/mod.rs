@@ -61,7 +61,7 @@ impl Default for How {
 
 /// How many rows ahead lines are asked for unless something else is said: some two KiB of rows, from
 /// 4 to 16. Short rows gain most, since the processor cannot see the next one coming
-/// (`docs/guide/gather.md` has what was measured).
+/// (`docs/internals/gather.md` has the figures).
 pub fn ahead_of(row_bytes: u64) -> usize {
     (2048 / row_bytes.max(1)).clamp(4, 16) as usize
 }
