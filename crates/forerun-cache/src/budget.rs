@@ -1,5 +1,5 @@
-//! The one limit of all memory: whoever takes some charges it here first. The limit itself may be set anew: then more may be
-//! held than it allows until [`Cache::shrink`](crate::Cache::shrink) has given that back, and nothing new is charged.
+//! The one memory limit of a cache. Whoever takes memory charges it here first. The limit may be lowered while the cache is in
+//! use: until [`Cache::shrink`](crate::Cache::shrink) has returned the excess, nothing new can be charged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// What memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Blocks of items, whether in use or free, as long as the system has not had them back.
+    /// Blocks of items, in use or free, until they are returned to the system.
     Blocks,
-    /// Values with mappings of their own, and values on their way in.
+    /// Values in page runs, and buffers for values that arrive in pieces.
     Large,
-    /// Segments of the index and its directory.
+    /// The index: its segments and its directory.
     Index,
-    /// What is there as long as the cache.
+    /// What exists for as long as the cache.
     Fixed,
 }
 
-/// The limit, and what is held.
+/// The limit, and the memory held.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit_bytes: AtomicUsize,
@@ -34,11 +34,11 @@ impl Budget {
         }
     }
 
-    /// Takes some bytes, if they are within the limit.
+    /// Charges some bytes if the limit allows them.
     pub(crate) fn try_charge(&self, purpose: Purpose, bytes: usize) -> bool {
         let limit_bytes = self.limit_bytes();
         let within = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= limit_bytes);
-        // Relaxed, as everything here: a count, which says nothing of the memory's bytes.
+        // Relaxed, like everything here: a count, which publishes no memory.
         let charged = self
             .used_bytes
             .fetch_update(Relaxed, Relaxed, within)
@@ -49,7 +49,7 @@ impl Budget {
         charged
     }
 
-    /// Gives them back.
+    /// Takes a charge back.
     pub(crate) fn uncharge(&self, purpose: Purpose, bytes: usize) {
         self.by_purpose[purpose as usize].fetch_sub(bytes, Relaxed);
         self.used_bytes.fetch_sub(bytes, Relaxed);
@@ -71,18 +71,18 @@ impl Budget {
         self.limit_bytes.store(limit_bytes, Relaxed);
     }
 
-    /// What may still be charged.
+    /// The bytes that may still be charged.
     pub(crate) fn left_bytes(&self) -> usize {
         self.limit_bytes().saturating_sub(self.used_bytes())
     }
 
-    /// What is held above the limit.
+    /// The bytes held above the limit.
     pub(crate) fn excess_bytes(&self) -> usize {
         self.used_bytes().saturating_sub(self.limit_bytes())
     }
 }
 
-/// Bytes that were charged for a value, until it is dropped.
+/// A charge for a value, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -90,7 +90,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges some bytes for a large value, if they are within the limit.
+    /// Charges some bytes for a large value if the limit allows them.
     pub(crate) fn new(budget: &Arc<Budget>, bytes: usize) -> Option<Charge> {
         budget.try_charge(Purpose::Large, bytes).then(|| Charge {
             budget: Arc::clone(budget),

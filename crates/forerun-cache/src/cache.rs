@@ -1,13 +1,12 @@
-//! The cache: its parts, its clock, and what it tells of itself.
+//! The cache: its parts, its statistics, and lookups by key.
 
 use crate::blocks::Blocks;
 use crate::blocks::record::Record;
+use crate::blocks::victim::Evacuation;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::{Epochs, Pinned};
-use crate::evict::Evictor;
-use crate::flush::Flushes;
-use crate::ghosts::Ghosts;
-use crate::guard::Guard;
+use crate::eviction::Policy;
+use crate::generation::{Flushes, Moment};
 use crate::hasher::KeyHasher;
 use crate::index::Index;
 use crate::index::bucket::{ItemRef, SLOTS};
@@ -23,10 +22,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. The crate's first page shows it at work.
+/// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. See the crate's front page for an
+/// example.
 #[derive(Debug)]
 pub struct Cache {
-    /// The process that made it: in any other nothing is looked at, changed or given back.
+    /// The process that made the cache. No other process reads, changes or frees anything.
     owner: Owner,
     options: CacheOptions,
     pub(crate) hasher: KeyHasher,
@@ -34,32 +34,28 @@ pub struct Cache {
     pub(crate) blocks: LeakedInFork<Blocks>,
     pub(crate) epochs: Epochs,
     pub(crate) limbo: LeakedInFork<Limbo>,
-    pub(crate) ghosts: Ghosts,
-    pub(crate) evictor: LeakedInFork<Mutex<Evictor>>,
+    pub(crate) policy: Policy,
+    /// The block that is being emptied in steps.
+    pub(crate) evacuation: LeakedInFork<Mutex<Option<Evacuation>>>,
     pub(crate) budget: Arc<Budget>,
-    /// Where large values lie.
+    /// The memory of large values.
     pub(crate) runs: Arc<PageRuns>,
-    /// Blocks that are kept free ahead of the writers.
+    /// Blocks that are kept free ahead of writers.
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
-    now: AtomicU32,
+    pub(crate) now: AtomicU32,
     pub(crate) flushes: LeakedInFork<Flushes>,
-    /// When everything is to be flushed; 0 is never.
+    /// The second of the scheduled flush; 0 if none is scheduled.
     pub(crate) flush_at: AtomicU32,
-    started: Instant,
+    pub(crate) started: Instant,
 }
 
-/// Keys that left and are remembered: one byte in so many of the memory.
-const GHOSTS_SHARE: usize = 128;
-
-/// Blocks of expired items that one call of [`Cache::advance`] empties at most.
-const EXPIRED_BLOCKS_MAX: usize = 4;
-
 impl Cache {
-    /// An empty cache. Where the system has no address space for a limit that may be raised, it is made for the limit alone.
+    /// Makes an empty cache. If the system lacks the address space for `memory_limit_max_bytes`, the limit of the new cache
+    /// cannot be raised.
     ///
     /// # Errors
-    /// [`Error`] if the options make no cache, or the system gives no memory.
+    /// [`Error`] if the options are invalid or the system gives no memory.
     pub fn new(mut options: CacheOptions) -> Result<Cache, Error> {
         options.check()?;
         let limit_bytes = options.memory_limit_bytes;
@@ -76,13 +72,13 @@ impl Cache {
     fn reserve(options: CacheOptions) -> Result<Cache, Error> {
         let limit_bytes = options.memory_limit_bytes;
         let budget = Arc::new(Budget::new(limit_bytes));
-        let ghosts = Ghosts::new(limit_bytes / GHOSTS_SHARE);
+        let policy = Policy::new(limit_bytes);
         let max_bytes = options.memory_limit_max_bytes;
         let blocks = Blocks::new(options.pages, &budget, max_bytes)?;
         let index = Index::new(options.pages, &budget, max_bytes)?;
         let epochs = Epochs::new();
         let fixed_bytes = size_of::<Cache>()
-            + ghosts.memory_bytes()
+            + policy.memory_bytes()
             + blocks.fixed_bytes()
             + epochs.memory_bytes();
         if !budget.try_charge(Purpose::Fixed, fixed_bytes) {
@@ -98,8 +94,8 @@ impl Cache {
             blocks: LeakedInFork::new(blocks),
             epochs,
             limbo: LeakedInFork::new(Limbo::default()),
-            ghosts,
-            evictor: LeakedInFork::new(Mutex::default()),
+            policy,
+            evacuation: LeakedInFork::new(Mutex::default()),
             budget,
             runs: Arc::new(runs),
             blocks_ahead,
@@ -111,11 +107,11 @@ impl Cache {
         })
     }
 
-    /// Refuses every process but the one that made the cache. In a fork of that process lookups find nothing, and writes are
-    /// refused as [`Stored::Forked`](crate::Stored::Forked) and the like.
+    /// Checks that the calling process made the cache. In a fork of that process lookups find nothing, and writes return
+    /// [`Stored::Forked`](crate::Stored::Forked) and the like.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`] in any other process.
     pub fn check_process(&self) -> Result<(), Error> {
         Ok(self.owner.check()?)
     }
@@ -125,48 +121,32 @@ impl Cache {
         !self.owner.is_this_process()
     }
 
-    /// Begins to read.
-    #[inline]
-    pub fn pin(&self) -> Guard<'_> {
-        Guard::new(self)
-    }
-
-    /// What it was made with. The memory limit may be another one by now: [`Cache::memory_limit_bytes`].
+    /// The options that the cache was made with. The memory limit may have changed since: see [`Cache::memory_limit_bytes`].
     pub fn options(&self) -> &CacheOptions {
         &self.options
     }
 
-    /// A copy of the value of a key. For values in place, and for several keys at once, see [`Cache::pin`].
-    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        Some(self.pin().get(key)?.value().to_vec())
-    }
-
-    /// The second of the cache's clock.
+    /// The current second of the cache's clock.
     #[inline]
     pub fn now(&self) -> u32 {
         self.now.load(Relaxed)
     }
 
-    /// Sets the clock by the time since the cache was made. Call it about once a second.
-    pub fn tick(&self) {
-        let seconds = time::elapsed(self.started).as_secs();
-        self.advance(u32::try_from(seconds + 1).unwrap_or(u32::MAX));
-    }
-
-    /// Sets the clock to a later second; an earlier one changes nothing. It also does some of the work of reclaiming what has
-    /// expired.
-    pub fn advance(&self, second: u32) {
-        if self.is_forked() {
-            return;
+    /// The second and the flush count, as of now.
+    #[inline(always)]
+    pub(crate) fn moment(&self) -> Moment {
+        Moment {
+            now: self.now(),
+            flushes: self.flushes.count(),
         }
-        // Relaxed: time is told to nobody by it but the number itself.
-        self.now.fetch_max(second, Relaxed);
-        self.flush_if_due();
-        self.reclaim_expired(EXPIRED_BLOCKS_MAX);
-        self.collect();
     }
 
-    /// Counts, and memory. All zeros in a fork, where nothing can be asked.
+    /// Frees what no reader can hold any more.
+    pub(crate) fn collect(&self) {
+        self.limbo.collect(&self.epochs, &self.blocks, &self.index);
+    }
+
+    /// Counts and memory use. All zeros in a fork of the process that made the cache.
     pub fn stats(&self) -> CacheStats {
         if self.is_forked() {
             return CacheStats::default();
@@ -193,7 +173,7 @@ impl Cache {
             large_bytes: bytes_for(Purpose::Large),
             index_bytes: bytes_for(Purpose::Index),
             fixed_bytes: bytes_for(Purpose::Fixed),
-            // Each split makes two segments of one.
+            // Each split turns one segment into two.
             index_slots: (of(Count::Splits) + 1) * (BUCKETS * SLOTS) as u64,
             index_splits: of(Count::Splits),
             blocks: self.blocks.in_use_len() as u64,
@@ -203,20 +183,20 @@ impl Cache {
         }
     }
 
-    /// CAS numbers that are still to be given are above `cas`: for a cache that takes over another's items, whose readers
-    /// hold that one's numbers.
+    /// Makes all later CAS numbers larger than `cas`. A cache that takes over another cache's items needs this, because clients
+    /// still hold numbers of the other one.
     pub fn advance_cas_past(&self, cas: u64) {
-        // Relaxed: as for the numbers themselves, all that counts is that each is given once.
+        // Relaxed: all that matters is that each number is given once.
         self.last_cas.fetch_max(cas, Relaxed);
     }
 
-    /// A CAS number that no item had.
+    /// A CAS number that no item has had.
     pub(crate) fn next_cas(&self) -> u64 {
-        // Relaxed: each is another one; they order nothing.
+        // Relaxed: each number is unique; they order nothing.
         self.last_cas.fetch_add(1, Relaxed) + 1
     }
 
-    /// The item of a key, be it expired or flushed.
+    /// The item of a key, even if it has expired or was flushed.
     #[inline(always)]
     pub(crate) fn find<'p>(
         &self,
@@ -230,21 +210,9 @@ impl Cache {
         Some((item, self.record(pinned, item)))
     }
 
-    /// An item that was found under this pin: see [`Blocks::record`].
+    /// Reads an item that was found under this pin: see [`Blocks::record`].
     #[inline(always)]
     pub(crate) fn record<'p>(&self, pinned: &'p Pinned<'_>, item: ItemRef) -> Record<'p> {
         self.blocks.record(pinned, item)
-    }
-}
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        if self.is_forked() {
-            return;
-        }
-        // Large values lie outside of the blocks: their shares are given back one by one.
-        if self.budget.used_for(Purpose::Large) > 0 {
-            self.sweep(|_, _| true);
-        }
     }
 }

@@ -1,8 +1,8 @@
-//! Visiting all items a bounded step at a time, so that whoever copies them somewhere slow holds no guard meanwhile.
+//! Visiting all items in bounded steps, so that a caller who copies them to a slow device holds no guard meanwhile.
 //!
 //! ```text
 //!   part of the index (about 1,500 items)   │ visited in place, up to the step's bytes │ keys of the others, copied │
-//!   later steps                                                                          └▶ looked up again, by key
+//!   later steps                                                                          └▶ looked up again by key
 //! ```
 
 use crate::cache::Cache;
@@ -11,7 +11,7 @@ use crate::item::Item;
 
 /// Iterates over the items of a cache in bounded steps. It holds no guard between steps.
 ///
-/// An item that was stored before the first step and is still there at the last is visited, in some version, at least once.
+/// An item that is in the cache during the whole crawl is visited at least once, in some version.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions, Store, Crawler};
@@ -21,18 +21,18 @@ use crate::item::Item;
 /// let mut crawler = Crawler::default();
 /// let mut copied = Vec::new();
 /// while crawler.step(&cache, 256 << 10, |item| copied.push(item.value().to_vec())) {
-///     // Here the copies can be written to a slow disk.
+///     // No guard is held here: write the copies to a slow disk.
 /// }
 /// assert_eq!(copied, [b"46.948,7.447"]);
 /// # Ok::<(), forerun_cache::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Crawler {
-    /// The part that comes next.
+    /// The next part of the index.
     next: Option<Cursor>,
-    /// Keys of the last part whose items were not visited, each behind its length.
+    /// Keys of the current part whose items are still to be visited, each preceded by its length.
     keys: Vec<u8>,
-    /// Where the next of them begins.
+    /// Where the next key begins.
     at: usize,
 }
 
@@ -47,8 +47,8 @@ impl Default for Crawler {
 }
 
 impl Crawler {
-    /// Visits items until they have `step_bytes` or a part of the index is through. The last item may exceed the step. `false`:
-    /// that was the last step.
+    /// Visits items until they add up to `step_bytes` or a part of the index is finished. The last item may exceed the limit.
+    /// Returns whether more steps follow.
     pub fn step(
         &mut self,
         cache: &Cache,
@@ -68,7 +68,7 @@ impl Crawler {
                     bytes += item.size_bytes();
                     each(item);
                 } else {
-                    // A key has 250 bytes at most.
+                    // A key has at most 250 bytes.
                     self.keys.push(item.key().len() as u8);
                     self.keys.extend_from_slice(item.key());
                 }

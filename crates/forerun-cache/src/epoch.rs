@@ -1,26 +1,28 @@
-//! Grace periods: when memory that was taken out of the index may be used for something else.
+//! Epochs and grace periods: when memory that has left the index may be reused.
 //!
 //! ```text
-//!   epoch     … 7 ────────────────┬─ 8 ───────────────┬─ 9 …       goes on at each retirement
+//!   epoch     … 7 ────────────────┬─ 8 ───────────────┬─ 9 …       advances with each retirement
 //!                       retire A, as of 7     retire B, as of 8
-//!   pins      │ 0: free │ 7 │ 8 │ 0 │ …          a line each; a reader takes one and writes the epoch into it
-//!                         A and B may be read still; when the pin of 7 is gone, A is free
+//!   pins      │ 0: free │ 7 │ 8 │ 0 │ …          a cache line each; a reader claims one and writes the epoch into it
+//!                         A and B may still be read; when the pin of 7 is dropped, A is free
 //! ```
 //!
-//! What is retired in epoch *e* was out of the index before the epoch became *e* + 1. A reader whose pin says *e* + 1 or more
-//! has read that epoch, so it cannot come upon it; one whose pin says *e* or less may hold it. (Epoch-based reclamation, Fraser
-//! 2004; here the epoch of what is retired is known, so that a block's reuse can be waited for and its bytes be counted.)
+//! Garbage that is retired in epoch *e* left the index before the epoch became *e* + 1. A reader whose pin says *e* + 1 or more has
+//! read that epoch and cannot find the garbage; a reader whose pin says *e* or less may hold it. This is epoch-based reclamation
+//! (Fraser 2004). Unlike there, the epoch of each piece of garbage is known, so that a writer can wait for a block and count the
+//! bytes that are waiting.
 //!
-//! A reader could read the epoch, fall asleep, and write it into its pin after the writer has looked at the pins. So it reads
-//! the epoch again behind the write: all four accesses have one order (sequential consistency), and if the writer's look came
-//! before the reader's write, then the epoch had gone on before the reader's second read, which sees it, and tries again.
+//! A reader could read the epoch, be descheduled, and write the epoch into its pin after a writer has checked the pins. It
+//! therefore reads the epoch again after the write. All four accesses have one total order (sequential consistency): if the
+//! writer's check came before the reader's write, the epoch advanced before the reader's second read, which sees that and retries.
 //!
 //! ```text
 //!   a pin's word   63..16  15..0
 //!                | epoch | thread |      0: free; the epoch is never 0
 //! ```
 //!
-//! The epoch itself is kept where the word has it, so that a reader only adds its thread. The thread is there so that a writer can tell whether it would wait for a pin that its own thread holds.
+//! The global epoch is kept in the same bits, so that a reader only adds its thread. The thread number tells a writer whether it
+//! would wait for a pin of its own thread.
 
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering, load_seq_cst};
@@ -29,39 +31,40 @@ use std::sync::atomic::{AtomicU64 as StdAtomicU64, Ordering as StdOrdering};
 
 use forerun_core::sync::OnceLock;
 
-/// Pins in a piece: as many guards as live at a time at most, before another piece is made.
+/// Pins per chunk. When more guards than this live at a time, another chunk is allocated.
 #[cfg(not(loom))]
 const PINS: usize = 64;
 #[cfg(loom)]
 const PINS: usize = 2;
 
-/// A pin that nobody has.
+/// The word of a pin that nobody holds.
 const FREE: u64 = 0;
 
-/// From one epoch to the next: above the bits of the thread. Epochs keep 48: nine years of a million retirements a second.
+/// The step from one epoch to the next, above the bits of the thread. The 48 bits of an epoch last nine years at a million
+/// retirements per second.
 const EPOCH_ONE: u64 = 1 << 16;
-/// A pin's word's bits of the thread.
+/// The thread's bits in a pin's word.
 const THREAD: u64 = EPOCH_ONE - 1;
 
 fn epoch_of(word: u64) -> u64 {
     word & !THREAD
 }
 
-/// A place for one guard, in lines of its own.
+/// The pin of one guard, on cache lines of its own.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Pin {
-    /// The epoch in which the guard began and the thread that holds it, or [`FREE`].
+    /// The epoch in which the guard began and the thread that holds the guard, or [`FREE`].
     word: AtomicU64,
-    /// What the guards that had this pin counted. Its holder alone writes there.
+    /// Counts of all guards that have held this pin. Only the current holder writes them.
     pub(crate) counters: Counters,
 }
 
-/// A piece of the list of pins, which only grows.
+/// A chunk of the list of pins. The list only grows.
 #[derive(Debug)]
 struct Pins {
     pins: [Pin; PINS],
-    more: OnceLock<Box<Pins>>,
+    next: OnceLock<Box<Pins>>,
 }
 
 impl Pins {
@@ -71,19 +74,19 @@ impl Pins {
                 word: AtomicU64::new(FREE),
                 counters: Counters::default(),
             }),
-            more: OnceLock::new(),
+            next: OnceLock::new(),
         }
     }
 }
 
-/// The epoch, and who reads since when.
+/// The global epoch and all pins.
 #[derive(Debug)]
 pub(crate) struct Epochs {
     epoch: AtomicU64,
     pins: Pins,
 }
 
-/// When something was retired.
+/// The epoch in which something was retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Retired(u64);
 
@@ -95,7 +98,7 @@ impl Epochs {
         }
     }
 
-    /// Begins to read: until the guard is dropped, nothing that it may come upon is used for something else.
+    /// Pins the calling thread: nothing that it may find from now on is reused until the pin is dropped.
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
         let thread = thread_number();
@@ -106,7 +109,7 @@ impl Epochs {
         }
     }
 
-    /// The same where the thread's first choice is taken: by a guard of its own, or by another thread.
+    /// Takes another pin when the thread's first choice is held, by one of its own guards or by another thread.
     #[cold]
     fn pin_another(&self, thread: u64) -> Pinned<'_> {
         let mut pins = &self.pins;
@@ -117,7 +120,7 @@ impl Epochs {
                     return Pinned { pin };
                 }
             }
-            pins = pins.more.get_or_init(|| Box::new(Pins::new()));
+            pins = pins.next.get_or_init(|| Box::new(Pins::new()));
         }
     }
 
@@ -127,15 +130,15 @@ impl Epochs {
         let mut epoch = self.epoch.load(Ordering::Relaxed);
         let taken = pin
             .word
-            // SeqCst: in one order with the epoch's read below and the writer's two, see above. Relaxed where it fails: the
-            // pin is another's, and nothing is read.
+            // SeqCst: in one order with the epoch's read below and the writer's two accesses, see above. Relaxed on failure:
+            // another guard holds the pin, and nothing is read.
             .compare_exchange(FREE, epoch | thread, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok();
         if !taken {
             return false;
         }
         loop {
-            // And an acquire: what was taken out of the index before this epoch is seen to be out.
+            // Also an acquire: whatever left the index before this epoch is seen to have left.
             let now = load_seq_cst(&self.epoch);
             if now == epoch {
                 return true;
@@ -148,18 +151,18 @@ impl Epochs {
         }
     }
 
-    /// Notes that something is out of the index, for those who begin to read from now on.
+    /// Advances the epoch after something has left the index.
     pub(crate) fn retire(&self) -> Retired {
-        // SeqCst: before the look at the pins that decides; a release of what was taken out before.
+        // SeqCst: before the check of the pins; also a release of the removals before it.
         Retired(self.epoch.fetch_add(EPOCH_ONE, Ordering::SeqCst))
     }
 
-    /// The oldest retirement that a reader may have missed: all before it are over.
+    /// The oldest retirement whose garbage a reader may still hold. The grace periods of all earlier ones are over.
     pub(crate) fn oldest(&self) -> Retired {
-        // What is retired after this line is as of this epoch at least.
+        // Anything retired after this line gets at least this epoch.
         let mut oldest = load_seq_cst(&self.epoch);
         for pin in self.pins() {
-            // An acquire, too: a guard that is gone has read what it read.
+            // Also an acquire: a guard that was dropped has finished its reads.
             let word = load_seq_cst(&pin.word);
             if word != FREE {
                 oldest = oldest.min(epoch_of(word));
@@ -168,37 +171,37 @@ impl Epochs {
         Retired(oldest)
     }
 
-    /// The oldest retirement that a guard of the calling thread holds up, if it has one: waiting for it would last for ever.
+    /// The oldest retirement that a guard of the calling thread delays, if it holds one. Waiting for it would never end.
     pub(crate) fn held_by_this_thread(&self) -> Option<Retired> {
         let thread = thread_number();
-        // Relaxed: a thread's own pins hold what it wrote there. Two threads whose numbers are 2^16 apart may take each other's
-        // pins for their own: then one gives up where it could have waited.
+        // Relaxed: a thread sees its own writes. Two threads whose numbers are 2^16 apart may mistake each other's pins for their
+        // own; then one of them gives up where it could have waited.
         let words = self.pins().map(|pin| pin.word.load(Ordering::Relaxed));
         let own = words.filter(|&word| word != FREE && word & THREAD == thread);
         own.map(epoch_of).min().map(Retired)
     }
 
-    /// Every pin there is, also those that nobody has.
+    /// All pins, held and free.
     pub(crate) fn pins(&self) -> impl Iterator<Item = &Pin> {
-        let pieces =
-            std::iter::successors(Some(&self.pins), |pins| pins.more.get().map(|more| &**more));
-        pieces.flat_map(|pins| &pins.pins)
+        let chunks =
+            std::iter::successors(Some(&self.pins), |pins| pins.next.get().map(|next| &**next));
+        chunks.flat_map(|pins| &pins.pins)
     }
 
-    /// Bytes of the pins there are.
+    /// Bytes of all pins.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.pins().count() / PINS * size_of::<Pins>()
     }
 }
 
-/// A pin that is held.
+/// A held pin.
 #[derive(Debug)]
 pub(crate) struct Pinned<'e> {
     pin: &'e Pin,
 }
 
 impl<'e> Pinned<'e> {
-    /// The counters of the pin. Only the holder of the pin adds to them.
+    /// The counters of the pin. Only its holder adds to them.
     #[inline(always)]
     pub(crate) fn counters(&self) -> &'e Counters {
         &self.pin.counters
@@ -208,25 +211,25 @@ impl<'e> Pinned<'e> {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: whoever finds the pin free knows that all reads under it are done.
+        // Release: whoever finds the pin free knows that all reads under it are finished.
         self.pin.word.store(FREE, Ordering::Release);
     }
 }
 
-/// A number of the calling thread that few others have, if any, within the bits of [`THREAD`]: where to look for a free pin
-/// first, and whose a pin is.
+/// A nearly unique number of the calling thread that fits the bits of [`THREAD`]. It tells where to look for a free pin first, and
+/// who holds a pin.
 #[inline]
 fn thread_number() -> u64 {
     static NEXT: StdAtomicU64 = StdAtomicU64::new(0);
-    /// Not given yet.
+    /// No number assigned yet.
     const NONE: u64 = 0;
     thread_local! {
-        // A constant without a destructor: there is no look at whether it was made, and a thread that ends still has it.
+        // A constant without a destructor: access needs no initialization check and works while the thread ends.
         static NUMBER: Cell<u64> = const { Cell::new(NONE) };
     }
     NUMBER.with(|number| {
         if number.get() == NONE {
-            // Relaxed: a number, and any will do.
+            // Relaxed: any number will do.
             number.set(NEXT.fetch_add(1, StdOrdering::Relaxed) % THREAD + 1);
         }
         number.get()
@@ -238,23 +241,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_retired_under_a_guard_is_over_when_the_guard_is_gone() {
+    fn garbage_retired_under_a_guard_is_free_once_the_guard_is_dropped() {
         let epochs = Epochs::new();
         let before = epochs.pin();
         let retired = epochs.retire();
         let after = epochs.pin();
         assert!(epochs.oldest() <= retired);
         drop(before);
-        assert!(
-            epochs.oldest() > retired,
-            "a guard that began later does not hold it"
-        );
+        assert!(epochs.oldest() > retired, "a later guard does not delay it");
         drop(after);
         assert!(epochs.oldest() > retired);
     }
 
     #[test]
-    fn a_thread_knows_its_own_guards_from_those_of_others() {
+    fn a_thread_tells_its_own_guards_from_those_of_others() {
         let epochs = Epochs::new();
         assert_eq!(epochs.held_by_this_thread(), None);
         let own = epochs.pin();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_pins_as_guards() {
+    fn there_is_a_pin_for_every_guard() {
         let epochs = Epochs::new();
         let one = epochs.memory_bytes();
         let mut guards: Vec<_> = (0..3 * PINS).map(|_| epochs.pin()).collect();
@@ -282,11 +282,11 @@ mod tests {
         guards.clear();
         assert!(
             epochs.oldest() <= retired,
-            "the last of them, in a later piece, counts too"
+            "the last guard, whose pin is in a later chunk, counts too"
         );
         drop(last);
         assert!(epochs.oldest() > retired);
         let _again: Vec<_> = (0..3 * PINS).map(|_| epochs.pin()).collect();
-        assert_eq!(epochs.memory_bytes(), 3 * one, "pins are used again");
+        assert_eq!(epochs.memory_bytes(), 3 * one, "pins are reused");
     }
 }

@@ -1,4 +1,4 @@
-//! Reading: what a guard keeps in place, it may hand out.
+//! Guards: reading items in place.
 
 use crate::blocks::record::State;
 use crate::cache::Cache;
@@ -11,16 +11,16 @@ use forerun_core::arch::{self, dispatch};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Keeps in place what is read through it, memory that the cache can use for nothing else meanwhile: hold it for a turn, and
-/// drop it before you wait and before you write.
+/// Keeps the items that are read through it in place. The cache cannot reuse their memory meanwhile, so hold a guard briefly and
+/// drop it before you wait or write.
 ///
-/// Guards may be nested. A guard stays in its thread. While a thread holds one, its own stores never wait for memory: where they
-/// would have to evict, they are refused at once ([`Stored::OutOfMemory`](crate::Stored::OutOfMemory)). Other threads' stores
-/// wait for the guard up to a second before they are refused.
+/// Guards may be nested, and each stays on its thread. While a thread holds one, its own stores never wait for memory: a store
+/// that would have to evict fails at once ([`Stored::OutOfMemory`](crate::Stored::OutOfMemory)). A store on another thread waits
+/// for the guard for up to a second before it fails.
 pub struct Guard<'c> {
     cache: &'c Cache,
     pinned: Pinned<'c>,
-    /// It counts without a lock, and its pin says whose it is: it stays in one thread.
+    /// A guard counts without a lock, and its pin names its thread, so it stays on one thread.
     not_send: PhantomData<*const ()>,
 }
 
@@ -30,13 +30,26 @@ impl fmt::Debug for Guard<'_> {
     }
 }
 
-/// Where a [`Guard::scan`] goes on. It stays valid when its guard is gone.
+/// Where a [`Guard::scan`] continues. It stays valid after its guard is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u64);
 
+impl Cache {
+    /// Begins to read.
+    #[inline]
+    pub fn pin(&self) -> Guard<'_> {
+        Guard::new(self)
+    }
+
+    /// A copy of the value of a key. To read values in place or several keys at once, use [`Cache::pin`].
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        Some(self.pin().get(key)?.value().to_vec())
+    }
+}
+
 impl<'c> Guard<'c> {
     #[inline]
-    pub(crate) fn new(cache: &'c Cache) -> Guard<'c> {
+    fn new(cache: &'c Cache) -> Guard<'c> {
         Guard {
             cache,
             pinned: cache.epochs.pin(),
@@ -44,13 +57,13 @@ impl<'c> Guard<'c> {
         }
     }
 
-    /// The items of a batch of keys, in their order; `None` where there is none. Duplicates are welcome, and the batch may be
-    /// of any length; one of some dozens is answered several times faster than its keys one by one.
+    /// Looks up a batch of keys and writes each key's item, or `None`, to the same position of `items`. A batch may be of any
+    /// length and may repeat keys. A few dozen keys in one batch take several times less than one by one.
     ///
     /// # Panics
     /// If `items` is not as long as `keys`.
     pub fn multi_get<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
-        assert_eq!(keys.len(), items.len(), "a place for each key");
+        assert_eq!(keys.len(), items.len(), "`items` must be as long as `keys`");
         if self.cache.is_forked() {
             return items.fill(None);
         }
@@ -67,7 +80,7 @@ impl<'c> Guard<'c> {
         counters.add(Count::GetExpired, counts.expired);
     }
 
-    /// The item of a key.
+    /// Looks up one key.
     pub fn get(&self, key: &[u8]) -> Option<Item<'_>> {
         if self.cache.is_forked() {
             return None;
@@ -89,7 +102,7 @@ impl<'c> Guard<'c> {
         None
     }
 
-    /// The item of a key, without a trace: neither the item nor the statistics know that it was asked for.
+    /// Looks up one key without leaving a trace: neither the item nor the statistics record the access.
     pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
         if self.cache.is_forked() {
             return None;
@@ -99,23 +112,23 @@ impl<'c> Guard<'c> {
         (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
     }
 
-    /// The item of a key, whose expiry is a new one from now on. Where moving the item to others that expire at about the same
-    /// time would need memory, it stays where it is: this never waits.
+    /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to others that expire at about the
+    /// same time would need memory, the item stays where it is.
     pub fn get_and_touch(&self, key: &[u8], expiry: Expiry) -> Option<Item<'_>> {
         self.cache.touch(key, expiry);
         self.get(key)
     }
 
-    /// Visits items, in no order: all of some part of the cache. It gives where to go on, `None` when it was the last part.
-    /// Begin with `Cursor::default()`, and drop the guard between the parts. An item that was stored before the first part and is
-    /// still there at the last is visited, in some version, at least once.
+    /// Visits all items of one part of the cache, in no particular order, and returns where to continue, or `None` after the
+    /// last part. Start with `Cursor::default()`, and drop the guard between parts. An item that is in the cache during the whole
+    /// scan is visited at least once, in some version.
     pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
         if self.cache.is_forked() {
             return None;
         }
         let (items, next, moment) = {
-            // Under the lock, since an item that moves from a bucket still to come to one already read would be missed. The items
-            // themselves are visited without it.
+            // The entries are read under the lock, because an item that moves from a later bucket to one already read would be
+            // missed. The items themselves are visited without it.
             let locked = self.cache.index.lock(&self.pinned, from.0);
             let segment = locked.segment();
             let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();

@@ -1,11 +1,11 @@
-//! The hash of keys: seeded, so that nobody outside can make keys that pile up.
+//! The hash of keys. It is seeded, so that clients cannot craft keys that collide.
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 use forerun_core::sync::random_seed;
 use std::hash::Hasher;
 
-/// A hash function of its own for each cache.
+/// A hash function. Each cache has its own.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyHasher {
     seed: u64,
@@ -13,7 +13,7 @@ pub(crate) struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// The function of a seed, or one that nobody can foretell.
+    /// The function of a seed, or an unpredictable one.
     pub(crate) fn new(seed: Option<u64>) -> KeyHasher {
         KeyHasher {
             seed: seed.unwrap_or_else(random_seed),

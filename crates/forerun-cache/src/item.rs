@@ -1,22 +1,22 @@
-//! What a lookup found.
+//! The result of a lookup.
 
 use crate::blocks::record::{CLAIMED, FETCHED, Record, STALE, Tags};
 use crate::request::Expiry;
 use crate::value::SharedValue;
 use std::fmt;
 
-/// An item as it was found, readable in place as long as the guard is borrowed. What others do meanwhile, overwriting and
-/// deleting included, does not change its bytes.
+/// An item that was found, readable in place while the guard is borrowed. Its bytes do not change, even if other threads
+/// overwrite or delete the item meanwhile.
 #[derive(Clone, Copy)]
 pub struct Item<'g> {
     record: Record<'g>,
-    /// As of before this access.
+    /// From before this access.
     last_access: u32,
     was_fetched: bool,
 }
 
 impl<'g> Item<'g> {
-    /// An item that was asked for now. Its tags were read to see that it is live.
+    /// An item that is read now. The caller has read its tags to see that it is live.
     #[inline(always)]
     pub(crate) fn accessed(record: Record<'g>, tags: Tags, now: u32) -> Item<'g> {
         let before = record.access(tags, now);
@@ -48,48 +48,48 @@ impl<'g> Item<'g> {
         self.record.value()
     }
 
-    /// The client's own number.
+    /// The client's flags.
     pub fn flags(&self) -> u32 {
         self.record.flags()
     }
 
-    /// The CAS number: another one after each change of the value.
+    /// The CAS number. It changes whenever the value changes.
     pub fn cas(&self) -> u64 {
         self.record.cas()
     }
 
-    /// When the item is gone.
+    /// When the item expires.
     pub fn expiry(&self) -> Expiry {
         Expiry::from_word(self.record.expiry())
     }
 
-    /// The second in which it was last asked for, before this time, or else stored.
+    /// The second of the last access before this one, or of the store if there was none.
     pub fn last_access(&self) -> u32 {
         self.last_access
     }
 
-    /// Whether anybody had asked for it before, since it was stored.
+    /// Whether the item had been read since it was stored, before this access.
     pub fn was_fetched(&self) -> bool {
         self.was_fetched
     }
 
-    /// Whether it was marked as stale ([`Cache::invalidate`](crate::Cache::invalidate), or a store of an older version).
+    /// Whether the item is marked as stale ([`Cache::invalidate`](crate::Cache::invalidate), or a store of an older version).
     pub fn is_stale(&self) -> bool {
         self.record.marks() & STALE != 0
     }
 
-    /// Whether somebody has claimed it to bring a new value ([`Cache::claim`](crate::Cache::claim)).
+    /// Whether a reader has claimed the item in order to store a new value ([`Cache::claim`](crate::Cache::claim)).
     pub fn is_claimed(&self) -> bool {
         self.record.marks() & CLAIMED != 0
     }
 
-    /// Bytes that it takes: header, key and value.
+    /// Bytes of its header, key and value.
     pub fn size_bytes(&self) -> usize {
         self.record.size_bytes() + self.record.large_len()
     }
 
-    /// The value as a share that outlives the guard, if it is a large one, which is kept apart from others. `None` is a small
-    /// value: copy it.
+    /// A share of the value that outlives the guard, if the value is a large one with memory of its own. `None` for small values,
+    /// which have to be copied.
     pub fn to_shared(&self) -> Option<SharedValue> {
         self.record.large().map(SharedValue)
     }

@@ -1,4 +1,4 @@
-//! A cache of byte strings within a hard memory limit, whose every lookup is a batch.
+//! An in-memory cache of byte strings with a hard memory limit, built for batched lookups.
 //!
 //! ```
 //! use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
@@ -7,7 +7,7 @@
 //! cache.store(Store { expiry: Expiry::At(cache.now() + 60), ..Store::set(b"CH/Bern", b"46.948,7.447") });
 //! cache.store(Store::set(b"CH/Biel", b"47.137,7.246"));
 //!
-//! // Items are read in place. A guard keeps them there; hold it for a turn, not for a slow client.
+//! // A guard keeps items in place while they are read. Hold it briefly, never for a slow client.
 //! let guard = cache.pin();
 //! let mut found = [None; 3];
 //! guard.multi_get(&[b"CH/Biel", b"FR/Lyon", b"CH/Bern"], &mut found);
@@ -17,38 +17,51 @@
 //! # Ok::<(), forerun_cache::Error>(())
 //! ```
 //!
-//! Any number of threads read and write. Readers take no lock and share no line that they write but the items' own.
+//! Any number of threads may read and write. Readers take no lock, and the only shared cache lines that they write belong to the
+//! items they find.
 //!
-//! # Who does what
-//! - [`Cache`] makes guards, and does everything that writes: [`Cache::store`], [`Cache::delete`], [`Cache::touch`],
+//! # The types
+//! - [`Cache`] makes guards and does all writing: [`Cache::store`], [`Cache::delete`], [`Cache::touch`],
 //!   [`Cache::arithmetic`], [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
 //! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`], [`Guard::get_and_touch`], [`Guard::scan`].
-//! - [`Item`] is what was found, valid as long as its guard is borrowed. A large value can be had as a [`SharedValue`], which
-//!   outlives the guard.
+//! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also available as a
+//!   [`SharedValue`], which outlives the guard.
 //! - [`Crawler`] visits all items in bounded steps.
-//! - [`ValueBuffer`] takes a value that comes in pieces.
+//! - [`ValueBuffer`] receives a value that arrives in pieces.
 //!
 //! # Time
-//! The clock counts seconds from 1 and goes only when it is told to: [`Cache::tick`] sets it by the time since the cache was
-//! made, [`Cache::advance`] to any later second. What has expired is never found, and is reclaimed by and by.
+//! The clock counts seconds from 1 and advances only when the caller advances it: [`Cache::tick`] sets it to the time since the
+//! cache was made, [`Cache::advance`] to any later second. Expired items are never found and are reclaimed over time.
 
 #![deny(unsafe_code)]
+
+// The modules, in layers. A module uses its own layer and those below.
+//
+//   calls       crawler  guard  operations  clock  memory_limit
+//   writing     write
+//   memory      reclaim  flush
+//   items       evict  sweep  unlink  lookup
+//   the cache   cache
+//   its parts   limbo  blocks  index  item  request  value  page_runs  epoch  generation  eviction
+//   basics      budget  hasher  options  stats  sync
 
 mod blocks;
 mod budget;
 mod cache;
+mod clock;
 mod crawler;
 mod epoch;
 mod evict;
+mod eviction;
 mod flush;
-mod ghosts;
+mod generation;
 mod guard;
 mod hasher;
 mod index;
 mod item;
 mod limbo;
-mod limit;
 mod lookup;
+mod memory_limit;
 mod operations;
 mod options;
 mod page_runs;
@@ -57,6 +70,7 @@ mod request;
 mod stats;
 mod sweep;
 mod sync;
+mod unlink;
 mod value;
 mod write;
 

@@ -1,4 +1,4 @@
-//! What is out of the index, but may still be read: it waits here until its grace period is over.
+//! Limbo: garbage that has left the index but that readers may still hold. It waits here until its grace period is over.
 
 use crate::blocks::Blocks;
 use crate::epoch::{Epochs, Retired};
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Something that waits.
+/// Memory that waits for its readers.
 #[derive(Debug)]
 pub(crate) enum Garbage {
     Block(u32),
@@ -18,38 +18,38 @@ pub(crate) enum Garbage {
     Index(Replaced),
 }
 
-/// All that waits, oldest first.
+/// All garbage, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
     queue: Mutex<VecDeque<(Retired, Garbage)>>,
-    /// What will be free when all of it is over: blocks and large values.
+    /// Bytes of blocks and large values that will be free when all grace periods are over.
     waiting_bytes: AtomicUsize,
 }
 
 impl Limbo {
-    /// Takes what is out of the index.
+    /// Adds garbage, which must have left the index.
     pub(crate) fn push(&self, epochs: &Epochs, garbage: Garbage, block_bytes: usize) {
         let mut queue = unpoisoned(self.queue.lock());
         self.waiting_bytes
             .fetch_add(bytes(&garbage, block_bytes), Relaxed);
-        // Under the lock, so that the queue is in the order of the epochs.
+        // Retired under the lock, so that the queue is ordered by epoch.
         queue.push_back((epochs.retire(), garbage));
     }
 
-    /// What waits, in bytes that it will free.
+    /// Bytes that the waiting garbage will free.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Relaxed)
     }
 
-    /// When the oldest that waits was retired.
+    /// When the oldest garbage was retired.
     pub(crate) fn oldest(&self) -> Option<Retired> {
         let queue = unpoisoned(self.queue.lock());
         queue.front().map(|&(retired, _)| retired)
     }
 
-    /// Frees what no reader can have any more.
+    /// Frees the garbage that no reader can hold any more.
     pub(crate) fn collect(&self, epochs: &Epochs, blocks: &Blocks, index: &Index) {
-        let mut over = Vec::new();
+        let mut freed = Vec::new();
         {
             let mut queue = unpoisoned(self.queue.lock());
             if queue.is_empty() {
@@ -59,10 +59,10 @@ impl Limbo {
             while let Some((_, garbage)) = queue.pop_front_if(|(retired, _)| *retired < oldest) {
                 self.waiting_bytes
                     .fetch_sub(bytes(&garbage, blocks.len_bytes()), Relaxed);
-                over.push(garbage);
+                freed.push(garbage);
             }
         }
-        for garbage in over {
+        for garbage in freed {
             match garbage {
                 Garbage::Block(block) => blocks.free(block),
                 Garbage::Large(value) => drop(value),

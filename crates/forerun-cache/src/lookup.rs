@@ -1,15 +1,15 @@
-//! The lookup of a batch, in groups of 64: hash, tags, keys.
+//! Batched lookup, in groups of 64 keys: hash, then tags, then keys.
 //!
 //! ```text
 //!   group   hash, prefetch the home buckets
 //!           compare tags at home ─┬─ one matches: prefetch the item
-//!                                 └─ none, but the counter says away: prefetch the second bucket
+//!                                 └─ none, but the bucket has overflow: prefetch the second bucket
 //!           compare tags there, prefetch the items
-//!           compare keys, prefetch the rest of the value, hand out
+//!           compare keys, prefetch the rest of the value, return the items
 //! ```
 //!
-//! Each step is a loop over the group, so that what one step waits for comes while the others' is asked for. A tag that matches by
-//! chance, one lookup in some thousands, has its key looked up anew.
+//! Each step loops over the whole group, so that one key's memory access overlaps with the others'. When a tag matches by chance,
+//! which happens once in some thousand lookups, the key is looked up again on its own.
 
 use crate::blocks::record::{Record, State};
 use crate::cache::Cache;
@@ -20,10 +20,10 @@ use crate::index::segment::Segment;
 use crate::item::Item;
 use forerun_core::arch::{Simd, WithSimd};
 
-/// Keys a group: a bit for each in a word, and more lines than memory works on at a time.
+/// Keys per group: one bit each in a word, and more cache lines than memory fetches at a time.
 const GROUP: usize = 64;
 
-/// A batch of keys, and places for what is found.
+/// A batch of keys, and where to put the items.
 pub(crate) struct Batch<'b, 'g> {
     pub(crate) cache: &'b Cache,
     pub(crate) pinned: &'g Pinned<'g>,
@@ -31,11 +31,11 @@ pub(crate) struct Batch<'b, 'g> {
     pub(crate) items: &'b mut [Option<Item<'g>>],
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) hits: u64,
-    /// Of the misses: those whose item was there, but had expired.
+    /// Misses whose item had expired.
     pub(crate) expired: u64,
 }
 
@@ -55,7 +55,7 @@ impl WithSimd for Batch<'_, '_> {
                 segments: [None; GROUP],
                 candidates: [ItemRef::default(); GROUP],
             };
-            group.place();
+            group.prefetch_homes();
             let mut bits = group.probe_home(simd);
             group.probe_second(simd, &mut bits);
             group.fill_results(items, bits, &mut counts);
@@ -64,31 +64,31 @@ impl WithSimd for Batch<'_, '_> {
     }
 }
 
-/// A group on its way. It is filled where it lies: it is too long to be moved.
+/// A group that is being looked up. It is filled in place because it is too large to move.
 struct Group<'b, 'g> {
     cache: &'b Cache,
     pinned: &'g Pinned<'g>,
     keys: &'b [&'b [u8]],
     hashes: [u64; GROUP],
     segments: [Option<&'g Segment>; GROUP],
-    /// The items whose tags match, where there is one.
+    /// For each key, the item whose tag matches, if any.
     candidates: [ItemRef; GROUP],
 }
 
-/// How far the keys of a group are, a bit for each.
+/// The state of the keys of a group, one bit each.
 #[derive(Clone, Copy, Default)]
 struct Bits {
-    /// Those that have a candidate.
+    /// Keys with a candidate.
     matches: u64,
-    /// Those that are perhaps in their second bucket.
+    /// Keys that may be in their second bucket.
     overflow: u64,
-    /// Those whose slot was emptied while it was looked at: they are looked up anew.
+    /// Keys whose slot was emptied while it was read. They are looked up again.
     retry: u64,
 }
 
 impl<'g> Group<'_, 'g> {
     #[inline(always)]
-    fn place(&mut self) {
+    fn prefetch_homes(&mut self) {
         let directory = self.cache.index.directory(self.pinned);
         let places = self.hashes.iter_mut().zip(&mut self.segments);
         for (key, (hash, segment)) in self.keys.iter().zip(places) {
@@ -153,7 +153,7 @@ impl<'g> Group<'_, 'g> {
     fn fill_results(&self, items: &mut [Option<Item<'g>>], bits: Bits, counts: &mut Counts) {
         items.fill(None);
         let moment = self.cache.moment();
-        // Keys that are not there cost nothing more.
+        // Missing keys cost nothing more.
         let mut left = bits.matches | bits.retry;
         while left != 0 {
             let at = left.trailing_zeros() as usize;

@@ -1,11 +1,11 @@
-//! What a cache is made with, and why it could not be made.
+//! Options and errors.
 
 use forerun_core::{Pages, RegionError};
 
-/// The longest key, in bytes: memcached's.
+/// The longest key, in bytes. It is the same as memcached's.
 pub const MAX_KEY_BYTES: usize = 250;
 
-/// What [`CacheOptions::max_item_bytes`] counts for an item beside its key and value.
+/// What [`CacheOptions::max_item_bytes`] counts for an item in addition to its key and value.
 pub const ITEM_OVERHEAD_BYTES: usize = 32;
 
 /// The largest value that [`CacheOptions::max_item_bytes`] may allow.
@@ -14,7 +14,7 @@ pub const MAX_ITEM_BYTES: usize = 1 << 30;
 /// The smallest [`CacheOptions::memory_limit_bytes`].
 pub const MIN_MEMORY_BYTES: usize = 1 << 20;
 
-/// How a cache is made.
+/// The options of a cache.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions};
@@ -24,23 +24,23 @@ pub const MIN_MEMORY_BYTES: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// All memory that the cache may hold at any time, in bytes: items with their keys and headers, the index, values on
-    /// their way in ([`ValueBuffer`](crate::ValueBuffer)), and what was removed but may still be read. At least
-    /// [`MIN_MEMORY_BYTES`]; 64 MiB by default.
+    /// The limit on all memory that the cache holds, in bytes: items with their keys and headers, the index, buffers for values
+    /// that arrive in pieces ([`ValueBuffer`](crate::ValueBuffer)), and removed items that may still be read. At least
+    /// [`MIN_MEMORY_BYTES`]. Default: 64 MiB.
     pub memory_limit_bytes: usize,
-    /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit later; what is below
-    /// `memory_limit_bytes`, as the default 0 is, means that it may not be raised. It costs address space, and
-    /// 72 bytes for each block there could be (of 1 MiB; of less where the limit is below 128 MiB), which count.
+    /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit later. A value below
+    /// `memory_limit_bytes`, such as the default 0, means that the limit cannot be raised. A higher maximum costs address space
+    /// and 72 bytes per possible block, which count towards the limit. A block has 1 MiB, or less if the limit is below 128 MiB.
     pub memory_limit_max_bytes: usize,
-    /// The largest item, in bytes of key, value and [`ITEM_OVERHEAD_BYTES`]; at most [`MAX_ITEM_BYTES`] and half of the
-    /// memory; 1 MiB by default.
+    /// The largest item: the bytes of its key and value plus [`ITEM_OVERHEAD_BYTES`]. At most [`MAX_ITEM_BYTES`] and half of the
+    /// memory limit. Default: 1 MiB.
     pub max_item_bytes: usize,
     /// What happens to a new item when the memory is full.
     pub when_full: WhenFull,
-    /// The pages to ask the system for.
+    /// The kind of memory pages to request from the system.
     pub pages: Pages,
-    /// The seed of the hash. Random where it is `None`, as it should be but in tests: whoever knows it can make keys that
-    /// pile up.
+    /// The seed of the hash function. Leave it `None`, which means random, except in tests: whoever knows the seed can craft keys
+    /// that collide.
     pub seed: Option<u64>,
 }
 
@@ -58,12 +58,12 @@ impl Default for CacheOptions {
 }
 
 impl CacheOptions {
-    /// Refuses what makes no cache.
+    /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_limit(self.memory_limit_bytes)
     }
 
-    /// Refuses a limit that such a cache cannot have.
+    /// Checks that a cache with these options can have this limit.
     pub(crate) fn check_limit(&self, limit_bytes: usize) -> Result<(), Error> {
         if limit_bytes < MIN_MEMORY_BYTES {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
@@ -82,58 +82,60 @@ impl CacheOptions {
 /// What a cache does with a new item when its memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WhenFull {
-    /// Items that are used less make room.
+    /// Evict less frequently used items.
     #[default]
     Evict,
-    /// The new item is refused: [`Stored::OutOfMemory`](crate::Stored::OutOfMemory).
+    /// Refuse the new item with [`Stored::OutOfMemory`](crate::Stored::OutOfMemory).
     Refuse,
 }
 
-/// Why there is no cache, or no memory for a value.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The limit leaves no room to work in.
+    /// The memory limit is too small.
     #[error(
-        "a memory limit of {limit_bytes} bytes is too small: a cache takes {MIN_MEMORY_BYTES} at least"
+        "a memory limit of {limit_bytes} bytes is too small: a cache needs at least {MIN_MEMORY_BYTES}"
     )]
     MemoryLimitTooSmall {
         /// The limit asked for.
         limit_bytes: usize,
     },
-    /// The limit cannot be raised so far.
+    /// The memory limit cannot be raised this far.
     #[error(
-        "a memory limit of {limit_bytes} bytes is too large: this cache was made for {max_bytes} at most"
+        "a memory limit of {limit_bytes} bytes is too large: the maximum of this cache is {max_bytes}"
     )]
     MemoryLimitTooLarge {
         /// The limit asked for.
         limit_bytes: usize,
-        /// How far it can be raised.
+        /// The highest limit possible.
         max_bytes: usize,
     },
-    /// Items of that size would not fit.
-    #[error("items of {max_item_bytes} bytes are too large for this cache: {max_bytes} at most")]
+    /// The largest item would not fit into the memory limit.
+    #[error(
+        "a maximum item size of {max_item_bytes} bytes is too large for this cache: at most {max_bytes}"
+    )]
     ItemLimitTooLarge {
         /// The size asked for.
         max_item_bytes: usize,
-        /// What this memory limit allows.
+        /// The largest item size that the memory limit allows.
         max_bytes: usize,
     },
     /// The value is above [`CacheOptions::max_item_bytes`].
-    #[error("a value of {len_bytes} bytes is too large: an item has {max_item_bytes} at most")]
+    #[error("a value of {len_bytes} bytes is too large: an item has at most {max_item_bytes}")]
     ValueTooLarge {
         /// The value's length.
         len_bytes: usize,
-        /// The largest item.
+        /// The largest item size.
         max_item_bytes: usize,
     },
-    /// Nothing could be evicted to make room just now.
+    /// Nothing could be evicted to make room.
     #[error("no room for {len_bytes} bytes within the memory limit")]
     Full {
-        /// What was asked for.
+        /// The number of bytes requested.
         len_bytes: usize,
     },
-    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    /// The calling process is a fork of the one that made the cache. Nothing was done.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
     /// The system gave no memory.

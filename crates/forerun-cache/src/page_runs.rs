@@ -1,18 +1,18 @@
-//! Where large values lie: runs of pages in a few big mappings.
+//! Page runs: the memory of large values, in a few big mappings.
 //!
 //! ```text
 //!   mapping   │ value │ free │ value │ value │ free …            an eighth of the memory limit, at least 64 MiB
 //!   mapping   │ free …
 //!
-//!   free      runs by place and by length; the shortest that is long enough is taken
-//!   kept      runs whose memory the system did not take back: charged until it does, and used again first
+//!   free      runs by address and by length; allocation takes the shortest that is long enough
+//!   retained  runs whose memory the system refused to take back: charged until it does, and reused first
 //! ```
 //!
-//! A mapping for each value would meet the system's limit of mappings (65,530 a process by default): then no value can be mapped,
-//! and none can be unmapped where that splits a mapping. Here a value that leaves gives its memory back in place. What fragments
-//! is address space: a free run costs no memory, and neighbouring ones are one.
+//! One mapping per value would reach the system's limit on mappings (65,530 per process by default). Beyond it no value can be
+//! mapped, and none can be unmapped if that splits a mapping. Here a value that leaves returns its memory in place. Only address
+//! space fragments: a free run costs no memory, and neighbouring free runs are merged.
 
-#![allow(unsafe_code, reason = "runs are zeroed and given back to the system")]
+#![allow(unsafe_code, reason = "runs are zeroed and returned to the system")]
 
 use crate::budget::{Budget, Purpose};
 use crate::sync::unpoisoned;
@@ -23,9 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The shortest mapping that is made for more than one value.
+/// The shortest mapping that more than one value shares.
 const MAPPING_BYTES_MIN: usize = 64 << 20;
-/// Mappings that make up the memory limit.
+/// How many mappings add up to the memory limit.
 const MAPPINGS: usize = 8;
 
 /// The memory of all large values.
@@ -34,7 +34,7 @@ pub(crate) struct PageRuns {
     owner: Owner,
     budget: Arc<Budget>,
     mapping_bytes: usize,
-    /// Charged for each run beside its pages.
+    /// Charged for each run in addition to its pages.
     overhead_bytes: usize,
     state: Mutex<State>,
 }
@@ -42,14 +42,14 @@ pub(crate) struct PageRuns {
 #[derive(Debug, Default)]
 struct State {
     mappings: Vec<Arc<Region>>,
-    /// Pages of free runs, by mapping and first page.
+    /// Free runs by address: (mapping, first page) to the number of pages.
     free: BTreeMap<(usize, usize), usize>,
-    /// The same runs by their length: pages, mapping, first page.
+    /// The same runs by length: (pages, mapping, first page).
     by_pages: BTreeSet<(usize, usize, usize)>,
     retained: Vec<Run>,
 }
 
-/// A run of pages that its holder alone has, until [`PageRuns::free`] takes it back.
+/// A run of pages. Its holder owns it until [`PageRuns::free`] takes it back.
 #[derive(Debug)]
 pub(crate) struct Run {
     region: Arc<Region>,
@@ -59,24 +59,25 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The first byte. As many bytes as were asked for are initialised.
+    /// The first byte. As many bytes as were requested are initialised.
     pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: the run lies in the region, whose base is not null.
         unsafe { NonNull::new_unchecked(self.region.as_ptr().add(self.first * page_bytes())) }
     }
 }
 
-/// Why there is no run.
+/// Why a run could not be allocated.
 #[derive(Debug)]
 pub(crate) enum AllocError {
-    /// It is not within the limit.
+    /// The memory limit does not allow it.
     Limit,
     /// The system gives no address space.
     System(RegionError),
 }
 
 impl PageRuns {
-    /// No memory yet, within a budget whose limit may be raised to `max_bytes`. A run costs `overhead_bytes` beside its pages.
+    /// No memory yet. The budget's limit may later be raised to `max_bytes`. Each run is charged `overhead_bytes` in addition to
+    /// its pages.
     pub(crate) fn new(budget: &Arc<Budget>, max_bytes: usize, overhead_bytes: usize) -> PageRuns {
         PageRuns {
             owner: Owner::this_process(),
@@ -87,16 +88,16 @@ impl PageRuns {
         }
     }
 
-    /// Bytes that a run of a length is charged.
+    /// The charge for a run of a length.
     pub(crate) fn charge_bytes(&self, len_bytes: usize) -> usize {
         pages_of(len_bytes) * page_bytes() + self.overhead_bytes
     }
 
-    /// A run of `len_bytes` zeroes, charged.
+    /// Allocates and charges a run of `len_bytes` zeroes.
     pub(crate) fn allocate(&self, len_bytes: usize) -> Result<Run, AllocError> {
         let pages = pages_of(len_bytes);
         if let Some(run) = self.take_retained(pages)? {
-            // SAFETY: the run is so many pages of a region, and nobody else has it.
+            // SAFETY: the run has this many pages of a region, and nobody else uses it.
             unsafe { run.start().write_bytes(0, pages * page_bytes()) };
             return Ok(run);
         }
@@ -108,27 +109,27 @@ impl PageRuns {
         })
     }
 
-    /// Takes a run back. Memory that the system does not take stays charged.
+    /// Takes a run back. Memory that the system refuses to take stays charged.
     pub(crate) fn free(&self, run: Run) {
         if !self.owner.is_this_process() {
-            // A thread of the parent may hold the lock, and the pages are the parent's to count.
+            // A thread of the parent process may hold the lock, and the pages belong to the parent.
             return;
         }
         self.budget.uncharge(Purpose::Large, self.overhead_bytes);
-        self.give_back(run);
+        self.release(run);
     }
 
-    /// Tries once more to give a kept run back to the system. `true`: it took it.
+    /// Tries again to return a retained run to the system. `true`: the system took it.
     pub(crate) fn release_retained(&self) -> bool {
         let retained = {
             let mut state = self.state();
-            // In turn, so that one which is never taken does not hide the others.
+            // In rotation, so that a run which is always refused does not block the others.
             (!state.retained.is_empty()).then(|| state.retained.remove(0))
         };
-        retained.is_some_and(|run| self.give_back(run))
+        retained.is_some_and(|run| self.release(run))
     }
 
-    /// Whether a run of a length is within the limit: one that is charged already, or a new one.
+    /// Whether the limit allows a run of this length, either a retained run or a new one.
     pub(crate) fn fits(&self, len_bytes: usize) -> bool {
         let left_bytes = self.budget.left_bytes();
         let pages = pages_of(len_bytes);
@@ -144,7 +145,7 @@ impl PageRuns {
         }
     }
 
-    /// The front of a kept run, whose pages are charged already.
+    /// Takes the front of a retained run, whose pages are charged already.
     fn take_retained(&self, pages: usize) -> Result<Option<Run>, AllocError> {
         let mut state = self.state();
         let Some(at) = state.retained.iter().position(|run| run.pages >= pages) else {
@@ -164,7 +165,7 @@ impl PageRuns {
         Ok(Some(run))
     }
 
-    /// The front of the shortest free run that is long enough, or of a new mapping.
+    /// Takes the front of the shortest free run that is long enough, or of a new mapping.
     fn take_free(&self, pages: usize) -> Result<Run, RegionError> {
         let mut state = self.state();
         let found = state.by_pages.range((pages, 0, 0)..).next().copied();
@@ -191,10 +192,10 @@ impl PageRuns {
         })
     }
 
-    /// Gives a run's memory back to the system, or keeps the run. `true`: it is given back.
-    fn give_back(&self, run: Run) -> bool {
+    /// Returns a run's memory to the system, or retains the run. `true`: the system took it.
+    fn release(&self, run: Run) -> bool {
         let bytes = run.pages * page_bytes();
-        // SAFETY: the run lies in the region, and its holder has given it away: nobody refers to its bytes.
+        // SAFETY: the run lies in the region, and its holder gave it up: nobody refers to its bytes.
         let is_released = unsafe { run.region.release(run.first * page_bytes(), bytes) };
         let mut state = self.state();
         if is_released {
@@ -212,7 +213,7 @@ impl PageRuns {
 }
 
 impl State {
-    /// Adds a free run, as one with its neighbours.
+    /// Adds a free run and merges it with its neighbours.
     fn join_free(&mut self, mapping: usize, mut first: usize, mut pages: usize) {
         let before = self.free.range(..(mapping, first)).next_back();
         if let Some((&(before_mapping, before), &before_pages)) = before
@@ -223,8 +224,8 @@ impl State {
             first = before;
             pages += before_pages;
         }
-        if let Some(behind_pages) = self.remove_free(mapping, first + pages) {
-            pages += behind_pages;
+        if let Some(next_pages) = self.remove_free(mapping, first + pages) {
+            pages += next_pages;
         }
         self.insert_free(mapping, first, pages);
     }
@@ -258,7 +259,7 @@ mod tests {
     }
 
     fn fill(run: &Run, len_bytes: usize, byte: u8) {
-        // SAFETY: the run has so many bytes, and is the test's.
+        // SAFETY: the run has this many bytes and belongs to the test.
         unsafe { run.start().write_bytes(byte, len_bytes) };
     }
 
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_zeroes_at_first_and_never_overlap_whatever_comes_and_goes() {
+    fn new_runs_are_zeroed_and_runs_never_overlap() {
         let limit_bytes = 16 << 20;
         let runs = runs(limit_bytes);
         let mut rng = SmallRng::seed_from_u64(5);
@@ -298,14 +299,14 @@ mod tests {
         held.into_iter().for_each(|(run, ..)| runs.free(run));
         let state = runs.state();
         assert_eq!((runs.budget.used_bytes(), state.mappings.len()), (0, 1));
-        assert_eq!(state.free.len(), 1, "free neighbours are one run");
+        assert_eq!(state.free.len(), 1, "free neighbours are merged");
         assert_eq!(state.by_pages.len(), 1);
     }
 
     #[test]
-    fn memory_that_the_system_does_not_take_back_stays_charged_and_is_used_again() {
+    fn memory_that_the_system_refuses_stays_charged_and_is_reused() {
         let runs = runs(1 << 20);
-        // The allocator takes no part of its memory back.
+        // The heap never takes a part of an allocation back.
         let heap = Region::on_heap(1 << 20).unwrap();
         {
             let mut state = runs.state();
@@ -321,7 +322,7 @@ mod tests {
         assert!(!runs.release_retained());
         assert!(runs.fits(600_000) && !runs.fits(700_000));
         assert!(matches!(runs.allocate(700_000), Err(AllocError::Limit)));
-        // Two take its place, and nothing more is charged but what they cost beside their pages.
+        // Two runs reuse its pages, so only their overhead is charged.
         let two = [
             runs.allocate(200_000).unwrap(),
             runs.allocate(300_000).unwrap(),

@@ -1,4 +1,4 @@
-//! Making room: what a writer waits for, and what is done ahead so that it need not.
+//! Reclaiming memory: directly, while a writer waits for it, and ahead of writers, so that they need not wait.
 
 use crate::budget::Purpose;
 use crate::cache::Cache;
@@ -11,41 +11,41 @@ use std::time::Duration;
 
 use forerun_core::sync::{TryLockError, thread, time};
 
-/// What a writer lacks.
+/// The memory that a writer lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// A block for small items.
     Block,
-    /// So many bytes for something else.
+    /// This many bytes for something else.
     Bytes(usize),
-    /// Pages for a value of so many bytes.
+    /// Pages for a value of this many bytes.
     Large(usize),
 }
 
-/// Bytes of blocks that a writer goes through for each that it has written: a block is emptied while an eighth of another one
-/// fills. More at once would be over sooner, and hold up those who come meanwhile.
+/// Bytes of blocks that a writer goes through per byte that it has written: one block is emptied while an eighth of another
+/// fills. A larger factor would finish sooner and delay the writers that come meanwhile.
 const WORK_FACTOR: usize = 8;
-/// And at least and at most, so that there is a batch of items to look at, and no store takes long.
+/// The bounds of one step: enough for a batch of items, and few enough that no store takes long.
 const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 
-/// Memory that is touched ahead of the writers: a share of the limit, and at most.
-const TOUCHED_SHARE: usize = 32;
-const TOUCHED_BYTES_MAX: usize = 64 << 20;
+/// Memory that is prefaulted ahead of writers: one byte in this many of the limit, up to a maximum.
+const PREFAULT_SHARE: usize = 32;
+const PREFAULT_BYTES_MAX: usize = 64 << 20;
 
-/// How long a writer waits for other threads' readers before it gives up, and how often it attempts at once before it pauses
-/// between attempts. A guard lives for microseconds, but the thread that has it may lose its processor for much longer.
+/// How long a writer waits for other threads' readers before it gives up, and how often it checks before it sleeps between
+/// checks. A guard lives for microseconds, but the thread that holds it may be descheduled for much longer.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 const SPINS_MAX: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Cache {
-    /// Makes room for what a writer lacks. `false`: there is none to be had, or none while the calling thread itself holds a
-    /// guard: what is removed from now on would wait for that guard, so this neither evicts nor waits then.
+    /// Makes room for what a writer lacks. `false`: there is nothing to reclaim, or the calling thread holds a guard. Everything
+    /// removed from now on would wait for that guard, so this then neither evicts nor waits.
     pub(crate) fn make_room(&self, need: Need) -> bool {
         let held = self.epochs.held_by_this_thread();
-        let mut attempts = 0;
+        let mut checks = 0;
         let mut waiting_since = None;
-        // Each item is passed over at most as often as it is counted to have been asked for.
+        // Each item survives at most as many rounds as its frequency.
         let mut steps_left = 64 * (self.blocks.in_use_len() + 1);
         loop {
             self.collect();
@@ -53,7 +53,7 @@ impl Cache {
                 return true;
             }
             if need != Need::Block && self.blocks.has_unreleasable() {
-                // The system takes no memory back: emptying blocks is in vain.
+                // The system takes no memory back, so emptying blocks would not help.
                 return false;
             }
             if held.is_some() && self.limbo.oldest() >= held {
@@ -65,8 +65,8 @@ impl Cache {
                     return false;
                 }
                 steps_left -= 1;
-                let mut evictor = unpoisoned(self.evictor.lock());
-                if self.evict(&mut evictor, self.blocks.len_bytes()) {
+                let mut current = unpoisoned(self.evacuation.lock());
+                if self.evict(&mut current, self.blocks.len_bytes()) {
                     continue;
                 }
             }
@@ -74,9 +74,9 @@ impl Cache {
                 self.collect();
                 return self.is_available(need);
             }
-            // Readers, perhaps one that lost its processor, are in what was removed.
-            attempts += 1;
-            if attempts < SPINS_MAX {
+            // Readers hold what was removed. One of them may be descheduled.
+            checks += 1;
+            if checks < SPINS_MAX {
                 thread::yield_now();
             } else if time::elapsed(*waiting_since.get_or_insert_with(time::now)) < WAIT_MAX {
                 thread::sleep(PAUSE);
@@ -89,7 +89,7 @@ impl Cache {
     fn bytes_of(&self, need: Need) -> usize {
         match need {
             Need::Block => self.blocks.len_bytes(),
-            // A part of a block is given back as a whole.
+            // Blocks are returned to the system as a whole.
             Need::Bytes(bytes) => bytes + self.blocks.len_bytes(),
             Need::Large(len_bytes) => self.runs.charge_bytes(len_bytes) + self.blocks.len_bytes(),
         }
@@ -111,49 +111,46 @@ impl Cache {
         }
     }
 
-    /// Takes a little of the memory that is still to be had from the system before a writer needs it, a block (1 MiB or less)
-    /// a call, until a 32nd of the limit lies ready. `false`: there is nothing to do now. What a page costs when it is touched
-    /// first is then paid by the caller and not by a store: call it now and then from a thread that nobody waits for.
+    /// Takes memory from the system before a writer needs it: one block (at most 1 MiB) per call, until a 32nd of the limit is
+    /// ready. `false`: there is nothing to do now. The caller pays for the first touch of the pages instead of a store, so call
+    /// this now and then from a thread that nobody waits for.
     pub fn prefault(&self) -> bool {
         if self.is_forked() {
             return false;
         }
-        let ahead_bytes = (self.budget.limit_bytes() / TOUCHED_SHARE).min(TOUCHED_BYTES_MAX);
+        let ahead_bytes = (self.budget.limit_bytes() / PREFAULT_SHARE).min(PREFAULT_BYTES_MAX);
         self.blocks
-            .touch_one_ahead(ahead_bytes / self.blocks.len_bytes())
+            .prefault_one(ahead_bytes / self.blocks.len_bytes())
     }
 
-    /// Frees what readers are done with.
-    pub(crate) fn collect(&self) {
-        self.limbo.collect(&self.epochs, &self.blocks, &self.index);
-    }
-
-    /// Does a little towards free blocks, if they get few, by a writer of so many bytes. The caller has no pin.
+    /// Empties a part of a block if free blocks run low. Called by a writer after it has written `written_bytes`, without a pin.
     pub(crate) fn reclaim_ahead(&self, written_bytes: usize) {
         let ahead_bytes = self.blocks_ahead * self.blocks.len_bytes();
-        let at_hand_bytes = self.blocks.available() * self.blocks.len_bytes();
-        if at_hand_bytes >= ahead_bytes || at_hand_bytes + self.budget.left_bytes() >= ahead_bytes {
+        let available_bytes = self.blocks.available() * self.blocks.len_bytes();
+        if available_bytes >= ahead_bytes
+            || available_bytes + self.budget.left_bytes() >= ahead_bytes
+        {
             return;
         }
-        if at_hand_bytes + self.limbo.waiting_bytes() < ahead_bytes {
+        if available_bytes + self.limbo.waiting_bytes() < ahead_bytes {
             let quantum_bytes =
                 (WORK_FACTOR * written_bytes).clamp(*QUANTUM_BYTES.start(), *QUANTUM_BYTES.end());
-            let mut evictor = match self.evictor.try_lock() {
-                Ok(evictor) => Some(evictor),
+            let mut current = match self.evacuation.try_lock() {
+                Ok(current) => Some(current),
                 Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => None,
             };
-            if let Some(evictor) = &mut evictor {
-                self.evict(evictor, quantum_bytes);
+            if let Some(current) = &mut current {
+                self.evict(current, quantum_bytes);
             }
         }
         self.collect();
     }
 
-    /// Splits the segment of a hash, which had no room for it and was `depth` deep, or else evicts an item that is in the
-    /// way. The caller has no pin. `false`: nothing may be evicted.
+    /// Splits the segment of a hash, which was full and `depth` deep, or else evicts an item from the hash's bucket. The caller
+    /// is not pinned. `false`: nothing may be evicted.
     pub(crate) fn grow_index(&self, hash: u64, depth: u32) -> bool {
-        // Two segments, and the directory twice as long.
+        // Two segments, and a directory of twice the length.
         let bytes = self.budget.used_for(Purpose::Index) / 64 + (64 << 10);
         for is_last in [false, true] {
             let pinned = self.epochs.pin();
@@ -176,7 +173,7 @@ impl Cache {
                     self.collect();
                     return true;
                 }
-                // It was split meanwhile, so that there is room: nobody has to go.
+                // Another thread has split it meanwhile, so there is room and nothing needs to leave.
                 Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(SplitError::NoMemory) if !is_last => {
                     drop(pinned);

@@ -1,24 +1,24 @@
-//! What writers ask of a cache, and what they are told.
+//! The requests of writers, and their results.
 
 use crate::value::ValueBuffer;
 
-/// When an item is gone.
+/// When an item expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Expiry {
-    /// When it is deleted or evicted.
+    /// Never: the item stays until it is deleted or evicted.
     #[default]
     Never,
-    /// From this second of the cache's clock on ([`Cache::now`](crate::Cache::now)). A second that has come already makes
-    /// an item that is gone at once.
+    /// At this second of the cache's clock ([`Cache::now`](crate::Cache::now)). If that second has already come, the item expires
+    /// at once.
     At(u32),
 }
 
 impl Expiry {
-    /// As items keep it: the second, or 0 for never.
+    /// The word that items store: the second, or 0 for never.
     pub(crate) fn to_word(self) -> u32 {
         match self {
             Expiry::Never => 0,
-            // The clock begins at 1, so that 1 has always come.
+            // The clock begins at 1, so second 1 is always past.
             Expiry::At(second) => second.max(1),
         }
     }
@@ -31,19 +31,19 @@ impl Expiry {
     }
 }
 
-/// Under which condition [`Cache::store`](crate::Cache::store) stores, and what becomes of an older value.
+/// When [`Cache::store`](crate::Cache::store) stores, and how it treats the old value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Always; the older value is replaced.
+    /// Always. Replaces the old value.
     #[default]
     Set,
-    /// Only where there is no item of the key.
+    /// Only if the key has no item.
     Add,
-    /// Only where there is one.
+    /// Only if the key has an item. Replaces its value.
     Replace,
-    /// Behind the older value, whose flags and expiry stay; only where there is one.
+    /// Only if the key has an item. Appends to its value and keeps its flags and expiry.
     Append,
-    /// Before the older value, whose flags and expiry stay; only where there is one.
+    /// Only if the key has an item. Prepends to its value and keeps its flags and expiry.
     Prepend,
 }
 
@@ -52,15 +52,15 @@ pub enum Mode {
 pub enum Value<'a> {
     /// In one piece.
     Bytes(&'a [u8]),
-    /// In pieces, stored one behind the other.
+    /// In pieces, which are stored one after another.
     Parts(&'a [&'a [u8]]),
-    /// Already within the cache's memory: see [`Cache::value_buffer`](crate::Cache::value_buffer). Its whole length is
-    /// the value.
+    /// In a buffer of the cache: see [`Cache::value_buffer`](crate::Cache::value_buffer). The value is the whole buffer, filled or
+    /// not.
     Buffer(ValueBuffer),
 }
 
 impl Value<'_> {
-    /// Bytes of the value.
+    /// The length of the value, in bytes.
     pub fn len(&self) -> usize {
         match self {
             Value::Bytes(bytes) => bytes.len(),
@@ -69,7 +69,7 @@ impl Value<'_> {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the value is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -107,32 +107,33 @@ impl From<ValueBuffer> for Value<'_> {
 /// ```
 #[derive(Debug)]
 pub struct Store<'a> {
-    /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes, any of them.
+    /// The key: 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) arbitrary bytes.
     pub key: &'a [u8],
-    /// The value, or what is put before or behind one.
+    /// The value, or the bytes to append or prepend.
     pub value: Value<'a>,
-    /// The client's own number, kept with the value.
+    /// The client's flags, kept with the value.
     pub flags: u32,
-    /// When the item is gone.
+    /// When the item expires.
     pub expiry: Expiry,
-    /// The condition.
+    /// The mode.
     pub mode: Mode,
-    /// Store only over an item with this CAS number: else [`Stored::Exists`], or [`Stored::NotFound`] where there is none.
+    /// Store only over an item with this CAS number. Otherwise the result is [`Stored::Exists`], or [`Stored::NotFound`] if there
+    /// is no item.
     pub compare_cas: Option<u64>,
-    /// The item's new CAS number; where it is `None`, one that no item had before.
+    /// The item's new CAS number. `None`: a number that no item has had.
     pub new_cas: Option<u64>,
-    /// If `compare_cas` is below the item's number, the value is stored nevertheless, but stale: the item keeps its expiry
-    /// and whether it is claimed (the meta protocol's invalidation, `ms` with `I`).
+    /// If `compare_cas` is below the item's number, store the value nevertheless and mark it as stale; the item keeps its expiry
+    /// and its claim. (`ms` with `I` in memcached's meta protocol.)
     pub stale_if_older: bool,
-    /// Appending or prepending to nothing makes an item that expires then.
+    /// If there is no item to append or prepend to, store a new one with this expiry.
     pub vivify: Option<Expiry>,
-    /// The new item is claimed from the start: see [`Cache::claim`](crate::Cache::claim). For a placeholder whose maker is
-    /// to bring the value.
+    /// Claim the new item from the start (see [`Cache::claim`](crate::Cache::claim)): it is a placeholder, and its creator stores
+    /// the value later.
     pub claimed: bool,
 }
 
 impl<'a> Store<'a> {
-    /// A value under a key, unconditionally, without flags or expiry; change what is to be different.
+    /// Stores a value unconditionally, without flags or expiry. Override fields as needed.
     pub fn set(key: &'a [u8], value: impl Into<Value<'a>>) -> Store<'a> {
         Store {
             key,
@@ -149,10 +150,10 @@ impl<'a> Store<'a> {
     }
 }
 
-/// What became of a [`Store`].
+/// The result of a [`Store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stored {
-    /// It is stored.
+    /// The item is stored.
     Stored {
         /// The item's CAS number.
         cas: u64,
@@ -161,29 +162,29 @@ pub enum Stored {
     NotStored,
     /// The item has another CAS number.
     Exists,
-    /// `compare_cas` was given, and there is no item.
+    /// `compare_cas` was given, but there is no item.
     NotFound,
     /// The key is empty or longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES), or the item is larger than
-    /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). An older item stays.
+    /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old item stays.
     TooLarge,
-    /// Nothing made room, or the calling thread holds a [`Guard`](crate::Guard) and something would have to be evicted first.
-    /// An older item stays.
+    /// No memory could be reclaimed, or the calling thread holds a [`Guard`](crate::Guard) and the store would have to evict. The
+    /// old item stays.
     OutOfMemory,
-    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    /// The calling process is a fork of the one that made the cache. Nothing was done.
     Forked,
 }
 
-/// A removal, if it is allowed.
+/// A deletion.
 #[derive(Clone, Copy, Debug)]
 pub struct Delete<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Remove only an item with this CAS number.
+    /// Delete the item only if it has this CAS number.
     pub compare_cas: Option<u64>,
 }
 
 impl<'a> Delete<'a> {
-    /// Unconditionally.
+    /// Deletes a key unconditionally.
     pub fn key(key: &'a [u8]) -> Delete<'a> {
         Delete {
             key,
@@ -192,25 +193,25 @@ impl<'a> Delete<'a> {
     }
 }
 
-/// A change of an item that stays: the meta protocol's `md` with `I` or `x`.
+/// A change of an item that keeps the item: `md` with `I` or `x` in memcached's meta protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Invalidate<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Change only an item with this CAS number.
+    /// Change the item only if it has this CAS number.
     pub compare_cas: Option<u64>,
-    /// The item's new CAS number; where it is `None`, one that no item had before.
+    /// The item's new CAS number. `None`: a number that no item has had.
     pub new_cas: Option<u64>,
-    /// When the item is gone; where it is `None`, as before.
+    /// The item's new expiry. `None` keeps the old one.
     pub expiry: Option<Expiry>,
-    /// The item is stale and nobody has claimed it: the next one who asks may.
+    /// Mark the item as stale and unclaimed, so that the next reader may claim it.
     pub mark_stale: bool,
-    /// The value becomes empty and the client's flags 0.
+    /// Empty the value and set the client's flags to 0.
     pub drop_value: bool,
 }
 
 impl<'a> Invalidate<'a> {
-    /// Marks an item as stale.
+    /// Marks a key's item as stale.
     pub fn key(key: &'a [u8]) -> Invalidate<'a> {
         Invalidate {
             key,
@@ -223,53 +224,53 @@ impl<'a> Invalidate<'a> {
     }
 }
 
-/// What became of a [`Delete`] or an [`Invalidate`].
+/// The result of a [`Delete`] or an [`Invalidate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Deleted {
-    /// It was done.
+    /// The item was deleted or changed.
     Deleted,
-    /// There is no item of the key.
+    /// The key has no item.
     NotFound,
     /// The item has another CAS number.
     Exists,
-    /// [`Invalidate`] only: nothing made room for the changed item.
+    /// [`Invalidate`] only: there was no memory for the changed item.
     OutOfMemory,
-    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    /// The calling process is a fork of the one that made the cache. Nothing was done.
     Forked,
 }
 
-/// The two ways of [`Arithmetic`].
+/// The two operations of [`Arithmetic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Adds, and wraps at 2^64.
+    /// Adds; wraps around at 2^64.
     Increment,
-    /// Subtracts, and stops at 0.
+    /// Subtracts; stops at 0.
     Decrement,
 }
 
-/// A change of a value that is a decimal number below 2^64.
+/// Adds to or subtracts from a value that is a decimal number below 2^64.
 ///
-/// As in memcached, a value never gets shorter: 10 minus 1 is `9` with a space behind it.
+/// As in memcached, a value never gets shorter: 10 minus 1 is `9` followed by a space.
 #[derive(Clone, Copy, Debug)]
 pub struct Arithmetic<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// By how much.
+    /// The amount.
     pub delta: u64,
-    /// Up or down.
+    /// Whether to add or subtract.
     pub direction: Direction,
-    /// Change only an item with this CAS number.
+    /// Change the item only if it has this CAS number.
     pub compare_cas: Option<u64>,
-    /// The item's new CAS number; where it is `None`, one that no item had before.
+    /// The item's new CAS number. `None`: a number that no item has had.
     pub new_cas: Option<u64>,
-    /// When the item is gone; where it is `None`, as before.
+    /// The item's new expiry. `None` keeps the old one.
     pub expiry: Option<Expiry>,
-    /// Where there is no item, one with this number and this expiry is made.
+    /// If there is no item, store one with this number and this expiry.
     pub initial: Option<(u64, Expiry)>,
 }
 
 impl<'a> Arithmetic<'a> {
-    /// Adds to a number that is there.
+    /// Adds to an existing number.
     pub fn increment(key: &'a [u8], delta: u64) -> Arithmetic<'a> {
         Arithmetic {
             key,
@@ -282,7 +283,7 @@ impl<'a> Arithmetic<'a> {
         }
     }
 
-    /// Subtracts from a number that is there.
+    /// Subtracts from an existing number.
     pub fn decrement(key: &'a [u8], delta: u64) -> Arithmetic<'a> {
         Arithmetic {
             direction: Direction::Decrement,
@@ -291,28 +292,28 @@ impl<'a> Arithmetic<'a> {
     }
 }
 
-/// What became of an [`Arithmetic`].
+/// The result of an [`Arithmetic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Counted {
-    /// It was done, or the initial number was stored.
+    /// The number was changed, or the initial number stored.
     Counted {
-        /// The number now.
+        /// The new number.
         value: u64,
         /// The item's CAS number.
         cas: u64,
-        /// When the item is gone.
+        /// When the item expires.
         expiry: Expiry,
-        /// Whether there was no item before.
+        /// Whether the item is new.
         is_new: bool,
     },
-    /// There is no item of the key, and no initial number was given.
+    /// The key has no item, and no initial number was given.
     NotFound,
-    /// The value is no decimal number below 2^64.
+    /// The value is not a decimal number below 2^64.
     NotANumber,
     /// The item has another CAS number.
     Exists,
-    /// Nothing made room for the changed item.
+    /// There was no memory for the changed item.
     OutOfMemory,
-    /// The cache belongs to another process, of which this one is a fork. Nothing was done.
+    /// The calling process is a fork of the one that made the cache. Nothing was done.
     Forked,
 }

@@ -1,66 +1,65 @@
-//! What a cache tells of itself.
+//! Statistics of a cache.
 
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Counts since the cache was made, and what it holds now. Counts of several threads are added up while they go on, so they
-/// are of about one moment.
+/// Counts since the cache was made, and what it holds now. The counts of all threads are added up while the threads continue, so
+/// they are from about the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Items that are stored, those among them included that have expired and were not yet reclaimed, but not those that were
-    /// flushed.
+    /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed ones.
     pub items: u64,
-    /// Their keys, values and headers, in bytes.
+    /// Bytes of their keys, values and headers.
     pub item_bytes: u64,
     /// Items ever stored.
     pub stored: u64,
-    /// Keys asked for and found.
+    /// Keys that were looked up and found.
     pub get_hits: u64,
-    /// Keys asked for and not found.
+    /// Keys that were looked up and not found.
     pub get_misses: u64,
-    /// Of the misses: keys whose item had expired.
+    /// Misses whose item had expired.
     pub get_expired: u64,
-    /// Items that were removed to make room.
+    /// Items removed to make room.
     pub evictions: u64,
-    /// Of the evictions: items that nobody had asked for since they were stored.
+    /// Evicted items that had not been read since they were stored.
     pub evicted_unfetched: u64,
-    /// Items whose time had come and whose memory was reclaimed, those that were flushed included.
+    /// Expired or flushed items that were reclaimed.
     pub expired: u64,
-    /// Of these: items that nobody had asked for since they were stored.
+    /// Reclaimed items that had not been read since they were stored.
     pub expired_unfetched: u64,
-    /// Stores that were refused because nothing made room.
+    /// Stores that failed for lack of memory.
     pub out_of_memory: u64,
-    /// The limit: [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or what
-    /// [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) has set since.
+    /// The memory limit: [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or the last value that
+    /// [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
     pub limit_bytes: u64,
-    /// All memory held, in bytes: the sum of the following.
+    /// All memory held, in bytes: the sum of the next four fields.
     pub memory_bytes: u64,
-    /// Blocks of small items.
+    /// Memory of the blocks of small items.
     pub block_bytes: u64,
-    /// Values with mappings of their own, and values on their way in.
+    /// Memory of large values, and of buffers for values that arrive in pieces.
     pub large_bytes: u64,
-    /// The index.
+    /// Memory of the index.
     pub index_bytes: u64,
-    /// What is held however many items there are.
+    /// Memory that does not depend on the number of items.
     pub fixed_bytes: u64,
-    /// Slots of the index.
+    /// Slots in the index.
     pub index_slots: u64,
     /// Splits of index segments.
     pub index_splits: u64,
-    /// Blocks in use, whole ones.
+    /// Blocks in use.
     pub blocks: u64,
-    /// Bytes a block.
+    /// Bytes per block.
     pub block_len_bytes: u64,
-    /// Blocks that were emptied to be used again.
+    /// Blocks that were emptied for reuse.
     pub blocks_reclaimed: u64,
-    /// Bytes that were moved on because their items were worth keeping.
+    /// Bytes of items that were moved to another block because they were worth keeping.
     pub moved_bytes: u64,
 }
 
-/// What is counted by each pin for itself, to be added up when somebody asks.
+/// The counts that each pin keeps. They are added up on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
     GetHits,
@@ -79,35 +78,36 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::MovedBytes as usize + 1;
 
-/// The counters of a pin: written by its holder, read by anybody.
+/// The counters of a pin, written by its holder and read by anybody.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     counts: [AtomicU64; COUNTS],
     items: Items,
 }
 
-/// Items that came into the index less those that left it. A pin may have seen more leave than come: the sum over all pins counts.
+/// Items that entered the index minus those that left it. A single pin may count more that left; only the sum over all pins has
+/// meaning.
 #[derive(Debug, Default)]
 struct Items {
-    /// Only those stored after so many flushes are counted.
+    /// The flush count of the items that are counted here.
     flushes: AtomicU64,
     count: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Counters {
-    /// Adds to a counter. For the pin's holder.
+    /// Adds to a counter. Only the pin's holder calls this.
     #[inline(always)]
     pub(crate) fn add(&self, count: Count, more: u64) {
         add(&self.counts[count as usize], more);
     }
 
-    /// An item that was stored after so many flushes came into the index. For the pin's holder.
+    /// Counts an item of this flush count that entered the index. Only the pin's holder calls this.
     pub(crate) fn add_item(&self, flushes: u64, bytes: usize) {
         self.items.change(flushes, 1, bytes as u64);
     }
 
-    /// And one left it.
+    /// Counts an item that left it. Only the pin's holder calls this.
     pub(crate) fn remove_item(&self, flushes: u64, bytes: usize) {
         self.items
             .change(flushes, 1u64.wrapping_neg(), (bytes as u64).wrapping_neg());
@@ -123,7 +123,7 @@ impl Items {
         if counted < flushes {
             self.count.store(0, Relaxed);
             self.bytes.store(0, Relaxed);
-            // Release: whoever reads this number finds the zeroes, or later counts.
+            // Release: whoever reads this number sees the zeroes or later counts.
             self.flushes.store(flushes, Release);
         }
         add(&self.count, count);
@@ -132,17 +132,17 @@ impl Items {
 }
 
 fn add(counter: &AtomicU64, more: u64) {
-    // Relaxed, and not one step: the holder alone writes, and one holder's release of the pin is the next one's acquire.
+    // Relaxed, and no atomic read-modify-write: only the holder writes, and releasing a pin synchronizes with its next holder.
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
-/// A counter, added up over all pins.
+/// The sum of a counter over all pins.
 pub(crate) fn sum<'c>(counters: impl Iterator<Item = &'c Counters>, count: Count) -> u64 {
     let values = counters.map(|counters| counters.counts[count as usize].load(Relaxed));
     values.fold(0, u64::wrapping_add)
 }
 
-/// The items that were stored after so many flushes, and their bytes.
+/// The number of items with this flush count, and their bytes.
 pub(crate) fn sum_items<'c>(
     counters: impl Iterator<Item = &'c Counters>,
     flushes: u64,
@@ -156,7 +156,7 @@ pub(crate) fn sum_items<'c>(
             bytes.wrapping_add(items.bytes.load(Relaxed)),
         )
     });
-    // While items come and go, one that left may be counted and its coming not yet.
-    let at_least_none = |sum: u64| (sum as i64).max(0) as u64;
-    (at_least_none(count), at_least_none(bytes))
+    // While items come and go, a removal may be counted before its insertion.
+    let at_least_zero = |sum: u64| (sum as i64).max(0) as u64;
+    (at_least_zero(count), at_least_zero(bytes))
 }

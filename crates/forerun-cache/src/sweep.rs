@@ -1,13 +1,14 @@
-//! Removing item by item what is over, one segment of the index after the other.
+//! Removing items one by one, one segment of the index after another.
 
 use crate::blocks::record::Record;
+use crate::budget::Purpose;
 use crate::cache::Cache;
-use crate::evict::RemovalCause;
-use crate::flush::Moment;
+use crate::generation::Moment;
+use crate::unlink::RemovalCause;
 
 impl Cache {
-    /// Removes all items that have expired or were flushed. They are never found, and leave by and by without this: it is for
-    /// who wants to see the count of those that live, or their memory. The number of items removed.
+    /// Removes all items that have expired or were flushed, and returns how many there were. Such items are never found and are
+    /// reclaimed over time anyway. Call this to get an exact count of live items, or the memory, at once.
     pub fn remove_expired(&self) -> u64 {
         if self.is_forked() {
             return 0;
@@ -15,20 +16,21 @@ impl Cache {
         self.sweep(|item, moment| item.is_gone(moment))
     }
 
-    /// Removes the items that `should_remove` takes, as expired.
-    pub(crate) fn sweep(&self, should_remove: impl Fn(Record<'_>, Moment) -> bool) -> u64 {
+    /// Removes the items for which `should_remove` holds and counts them as expired.
+    fn sweep(&self, should_remove: impl Fn(Record<'_>, Moment) -> bool) -> u64 {
         let mut removed = 0;
-        let mut part = Some(0);
-        while let Some(hash) = part {
+        let mut from = Some(0);
+        while let Some(hash) = from {
             let (more, next) = self.sweep_segment(hash, &should_remove);
             removed += more;
-            part = next;
+            from = next;
         }
         self.collect();
         removed
     }
 
-    /// The same in the segment of a hash, which is locked for as long as its 1,500 items take; and the hash that comes next.
+    /// Sweeps the segment of a hash, and returns the number of items removed and the first hash of the next segment. The segment
+    /// stays locked while its 1,500 items or so are looked at.
     pub(crate) fn sweep_segment(
         &self,
         hash: u64,
@@ -36,7 +38,7 @@ impl Cache {
     ) -> (u64, Option<u64>) {
         let pinned = self.epochs.pin();
         let mut locked = self.index.lock(&pinned, hash);
-        // Under the lock, so that it is no earlier than that of any item's writer.
+        // Read under the lock, so that it is no earlier than the moment of any item's writer.
         let moment = self.moment();
         let entries: Vec<_> = locked.segment().entries().collect();
         entries
@@ -45,16 +47,23 @@ impl Cache {
         let mut removed = 0;
         for (slot_ref, entry) in entries {
             if should_remove(self.record(&pinned, entry.item), moment) {
-                self.unlink(
-                    &pinned,
-                    &mut locked,
-                    slot_ref,
-                    entry.item,
-                    RemovalCause::Expired,
-                );
+                let cause = RemovalCause::Expired;
+                self.unlink(&pinned, &mut locked, slot_ref, entry.item, cause);
                 removed += 1;
             }
         }
         (removed, locked.segment().next_after(hash))
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
+        // Large values lie outside the blocks: each item gives its share back.
+        if self.budget.used_for(Purpose::Large) > 0 {
+            self.sweep(|_, _| true);
+        }
     }
 }

@@ -1,12 +1,12 @@
-//! Values with memory of their own: large ones, and those that come in pieces.
+//! Values outside the blocks: large ones, and buffers for values that arrive in pieces.
 //!
 //! ```text
 //!   item in a block   │ header │ key │ 0 … │ LargeValue* │      the item owns one share
 //!                                               │
-//!   run of pages                                └▶ │ value …   │      others: SharedValue, as long as a slow reader has it
+//!   run of pages                                └▶ │ value …   │      others: SharedValue, for as long as a slow reader holds it
 //! ```
 
-#![allow(unsafe_code, reason = "a run's bytes are handed out as slices")]
+#![allow(unsafe_code, reason = "a run's bytes are exposed as slices")]
 
 use crate::budget::Charge;
 use crate::page_runs::{AllocError, PageRuns, Run};
@@ -15,26 +15,26 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A value in pages of its own, which count towards the limit.
+/// A value in a page run, charged to the memory limit.
 #[derive(Debug)]
 pub(crate) struct LargeValue {
-    /// Until it is dropped.
+    /// `None` only while it is dropped.
     run: Option<Run>,
     start: NonNull<u8>,
     len_bytes: usize,
     runs: Arc<PageRuns>,
 }
 
-// SAFETY: it owns its bytes, as a Box<[u8]> does: they are written through `bytes_mut` only.
+// SAFETY: it owns its bytes, as a Box<[u8]> does; they are written only through `bytes_mut`.
 unsafe impl Send for LargeValue {}
 // SAFETY: as above.
 unsafe impl Sync for LargeValue {}
 
 impl LargeValue {
-    /// Bytes of a value beside its pages: itself, and the counts of its shares.
+    /// Bytes of a value in addition to its pages: this struct and the reference counts.
     pub(crate) const OVERHEAD_BYTES: usize = size_of::<LargeValue>() + 2 * size_of::<usize>();
 
-    /// Zeroes, to be written.
+    /// A value of zeroes, to be filled.
     pub(crate) fn zeroed(runs: &Arc<PageRuns>, len_bytes: usize) -> Result<LargeValue, AllocError> {
         let run = runs.allocate(len_bytes)?;
         Ok(LargeValue {
@@ -45,21 +45,21 @@ impl LargeValue {
         })
     }
 
-    /// Bytes that it is charged.
+    /// The charge for the value.
     pub(crate) fn charged_bytes(&self) -> usize {
         self.runs.charge_bytes(self.len_bytes)
     }
 
     /// The value.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the run has so many initialised bytes, which are the value's until it is dropped; they are written through
-        // `bytes_mut` only, which takes the value mutably.
+        // SAFETY: the run has this many initialised bytes, which belong to the value until it is dropped. They are written only
+        // through `bytes_mut`, which borrows the value mutably.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 
-    /// The value, to be written, before it is shared.
+    /// The value, writable until it is shared.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; and nobody else has the value.
+        // SAFETY: as above, and nobody else has the value.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
     }
 }
@@ -72,8 +72,8 @@ impl Drop for LargeValue {
     }
 }
 
-/// A large value, shared with the cache: it stays readable when its item is gone, and counts towards the memory limit until
-/// the last share is dropped.
+/// A large value, shared with the cache. It stays readable after its item has left the cache, and counts towards the memory limit
+/// until the last share is dropped.
 #[derive(Clone)]
 pub struct SharedValue(pub(crate) Arc<LargeValue>);
 
@@ -93,8 +93,8 @@ impl fmt::Debug for SharedValue {
     }
 }
 
-/// Room for a value that comes in pieces, within the cache's memory limit: to be filled, then stored as
-/// [`Value::Buffer`](crate::Value::Buffer), or dropped.
+/// A buffer for a value that arrives in pieces, within the cache's memory limit. Fill it, then store it as
+/// [`Value::Buffer`](crate::Value::Buffer) or drop it.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions, Store};
@@ -114,15 +114,15 @@ pub struct ValueBuffer {
     filled: usize,
 }
 
-/// Where the bytes of a buffer are.
+/// The memory of a buffer.
 #[derive(Debug)]
 pub(crate) enum Buffered {
-    /// To be copied into a block.
+    /// Copied into a block when it is stored.
     Small(
         Box<[u8]>,
-        #[allow(dead_code, reason = "held for what it gives back")] Charge,
+        #[allow(dead_code, reason = "held until drop gives the charge back")] Charge,
     ),
-    /// To become the value as it is.
+    /// Becomes the stored value itself.
     Large(LargeValue),
 }
 
@@ -138,22 +138,22 @@ impl ValueBuffer {
         }
     }
 
-    /// Bytes of the whole value.
+    /// The length of the whole value, in bytes.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
 
-    /// Whether the value has no bytes.
+    /// Whether the value is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether all bytes are there.
+    /// Whether all bytes are filled.
     pub fn is_full(&self) -> bool {
         self.filled == self.len()
     }
 
-    /// Appends as many bytes as are wanted still, and tells how many.
+    /// Appends as many bytes as still fit and returns how many.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.len() - self.filled);
         self.unfilled()[..len].copy_from_slice(&bytes[..len]);
@@ -161,7 +161,7 @@ impl ValueBuffer {
         len
     }
 
-    /// The rest, to be read into; then tell by [`ValueBuffer::advance`] how much was.
+    /// The unfilled part. After reading into it, call [`ValueBuffer::advance`].
     pub fn unfilled(&mut self) -> &mut [u8] {
         let bytes = match &mut self.bytes {
             Buffered::Small(bytes, _) => bytes,
@@ -170,14 +170,14 @@ impl ValueBuffer {
         &mut bytes[self.filled..]
     }
 
-    /// Takes the next `len` bytes as filled.
+    /// Marks the next `len` bytes as filled.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If fewer bytes are unfilled.
     pub fn advance(&mut self, len: usize) {
         assert!(
             len <= self.len() - self.filled,
-            "more bytes than the value has"
+            "cannot advance past the end of the value"
         );
         self.filled += len;
     }

@@ -1,51 +1,52 @@
-//! The one way in which items are written: decide by what is there, write aside, publish if it is still so.
+//! The one write path: decide by the current item, write the new item aside, publish it if nothing changed.
 //!
 //! ```text
 //!   pin ─ find ─ decide ─ write into a block ─ lock segment ─ find again ─┬─ the same: publish
-//!                                                                         └─ changed: give up what was written, and again
+//!                                                                         └─ changed: abandon what was written, retry
 //! ```
 //!
-//! Nothing is copied under a lock, and nothing is waited for under a pin: where memory lacks, the attempt is given up, room is
-//! made, and another one begins.
+//! Nothing is copied under a lock, and nothing waits under a pin: when memory runs out, the writer gives up the attempt, makes
+//! room, and starts another.
 
+use crate::blocks::Requester;
 use crate::blocks::record::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
-use crate::blocks::{Queue, Requester};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::evict::RemovalCause;
+use crate::eviction::Queue;
 use crate::index::bucket::ItemRef;
 use crate::index::place::Place;
 use crate::page_runs::AllocError;
 use crate::reclaim::Need;
 use crate::stats::Count;
+use crate::unlink::RemovalCause;
 use crate::value::LargeValue;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Something that is asked of an item, which may end in a new one.
+/// An operation on an item that may write a new one.
 pub(crate) trait Operation {
-    /// What is answered if nothing is written.
+    /// The result if nothing is written.
     type Answer;
 
-    /// What happens where memory lacks.
+    /// What happens when memory runs out.
     const ON_SHORTAGE: OnShortage = OnShortage::MakeRoom;
 
-    /// Decides by the item that is there, if it has neither expired nor been flushed.
+    /// Decides by the current item; `None` if there is none, or it has expired or was flushed.
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Self::Answer>;
 }
 
-/// What a request does where memory lacks.
+/// What an operation does when memory runs out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnShortage {
-    /// It makes room, for which any item may have to leave: the one that is there, too.
+    /// It makes room, which may evict any item, including the current one.
     MakeRoom,
-    /// It ends: there is something else to be done.
+    /// It ends, because its caller has another way.
     GiveUp,
 }
 
-/// What to do.
+/// What an operation decided.
 pub(crate) enum Decision<'x, A> {
-    /// Nothing.
+    /// Write nothing.
     Answer(A),
     /// Write a new item.
     Write(NewItem<'x>),
@@ -57,34 +58,34 @@ pub(crate) struct NewItem<'x> {
     pub(crate) flags: u32,
     pub(crate) expiry: u32,
     pub(crate) marks: u8,
-    /// `None`: one that no item had.
+    /// `None`: a number that no item has had.
     pub(crate) cas: Option<u64>,
-    /// It is right whatever is there meanwhile.
+    /// It replaces whatever is there by then.
     pub(crate) is_unconditional: bool,
 }
 
-/// The value of it.
+/// The value of a new item.
 pub(crate) enum NewBody<'x> {
-    /// In pieces, one behind the other.
+    /// In pieces, stored one after another.
     Parts(Cow<'x, [&'x [u8]]>),
     Owned(Vec<u8>),
-    /// In a mapping already.
+    /// In a page run already.
     Large(Arc<LargeValue>),
 }
 
-/// What became of it.
+/// The outcome of an operation.
 pub(crate) enum Outcome<A> {
     Answer(A),
     Written { cas: u64 },
     OutOfMemory,
 }
 
-/// Why an attempt was given up.
+/// Why an attempt failed.
 enum Obstacle {
-    /// The item changed meanwhile.
+    /// Another thread changed the item.
     Changed,
     NoMemory(Need),
-    /// The index has no room there, in a segment of this depth.
+    /// The index has no free slot, in a segment of this depth.
     NoSlot {
         depth: u32,
     },
@@ -92,26 +93,27 @@ enum Obstacle {
     NoMapping,
 }
 
-/// What one attempt tells the next.
+/// State that is kept from one attempt to the next.
 #[derive(Default)]
 struct Attempts {
-    /// Whether the key was among the ghosts, once that was asked.
-    was_ghost: Option<bool>,
-    /// A large value, and what it was made by: kept, lest making room for the item take the room of its value.
+    /// The queue that a new item joins. The policy is asked once.
+    admitted_to: Option<Queue>,
+    /// A large value, and the version it was made from. It is kept so that making room for the item does not cost the memory of
+    /// its value.
     large: Option<(Option<Version>, Arc<LargeValue>)>,
-    /// Bytes of a block that the item took.
+    /// Bytes that the item took in a block.
     written_bytes: usize,
 }
 
 impl Cache {
-    /// Does what a request decides.
-    pub(crate) fn update<D: Operation>(&self, key: &[u8], request: &D) -> Outcome<D::Answer> {
+    /// Carries out an operation.
+    pub(crate) fn update<D: Operation>(&self, key: &[u8], operation: &D) -> Outcome<D::Answer> {
         let hash = self.hasher.hash(key);
         let mut attempts = Attempts::default();
         loop {
             let obstacle = {
                 let pinned = self.epochs.pin();
-                match self.try_update(&pinned, key, hash, request, &mut attempts) {
+                match self.try_update(&pinned, key, hash, operation, &mut attempts) {
                     Ok(outcome) => {
                         drop(pinned);
                         self.reclaim_ahead(attempts.written_bytes);
@@ -138,14 +140,14 @@ impl Cache {
         pinned: &Pinned<'_>,
         key: &[u8],
         hash: u64,
-        request: &D,
+        operation: &D,
         attempts: &mut Attempts,
     ) -> Result<Outcome<D::Answer>, Obstacle> {
         let moment = self.moment();
         let seen = self.find(pinned, hash, key);
         let live = seen.filter(|(_, record)| !record.is_gone(moment));
         let before = live.map(|(item, record)| Version::of(item, record));
-        let new = match request.decide(live.map(|(_, record)| record)) {
+        let new = match operation.decide(live.map(|(_, record)| record)) {
             Decision::Answer(answer) => return Ok(Outcome::Answer(answer)),
             Decision::Write(new) => new,
         };
@@ -167,10 +169,8 @@ impl Cache {
         let (queue, frequency) = match live {
             Some((item, record)) => (self.blocks.class_and_queue(item).1, record.frequency()),
             None => {
-                let was_ghost = *attempts
-                    .was_ghost
-                    .get_or_insert_with(|| self.ghosts.take(hash));
-                (if was_ghost { Queue::Main } else { Queue::Small }, 0)
+                let admit = || self.policy.admit(hash);
+                (*attempts.admitted_to.get_or_insert_with(admit), 0)
             }
         };
         let now = moment.now;
@@ -188,12 +188,12 @@ impl Cache {
             frequency,
             generation: moment.generation(),
         };
-        let class = self.blocks.class(new.expiry, now);
-        let lacks_block = Obstacle::NoMemory(Need::Block);
+        let class = self.blocks.ttl_class(new.expiry, now);
+        let no_block = Obstacle::NoMemory(Need::Block);
         let allocation = self
             .blocks
             .write(queue, class, &record, Requester::Writer)
-            .ok_or(lacks_block)?;
+            .ok_or(no_block)?;
         let (item, written) = (allocation.item, self.record(pinned, allocation.item));
 
         let place = Place::new(hash);
@@ -204,7 +204,7 @@ impl Cache {
             .map(|(_, item)| (item, self.record(pinned, item)))
             .filter(|(_, record)| !record.is_gone(moment))
             .map(|(item, record)| Version::of(item, record));
-        // A flush since it was decided: the item would be gone, and must not take the place of a newer one.
+        // If the cache was flushed since the decision, the new item would be invisible and must not replace a newer one.
         let is_flushed = self.flushes.count() != moment.flushes;
         if is_flushed || (!new.is_unconditional && now_there != before) {
             drop(locked);
@@ -225,13 +225,14 @@ impl Cache {
         };
         self.blocks.mark_live(item, written, moment.flushes);
         let counters = pinned.counters();
-        // Before anybody can find the item: who has found it and then flushes must not take it that nothing was stored.
+        // Counted before anybody can find the item, so that a thread that finds it and then flushes does not conclude that
+        // nothing was stored.
         counters.add(Count::Stored, 1);
         match current {
             Some(_) => locked.replace(slot_ref, item),
             None => locked.fill(slot_ref, place, item),
         }
-        // The item has a share of its own now. Nobody takes it from there before the lock is free.
+        // The share now belongs to the item. Nobody can take it before the lock is released.
         if let Some(value) = large {
             std::mem::forget(value);
         }
@@ -245,7 +246,7 @@ impl Cache {
         Ok(Outcome::Written { cas })
     }
 
-    /// The value in pages of its own, if it is too large for a block.
+    /// Copies the value to a page run if it is too large for a block.
     fn large_if_needed(
         &self,
         key: &[u8],
@@ -260,21 +261,21 @@ impl Cache {
                 AllocError::Limit => Obstacle::NoMemory(Need::Large(len_bytes)),
                 AllocError::System(_) => Obstacle::NoMapping,
             })?;
-        let mut rest = large.bytes_mut();
+        let mut remaining = large.bytes_mut();
         for part in parts {
-            let (here, behind) = rest.split_at_mut(part.len());
+            let (here, after) = remaining.split_at_mut(part.len());
             here.copy_from_slice(part);
-            rest = behind;
+            remaining = after;
         }
         Ok(Some(Arc::new(large)))
     }
 }
 
-/// What may change of an item that a decision was made by.
+/// What identifies the item that a decision was based on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version {
     item: ItemRef,
-    /// Between two attempts nothing is pinned: another item of the key may lie at the same place.
+    /// Nothing is pinned between attempts, so another item of the same key may lie at the same address.
     cas: u64,
     expiry: u32,
     marks: u8,
@@ -286,7 +287,7 @@ impl Version {
             item,
             cas: record.cas(),
             expiry: record.expiry(),
-            // That somebody asked for it decides nothing.
+            // Whether the item was read makes no difference.
             marks: record.marks() & !FETCHED,
         }
     }

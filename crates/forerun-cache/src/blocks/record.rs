@@ -1,4 +1,4 @@
-//! An item as it lies in a block.
+//! The layout of an item in a block.
 //!
 //! ```text
 //!   0      8         12         16      20          24     26        27      28        bytes
@@ -9,16 +9,16 @@
 //!         | generation | large | frequency |
 //! ```
 //!
-//! It begins and ends at a multiple of eight bytes. Once published, its bytes stay as they are until the block is used again,
-//! but for four of its fields, which are atomic: when it expires, when it was last asked for, its marks, and how often it was
-//! asked for. The generation tells how often all had been flushed when it was stored. A large value lies in a mapping of its own, of which the item owns a share; `value len` is then 8.
+//! An item begins and ends at a multiple of eight bytes. Once it is published, its bytes do not change until the block is reused,
+//! except four atomic fields: the expiry, the time of the last access, the marks, and the access frequency. The generation is the
+//! flush count at the time of the store. A large value lies in a page run, of which the item owns a share; `value len` is then 8.
 
 #![allow(
     unsafe_code,
     reason = "the bytes of blocks are read and written as items"
 )]
 
-use crate::flush::{Generation, Moment};
+use crate::generation::{Generation, Moment};
 use crate::index::bucket::ItemRef;
 use crate::options::ITEM_OVERHEAD_BYTES;
 use crate::value::LargeValue;
@@ -41,29 +41,29 @@ struct Header {
     tags: AtomicU16,
     key_len: u8,
     marks: AtomicU8,
-    /// The shortest item has a key of up to four bytes: a header is within it.
+    /// Pads the header to the size of the shortest item, whose key has up to four bytes.
     key: [u8; 4],
 }
 
 const KEY_OFFSET: usize = offset_of!(Header, key);
 const _: () = assert!(size_of::<Header>() == KEY_OFFSET + 4 && KEY_OFFSET <= ITEM_OVERHEAD_BYTES);
 
-/// Somebody asked for the item.
+/// The item has been read since it was stored.
 pub(crate) const FETCHED: u8 = 1;
-/// It was invalidated, and may be used until somebody brings a new one.
+/// The item was invalidated. Readers may use it until it is stored again.
 pub(crate) const STALE: u8 = 2;
-/// Somebody said that he would.
+/// A reader has claimed the item in order to store it again.
 pub(crate) const CLAIMED: u8 = 4;
 
-/// The most that is counted of how often an item was asked for, and its bits of the tags.
+/// Where the frequency saturates, and its bits in the tags.
 const FREQUENCY_MAX: u16 = 15;
-/// The value lies elsewhere.
+/// The value is in a page run.
 const LARGE: u16 = 16;
-/// Where the generation begins.
+/// Where the generation's bits begin.
 const GENERATION_SHIFT: u32 = 5;
 const _: () = assert!(GENERATION_SHIFT + Generation::BITS == u16::BITS);
 
-/// The field of this name, as it was read: its reader needs several of its parts.
+/// The `tags` field as it was read once, for readers that need several of its parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tags(u16);
 
@@ -89,7 +89,7 @@ impl Tags {
     }
 }
 
-/// Whether an item that was found is there.
+/// Whether an item is visible at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
     Live(Tags),
@@ -97,15 +97,15 @@ pub(crate) enum State {
     Flushed,
 }
 
-/// What an access changes, as it was before.
+/// The fields that an access changes, as they were before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     pub(crate) accessed: u32,
     pub(crate) marks: u8,
 }
 
-/// Bytes of an item in its block. One whose value is elsewhere has a pointer in its place, behind a gap of up to seven bytes:
-/// the same sum, rounded up once.
+/// Bytes of an item in its block. A large value counts as a pointer, which may follow a gap of up to seven bytes; rounding the
+/// sum up once covers both.
 #[inline(always)]
 pub(crate) fn size_bytes(key_len: usize, value_len: usize) -> usize {
     (KEY_OFFSET + key_len + value_len).next_multiple_of(ItemRef::UNIT_BYTES)
@@ -121,7 +121,7 @@ fn share_offset(key_len: usize) -> usize {
     (KEY_OFFSET + key_len).next_multiple_of(align_of::<*const LargeValue>())
 }
 
-/// What a new item is to hold.
+/// The contents of a new item.
 #[derive(Debug)]
 pub(crate) struct NewRecord<'a> {
     pub(crate) key: &'a [u8],
@@ -135,17 +135,17 @@ pub(crate) struct NewRecord<'a> {
     pub(crate) generation: Generation,
 }
 
-/// Its value.
+/// The value of a new item.
 #[derive(Debug)]
 pub(crate) enum NewValue<'a> {
-    /// One piece behind the other.
+    /// In pieces, stored one after another.
     Parts(&'a [&'a [u8]]),
-    /// In a mapping.
+    /// In a page run.
     Large(&'a Arc<LargeValue>),
 }
 
 impl NewRecord<'_> {
-    /// Bytes in the block.
+    /// Bytes that the item takes in the block.
     pub(crate) fn size_bytes(&self) -> usize {
         match &self.value {
             NewValue::Parts(parts) => size_bytes(self.key.len(), len_of(parts)),
@@ -153,11 +153,11 @@ impl NewRecord<'_> {
         }
     }
 
-    /// Writes the item. A large value is pointed at, not shared: the share is the caller's to give when the item is published.
+    /// Writes the item. A large value is only pointed at: the caller gives the item its share when it publishes the item.
     ///
     /// # Safety
-    /// [`NewRecord::size_bytes`] bytes at `place`, a multiple of eight, can be written, and nobody else has them.
-    pub(super) unsafe fn write(&self, place: NonNull<u8>) {
+    /// `start` is a multiple of eight. [`NewRecord::size_bytes`] bytes are writable there, and no other thread uses them.
+    pub(super) unsafe fn write(&self, start: NonNull<u8>) {
         let (value_len, is_large) = match &self.value {
             NewValue::Parts(parts) => (len_of(parts), false),
             NewValue::Large(_) => (size_of::<*const LargeValue>(), true),
@@ -175,11 +175,11 @@ impl NewRecord<'_> {
             marks: self.marks.into(),
             key: [0; 4],
         };
-        // SAFETY: by the caller's word the place has the item's bytes: a header (no item is shorter), then from KEY_OFFSET on the
-        // key and the parts; a share lies at its alignment behind the key, since the place is a multiple of eight.
+        // SAFETY: the caller promises that the item's bytes are writable: a header (no item is shorter), then the key from
+        // KEY_OFFSET on, then the parts. A share lies aligned after the key, since `start` is a multiple of eight.
         unsafe {
-            place.cast::<Header>().write(header);
-            let mut end = place.add(KEY_OFFSET);
+            start.cast::<Header>().write(header);
+            let mut end = start.add(KEY_OFFSET);
             let mut append = |bytes: &[u8]| {
                 end.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
                 end = end.add(bytes.len());
@@ -187,7 +187,7 @@ impl NewRecord<'_> {
             append(self.key);
             match &self.value {
                 NewValue::Parts(parts) => parts.iter().for_each(|part| append(part)),
-                NewValue::Large(value) => place
+                NewValue::Large(value) => start
                     .add(share_offset(self.key.len()))
                     .cast::<*const LargeValue>()
                     .write(Arc::as_ptr(value)),
@@ -200,39 +200,39 @@ pub(crate) fn len_of(parts: &[&[u8]]) -> usize {
     parts.iter().map(|part| part.len()).sum()
 }
 
-/// An item in a block that is not used again before `'g` ends.
+/// An item in a block that is not reused before `'g` ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'g> {
-    place: NonNull<u8>,
+    start: NonNull<u8>,
     life: PhantomData<&'g [u8]>,
 }
 
-// SAFETY: it is a shared reference to plain and atomic bytes, and perhaps to a LargeValue, which is Sync.
+// SAFETY: a record is a shared reference to plain and atomic bytes, and possibly to a LargeValue, which is Sync.
 unsafe impl Send for Record<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Record<'_> {}
 
 impl<'g> Record<'g> {
     /// # Safety
-    /// An item was written at `place`, before this in the order of threads, and its bytes and value stay for `'g`.
+    /// An item was written at `start`, that write happens before this call, and the item's bytes and value stay for `'g`.
     #[inline(always)]
-    pub(super) unsafe fn new(place: NonNull<u8>) -> Record<'g> {
+    pub(super) unsafe fn new(start: NonNull<u8>) -> Record<'g> {
         Record {
-            place,
+            start,
             life: PhantomData,
         }
     }
 
     #[inline(always)]
     fn header(self) -> &'g Header {
-        // SAFETY: `new` was promised an item there, which begins with a header.
-        unsafe { self.place.cast().as_ref() }
+        // SAFETY: the caller of `new` promised an item, which begins with a header.
+        unsafe { self.start.cast().as_ref() }
     }
 
     #[inline(always)]
     fn bytes(self, offset: usize, len: usize) -> &'g [u8] {
-        // SAFETY: the callers give offsets and lengths from the header, within the item.
-        unsafe { std::slice::from_raw_parts(self.place.add(offset).as_ptr(), len) }
+        // SAFETY: the callers take offsets and lengths within the item from the header.
+        unsafe { std::slice::from_raw_parts(self.start.add(offset).as_ptr(), len) }
     }
 
     #[inline(always)]
@@ -247,7 +247,7 @@ impl<'g> Record<'g> {
                 let start = KEY_OFFSET + usize::from(self.header().key_len);
                 self.bytes(start, self.header().value_len as usize)
             }
-            // SAFETY: the share that the pointer stands for is dropped after the pins of all who could find the item.
+            // SAFETY: the share behind the pointer is dropped only after every pin that could find the item.
             Some(share) => unsafe { (*share).bytes() },
         }
     }
@@ -256,12 +256,12 @@ impl<'g> Record<'g> {
     fn share(self) -> Option<*const LargeValue> {
         self.tags().is_large().then(|| {
             let offset = share_offset(self.header().key_len.into());
-            // SAFETY: a large item has a pointer there, aligned.
-            unsafe { self.place.add(offset).cast().read() }
+            // SAFETY: a large item has an aligned pointer there.
+            unsafe { self.start.add(offset).cast().read() }
         })
     }
 
-    /// Bytes of the large value; 0 is a small one.
+    /// Bytes of the large value, or 0 if the value is small.
     pub(crate) fn large_len(self) -> usize {
         match self.share() {
             Some(_) => self.value().len(),
@@ -269,10 +269,10 @@ impl<'g> Record<'g> {
         }
     }
 
-    /// The large value, shared once more.
+    /// Another share of the large value.
     pub(crate) fn large(self) -> Option<Arc<LargeValue>> {
         self.share().map(|share| {
-            // SAFETY: the pointer is that of an Arc, of which the item has a share for as long as this is readable.
+            // SAFETY: the pointer comes from an Arc, and the item owns a share for as long as it is readable.
             unsafe {
                 Arc::increment_strong_count(share);
                 Arc::from_raw(share)
@@ -280,11 +280,11 @@ impl<'g> Record<'g> {
         })
     }
 
-    /// The item's own share, of an item that was taken out of the index.
+    /// The item's own share, after the item was taken out of the index.
     ///
     /// # Safety
-    /// Once for an item that was published and is now removed or replaced (not moved), by who did that; and the share is dropped after a grace
-    /// period.
+    /// The item was published. The caller has removed or replaced it (not moved it), calls this once, and drops the share after a
+    /// grace period.
     pub(crate) unsafe fn take_large(self) -> Option<Arc<LargeValue>> {
         // SAFETY: publishing the item gave it this share, by `Arc::into_raw`.
         self.share().map(|share| unsafe { Arc::from_raw(share) })
@@ -298,15 +298,15 @@ impl<'g> Record<'g> {
         self.header().flags
     }
 
-    // Relaxed, here and below: each field is a message of its own, and the header as a whole was published with the slot.
+    // Relaxed, here and below: each field stands alone, and the header as a whole was published with the slot.
 
-    /// When it expires; 0 is never.
+    /// The second in which the item expires; 0 is never.
     #[inline(always)]
     pub(crate) fn expiry(self) -> u32 {
         self.header().expiry.load(Relaxed)
     }
 
-    /// Under the lock of its segment.
+    /// Changes the expiry. The caller has locked the item's segment.
     pub(crate) fn set_expiry(self, expiry: u32) {
         self.header().expiry.store(expiry, Relaxed);
     }
@@ -320,10 +320,10 @@ impl<'g> Record<'g> {
         self.tags().generation()
     }
 
-    /// Whether it is there at a moment.
+    /// Whether the item is visible at a moment.
     #[inline(always)]
     pub(crate) fn state(self, moment: Moment) -> State {
-        // From 1 to now, in one comparison: 0, which is never, is the largest of all when 1 is taken from it.
+        // 1..=now in one comparison: 0, which is never, wraps to the largest number.
         if self.expiry().wrapping_sub(1) < moment.now {
             return State::Expired;
         }
@@ -334,7 +334,7 @@ impl<'g> Record<'g> {
         }
     }
 
-    /// Whether it has expired, or was flushed.
+    /// Whether the item has expired or was flushed.
     #[inline(always)]
     pub(crate) fn is_gone(self, moment: Moment) -> bool {
         !matches!(self.state(moment), State::Live(_))
@@ -344,7 +344,7 @@ impl<'g> Record<'g> {
         self.header().marks.load(Relaxed)
     }
 
-    /// Sets marks, and gives those there were.
+    /// Sets marks and returns the previous ones.
     pub(crate) fn mark(self, marks: u8) -> u8 {
         self.header().marks.fetch_or(marks, Relaxed)
     }
@@ -357,12 +357,12 @@ impl<'g> Record<'g> {
         self.header().accessed.load(Relaxed)
     }
 
-    /// Notes that it was asked for. An item that is asked for all the time is not written to, but once a second.
+    /// Records an access. A hot item is written to only once a second.
     #[inline(always)]
     pub(crate) fn access(self, tags: Tags, now: u32) -> Before {
         let header = self.header();
         if tags.frequency() < FREQUENCY_MAX {
-            // A count may get lost between two threads: it is a rough one. The other bits never change.
+            // Two threads may lose a count, which is approximate anyway. The other bits never change.
             header.tags.store(tags.0 + 1, Relaxed);
         }
         let before = Before {
@@ -378,33 +378,33 @@ impl<'g> Record<'g> {
         before
     }
 
-    /// Bytes in the block.
+    /// Bytes that the item takes in the block.
     #[inline(always)]
     pub(crate) fn size_bytes(self) -> usize {
         let header = self.header();
         size_bytes(header.key_len.into(), header.value_len as usize)
     }
 
-    /// Asks for the lines behind the first two.
+    /// Prefetches the lines after the first two.
     #[inline(always)]
     pub(crate) fn prefetch_rest(self) {
-        /// Lines that are asked for; the processor's own prefetcher sees a longer run.
+        /// How many lines to prefetch. The hardware prefetcher takes over on longer values.
         const LINES: usize = 6;
         let mut line = 2 * CACHE_LINE_BYTES;
         let end = self.size_bytes().min(LINES * CACHE_LINE_BYTES);
         while line < end {
-            prefetch_read(self.place.as_ptr().wrapping_add(line));
+            prefetch_read(self.start.as_ptr().wrapping_add(line));
             line += CACHE_LINE_BYTES;
         }
     }
 }
 
-/// Copies an item to another place, with a new frequency.
+/// Copies an item to another address, with a new frequency.
 ///
 /// # Safety
-/// `place`, a multiple of eight, has room for [`Record::size_bytes`] bytes, and nobody else has them. The item's segment is
-/// locked, so that only its frequency, its access time and its FETCHED mark may change meanwhile.
-pub(super) unsafe fn copy(record: Record<'_>, place: NonNull<u8>, frequency: u8) {
+/// `start` is a multiple of eight. [`Record::size_bytes`] bytes are writable there, and no other thread uses them. The item's
+/// segment is locked, so that only its frequency, its access time and its FETCHED mark may change meanwhile.
+pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8) {
     let (header, tags) = (record.header(), record.tags());
     let copy = Header {
         expiry: record.expiry().into(),
@@ -421,13 +421,13 @@ pub(super) unsafe fn copy(record: Record<'_>, place: NonNull<u8>, frequency: u8)
             ..Header::default()
         }
     };
-    let rest = record.size_bytes() - KEY_OFFSET;
-    // SAFETY: both places have the item's bytes, by the caller's word and by the record's; they are different items.
+    let len = record.size_bytes() - KEY_OFFSET;
+    // SAFETY: the record has the item's bytes, the caller promises as many at `start`, and the two do not overlap.
     unsafe {
-        place.cast::<Header>().write(copy);
-        place
+        start.cast::<Header>().write(copy);
+        start
             .add(KEY_OFFSET)
-            .copy_from_nonoverlapping(record.place.add(KEY_OFFSET), rest);
+            .copy_from_nonoverlapping(record.start.add(KEY_OFFSET), len);
     }
 }
 
@@ -447,12 +447,12 @@ mod tests {
             frequency: 0,
             generation,
         };
-        let mut place = vec![0u64; record.size_bytes() / 8];
-        let place = NonNull::from(&mut place[..]).cast();
-        // SAFETY: the place has the item's bytes at a multiple of eight, and is not touched but through the record.
+        let mut start = vec![0u64; record.size_bytes() / 8];
+        let start = NonNull::from(&mut start[..]).cast();
+        // SAFETY: the buffer has the item's bytes at a multiple of eight and is accessed only through the record.
         unsafe {
-            record.write(place);
-            Record::new(place).state(moment)
+            record.write(start);
+            Record::new(start).state(moment)
         }
     }
 

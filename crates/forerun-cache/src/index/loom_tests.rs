@@ -17,7 +17,7 @@ use super::place::Place;
 use super::{Index, Replaced};
 use crate::budget::Budget;
 use crate::epoch::{Epochs, Pinned};
-use crate::flush::Flushes;
+use crate::generation::Flushes;
 use forerun_core::Pages;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -1,19 +1,20 @@
-//! Keys that left lately without having been asked for: who comes back soon is kept at once.
+//! The ghost queue: keys that were evicted recently without having been read. A key that comes back
+//! while it is remembered goes straight to the main queue.
 //!
 //! ```text
 //!   hash ─▶ set │ newest │ … │ … 32 fingerprints of 16 bits, a line … │ oldest │
 //! ```
 //!
-//! A set forgets its oldest when another one comes. All of it is a guess: fingerprints may collide, and two threads may lose
-//! one between them.
+//! A full set forgets its oldest fingerprint when a new one arrives. The answer is approximate:
+//! fingerprints may collide, and two threads that write one set at once may lose an entry.
 
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 const WAYS: usize = 32;
 
-/// Fingerprints of keys.
+/// Fingerprints of evicted keys.
 #[derive(Debug)]
-pub(crate) struct Ghosts {
+pub(super) struct Ghosts {
     sets: Box<[Set]>,
 }
 
@@ -22,40 +23,40 @@ pub(crate) struct Ghosts {
 struct Set([AtomicU16; WAYS]);
 
 impl Ghosts {
-    /// Room for about `len_bytes` / 2 keys.
-    pub(crate) fn new(len_bytes: usize) -> Ghosts {
+    /// Remembers about `len_bytes` / 2 keys.
+    pub(super) fn new(len_bytes: usize) -> Ghosts {
         let sets = (len_bytes / size_of::<Set>()).max(1);
         Ghosts {
             sets: (0..sets).map(|_| Set::default()).collect(),
         }
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.sets)
     }
 
     fn find(&self, hash: u64) -> (&Set, u16) {
         let at = forerun_core::hashing::scale(hash, self.sets.len() as u64);
-        // Bits that the set does not tell; 0 is nobody.
+        // The low bits: the high ones choose the set. 0 marks an empty entry.
         (&self.sets[at as usize], (hash as u16).max(1))
     }
 
-    /// Notes that a key left.
-    pub(crate) fn insert(&self, hash: u64) {
-        let (set, mut coming) = self.find(hash);
+    /// Remembers a key.
+    pub(super) fn insert(&self, hash: u64) {
+        let (set, mut incoming) = self.find(hash);
         for way in &set.0 {
-            // Relaxed: single numbers, none of which says anything of another.
-            let left = way.load(Relaxed);
-            way.store(coming, Relaxed);
-            coming = left;
-            if coming == 0 {
+            // Relaxed: each fingerprint stands alone and publishes nothing else.
+            let displaced = way.load(Relaxed);
+            way.store(incoming, Relaxed);
+            incoming = displaced;
+            if incoming == 0 {
                 break;
             }
         }
     }
 
-    /// Whether a key left lately; it is then forgotten.
-    pub(crate) fn take(&self, hash: u64) -> bool {
+    /// Whether a key is remembered. Forgets it.
+    pub(super) fn take(&self, hash: u64) -> bool {
         let (set, wanted) = self.find(hash);
         let found = set.0.iter().find(|way| way.load(Relaxed) == wanted);
         found.inspect(|way| way.store(0, Relaxed)).is_some()
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_left_last_is_known_and_who_left_long_ago_is_not() {
+    fn recent_keys_are_remembered_and_old_ones_forgotten() {
         let ghosts = Ghosts::new(size_of::<Set>());
         for hash in 1..=100 {
             ghosts.insert(hash);
@@ -78,11 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_taken_leaves_its_place_to_the_next() {
+    fn a_taken_key_leaves_its_entry_to_the_next() {
         let ghosts = Ghosts::new(size_of::<Set>());
         (1..=32).for_each(|hash| ghosts.insert(hash));
         assert!(ghosts.take(30));
         ghosts.insert(33);
-        assert!(ghosts.take(1), "the oldest stays: there was room");
+        assert!(ghosts.take(1), "the oldest stays: an entry was free");
     }
 }

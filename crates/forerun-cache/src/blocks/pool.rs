@@ -1,0 +1,135 @@
+//! Which blocks are free, which the system has back, and which are in use.
+
+use super::{Blocks, Requester};
+use crate::budget::Purpose;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+/// Free blocks that only the evictor may take: the items that it keeps need somewhere to go.
+pub(super) const EVICTOR_RESERVE: usize = 2;
+
+/// Every block is in one of these places, except a victim that is being emptied.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// Empty and charged.
+    pub(super) free: Vec<u32>,
+    /// Empty and returned to the system.
+    released: Vec<u32>,
+    /// This block and all that follow it have never been used.
+    unused: u32,
+    /// In use.
+    pub(super) queues: [VecDeque<u32>; 2],
+}
+
+impl Blocks {
+    pub(super) fn allocate_block(&self, pool: &mut Pool, requester: Requester) -> Option<u32> {
+        let reserve = match requester {
+            Requester::Writer => EVICTOR_RESERVE,
+            Requester::Evictor => 0,
+        };
+        let block = if pool.free.len() > reserve {
+            pool.free.pop()
+        } else {
+            self.charge_one(pool)
+        };
+        self.update_available(pool);
+        block
+    }
+
+    /// Charges an empty block, if the limit allows another one.
+    pub(super) fn charge_one(&self, pool: &mut Pool) -> Option<u32> {
+        if !self.has_uncharged(pool) || !self.budget.try_charge(Purpose::Blocks, self.block_bytes) {
+            return None;
+        }
+        pool.released.pop().or_else(|| {
+            pool.unused += 1;
+            Some(pool.unused - 1)
+        })
+    }
+
+    fn has_uncharged(&self, pool: &Pool) -> bool {
+        !pool.released.is_empty() || (pool.unused as usize) < self.metas.len()
+    }
+
+    /// Charges a block that was never used and faults its pages in, so that the writer who takes it does not wait: the first
+    /// touch of a 2 MiB page costs as much as thousands of stores. `false`: `ahead` blocks are available already, every block
+    /// has been used, or nothing was ever stored.
+    pub(crate) fn prefault_one(&self, ahead: usize) -> bool {
+        let block = {
+            let mut pool = self.pool();
+            let is_in_use = pool.queues.iter().any(|queue| !queue.is_empty());
+            // A block was released because something else needed its memory. Taking it back would repeat that.
+            let is_fresh = pool.released.is_empty();
+            if !is_in_use || !is_fresh || pool.free.len() >= EVICTOR_RESERVE + ahead {
+                return false;
+            }
+            match self.charge_one(&mut pool) {
+                Some(block) => block,
+                None => return false,
+            }
+        };
+        self.region
+            .populate(block as usize * self.block_bytes, self.block_bytes);
+        self.free(block);
+        true
+    }
+
+    fn update_available(&self, pool: &Pool) {
+        // Relaxed: a hint.
+        let available = pool.free.len().saturating_sub(EVICTOR_RESERVE);
+        self.available.store(available, Ordering::Relaxed);
+    }
+
+    /// Free blocks that writers can take, not counting those that the budget still allows.
+    pub(crate) fn available(&self) -> usize {
+        self.available.load(Ordering::Relaxed)
+    }
+
+    /// Frees an empty block that nobody reads any more.
+    pub(crate) fn free(&self, block: u32) {
+        let mut pool = self.pool();
+        pool.free.push(block);
+        self.update_available(&pool);
+    }
+
+    /// Returns the memory of a free block to the system, so that something else can be charged. `false`: no block is free, or
+    /// the system refused and the block stays charged.
+    pub(crate) fn release_one(&self) -> bool {
+        let mut pool = self.pool();
+        if pool.free.len() <= EVICTOR_RESERVE {
+            return false;
+        }
+        let Some(block) = pool.free.pop() else {
+            return false;
+        };
+        let offset = block as usize * self.block_bytes;
+        // SAFETY: the block is within the region, and free: nobody refers to its bytes.
+        let is_released = unsafe { self.region.release(offset, self.block_bytes) };
+        if is_released {
+            pool.released.push(block);
+            self.budget.uncharge(Purpose::Blocks, self.block_bytes);
+        } else {
+            pool.free.push(block);
+        }
+        self.update_available(&pool);
+        // Relaxed: a hint.
+        self.is_release_refused
+            .store(!is_released, Ordering::Relaxed);
+        is_released
+    }
+
+    /// Whether blocks are free whose memory the system refuses to take back.
+    pub(crate) fn has_unreleasable(&self) -> bool {
+        self.is_release_refused.load(Ordering::Relaxed) && self.available() > 0
+    }
+
+    /// Whether another block could be charged now.
+    pub(crate) fn can_charge_one(&self) -> bool {
+        self.has_uncharged(&self.pool()) && self.budget.left_bytes() >= self.block_bytes
+    }
+
+    /// Blocks in use.
+    pub(crate) fn in_use_len(&self) -> usize {
+        self.pool().queues.iter().map(VecDeque::len).sum()
+    }
+}

@@ -1,0 +1,74 @@
+//! Eviction policies: which queue a new item joins, which block is evicted next, and which of its
+//! items survive.
+//!
+//! A policy decides and remembers. It does not touch items: [`crate::evict`] empties the blocks.
+//! To add a policy, add a file that implements [`EvictionPolicy`] and register it in [`Policy`].
+
+mod ghosts;
+mod s3_fifo;
+
+use s3_fifo::S3Fifo;
+
+/// The two queues of blocks, in the order in which the blocks were opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Queue {
+    /// For new items.
+    Small = 0,
+    /// For items that proved themselves.
+    Main = 1,
+}
+
+impl Queue {
+    pub(crate) const ALL: [Queue; 2] = [Queue::Small, Queue::Main];
+}
+
+/// What happens to a live item when its block is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its block's memory is wanted, the item is not.
+    Evict,
+    /// It moves to a block of this queue and starts there with this frequency.
+    Move { queue: Queue, frequency: u8 },
+}
+
+/// The decisions that an eviction policy makes.
+pub(crate) trait EvictionPolicy {
+    /// The queue that a new item joins. Asked once per store.
+    fn admit(&self, hash: u64) -> Queue;
+
+    /// The queues to take the next block from, preferred first, given how many blocks each holds.
+    fn eviction_order(&self, queue_lens: [usize; 2]) -> [Queue; 2];
+
+    /// What happens to a live item of a block that is evicted, by how often it was read.
+    fn fate(&self, queue: Queue, frequency: u8) -> Fate;
+
+    /// Learns that an item of this queue was evicted.
+    fn on_evict(&self, queue: Queue, hash: u64);
+
+    /// Bytes that the policy holds for as long as the cache exists.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// The registered policies.
+#[derive(Debug)]
+pub(crate) enum Policy {
+    S3Fifo(S3Fifo),
+}
+
+impl Policy {
+    /// The policy of a cache with this memory limit.
+    pub(crate) fn new(limit_bytes: usize) -> Policy {
+        Policy::S3Fifo(S3Fifo::new(limit_bytes))
+    }
+}
+
+impl std::ops::Deref for Policy {
+    type Target = dyn EvictionPolicy + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Policy::S3Fifo(policy) => policy,
+        }
+    }
+}

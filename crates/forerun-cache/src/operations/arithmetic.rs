@@ -1,0 +1,141 @@
+//! Arithmetic on values that are decimal numbers.
+
+use super::{compares_unequal, is_key, rewritten};
+use crate::blocks::record::{FETCHED, Record};
+use crate::cache::Cache;
+use crate::request::{Arithmetic, Counted, Direction, Expiry};
+use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
+use std::cell::Cell;
+
+impl Cache {
+    /// Adds to or subtracts from a value that is a decimal number.
+    pub fn arithmetic(&self, arithmetic: Arithmetic<'_>) -> Counted {
+        if self.is_forked() {
+            return Counted::Forked;
+        }
+        if !is_key(arithmetic.key) {
+            return Counted::NotFound;
+        }
+        let request = ArithmeticOperation {
+            arithmetic,
+            sum: Cell::default(),
+        };
+        match self.update(arithmetic.key, &request) {
+            Outcome::Answer(answer) => answer,
+            Outcome::Written { cas } => {
+                let sum = request.sum.get();
+                Counted::Counted {
+                    value: sum.value,
+                    cas,
+                    expiry: Expiry::from_word(sum.expiry),
+                    is_new: sum.is_new,
+                }
+            }
+            Outcome::OutOfMemory => Counted::OutOfMemory,
+        }
+    }
+}
+
+/// [`Cache::arithmetic`].
+struct ArithmeticOperation<'a> {
+    arithmetic: Arithmetic<'a>,
+    /// The result of the last decision.
+    sum: Cell<Sum>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    value: u64,
+    expiry: u32,
+    is_new: bool,
+}
+
+impl Operation for ArithmeticOperation<'_> {
+    type Answer = Counted;
+
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Counted> {
+        let Arithmetic {
+            delta,
+            direction,
+            compare_cas,
+            new_cas,
+            expiry,
+            initial,
+            ..
+        } = self.arithmetic;
+        let Some(old) = found else {
+            let Some((value, expiry)) = initial else {
+                return Decision::Answer(Counted::NotFound);
+            };
+            let expiry = expiry.to_word();
+            self.sum.set(Sum {
+                value,
+                expiry,
+                is_new: true,
+            });
+            return Decision::Write(NewItem {
+                value: NewBody::Owned(value.to_string().into_bytes()),
+                flags: 0,
+                expiry,
+                marks: 0,
+                cas: new_cas,
+                is_unconditional: false,
+            });
+        };
+        // memcached checks for an empty value before it compares the CAS number.
+        if old.value().is_empty() {
+            return Decision::Answer(Counted::NotANumber);
+        }
+        if compares_unequal(compare_cas, old) {
+            return Decision::Answer(Counted::Exists);
+        }
+        let Some(number) = number(old.value()) else {
+            return Decision::Answer(Counted::NotANumber);
+        };
+        let value = match direction {
+            Direction::Increment => number.wrapping_add(delta),
+            Direction::Decrement => number.saturating_sub(delta),
+        };
+        let mut digits = value.to_string().into_bytes();
+        // A `format!` width would panic above 65,535.
+        digits.resize(digits.len().max(old.value().len()), b' ');
+        // As in memcached, which changes a number in place only if it does not get longer. A longer number is a new item that
+        // nobody has fetched.
+        let kept = if digits.len() > old.value().len() {
+            !FETCHED
+        } else {
+            u8::MAX
+        };
+        let new = NewItem {
+            value: NewBody::Owned(digits),
+            expiry: expiry.map_or(old.expiry(), Expiry::to_word),
+            cas: new_cas,
+            marks: old.marks() & kept,
+            ..rewritten(old)
+        };
+        self.sum.set(Sum {
+            value,
+            expiry: new.expiry,
+            is_new: false,
+        });
+        Decision::Write(new)
+    }
+}
+
+/// Reads a value as a number the way memcached does, with C's `strtoull`: white space and a plus sign may precede the digits.
+/// Whatever follows them must start with white space.
+fn number(value: &[u8]) -> Option<u64> {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
+    let start = value.iter().position(|byte| !is_space(byte))?;
+    let value = &value[start..];
+    let value = value.strip_prefix(b"+").unwrap_or(value);
+    let len = value
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let (digits, after) = value.split_at(len);
+    if !after.first().is_none_or(is_space) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

@@ -1,0 +1,34 @@
+//! The writing operations of a cache, each a decision on the current item.
+
+mod arithmetic;
+mod delete;
+mod store;
+mod touch;
+
+use crate::blocks::record::Record;
+use crate::options::MAX_KEY_BYTES;
+use crate::write::{NewBody, NewItem};
+use std::borrow::Cow;
+
+fn is_key(key: &[u8]) -> bool {
+    (1..=MAX_KEY_BYTES).contains(&key.len())
+}
+
+fn compares_unequal(compare_cas: Option<u64>, record: Record<'_>) -> bool {
+    compare_cas.is_some_and(|cas| cas != record.cas())
+}
+
+/// A new item that equals the old one, for an operation that changes some of its fields.
+fn rewritten(old: Record<'_>) -> NewItem<'_> {
+    NewItem {
+        value: match old.large() {
+            Some(value) => NewBody::Large(value),
+            None => NewBody::Parts(Cow::Owned(vec![old.value()])),
+        },
+        flags: old.flags(),
+        expiry: old.expiry(),
+        marks: old.marks(),
+        cas: Some(old.cas()),
+        is_unconditional: false,
+    }
+}

@@ -1,0 +1,189 @@
+//! Storing items, and the buffers for values that arrive in pieces.
+
+use super::is_key;
+use crate::blocks::record::{CLAIMED, Record, STALE};
+use crate::budget::Charge;
+use crate::cache::Cache;
+use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
+use crate::page_runs::AllocError;
+use crate::reclaim::Need;
+use crate::request::{Mode, Store, Stored, Value};
+use crate::value::{Buffered, LargeValue, ValueBuffer};
+use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+impl Cache {
+    /// Stores an item if its conditions hold.
+    pub fn store(&self, store: Store<'_>) -> Stored {
+        if self.is_forked() {
+            return Stored::Forked;
+        }
+        let value = match store.value {
+            Value::Buffer(ValueBuffer {
+                bytes: Buffered::Large(value),
+                ..
+            }) => Source::Large(Arc::new(value)),
+            Value::Buffer(buffer) => Source::Buffer(buffer),
+            Value::Bytes(bytes) => Source::Bytes([bytes]),
+            Value::Parts(parts) => Source::Parts(parts),
+        };
+        if !is_key(store.key) || self.is_too_large(store.key, value.len()) {
+            return Stored::TooLarge;
+        }
+        let request = StoreOperation {
+            cache: self,
+            value,
+            store: Store {
+                value: Value::Bytes(&[]),
+                ..store
+            },
+        };
+        match self.update(request.store.key, &request) {
+            Outcome::Answer(answer) => answer,
+            Outcome::Written { cas } => Stored::Stored { cas },
+            Outcome::OutOfMemory => Stored::OutOfMemory,
+        }
+    }
+
+    /// Reserves memory for a value of `len_bytes` that is filled piece by piece and then stored.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`] above [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes); [`Error::Full`]
+    /// if nothing can be evicted; [`Error::Memory`] if the system gives no memory.
+    pub fn value_buffer(&self, len_bytes: usize) -> Result<ValueBuffer, Error> {
+        self.check_process()?;
+        let max_item_bytes = self.options().max_item_bytes;
+        if len_bytes.saturating_add(ITEM_OVERHEAD_BYTES) > max_item_bytes {
+            return Err(Error::ValueTooLarge {
+                len_bytes,
+                max_item_bytes,
+            });
+        }
+        // The item must fit into a block with a key of any length.
+        let is_small =
+            len_bytes + MAX_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
+        loop {
+            let (made, need) = if is_small {
+                let charge = Charge::new(&self.budget, len_bytes).ok_or(AllocError::Limit);
+                let small = charge.map(|charge| Buffered::Small(vec![0; len_bytes].into(), charge));
+                (small, Need::Bytes(len_bytes))
+            } else {
+                let large = LargeValue::zeroed(&self.runs, len_bytes).map(Buffered::Large);
+                (large, Need::Large(len_bytes))
+            };
+            match made {
+                Ok(buffered) => return Ok(ValueBuffer::new(buffered)),
+                Err(AllocError::System(error)) => return Err(error.into()),
+                Err(AllocError::Limit) if self.make_room(need) => {}
+                Err(AllocError::Limit) => return Err(Error::Full { len_bytes }),
+            }
+        }
+    }
+
+    fn is_too_large(&self, key: &[u8], value_bytes: usize) -> bool {
+        let item_bytes = value_bytes.saturating_add(key.len() + ITEM_OVERHEAD_BYTES);
+        item_bytes > self.options().max_item_bytes
+    }
+}
+
+/// Where the value of a store comes from.
+#[derive(Debug)]
+enum Source<'a> {
+    Bytes([&'a [u8]; 1]),
+    Parts(&'a [&'a [u8]]),
+    Buffer(ValueBuffer),
+    Large(Arc<LargeValue>),
+}
+
+impl Source<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Source::Bytes([bytes]) => bytes.len(),
+            Source::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
+            Source::Buffer(buffer) => buffer.len(),
+            Source::Large(value) => value.bytes().len(),
+        }
+    }
+
+    /// The value for a new item.
+    fn body(&self) -> NewBody<'_> {
+        match self {
+            Source::Bytes(bytes) => NewBody::Parts(Cow::Borrowed(bytes)),
+            Source::Parts(parts) => NewBody::Parts(Cow::Borrowed(parts)),
+            Source::Buffer(buffer) => NewBody::Parts(Cow::Owned(vec![buffer.bytes()])),
+            Source::Large(value) => NewBody::Large(Arc::clone(value)),
+        }
+    }
+
+    /// The pieces of the value.
+    fn parts(&self) -> Vec<&[u8]> {
+        match self {
+            Source::Bytes(bytes) => bytes.to_vec(),
+            Source::Parts(parts) => parts.to_vec(),
+            Source::Buffer(buffer) => vec![buffer.bytes()],
+            Source::Large(value) => vec![value.bytes()],
+        }
+    }
+}
+
+/// [`Cache::store`].
+struct StoreOperation<'a> {
+    cache: &'a Cache,
+    store: Store<'a>,
+    value: Source<'a>,
+}
+
+impl Operation for StoreOperation<'_> {
+    type Answer = Stored;
+
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Stored> {
+        let store = &self.store;
+        let mut new = NewItem {
+            value: self.value.body(),
+            flags: store.flags,
+            expiry: store.expiry.to_word(),
+            marks: if store.claimed { CLAIMED } else { 0 },
+            cas: store.new_cas,
+            is_unconditional: store.mode == Mode::Set && store.compare_cas.is_none(),
+        };
+        let Some(old) = found else {
+            return match (store.mode, store.vivify) {
+                _ if store.compare_cas.is_some() => Decision::Answer(Stored::NotFound),
+                (Mode::Set | Mode::Add, _) => Decision::Write(new),
+                (Mode::Append | Mode::Prepend, Some(expiry)) => {
+                    new.expiry = expiry.to_word();
+                    Decision::Write(new)
+                }
+                _ => Decision::Answer(Stored::NotStored),
+            };
+        };
+        if store.mode == Mode::Add {
+            return Decision::Answer(Stored::NotStored);
+        }
+        if let Some(cas) = store.compare_cas
+            && cas != old.cas()
+        {
+            if !(store.stale_if_older && cas < old.cas()) {
+                return Decision::Answer(Stored::Exists);
+            }
+            new.expiry = old.expiry();
+            new.marks = STALE | old.marks() & CLAIMED;
+        }
+        if matches!(store.mode, Mode::Append | Mode::Prepend) {
+            let mut parts = self.value.parts();
+            match store.mode {
+                Mode::Append => parts.insert(0, old.value()),
+                _ => parts.push(old.value()),
+            }
+            let len = self.value.len() + old.value().len();
+            if self.cache.is_too_large(store.key, len) {
+                return Decision::Answer(Stored::TooLarge);
+            }
+            new.value = NewBody::Parts(Cow::Owned(parts));
+            new.flags = old.flags();
+            new.expiry = old.expiry();
+        }
+        Decision::Write(new)
+    }
+}

@@ -1,0 +1,64 @@
+//! Taking items out of the index, and what follows: dead bytes, shares of large values, counts.
+
+use crate::blocks::record::FETCHED;
+use crate::cache::Cache;
+use crate::epoch::Pinned;
+use crate::index::bucket::ItemRef;
+use crate::index::segment::{LockedSegment, SlotRef};
+use crate::limbo::Garbage;
+use crate::stats::Count;
+
+/// Why an item leaves the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RemovalCause {
+    /// A caller deleted or replaced it.
+    Removed,
+    /// It expired or was flushed.
+    Expired,
+    Evicted,
+}
+
+impl Cache {
+    /// Removes an item from the index and retires it.
+    pub(crate) fn unlink(
+        &self,
+        pinned: &Pinned<'_>,
+        locked: &mut LockedSegment<'_>,
+        slot_ref: SlotRef,
+        item: ItemRef,
+        cause: RemovalCause,
+    ) {
+        locked.remove(slot_ref);
+        self.retire_item(pinned, item, cause);
+    }
+
+    /// Accounts for an item that the caller has just removed from the index or replaced there: its bytes are dead, its share
+    /// of a large value goes to limbo.
+    pub(crate) fn retire_item(&self, pinned: &Pinned<'_>, item: ItemRef, cause: RemovalCause) {
+        let record = self.record(pinned, item);
+        let bytes = record.size_bytes();
+        self.blocks.mark_dead(item, bytes);
+        if let Some(value) = self.blocks.take_large(record) {
+            let garbage = Garbage::Large(value);
+            self.limbo
+                .push(&self.epochs, garbage, self.blocks.len_bytes());
+        }
+        let counters = pinned.counters();
+        let moment = self.moment();
+        if record.generation() == moment.generation() {
+            counters.remove_item(moment.flushes, bytes);
+        }
+        let unfetched = u64::from(record.marks() & FETCHED == 0);
+        match cause {
+            RemovalCause::Removed => {}
+            RemovalCause::Expired => {
+                counters.add(Count::Expired, 1);
+                counters.add(Count::ExpiredUnfetched, unfetched);
+            }
+            RemovalCause::Evicted => {
+                counters.add(Count::Evictions, 1);
+                counters.add(Count::EvictedUnfetched, unfetched);
+            }
+        }
+    }
+}
