@@ -4,23 +4,24 @@
 //!   0        8        16                                    56       64 bytes
 //!   | slot 0 | slot 1 | slot 2 | …                          | slot 7 |
 //!
-//!   a slot:   63..48   47..8                    7          6      5..0
-//!           | tag    | where the item lies    | occupied | away | counter |
+//!   a slot:   63..48   47..8                    7          6           5..0
+//!           | tag    | where the item lies    | occupied | displaced | counter |
 //! ```
 //!
-//! The tag is 16 bits of the key's hash: all eight are compared at once, and an item is looked at only where they match. Items
-//! lie at multiples of eight bytes, so that 40 bits reach eight TiB, and eight bits a slot are left. As in the buckets of
-//! `forerun-hash`, they say whether the slot is taken, whether its item is *away* (in the second of its two buckets rather
-//! than at home), and, in counters chosen by the tag, how many items belong here and are away: a lookup that finds nothing at
-//! home goes on to the second bucket only if its counter is not zero.
+//! The tag is 16 bits of the key's hash. All eight tags are compared at once, and an item is read only if its tag matches. Items
+//! lie at multiples of eight bytes, so that 40 bits address eight TiB and eight bits per slot remain. As in the buckets of
+//! `forerun-hash`, they tell whether the slot is occupied, whether its item is *displaced* (in the second of its two buckets
+//! instead of its home), and, in a counter that the tag selects, how many items of this home bucket are displaced. This is the
+//! overflow count of Folly's F14: a lookup that finds nothing at home continues to the second bucket only if the counter is not
+//! zero.
 //!
-//! A free slot's counter counts as well. A bucket of zeroes is empty.
+//! The counter of a free slot counts as well. A bucket of zeroes is empty.
 
 use super::place::Place;
 use crate::sync::{AtomicU64, Ordering};
 use forerun_core::arch::{Simd, prefetch_read_l2};
 
-/// Slots a bucket.
+/// Slots per bucket.
 pub(crate) const SLOTS: usize = 8;
 
 const COUNTER: u64 = 0x3f;
@@ -30,14 +31,14 @@ const ITEM_SHIFT: u32 = 8;
 const TAG_SHIFT: u32 = 48;
 const TAG: u64 = 0xffff << TAG_SHIFT;
 
-/// Where an item lies: its first byte's distance from that of the first block, in units of [`ItemRef::UNIT_BYTES`].
+/// The address of an item: its offset from the first block, in units of [`ItemRef::UNIT_BYTES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ItemRef(u64);
 
 impl ItemRef {
-    /// What items are aligned to.
+    /// The alignment of items.
     pub(crate) const UNIT_BYTES: usize = 8;
-    /// The memory that references reach.
+    /// The memory that references can address.
     pub(crate) const REACH_BYTES: usize = Self::UNIT_BYTES << (TAG_SHIFT - ITEM_SHIFT);
 
     #[inline(always)]
@@ -54,12 +55,12 @@ impl ItemRef {
     }
 }
 
-/// What a taken slot says.
+/// The contents of an occupied slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) tag: u16,
     pub(crate) item: ItemRef,
-    /// Whether this is its second bucket.
+    /// Whether the item is in its second bucket.
     pub(crate) is_displaced: bool,
 }
 
@@ -81,11 +82,11 @@ impl Entry {
     }
 }
 
-/// A bucket. Any number of threads read it while one, the holder of its segment's lock, writes.
+/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock, writes.
 ///
-/// A slot is one word, so that a reader has the old item or the new one, and both stay readable while its pin lasts. Items move
-/// in one direction only, from home away: first the item is written to its second bucket, then it is counted at home, then it
-/// is cleared there. A reader looks at home, at the counter, and into the second bucket, in this order, so it misses none.
+/// A slot is one word, so a reader sees the old item or the new one, and both stay readable while its pin lasts. Items move in
+/// one direction only, from the home bucket to the second: the item is first written to its second bucket, then counted at home,
+/// then cleared there. A reader checks the home bucket, the counter and the second bucket, in this order, and misses nothing.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Bucket {
@@ -98,7 +99,7 @@ impl Bucket {
         prefetch_read_l2(self);
     }
 
-    /// The slots with the tag of a place: bit `i` for slot `i`.
+    /// The slots whose tag matches that of a place: bit `i` for slot `i`.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn find<S: Simd>(&self, simd: S, place: Place) -> u32 {
@@ -117,50 +118,50 @@ impl Bucket {
         })
     }
 
-    /// What a slot says.
+    /// The entry in a slot.
     #[inline(always)]
     pub(crate) fn entry(&self, slot: usize) -> Option<Entry> {
         // Acquire: the item's bytes were written before the slot.
         Entry::read(self.slots[slot].load(Ordering::Acquire))
     }
 
-    /// Whether an item with this tag that belongs here may be away. Asked after the slots were read.
+    /// Whether an item with this tag may be displaced from this home bucket. Call it after reading the slots.
     #[inline(always)]
     pub(crate) fn has_overflow(&self, tag: u16) -> bool {
-        // Acquire: an item that is counted here has been written to its second bucket. The reads of the slots before it are
-        // acquires, too: who saw the slot that the item left reads a counter that has it.
+        // Acquire: an item that is counted here has been written to its second bucket. The reads of the slots before this are
+        // acquires, too: whoever saw the slot that the item left reads a counter that includes it.
         self.slots[counter_slot(tag)].load(Ordering::Acquire) & COUNTER != 0
     }
 
-    /// A free slot. For the writer.
+    /// A free slot. Only the writer calls this.
     pub(super) fn free_slot(&self) -> Option<usize> {
         (0..SLOTS).find(|&slot| self.entry(slot).is_none())
     }
 
-    /// Writes an entry into a slot: a free one, or one of the same key.
+    /// Writes an entry to a slot that is free or holds the same key.
     pub(super) fn put(&self, slot: usize, entry: Entry) {
-        // Relaxed: only the writer, who holds the lock, changes slots.
+        // Relaxed: only the holder of the lock changes slots.
         let counter = self.slots[slot].load(Ordering::Relaxed) & COUNTER;
-        // Release: whoever finds the item reads its bytes.
+        // Release: publishes the item's bytes.
         self.slots[slot].store(counter | entry.word(), Ordering::Release);
     }
 
     /// Frees a slot.
     pub(super) fn clear(&self, slot: usize) {
         let counter = self.slots[slot].load(Ordering::Relaxed) & COUNTER;
-        // Release: who sees the slot free sees where its item went.
+        // Release: whoever sees the slot free sees where its item went.
         self.slots[slot].store(counter, Ordering::Release);
     }
 
-    /// Counts an item that belongs here and has been written to its second bucket.
+    /// Counts an item of this home bucket that has been written to its second bucket.
     pub(super) fn add_overflow(&self, tag: u16) {
         self.recount(tag, |count| (count + 1).min(COUNTER));
     }
 
-    /// Takes it back. A counter that is full stays so until the segment is split: it no longer knows.
+    /// Uncounts one. A saturated counter stays so until the segment is split, because it has lost count.
     pub(super) fn remove_overflow(&self, tag: u16) {
         self.recount(tag, |count| {
-            debug_assert!(count > 0, "an item that was never counted");
+            debug_assert!(count > 0, "uncounted an item that was never counted");
             if count == COUNTER {
                 count
             } else {
@@ -172,12 +173,12 @@ impl Bucket {
     fn recount(&self, tag: u16, change: impl FnOnce(u64) -> u64) {
         let slot = &self.slots[counter_slot(tag)];
         let word = slot.load(Ordering::Relaxed);
-        // Release: who reads the count finds the item that it counts.
+        // Release: whoever reads the count finds the item that it counts.
         slot.store(word & !COUNTER | change(word & COUNTER), Ordering::Release);
     }
 }
 
-/// Whose counter is that of a tag.
+/// The slot whose counter belongs to a tag.
 #[inline(always)]
 fn counter_slot(tag: u16) -> usize {
     tag as usize % SLOTS

@@ -1,11 +1,12 @@
-//! Models of readers beside writers, run by loom through every interleaving and every outcome that the memory model allows:
+//! Models of concurrent readers and writers. Loom runs them through every interleaving and every outcome that the memory model
+//! allows:
 //! `RUSTFLAGS="--cfg loom" cargo test -p forerun-cache --release --lib loom_tests`.
 //!
-//! The index, its segments and the epochs are the real ones. An item is a cell that loom watches for races, as the bytes of a block
-//! are not. The reader is a model's spawned thread and the writer its first one: loom looks for other orders of a load and the last
-//! store to the same place, but of a store only and the access right before it.
+//! The index, its segments and the epochs are the real ones. An item is a cell that loom checks for races, because it cannot check
+//! the bytes of a block. The reader runs on a spawned thread and the writer on the model's first one: loom reorders a load with any
+//! earlier store to the same address, but a store only with the access right before it.
 //!
-//! A segment has two buckets here; a hash's home is bit 16, its tag the bits below.
+//! A segment has two buckets here. A hash's home is bit 16, its tag the bits below.
 
 #![allow(
     unsafe_code,
@@ -24,12 +25,12 @@ use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Interleavings and outcomes that a model must have tried.
+/// The least number of executions that a model must have explored.
 const RUNS_MIN: usize = 5;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // Two preemptions reach every order of the few steps that matter.
+    // Two preemptions suffice to reach every order of the few steps that matter.
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
     builder.max_branches = 10_000;
     let runs = std::sync::Arc::new(AtomicUsize::new(0));
@@ -38,11 +39,11 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
         counted.fetch_add(1, Ordering::Relaxed);
         body();
     });
-    // A model that runs once shows nothing.
+    // A model that runs once proves nothing.
     assert!(runs.load(Ordering::Relaxed) > RUNS_MIN);
 }
 
-/// What a cell holds: the key, which is the hash, and a version of the value.
+/// The contents of a cell: the key, which is also the hash, and a version of the value.
 type Item = (u64, u32);
 
 const CELLS: usize = 12;
@@ -50,14 +51,14 @@ const CELLS: usize = 12;
 struct World {
     index: Index,
     epochs: Epochs,
-    /// The writer's pin comes from elsewhere: giving one back, which the reader then takes, would order more than the real thing does
-    /// where the two threads have different ones.
+    /// The writer's pins are separate. If the reader took a pin that the writer has dropped, that would order more than in the real
+    /// cache, where the two threads use different pins.
     writers: Epochs,
     flushes: Flushes,
     cells: [UnsafeCell<Item>; CELLS],
 }
 
-// SAFETY: the cells are shared as items are: that this is right is what the models show.
+// SAFETY: the cells are shared the way items are, which is what the models verify.
 unsafe impl Sync for World {}
 // SAFETY: as above.
 unsafe impl Send for World {}
@@ -79,13 +80,13 @@ impl World {
     }
 
     fn write(&self, cell: usize, item: Item) {
-        // SAFETY: the cell is this thread's; loom checks it.
+        // SAFETY: only this thread uses the cell; loom checks it.
         self.cells[cell].with_mut(|cell| unsafe { *cell = item });
     }
 
     fn read(&self, item: ItemRef) -> Item {
         let cell = item.offset_bytes() / ItemRef::UNIT_BYTES;
-        // SAFETY: nobody writes an item that a reader may find; loom checks it.
+        // SAFETY: no thread writes an item that a reader may find; loom checks it.
         self.cells[cell].with(|cell| unsafe { *cell })
     }
 
@@ -97,7 +98,7 @@ impl World {
         assert!(locked.insert(Place::new(item.0), at(cell)));
     }
 
-    /// Stores an item over whatever is there, as `Cache::update` does. Its version is the count of flushes.
+    /// Stores an item over whatever is there, as `Cache::update` does. Its version is the flush count.
     fn set(&self, cell: usize, key: u64) {
         let pinned = self.writers.pin();
         loop {
@@ -124,8 +125,8 @@ impl World {
         Some(self.read(item).1)
     }
 
-    /// Replaces the item of a key by another one, or removes it, and uses its cell again if nobody can be in it.
-    fn swing(&self, key: u64, new: Option<(usize, u32)>, again: Item) {
+    /// Replaces or removes the item of a key, and reuses its cell if no reader can hold it.
+    fn replace_and_reuse(&self, key: u64, new: Option<(usize, u32)>, again: Item) {
         if let Some((cell, version)) = new {
             self.write(cell, (key, version));
         }
@@ -147,7 +148,7 @@ impl World {
     }
 }
 
-/// What a reader on another thread finds while `write` runs on this one.
+/// What a reader on another thread finds while `write` runs on this thread.
 fn find_beside(world: &Arc<World>, key: u64, write: impl FnOnce(&World)) -> Option<u32> {
     let shared = Arc::clone(world);
     let reader = thread::spawn(move || {
@@ -158,7 +159,7 @@ fn find_beside(world: &Arc<World>, key: u64, write: impl FnOnce(&World)) -> Opti
     reader.join().unwrap()
 }
 
-/// The item is written before the slot that makes it found.
+/// The item is written before the slot that points to it.
 #[test]
 fn an_item_is_found_whole_or_not_yet() {
     model(|| {
@@ -168,45 +169,47 @@ fn an_item_is_found_whole_or_not_yet() {
     });
 }
 
-/// Without the pin, or with one that is looked at too early: the cell is written while the reader reads it.
+/// Without the pin, or with a pin that is checked too early, the cell would be written while the reader reads it.
 #[test]
-fn an_item_that_was_moved_is_used_again_only_when_no_reader_is_in_it() {
+fn a_moved_item_is_reused_only_when_no_reader_holds_it() {
     model(|| {
         let world = World::new();
         world.insert(0, (7, 1));
-        let found = find_beside(&world, 7, |world| world.swing(7, Some((1, 1)), (8, 9)));
+        let found = find_beside(&world, 7, |world| {
+            world.replace_and_reuse(7, Some((1, 1)), (8, 9))
+        });
         assert_eq!(found, Some(1));
     });
 }
 
 #[test]
-fn a_removed_item_is_used_again_for_another_key_only_when_no_reader_is_in_it() {
+fn a_removed_item_is_reused_for_another_key_only_when_no_reader_holds_it() {
     model(|| {
         let world = World::new();
         world.insert(0, (7, 1));
-        let found = find_beside(&world, 7, |world| world.swing(7, None, (8, 9)));
+        let found = find_beside(&world, 7, |world| world.replace_and_reuse(7, None, (8, 9)));
         assert!(matches!(found, None | Some(1)));
     });
 }
 
-/// Both have the same tag, home and slot.
+/// Both keys have the same tag, home and slot.
 #[test]
-fn a_slot_that_changes_hands_never_gives_the_old_key_the_new_value() {
+fn a_reused_slot_never_gives_the_old_key_the_new_value() {
     model(|| {
         let other = 7 | 1 << 40;
         let world = World::new();
         world.insert(0, (7, 1));
         let found = find_beside(&world, 7, |world| {
-            world.swing(7, None, (7, 3));
+            world.replace_and_reuse(7, None, (7, 3));
             world.insert(1, (other, 2));
         });
         assert!(matches!(found, None | Some(1)));
     });
 }
 
-/// With the slot cleared before the item is counted, or counted before it is written: missed.
+/// The item would be missed if its slot were cleared before the item is counted, or if it were counted before it is written.
 #[test]
-fn an_item_that_is_sent_away_is_never_missed() {
+fn an_item_that_is_displaced_is_never_missed() {
     model(|| {
         let world = World::new();
         world.insert(0, (7, 1));
@@ -221,12 +224,12 @@ fn an_item_that_is_sent_away_is_never_missed() {
     });
 }
 
-/// The new segments are filled before they are named, and the old one stays until its readers are gone.
+/// The new segments are filled before they are published, and the old one stays until its readers are done.
 #[test]
 fn an_item_is_never_missed_while_its_segment_is_split() {
     model(|| {
         let world = World::new();
-        // Half as many items as there are slots, by both values of the next bit.
+        // Half as many items as slots, with both values of the next bit.
         let key = |n: u64| n << 62 | n;
         (0..8).for_each(|n| world.insert(n as usize, (key(n), 1)));
         let found = find_beside(&world, key(5), |world| {
@@ -248,7 +251,7 @@ fn an_item_is_never_missed_while_its_segment_is_split() {
                     .into_iter()
                     .for_each(|out| world.index.release(out));
             } else {
-                // The model ends before its reader: what it may be in is left alone.
+                // The model ends before its reader does, so leak what the reader may hold.
                 replaced.into_iter().for_each(std::mem::forget);
             }
         });
@@ -256,9 +259,9 @@ fn an_item_is_never_missed_while_its_segment_is_split() {
     });
 }
 
-/// Without the second look at the count, under the lock: the item from before the flush takes the place of the one from after it.
+/// Without the second read of the count, under the lock, the item from before the flush would replace the one from after it.
 #[test]
-fn an_item_that_is_stored_after_a_flush_stays_found_beside_one_from_before() {
+fn an_item_stored_after_a_flush_is_not_replaced_by_one_from_before() {
     model(|| {
         let world = World::new();
         let shared = Arc::clone(&world);

@@ -1,4 +1,4 @@
-//! Where segments lie: pieces of one mapping, cut off its front and used again.
+//! The memory of segments: pieces of one mapping, cut off its front and reused.
 
 #![allow(unsafe_code, reason = "segments are made in mapped memory")]
 
@@ -11,11 +11,11 @@ use forerun_core::{Pages, Region, sync::Mutex};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A segment that nobody else has.
+/// A segment with a single owner.
 #[derive(Debug)]
 pub(crate) struct OwnedSegment(NonNull<Segment>);
 
-// SAFETY: it is owned as a Box would be; Segment is Send.
+// SAFETY: it owns the segment like a Box; Segment is Send.
 unsafe impl Send for OwnedSegment {}
 
 impl OwnedSegment {
@@ -23,10 +23,10 @@ impl OwnedSegment {
         self.0.as_ptr()
     }
 
-    /// The segment that a directory no longer names.
+    /// Takes ownership of a segment that the directory no longer points to.
     ///
     /// # Safety
-    /// It came from [`SegmentMemory::allocate`], and no directory that is reachable names it.
+    /// It came from [`SegmentMemory::allocate`], and no reachable directory points to it.
     pub(super) unsafe fn from_ptr(segment: *mut Segment) -> Option<OwnedSegment> {
         NonNull::new(segment).map(OwnedSegment)
     }
@@ -36,7 +36,7 @@ impl std::ops::Deref for OwnedSegment {
     type Target = Segment;
 
     fn deref(&self) -> &Segment {
-        // SAFETY: `allocate` made the segment there, and it stays until it is given to `release`, by value.
+        // SAFETY: `allocate` made the segment there, and it stays until it is passed to `release`, by value.
         unsafe { self.0.as_ref() }
     }
 }
@@ -52,19 +52,19 @@ pub(crate) struct SegmentMemory {
     pool: Mutex<Pool>,
 }
 
-/// What is free.
+/// Free segments.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 struct Pool {
-    /// Segments that were given back.
+    /// Segments that were released.
     free: Vec<OwnedSegment>,
-    /// Segments cut off so far.
+    /// The number of segments cut off so far.
     cut: usize,
 }
 
 #[cfg(not(loom))]
 impl SegmentMemory {
-    /// Room for `len_bytes` of segments at most; they cost nothing until they are made.
+    /// Reserves address space for `len_bytes` of segments. They cost no memory until they are allocated.
     pub(super) fn new(
         len_bytes: usize,
         pages: Pages,
@@ -77,26 +77,26 @@ impl SegmentMemory {
         })
     }
 
-    /// An empty segment, if it is within the limit.
+    /// Allocates an empty segment if the memory limit allows it.
     pub(super) fn allocate(&self, depth: u32) -> Option<OwnedSegment> {
         if !self.budget.try_charge(Purpose::Index, size_of::<Segment>()) {
             return None;
         }
-        let place = {
+        let address = {
             let mut pool = unpoisoned(self.pool.lock());
             match pool.free.pop() {
                 Some(segment) => Some(segment.0),
                 None => self.cut(&mut pool),
             }
         };
-        let Some(place) = place else {
+        let Some(address) = address else {
             self.budget.uncharge(Purpose::Index, size_of::<Segment>());
             return None;
         };
-        // SAFETY: the place is that of a segment, aligned and within the region, and nobody else's: it was cut off just now, or
-        // given back by value and dropped.
-        unsafe { place.write(Segment::new(depth)) };
-        Some(OwnedSegment(place))
+        // SAFETY: the address is aligned and within the region, and nobody else uses it: it was cut off just now, or released by
+        // value and dropped.
+        unsafe { address.write(Segment::new(depth)) };
+        Some(OwnedSegment(address))
     }
 
     fn cut(&self, pool: &mut Pool) -> Option<NonNull<Segment>> {
@@ -105,20 +105,20 @@ impl SegmentMemory {
             return None;
         }
         pool.cut += 1;
-        // SAFETY: the offset is within the region, as was just checked.
+        // SAFETY: the offset was just checked to be within the region.
         NonNull::new(unsafe { self.region.as_ptr().add(offset) }.cast())
     }
 
-    /// Takes a segment back, which nobody reads any more.
+    /// Releases a segment that nobody reads any more.
     pub(crate) fn release(&self, segment: OwnedSegment) {
-        // SAFETY: `allocate` made it, and it is given back by value: dropped once, and made anew before it is used again.
+        // SAFETY: `allocate` made it, and it is passed by value: it is dropped once and initialized again before it is reused.
         unsafe { std::ptr::drop_in_place(segment.as_ptr()) };
         unpoisoned(self.pool.lock()).free.push(segment);
         self.budget.uncharge(Purpose::Index, size_of::<Segment>());
     }
 }
 
-/// Loom's atomics are no plain bytes: models have their segments boxed.
+/// Loom's atomics are not plain bytes, so models box their segments.
 #[cfg(loom)]
 impl SegmentMemory {
     pub(super) fn new(
@@ -135,7 +135,7 @@ impl SegmentMemory {
     }
 
     pub(crate) fn release(&self, segment: OwnedSegment) {
-        // SAFETY: `allocate` leaked it from a box, and it is given back by value.
+        // SAFETY: `allocate` leaked it from a box, and it is passed by value.
         drop(unsafe { Box::from_raw(segment.as_ptr()) });
     }
 }

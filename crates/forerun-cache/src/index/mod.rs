@@ -1,15 +1,16 @@
-//! The index: from a key's hash to the item, in one line mostly.
+//! The index: from a key's hash to its item, usually by reading one cache line.
 //!
 //! ```text
-//!   hash ─ top bits ─▶ directory │ 00 │ 01 │ 10 │ 11 │      a word an entry
+//!   hash ─ top bits ─▶ directory │ 00 │ 01 │ 10 │ 11 │      one word per entry
 //!                                   \   /     |    |
 //!                      segments      0*       10   11        256 buckets each, and a lock
-//!   hash ─ tag, bucket ─▶ │ slot │ slot │ … 8 to a line │ ─▶ item in a block
+//!   hash ─ tag, bucket ─▶ │ slot │ slot │ … 8 per line │ ─▶ item in a block
 //! ```
 //!
-//! A full segment is replaced by two, one bit of the hash deeper (extendible hashing, Fagin et al. 1979): the entries of the
-//! directory that named it are swung one by one, and the directory is doubled, by copy, when the segment was as deep as it
-//! is. Readers go on in what they began with, which stays as it was until their pins are gone.
+//! A full segment is split into two that are one bit of the hash deeper (extendible hashing, Fagin et al. 1979). The directory
+//! entries that point to it are redirected one by one; if the segment is as deep as the directory, the directory is first doubled
+//! by copying it. Readers continue in the segment and directory they began with, which stay unchanged until their pins are
+//! dropped.
 
 #![allow(
     unsafe_code,
@@ -35,11 +36,11 @@ use place::{BUCKETS, DEPTH_MAX, Place};
 use segment::{LockedSegment, Segment};
 use std::sync::Arc;
 
-/// Which segment holds a hash.
+/// Maps a hash to its segment.
 #[derive(Debug)]
 pub(crate) struct Directory {
     depth: u32,
-    /// One for each value of the top `depth` bits. Never null.
+    /// One entry for each value of the hash's top `depth` bits. Never null.
     entries: Box<[AtomicPtr<Segment>]>,
 }
 
@@ -51,24 +52,24 @@ impl Directory {
     /// The segment of a hash. It may have been split since.
     #[inline(always)]
     pub(crate) fn segment(&self, hash: u64) -> &Segment {
-        // SAFETY: entries name segments that `allocate` made; one that is replaced is given back after the pins of all who could
-        // come upon it, and the directory is reached under such a pin only, whose lifetime it has.
+        // SAFETY: entries point to segments that `allocate` made. A replaced segment is released only after every pin that could
+        // find it is dropped. The directory is reached only under such a pin, and has its lifetime.
         unsafe { &*self.entry(hash) }
     }
 
     #[inline(always)]
     fn entry(&self, hash: u64) -> *mut Segment {
-        // Acquire: the segment was filled before it was named.
+        // Acquire: the segment was filled before it was published.
         self.entries[self.index(hash)].load(Ordering::Acquire)
     }
 
     #[inline(always)]
     fn index(&self, hash: u64) -> usize {
-        // Shifted twice: by 64 at once is no shift, where the depth is 0.
+        // Two shifts, because a single shift by 64 is invalid when the depth is 0.
         (hash >> 1 >> (63 - self.depth)) as usize
     }
 
-    /// The entries that name the segment of a hash, of that depth.
+    /// The entries that point to the segment of a hash, which has this depth.
     fn range(&self, hash: u64, depth: u32) -> std::ops::Range<usize> {
         let wide = 1 << (self.depth - depth);
         let first = self.index(hash) / wide * wide;
@@ -76,7 +77,7 @@ impl Directory {
     }
 }
 
-/// What was taken out of the index, for readers who may still be in it.
+/// A part of the index that was replaced and that readers may still use.
 #[derive(Debug)]
 pub(crate) enum Replaced {
     Segment(OwnedSegment),
@@ -86,9 +87,9 @@ pub(crate) enum Replaced {
 /// Why a segment was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SplitError {
-    /// There is no memory for the new ones within the limit.
+    /// The memory limit does not allow the new segments.
     NoMemory,
-    /// The hashes are too much alike, or it was split just before.
+    /// The hashes are too similar, or another thread has just split the segment.
     Crowded,
 }
 
@@ -98,23 +99,23 @@ pub(crate) struct Index {
     directory: AtomicPtr<Directory>,
     memory: SegmentMemory,
     budget: Arc<Budget>,
-    /// Held while the directory changes; inside it, the lock of the segment that is split.
+    /// Held while the directory changes. The lock of the segment that is split is taken inside it.
     growing: Mutex<()>,
 }
 
-// SAFETY: the pointers are to a directory and segments that the index owns, which are Send and Sync.
+// SAFETY: the pointers lead to a directory and segments that the index owns, which are Send and Sync.
 unsafe impl Send for Index {}
-// SAFETY: as above; what is reached through a shared index is only ever shared.
+// SAFETY: as above; a shared index gives out only shared references.
 unsafe impl Sync for Index {}
 
 impl Index {
-    /// An index of one segment, within a budget whose limit may be raised to `max_bytes`.
+    /// An index of one segment. The budget's limit may later be raised to `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
         max_bytes: usize,
     ) -> Result<Index, RegionError> {
-        // More than half of the memory in the index would be slots without items.
+        // An index of more than half of the memory would consist of slots without items.
         let reserve_bytes = max_bytes / 2 + 4 * size_of::<Segment>();
         let memory = SegmentMemory::new(reserve_bytes, pages, Arc::clone(budget))?;
         let refused = RegionError::OutOfMemory {
@@ -133,32 +134,32 @@ impl Index {
         })
     }
 
-    /// The directory of this moment, for a reader.
+    /// The current directory, for a reader.
     #[inline(always)]
     pub(crate) fn directory<'p>(&self, _: &'p Pinned<'_>) -> &'p Directory {
         // Acquire: it was filled before it was published.
         let directory = self.directory.load(Ordering::Acquire);
-        // SAFETY: it is never null; a directory that is replaced is dropped after the pins of all who could have loaded it, and
-        // the reader has a pin.
+        // SAFETY: it is never null. A replaced directory is dropped only after every pin that could have loaded it, and the
+        // reader has a pin.
         unsafe { &*directory }
     }
 
     /// Locks the segment of a hash.
     pub(crate) fn lock<'p>(&self, pinned: &'p Pinned<'_>, hash: u64) -> LockedSegment<'p> {
         loop {
-            // A segment that was split is named no more before its lock is free.
+            // The directory stops pointing to a split segment before the segment's lock is released.
             if let Some(locked) = self.directory(pinned).segment(hash).lock() {
                 return locked;
             }
         }
     }
 
-    /// How deep the segment of a hash is: each split makes it one deeper.
+    /// The depth of a hash's segment. Each split increases it by one.
     pub(crate) fn depth(&self, pinned: &Pinned<'_>, hash: u64) -> u32 {
         self.directory(pinned).segment(hash).depth()
     }
 
-    /// Splits the segment of a hash in two. `hash_of` gives an item's hash, `prefetch` asks for what it reads.
+    /// Splits the segment of a hash in two. `hash_of` returns an item's hash; `prefetch` fetches what `hash_of` reads.
     pub(crate) fn split(
         &self,
         pinned: &Pinned<'_>,
@@ -171,7 +172,7 @@ impl Index {
         let locked = self.lock(pinned, hash);
         let old = locked.segment();
         let depth = old.depth();
-        // Half empty and yet no room: another split was faster, or the hashes are much alike.
+        // Half empty and yet no room: another thread has just split it, or the hashes are too similar.
         if depth == DEPTH_MAX || locked.entries() < BUCKETS * SLOTS / 2 {
             return Err(SplitError::Crowded);
         }
@@ -186,7 +187,7 @@ impl Index {
                 return Err(SplitError::NoMemory);
             }
             let entries = directory.entries.iter().flat_map(|entry| {
-                // Relaxed: entries change under the lock of growth, which is held.
+                // Relaxed: entries change only under the growth lock, which is held.
                 let segment = entry.load(Ordering::Relaxed);
                 [AtomicPtr::new(segment), AtomicPtr::new(segment)]
             });
@@ -194,34 +195,34 @@ impl Index {
                 depth: depth + 1,
                 entries: entries.collect(),
             });
-            doubled.name(hash, depth, &halves);
-            // Release: whoever loads it sees its entries, and the segments that they name.
+            doubled.redirect(hash, depth, &halves);
+            // Release: publishes the entries and the segments that they point to.
             self.directory
                 .store(Box::into_raw(doubled), Ordering::Release);
-            // SAFETY: the pointer came from Box::into_raw, here or in `new`, and is out of the index now.
+            // SAFETY: the pointer came from Box::into_raw, here or in `new`, and has left the index.
             replaced(Replaced::Directory(unsafe {
                 Box::from_raw(std::ptr::from_ref(directory).cast_mut())
             }));
         } else {
-            directory.name(hash, depth, &halves);
+            directory.redirect(hash, depth, &halves);
         }
         let old = std::ptr::from_ref(old).cast_mut();
         locked.retire();
-        // SAFETY: `allocate` made it, and the entries that named it name others.
+        // SAFETY: `allocate` made it, and the entries that pointed to it now point elsewhere.
         if let Some(old) = unsafe { OwnedSegment::from_ptr(old) } {
             replaced(Replaced::Segment(old));
         }
         Ok(())
     }
 
-    /// Two segments with the entries of one, by the next bit of their hashes.
+    /// Distributes the entries of a segment over two new ones, by the next bit of their hashes.
     fn halves(
         &self,
         old: &Segment,
         prefetch: impl Fn(ItemRef),
         hash_of: impl Fn(ItemRef) -> u64,
     ) -> Result<[OwnedSegment; 2], SplitError> {
-        /// Items asked for before the first of them is read.
+        /// How many items ahead to prefetch.
         const AHEAD: usize = 32;
         let depth = old.depth();
         let first = self
@@ -234,12 +235,12 @@ impl Index {
         };
         let items: Vec<ItemRef> = old.entries().map(|(_, entry)| entry.item).collect();
         let placed = {
-            // Nobody else knows them: the locks are free.
+            // Nobody else can reach the new segments, so their locks are free.
             let mut locked = [&first, &second].map(|half| half.lock());
-            let mut coming = items.iter().skip(AHEAD);
+            let mut upcoming = items.iter().skip(AHEAD);
             items.iter().take(AHEAD).for_each(|&item| prefetch(item));
             items.iter().all(|&item| {
-                coming.next().into_iter().for_each(|&item| prefetch(item));
+                upcoming.next().into_iter().for_each(|&item| prefetch(item));
                 let hash = hash_of(item);
                 let half = (hash >> (63 - depth)) as usize & 1;
                 let locked = locked[half].as_mut();
@@ -255,13 +256,13 @@ impl Index {
         }
     }
 
-    /// Takes back what no reader is in any more.
+    /// Frees a replaced part that no reader uses any more.
     pub(crate) fn release(&self, replaced: Replaced) {
         match replaced {
             Replaced::Segment(segment) => self.memory.release(segment),
             Replaced::Directory(directory) => {
                 let bytes = Directory::memory_bytes(directory.depth);
-                // The first directory came with the cache.
+                // The first directory is not charged.
                 if directory.depth > 0 {
                     self.budget.uncharge(Purpose::Index, bytes);
                 }
@@ -271,13 +272,13 @@ impl Index {
 }
 
 impl Directory {
-    /// Names two segments where one of `depth` was.
-    fn name(&self, hash: u64, depth: u32, halves: &[OwnedSegment; 2]) {
+    /// Points to two segments instead of one of `depth`.
+    fn redirect(&self, hash: u64, depth: u32, halves: &[OwnedSegment; 2]) {
         let range = self.range(hash, depth);
         let middle = range.start + range.len() / 2;
         for at in range {
             let half = &halves[usize::from(at >= middle)];
-            // Release: whoever finds the segment here finds its entries.
+            // Release: publishes the segment's entries.
             self.entries[at].store(half.as_ptr(), Ordering::Release);
         }
     }
@@ -285,9 +286,9 @@ impl Directory {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // Relaxed: nobody else is left.
+        // Relaxed: no other thread uses the index any more.
         let directory = self.directory.load(Ordering::Relaxed);
-        // SAFETY: it came from Box::into_raw, and nobody has it any more. Its segments lie in the mapping, and own nothing.
+        // SAFETY: it came from Box::into_raw, and nobody uses it any more. Its segments lie in the mapping and own nothing.
         let directory = unsafe { Box::from_raw(directory) };
         #[cfg(loom)]
         {
@@ -298,7 +299,7 @@ impl Drop for Index {
                 .collect();
             segments.dedup();
             for segment in segments {
-                // SAFETY: the directory is gone from the index, which is dropped.
+                // SAFETY: the directory has left the index, which is being dropped.
                 let own = unsafe { OwnedSegment::from_ptr(segment) };
                 own.into_iter().for_each(|own| self.memory.release(own));
             }

@@ -1,4 +1,4 @@
-//! Where a key may be: from its hash.
+//! The place of a key in the index, computed from its hash.
 //!
 //! ```text
 //!   63 …                           23..16         15..0
@@ -7,27 +7,27 @@
 //!                                      └─ xor ◀────┘ 1 to 255: the second bucket
 //! ```
 //!
-//! Either bucket can be had from the other and the tag (partial-key cuckoo hashing, MemC3, NSDI 2013), so that an item is sent
-//! from one to the other without a look at it.
+//! Each of the two buckets follows from the other and the tag (partial-key cuckoo hashing, MemC3, NSDI 2013), so that an item
+//! can be displaced without reading it.
 
-/// Buckets a segment.
+/// Buckets per segment.
 #[cfg(not(loom))]
 pub(crate) const BUCKETS: usize = 256;
-/// Models have two.
+/// Loom models have two.
 #[cfg(loom)]
 pub(crate) const BUCKETS: usize = 2;
 
 const TAG_BITS: u32 = 16;
 const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
 
-/// The directory can be as deep as the hash has bits for it.
+/// The directory's largest depth: as many bits as the hash has left for it.
 pub(crate) const DEPTH_MAX: u32 = 64 - TAG_BITS - 8;
 
 /// The place of a key within its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) tag: u16,
-    /// The bucket that is looked at first.
+    /// The bucket that a lookup reads first.
     pub(crate) home: usize,
 }
 
@@ -47,10 +47,10 @@ impl Place {
     }
 }
 
-/// The other one of the two buckets of an item that is in `bucket`.
+/// The other bucket of an item that is in `bucket`.
 #[inline(always)]
 pub(crate) fn other(bucket: usize, tag: u16) -> usize {
-    // The tag scaled to 0..BUCKETS - 1, and one more: never the same bucket.
+    // The tag scaled to 0..BUCKETS - 1, plus one: never the same bucket.
     let apart = (usize::from(tag) * (BUCKETS - 1)) >> TAG_BITS;
     bucket ^ (apart + 1)
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_bucket_is_the_other_ones_other() {
+    fn the_two_buckets_lead_to_each_other() {
         for tag in 0..=u16::MAX {
             for bucket in [0, 1, 77, BUCKETS - 1] {
                 let second = other(bucket, tag);

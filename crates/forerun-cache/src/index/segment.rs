@@ -1,19 +1,19 @@
-//! A segment: the buckets of all hashes that begin alike, and the writers' lock.
+//! A segment: the buckets of all hashes with a common prefix, and a lock for writers.
 //!
 //! ```text
 //!   | bucket 0 | bucket 1 | …  256 of 64 bytes … | lock: entries, retired | depth |
 //! ```
 //!
-//! Readers come through the directory and take no lock. A writer holds the lock for one change; one that finds the segment
-//! retired, split in two, starts again from the directory. A segment is 16 KiB, about 1,500 items, so that a split is a matter
-//! of microseconds and holds up one part in a thousand of the writers.
+//! Readers come through the directory and take no lock. A writer holds the lock for one change. If it finds the segment retired,
+//! which means split in two, it starts again from the directory. A segment has 16 KiB and about 1,500 items, so that a split takes
+//! microseconds and delays one writer in a thousand.
 
 use super::bucket::{Bucket, Entry, ItemRef, SLOTS};
 use super::place::{BUCKETS, Place, other};
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 use forerun_core::arch::Scalar;
 
-/// What the lock guards beside the buckets.
+/// What the lock guards in addition to the buckets.
 #[derive(Debug, Default)]
 struct State {
     entries: usize,
@@ -25,12 +25,12 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Segment {
     buckets: [Bucket; BUCKETS],
-    /// How many of the hashes' first bits are alike.
+    /// How many leading bits all hashes here share.
     depth: u32,
     state: Mutex<State>,
 }
 
-/// Where an entry is.
+/// The position of an entry in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRef {
     bucket: usize,
@@ -38,7 +38,7 @@ pub(crate) struct SlotRef {
 }
 
 impl Segment {
-    /// An empty one.
+    /// An empty segment.
     pub(super) fn new(depth: u32) -> Segment {
         Segment {
             buckets: std::array::from_fn(|_| Bucket::default()),
@@ -51,10 +51,10 @@ impl Segment {
         self.depth
     }
 
-    /// The first hash behind all those that may be here, by one that may; `None` if this is the last segment.
+    /// The first hash of the next segment, given any hash of this one; `None` if this is the last segment.
     pub(crate) fn next_after(&self, hash: u64) -> Option<u64> {
-        let wide = 1u64.checked_shl(64 - self.depth)?;
-        (hash & !(wide - 1)).checked_add(wide)
+        let width = 1u64.checked_shl(64 - self.depth)?;
+        (hash & !(width - 1)).checked_add(width)
     }
 
     #[inline(always)]
@@ -62,7 +62,7 @@ impl Segment {
         &self.buckets
     }
 
-    /// Looks for an item by its place: `matches` tells by the item itself. The first slot that `matches` takes.
+    /// Finds the first item at a place for which `matches` holds.
     #[inline(always)]
     pub(crate) fn find(
         &self,
@@ -113,7 +113,7 @@ fn find_in(
     while mask != 0 {
         let slot = mask.trailing_zeros() as usize;
         mask &= mask - 1;
-        // The slot may have changed hands meanwhile: then the item is another one, and `matches` says so.
+        // Another item may have taken the slot meanwhile; `matches` then rejects it.
         if let Some(entry) = bucket.entry(slot)
             && matches(entry.item)
         {
@@ -135,12 +135,12 @@ impl<'s> LockedSegment<'s> {
         self.segment
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub(super) fn entries(&self) -> usize {
         self.state.entries
     }
 
-    /// Replaces an item by another one of the same key.
+    /// Replaces an item by another item of the same key.
     pub(crate) fn replace(&self, slot_ref: SlotRef, item: ItemRef) {
         let bucket = &self.segment.buckets[slot_ref.bucket];
         if let Some(old) = bucket.entry(slot_ref.slot) {
@@ -148,7 +148,7 @@ impl<'s> LockedSegment<'s> {
         }
     }
 
-    /// Adds an item whose key is not here. `false`: there is no room, and nothing has changed.
+    /// Adds an item whose key is not in the segment. `false`: the segment is full, and nothing has changed.
     #[must_use]
     pub(crate) fn insert(&mut self, place: Place, item: ItemRef) -> bool {
         let free = self.free_slot_for(place);
@@ -158,7 +158,8 @@ impl<'s> LockedSegment<'s> {
         free.is_some()
     }
 
-    /// A free slot for an item whose key is not here, to be filled at once. `None`: there is no room, and nothing has changed.
+    /// Finds or makes a free slot for an item whose key is not in the segment. The caller fills it at once. `None`: the segment is
+    /// full, and nothing has changed.
     pub(crate) fn free_slot_for(&self, place: Place) -> Option<SlotRef> {
         let (home, second) = (place.home, place.second());
         let at = |bucket| move |slot| SlotRef { bucket, slot };
@@ -169,7 +170,7 @@ impl<'s> LockedSegment<'s> {
             .or_else(|| self.displace_one(second).map(at(second)))
     }
 
-    /// Adds an item at its [free slot](LockedSegment::free_slot_for).
+    /// Adds an item in its [free slot](LockedSegment::free_slot_for).
     pub(crate) fn fill(&mut self, slot_ref: SlotRef, place: Place, item: ItemRef) {
         let entry = Entry {
             tag: place.tag,
@@ -196,7 +197,7 @@ impl<'s> LockedSegment<'s> {
         self.state.entries -= 1;
     }
 
-    /// An item of a home bucket, for whom it is too full.
+    /// The items in a place's home bucket.
     pub(crate) fn residents(&self, place: Place) -> impl Iterator<Item = (SlotRef, ItemRef)> {
         let bucket = place.home;
         (0..SLOTS).filter_map(move |slot| {
@@ -205,7 +206,7 @@ impl<'s> LockedSegment<'s> {
         })
     }
 
-    /// Marks the segment as replaced: writers that wait for the lock look for its successors.
+    /// Marks the segment as replaced: writers that wait for the lock then look for its successors.
     pub(super) fn retire(mut self) {
         self.state.retired = true;
     }
@@ -214,15 +215,15 @@ impl<'s> LockedSegment<'s> {
         self.segment.buckets[bucket].free_slot()
     }
 
-    /// Writes an entry to its second bucket, and then counts it at home.
+    /// Writes an entry to its second bucket, then counts it at home.
     fn put_displaced(&self, slot_ref: SlotRef, entry: Entry) {
         let buckets = &self.segment.buckets;
         buckets[slot_ref.bucket].put(slot_ref.slot, entry);
         buckets[other(slot_ref.bucket, entry.tag)].add_overflow(entry.tag);
     }
 
-    /// Makes room in a full bucket: one that is at home there goes to its second bucket. Guests stay: a move back home could
-    /// pass a reader by, who looked there before and looks into the second bucket after it.
+    /// Makes room in a full bucket by displacing an item to its second bucket. Items that are displaced already stay: a reader that
+    /// has checked the home bucket and comes to the second one would miss an item that moves back home in between.
     pub(super) fn displace_one(&self, bucket: usize) -> Option<usize> {
         let buckets = &self.segment.buckets;
         (0..SLOTS).find(|&slot| {

@@ -1,4 +1,4 @@
-//! What only the inside of the index can show: crowds, counters, splits.
+//! Tests that need the internals of the index: full buckets, counters, splits.
 
 use super::bucket::{ItemRef, SLOTS};
 use super::place::{BUCKETS, Place};
@@ -25,7 +25,7 @@ fn item(n: usize) -> ItemRef {
 }
 
 #[test]
-fn keys_of_one_tag_and_one_home_are_told_apart_until_both_buckets_are_full_of_them() {
+fn keys_with_equal_tag_and_home_are_distinguished_until_both_buckets_are_full() {
     let (index, epochs) = index(1 << 20);
     let pinned = epochs.pin();
     let hash = 0x1234_5678_9abc_def0;
@@ -41,7 +41,7 @@ fn keys_of_one_tag_and_one_home_are_told_apart_until_both_buckets_are_full_of_th
             .find(place, |candidate| candidate == item(n))
     };
     assert!((0..taken).all(|n| find(n).is_some()) && find(taken).is_none());
-    // Gone again, and the counters with them: a miss is one bucket then.
+    // Removing them clears the counters, so that a miss reads one bucket.
     for n in 0..taken {
         let (slot_ref, _) = locked
             .segment()
@@ -55,12 +55,12 @@ fn keys_of_one_tag_and_one_home_are_told_apart_until_both_buckets_are_full_of_th
     assert_eq!(
         split,
         Err(SplitError::Crowded),
-        "a segment that is nearly empty is not split"
+        "a nearly empty segment is not split"
     );
 }
 
 #[test]
-fn a_segment_takes_most_of_its_slots_and_no_item_is_lost_by_moves() {
+fn a_segment_fills_most_of_its_slots_and_displacing_loses_no_item() {
     let (index, epochs) = index(1 << 20);
     let pinned = epochs.pin();
     let mut rng = SmallRng::seed_from_u64(1);
@@ -96,7 +96,7 @@ fn a_segment_takes_most_of_its_slots_and_no_item_is_lost_by_moves() {
 }
 
 #[test]
-fn random_insertions_removals_and_splits_are_as_in_a_map() {
+fn random_insertions_removals_and_splits_agree_with_a_map() {
     let (index, epochs) = index(8 << 20);
     let mut rng = SmallRng::seed_from_u64(2);
     let (mut map, mut hashes) = (HashMap::new(), Vec::new());
@@ -108,7 +108,7 @@ fn random_insertions_removals_and_splits_are_as_in_a_map() {
             hash_of.push(hash);
             while !index.lock(&pinned, hash).insert(Place::new(hash), item(n)) {
                 let of = |item: ItemRef| hash_of[item.offset_bytes() / ItemRef::UNIT_BYTES];
-                // What was replaced is kept for good: nobody counts it here.
+                // Replaced parts are leaked: this test does not count memory.
                 let split = index.split(&pinned, hash, |_| {}, of, std::mem::forget);
                 assert_eq!(split, Ok(()));
             }
@@ -145,7 +145,7 @@ fn random_insertions_removals_and_splits_are_as_in_a_map() {
 }
 
 #[test]
-fn what_is_split_and_released_is_charged_no_more() {
+fn a_released_segment_is_no_longer_charged() {
     let budget = Arc::new(Budget::new(1 << 20));
     let index = Index::new(Pages::Small, &budget, 1 << 20).unwrap();
     let epochs = Epochs::new();
@@ -163,7 +163,10 @@ fn what_is_split_and_released_is_charged_no_more() {
     let of = |item: ItemRef| hashes[item.offset_bytes() / ItemRef::UNIT_BYTES];
     let split = index.split(&epochs.pin(), 0, |_| {}, of, |out| replaced.push(out));
     assert_eq!(split, Ok(()));
-    assert!(budget.used_bytes() > 3 * one, "three segments, for a while");
+    assert!(
+        budget.used_bytes() > 3 * one,
+        "three segments until the old one is released"
+    );
     replaced.into_iter().for_each(|out| index.release(out));
     assert!(budget.used_bytes() < 2 * one + 1000);
 }
