@@ -16,8 +16,8 @@ mod lock;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::io::{Io, OpenMode, read_all, write_all_at};
-use crate::planted::{self, Defect};
+use crate::io::replace::replace_file;
+use crate::io::{Io, OpenMode, read_all};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::u32_at;
@@ -103,61 +103,6 @@ impl StoreDir {
     }
 }
 
-/// Why a file was not put in the place of the one before.
-#[derive(Debug)]
-pub(crate) enum ReplaceError {
-    /// The one before is still there.
-    Unchanged(Error),
-    /// After a crash, either of the two may be there.
-    InDoubt(Error),
-}
-
-impl From<ReplaceError> for Error {
-    fn from(error: ReplaceError) -> Error {
-        match error {
-            ReplaceError::Unchanged(error) | ReplaceError::InDoubt(error) => error,
-        }
-    }
-}
-
-/// Writes a file that is there whole or not at all, durably, in place of any that was there.
-///
-/// # Errors
-/// Nothing is left of what was written, as far as that can be removed.
-pub(crate) fn write_whole(
-    io: &dyn Io,
-    dir: &Path,
-    name: &str,
-    bytes: &[u8],
-) -> Result<(), ReplaceError> {
-    let (new, path) = (dir.join(format!("{name}.new")), dir.join(name));
-    write_new(io, &new, bytes).map_err(|error| {
-        // If this fails too, the next writing empties it.
-        let _ = io.remove(&new);
-        ReplaceError::Unchanged(error)
-    })?;
-    // A rename that failed may have taken place all the same: on a network file system, say.
-    let renamed = io.rename(&new, &path);
-    renamed.map_err(|error| ReplaceError::InDoubt(Error::io("rename", &new, error)))?;
-    if planted::is(Defect::ManifestNameUnsynced) {
-        return Ok(());
-    }
-    let synced = io.sync_dir(dir);
-    synced.map_err(|error| ReplaceError::InDoubt(Error::io("sync", dir, error)))
-}
-
-/// Writes a file whose name is not durable yet.
-fn write_new(io: &dyn Io, path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = io
-        .open(path, OpenMode::CreateEmpty)
-        .map_err(|error| Error::io("create", path, error))?;
-    write_all_at(&*file, bytes, 0).map_err(|error| Error::io("write", path, error))?;
-    if planted::is(Defect::ManifestUnsynced) {
-        return Ok(());
-    }
-    file.sync().map_err(|error| Error::io("sync", path, error))
-}
-
 /// Files by which a directory is told for what it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
@@ -194,7 +139,7 @@ pub(crate) fn take(
         let parent = parent(path);
         io.sync_dir(parent)
             .map_err(|error| Error::io("sync", parent, error))?;
-        write_whole(io, path, mark.name, bytes)?;
+        replace_file(io, path, mark.name, bytes)?;
     } else {
         // A process that died may have left names here that are seen and not on the disk yet, those of its last log
         // segment or manifest among them. What is written from here on relies on them.

@@ -8,6 +8,8 @@
 //!
 //! A read as of a snapshot takes, of each key, the first version that is not newer than the snapshot.
 
+#[cfg(test)]
+pub(crate) mod testing;
 mod visible;
 
 use std::cmp::Ordering;

@@ -5,8 +5,8 @@ use super::found::{Found, record_name, run_name};
 use super::record::Record;
 use super::{Backup, Backups};
 use crate::db::BackupSource;
+use crate::io::replace::replace_file;
 use crate::run::Run;
-use crate::store_dir::write_whole;
 use crate::tree::levels::record as record_of;
 use crate::tree::verify::{Verified, verify_run};
 use crate::{Db, Error, Result, panics};
@@ -72,7 +72,7 @@ impl Backups {
         };
         // All names before the one that makes it a backup.
         self.sync()?;
-        write_whole(&*self.io, &self.dir, &record_name(number), &record.encode())?;
+        replace_file(&*self.io, &self.dir, &record_name(number), &record.encode())?;
         Ok(record)
     }
 

@@ -22,6 +22,8 @@ mod frames;
 mod loom_tests;
 mod policy;
 mod slots;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod words;

@@ -27,7 +27,7 @@ impl Workers {
             return Ok(Workers::default());
         }
         let store = Arc::downgrade(inner);
-        inner.trash.gather(Arc::new(move || {
+        inner.obsolete_files.defer(Arc::new(move || {
             if let Some(inner) = store.upgrade() {
                 inner.work.nudge();
             }
@@ -68,7 +68,7 @@ impl Inner {
     fn work_on(&self, name: &str, task: Task) {
         while let Some(turn) = self.work.turn() {
             let worked = self.guard("working in the background", || {
-                self.trash.collect();
+                self.obsolete_files.purge();
                 let has_worked = match task {
                     Task::Flush => self.flush_one()?,
                     Task::Compact => self.compact_one()?,

@@ -72,7 +72,7 @@ impl Open {
             keyspace.cursors.close();
         }
         // What is let go of later stays where it is: its name may be another's by then.
-        inner.trash.close();
+        inner.obsolete_files.close();
         (closed, inner.directory.release())
     }
 }

@@ -116,7 +116,7 @@ impl Inner {
         };
         if let Err(error) = self.write_ranges(keyspace, table, &mut edit) {
             let written = edit.all_added();
-            written.for_each(|run| run.remove_when_dropped(&self.trash));
+            written.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
             return Err(error);
         }
         Ok(edit)
@@ -287,7 +287,7 @@ impl Inner {
         // Who did the last of it holds what it replaced until it is through.
         drop(self.flushing.lock());
         drop(self.lock_compacting());
-        self.wait_until(|| Ok(self.trash.is_empty()))
+        self.wait_until(|| Ok(self.obsolete_files.is_empty()))
     }
 
     /// Has all that fails tried again at once. Returns the moment from which on a failure is a new one.

@@ -183,7 +183,7 @@ impl Inner {
                 Err(error) => {
                     // No manifest names them.
                     let written = edits.iter().flat_map(|(_, edit)| edit.all_added());
-                    written.for_each(|run| run.remove_when_dropped(&self.trash));
+                    written.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                     return Err(error);
                 }
             }

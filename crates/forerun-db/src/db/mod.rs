@@ -60,10 +60,10 @@ use crate::clock::Clock;
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
 use crate::panics;
+use crate::run::ObsoleteFiles;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
-use crate::tree::trash::Trash;
 use crate::tree::verify::Verified;
 use crate::{Durability, Options, RecoveryReport, Result, WriteBatch};
 
@@ -148,7 +148,7 @@ struct Inner {
     limiter: RateLimiter,
     tree: Tree,
     /// Files of runs that nothing refers to any more, until they are deleted.
-    trash: Arc<Trash>,
+    obsolete_files: Arc<ObsoleteFiles>,
     clock: Arc<Clock>,
     /// What had expired when the last snapshot was taken.
     expired: ArcSwap<Expired>,

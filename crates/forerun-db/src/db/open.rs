@@ -164,7 +164,7 @@ pub(super) fn open_in(
         Ok(recovered) => recovered,
         Err(error) => {
             let written = edits.values().flat_map(Edit::all_added);
-            written.for_each(|run| run.remove_when_dropped(catalog.trash()));
+            written.for_each(|run| run.remove_when_dropped(catalog.obsolete_files()));
             return Err(error);
         }
     };
@@ -242,7 +242,7 @@ pub(super) fn open_in(
         reading,
         cache,
         limiter,
-        trash: Arc::clone(catalog.trash()),
+        obsolete_files: Arc::clone(catalog.obsolete_files()),
         expired: ArcSwap::from_pointee(Expired::default()),
         clock,
         tree: Tree::new(catalog),

@@ -20,7 +20,8 @@ use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
 use crate::planted::{self, Defect};
 use crate::run::SearchKey;
-use crate::run::lookup::{self, Found};
+use crate::run::lookup::Found;
+use crate::tree::lookup;
 use crate::versions::{Kind, Versions};
 use crate::{Error, Result, Values};
 

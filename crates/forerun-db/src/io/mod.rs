@@ -15,6 +15,7 @@ pub(crate) mod open_files;
 mod os;
 mod pool;
 pub(crate) mod reads;
+pub(crate) mod replace;
 #[cfg(target_os = "linux")]
 mod uring;
 

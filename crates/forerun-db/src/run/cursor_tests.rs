@@ -9,7 +9,7 @@ use crate::cache::PageCache;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::run::level_cursor::LevelCursor;
 use crate::run::testing::{cache, key, orders, run, sorted};
-use crate::tree::testing::{Held, all_of, held};
+use crate::versions::testing::{Held, all_of, held};
 
 #[derive(Clone, Copy, Debug)]
 enum Go {

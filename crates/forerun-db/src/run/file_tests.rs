@@ -54,7 +54,7 @@ fn open(io: &FaultIo, order: &KeyOrder) -> Result<Run> {
         Path::new(PATH),
         7,
         order.clone(),
-        &crate::tree::testing::cache(),
+        &crate::cache::testing::small_cache(),
     )
 }
 

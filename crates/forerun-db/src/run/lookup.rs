@@ -1,22 +1,19 @@
-//! One key, or a batch of keys, in the runs that may hold it.
+//! The lookup of one key in runs, as a coroutine.
 //!
 //! ```text
-//!   stage 1   candidates of all keys, newest first; their filters' lines are asked for, and tested some keys later
-//!   stage 2   a coroutine a key, W in flight, from its newest run to its oldest until one knows the key:
-//!
-//!             root ─┬─> slot's word ─> first line(s) ─> group's two lines ─> (record) ─┬─> … ─> leaf's record ─> answer
-//!                   │        └─ not resident: the driver reads it                      │
-//!                   └──────────────────────── each arrow: ask, let the others run ─────┘
+//!   root ─┬─> slot's word ─> first line(s) ─> group's two lines ─> (record) ─┬─> … ─> leaf's record ─> answer
+//!         │        └─ not resident: the driver reads it                      │
+//!         └──────────────────────── each arrow: prefetch, let the others run ─┘
 //! ```
 //!
-//! `get` runs the same coroutine alone.
+//! `tree/lookup.rs` picks the runs that may hold a key and runs the coroutines of a batch side by side.
 
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
 use forerun_core::arch::prefetch_read;
-use forerun_core::{alone_with, interleave_with, suspend};
+use forerun_core::suspend;
 
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::page_search::{self, Step};
@@ -24,20 +21,9 @@ use super::reader::Run;
 use super::stored::{PageLocation, unstore};
 use super::{PageSearch, SearchKey};
 use crate::cache::driver::{PageSource, Reads};
-use crate::cache::{self, PageCache, PageSlots};
+use crate::cache::{PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
-use crate::tree::levels::Levels;
 use crate::{Error, Result};
-
-/// Lookups in flight. In memory, from 8 to 64 measure alike, within 5%; a batch that waits for a disk wants all of its
-/// reads under way, and with 48 of 64 keys has most of what more would give.
-const IN_FLIGHT: usize = 48;
-
-/// Keys that are looked up under one pin: what is evicted meanwhile waits for its end.
-const CHUNK_KEYS: usize = 256;
-
-/// Keys between asking for a filter's line and testing it.
-const FILTERS_AHEAD: usize = 16;
 
 /// What the runs know of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +90,7 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
     reason = "an async fn keeps its arguments a second time in its state, and the state is to stay small"
 )]
 #[inline(always)]
-fn find_in<'r, 'g>(
+pub(crate) fn find_in<'r, 'g>(
     runs: &'r [&'g Run],
     key: &'r SearchKey<'r>,
     search: PageSearch,
@@ -205,139 +191,3 @@ fn find_in<'r, 'g>(
         Ok(Found::Missing)
     }
 }
-
-/// Looks keys up, and hands what is known of each to `sink` with its position, in any order.
-pub(crate) fn multi_get(
-    tree: &Levels,
-    keys: &[SearchKey<'_>],
-    context: &ReadContext,
-    sink: impl FnMut(usize, Result<Found<'_>>),
-) {
-    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, sink);
-}
-
-/// [`multi_get`] with `W` lookups in flight.
-fn multi_get_in_flight<const W: usize>(
-    tree: &Levels,
-    keys: &[SearchKey<'_>],
-    context: &ReadContext,
-    mut sink: impl FnMut(usize, Result<Found<'_>>),
-) {
-    let mut first = 0;
-    while first < keys.len() {
-        let chunk = &keys[first..keys.len().min(first + CHUNK_KEYS)];
-        first += look_up_chunk::<W>(tree, chunk, context, |position, found| {
-            sink(first + position, found);
-        });
-    }
-}
-
-/// The runs that may hold each key of a chunk.
-struct Candidates<'g> {
-    runs: Vec<&'g Run>,
-    /// Where each key's runs end.
-    ends: Vec<u32>,
-}
-
-impl<'g> Candidates<'g> {
-    fn new(tree: &'g Levels, keys: &'g [SearchKey<'_>]) -> Self {
-        let mut of = Candidates {
-            runs: Vec::with_capacity(2 * keys.len()),
-            ends: Vec::with_capacity(keys.len()),
-        };
-        // By range first, and some keys later by filter: those that stay move to the front.
-        let mut by_range: [u32; FILTERS_AHEAD] = [0; FILTERS_AHEAD];
-        let mut all: Vec<&'g Run> = Vec::with_capacity(FILTERS_AHEAD * 4);
-        for group in keys.chunks(FILTERS_AHEAD) {
-            all.clear();
-            for (key, end) in group.iter().zip(&mut by_range) {
-                for run in tree.candidates(key.key) {
-                    run.prefetch_filter(key.hash);
-                    all.push(run);
-                }
-                *end = all.len() as u32;
-            }
-            let mut from = 0;
-            for (key, end) in group.iter().zip(by_range) {
-                let candidates = all[from..end as usize].iter();
-                let may_hold =
-                    |run: &&&Run| run.may_contain(key.hash) && run.is_visible(key.sequence);
-                of.runs.extend(candidates.filter(may_hold));
-                of.ends.push(of.runs.len() as u32);
-                from = end as usize;
-            }
-        }
-        of
-    }
-
-    fn of(&self, position: usize) -> &[&'g Run] {
-        let from = match position {
-            0 => 0,
-            _ => self.ends[position - 1],
-        };
-        &self.runs[from as usize..self.ends[position] as usize]
-    }
-}
-
-/// Looks up the keys of a chunk, and returns how many: fewer than all where the cache is so small that what they read
-/// fills it.
-fn look_up_chunk<const W: usize>(
-    tree: &Levels,
-    keys: &[SearchKey<'_>],
-    context: &ReadContext,
-    mut sink: impl FnMut(usize, Result<Found<'_>>),
-) -> usize {
-    let candidates = Candidates::new(tree, keys);
-    let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
-    let mut begun = 0;
-    let lookups = std::iter::from_fn(|| {
-        let key = keys.get(begun)?;
-        if begun > 0 && reads.crowded() {
-            return None;
-        }
-        let runs = candidates.of(begun);
-        begun += 1;
-        Some(find_in(runs, key, context.search, &reads))
-    });
-    interleave_with::<W, _, _>(&reads, lookups, |position, found| {
-        sink(position, found.map_err(|error| *error));
-    });
-    let crowded = reads.crowded();
-    drop(reads);
-    drop(pin);
-    if crowded {
-        cache::reclaim();
-    }
-    begun
-}
-
-/// Looks one key up, and hands what is known of it to `take`.
-pub(crate) fn get<T>(
-    tree: &Levels,
-    key: SearchKey<'_>,
-    context: &ReadContext,
-    take: impl FnOnce(Found<'_>) -> T,
-) -> Result<T> {
-    let candidates = tree.candidates(key.key);
-    for run in candidates.clone() {
-        run.prefetch_filter(key.hash);
-    }
-    let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
-    for run in candidates {
-        if !run.may_contain(key.hash) || !run.is_visible(key.sequence) {
-            continue;
-        }
-        let found = alone_with(&reads, find_in(&[run], &key, context.search, &reads));
-        match found.map_err(|error| *error)? {
-            Found::Missing => {}
-            found => return Ok(take(found)),
-        }
-    }
-    Ok(take(Found::Missing))
-}
-
-#[cfg(test)]
-#[path = "lookup_tests.rs"]
-mod tests;

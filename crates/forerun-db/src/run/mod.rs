@@ -29,7 +29,7 @@ pub mod fuzz;
 pub(crate) mod level_cursor;
 pub(crate) mod lookup;
 mod meta;
-mod one;
+mod obsolete_files;
 mod out;
 mod page;
 mod page_builder;
@@ -42,12 +42,12 @@ mod reader;
 
 mod stored;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod writer;
 
 pub(crate) use filter::Filter;
 pub(crate) use meta::{Holds, RunMeta};
-pub use one::{Add, OneRun};
+pub(crate) use obsolete_files::ObsoleteFiles;
 pub(crate) use page::{Page, PageKind};
 pub use page_search::{PageSearch, UnknownPageSearch};
 pub(crate) use pending::{INGESTED_AS, PendingRun};

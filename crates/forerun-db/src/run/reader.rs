@@ -14,12 +14,12 @@ use forerun_core::sync::OnceLock;
 
 use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header};
+use super::obsolete_files::ObsoleteFiles;
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::stored::{PageLocation, TRAILER_BYTES, plain_bytes, unstore};
 use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
-use crate::tree::trash::Trash;
 use crate::{Error, Result};
 
 /// An open run.
@@ -43,7 +43,7 @@ pub(crate) struct Run {
     /// For the root, which is in memory as long as the run is open.
     _charge: Charge,
     /// Set when no manifest names the run any more: its file goes with it.
-    trash: OnceLock<Arc<Trash>>,
+    obsolete_files: OnceLock<Arc<ObsoleteFiles>>,
 }
 
 impl Run {
@@ -92,7 +92,7 @@ impl Run {
             root_location: footer.root,
             slots,
             _charge: charge,
-            trash: OnceLock::new(),
+            obsolete_files: OnceLock::new(),
         })
     }
 
@@ -259,9 +259,9 @@ impl Run {
     }
 
     /// Removes the file when the last one who holds the run lets go of it. For a run that no manifest names, durably.
-    pub(crate) fn remove_when_dropped(&self, trash: &Arc<Trash>) {
+    pub(crate) fn remove_when_dropped(&self, obsolete_files: &Arc<ObsoleteFiles>) {
         // Once is enough.
-        let _ = self.trash.set(Arc::clone(trash));
+        let _ = self.obsolete_files.set(Arc::clone(obsolete_files));
     }
 
     /// Names what is wrong in the file.
@@ -318,8 +318,8 @@ fn read_part(file: &dyn IoFile, path: &Path, from: u64, to: u64) -> Result<Vec<u
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Some(trash) = self.trash.get() {
-            trash.throw(&self.path);
+        if let Some(obsolete_files) = self.obsolete_files.get() {
+            obsolete_files.add(&self.path);
         }
     }
 }

@@ -9,14 +9,13 @@ use super::{Compression, Run, RunOptions, RunWriter, SearchKey, path};
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::tree::levels::Levels;
-use crate::tree::testing::Held;
+use crate::versions::testing::Held;
 use crate::{Bytewise, ReverseBytewise};
 
-pub(super) const PAGE_BYTES: usize = RunOptions::MIN_PAGE_BYTES;
+pub(crate) const PAGE_BYTES: usize = RunOptions::MIN_PAGE_BYTES;
 
 /// A cache for so many pages.
-pub(super) fn cache(frames: usize) -> Arc<PageCache> {
+pub(crate) fn cache(frames: usize) -> Arc<PageCache> {
     let options = CacheOptions {
         capacity_bytes: frames * (PAGE_BYTES + 64),
         page_bytes: PAGE_BYTES,
@@ -25,7 +24,7 @@ pub(super) fn cache(frames: usize) -> Arc<PageCache> {
     PageCache::new(options).unwrap()
 }
 
-pub(super) fn orders() -> [KeyOrder; 2] {
+pub(crate) fn orders() -> [KeyOrder; 2] {
     [
         KeyOrder::new(Arc::new(Bytewise)),
         KeyOrder::new(Arc::new(ReverseBytewise)),
@@ -33,14 +32,14 @@ pub(super) fn orders() -> [KeyOrder; 2] {
 }
 
 /// A key with long separators around it, so that few thousand of them make a tree of three levels.
-pub(super) fn key(number: usize) -> Vec<u8> {
+pub(crate) fn key(number: usize) -> Vec<u8> {
     let mut key = format!("{:04}", number / 5).repeat(30).into_bytes();
     key.extend_from_slice(format!("{}", number % 5).as_bytes());
     key
 }
 
 /// Writes versions, sorts them before, as a run, and opens it.
-pub(super) fn run(
+pub(crate) fn run(
     io: &dyn Io,
     dir: &Path,
     number: u64,
@@ -72,58 +71,14 @@ pub(super) fn run(
 }
 
 /// All versions in order.
-pub(super) fn sorted(order: &KeyOrder, versions: &[Held]) -> Vec<Held> {
+pub(crate) fn sorted(order: &KeyOrder, versions: &[Held]) -> Vec<Held> {
     let mut sorted = versions.to_vec();
     sorted.sort_by(|a, b| a.version().compare(order, &b.version()));
     sorted
 }
 
-/// Versions in the order they were written in, as a tree: the oldest in disjoint runs on level 1, the others in runs
-/// on level 0, from a place in `cuts` to the next.
-pub(super) fn levels(
-    io: &dyn Io,
-    dir: &Path,
-    order: &KeyOrder,
-    cache: &Arc<PageCache>,
-    versions: &[Held],
-    cuts: &[usize],
-) -> Levels {
-    let mut runs = Vec::new();
-    let mut number = 0;
-    let mut from = 0;
-    for (at, &to) in cuts.iter().chain([&versions.len()]).enumerate() {
-        let part = &versions[from..to.max(from)];
-        from = to.max(from);
-        if part.is_empty() {
-            continue;
-        }
-        if at > 0 {
-            number += 1;
-            runs.push((0, run(io, dir, number, order, cache, part)));
-            continue;
-        }
-        // Cut between keys, each into three.
-        let part = sorted(order, part);
-        let mut rest = &part[..];
-        for more in [2, 1, 0] {
-            let mut cut = rest.len() / (more + 1);
-            while cut < rest.len() && cut > 0 && rest[cut].key == rest[cut - 1].key {
-                cut += 1;
-            }
-            let (these, others) = rest.split_at(cut);
-            rest = others;
-            if !these.is_empty() {
-                number += 1;
-                runs.push((1, run(io, dir, number, order, cache, these)));
-            }
-        }
-        assert!(rest.is_empty());
-    }
-    Levels::with_runs(order.clone(), runs)
-}
-
 /// The answer to a lookup, by looking at everything.
-pub(super) fn answer(
+pub(crate) fn answer(
     order: &KeyOrder,
     versions: &[Held],
     key: &SearchKey<'_>,

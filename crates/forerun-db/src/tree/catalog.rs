@@ -20,16 +20,16 @@ use crate::cache::PageCache;
 use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
+use crate::io::replace::ReplaceError;
 use crate::planted::{self, Defect};
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
+use crate::run::ObsoleteFiles;
 use crate::run::{self, Run};
-use crate::store_dir::ReplaceError;
 use crate::tree::build::RunNumbers;
 use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::range_run::read_range_run;
-use crate::tree::trash::Trash;
 use crate::{Access, Error, MAX_KEYSPACES, Options, Result};
 
 /// What is true of the runs. One thread changes it at a time.
@@ -42,7 +42,7 @@ pub(crate) struct Catalog {
     /// Of each keyspace of the manifest, in its order.
     runs: Vec<KeyspaceRuns>,
     numbers: Arc<RunNumbers>,
-    trash: Arc<Trash>,
+    obsolete_files: Arc<ObsoleteFiles>,
     /// Whether the last writing of it failed.
     has_failed: bool,
     /// Runs that a manifest names which could not be written for sure: it may be on disk all the same.
@@ -141,7 +141,7 @@ impl Catalog {
             numbers: Arc::new(RunNumbers::new(manifest.next_run)),
             runs,
             manifest,
-            trash: Arc::new(Trash::new(Arc::clone(io))),
+            obsolete_files: Arc::new(ObsoleteFiles::new(Arc::clone(io))),
             has_failed: false,
             in_doubt: Vec::new(),
         })
@@ -163,8 +163,8 @@ impl Catalog {
     }
 
     /// Where files of runs go that are of no use any more.
-    pub(crate) fn trash(&self) -> &Arc<Trash> {
-        &self.trash
+    pub(crate) fn obsolete_files(&self) -> &Arc<ObsoleteFiles> {
+        &self.obsolete_files
     }
 
     /// Numbers for new runs.
@@ -210,7 +210,7 @@ impl Catalog {
         for (keyspace, edit) in edits {
             let Some(place) = place(&manifest, *keyspace) else {
                 let added = edit.all_added();
-                added.for_each(|run| run.remove_when_dropped(&self.trash));
+                added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                 continue;
             };
             // What of a memtable has expired too comes into no run, or into a later one.
@@ -304,7 +304,7 @@ impl Catalog {
                     ReplaceError::Unchanged(_)
                         if !planted::is(Defect::FailedManifestLeavesRuns) =>
                     {
-                        added.for_each(|run| run.remove_when_dropped(&self.trash));
+                        added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                     }
                     ReplaceError::Unchanged(_) | ReplaceError::InDoubt(_) => {
                         self.in_doubt.extend(added.cloned());
@@ -319,7 +319,7 @@ impl Catalog {
         let added = edits.iter().flat_map(|(_, edit)| &edit.range_runs);
         let before = before.chain(&self.in_doubt).chain(added);
         for run in before.filter(|run| !named.contains(&run.number())) {
-            run.remove_when_dropped(&self.trash);
+            run.remove_when_dropped(&self.obsolete_files);
         }
         self.in_doubt.clear();
         self.manifest = manifest;

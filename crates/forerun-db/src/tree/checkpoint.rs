@@ -16,9 +16,10 @@ use forerun_core::sync::atomic::AtomicBool;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use crate::io::replace::replace_file;
 use crate::io::{Io, Linked, OpenMode, link, read_pieces, write_all_at};
 use crate::planted::{self, Defect};
-use crate::store_dir::{self, write_whole};
+use crate::store_dir;
 use crate::tree::limiter;
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::wal::closed::{self, Closed};
@@ -76,7 +77,7 @@ pub(crate) fn checkpoint(
                 len_bytes,
                 last_sequence: log.last_sequence,
             };
-            Ok(write_whole(io, into, closed::NAME, &closed.encode())?)
+            Ok(replace_file(io, into, closed::NAME, &closed.encode())?)
         },
     )
 }
@@ -115,7 +116,7 @@ pub(crate) fn make_store(
         io.sync_dir(into)
             .map_err(|error| Error::io("sync", into, error))?;
         let format = store_dir::encode_format(manifest.comparator());
-        write_whole(io, into, store_dir::FORMAT, &format)?;
+        replace_file(io, into, store_dir::FORMAT, &format)?;
         let parent = store_dir::parent(into);
         io.sync_dir(parent)
             .map_err(|error| Error::io("sync", parent, error))

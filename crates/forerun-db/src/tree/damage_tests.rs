@@ -16,8 +16,8 @@ use crate::tree::checkpoint::LogEnd;
 use crate::tree::levels::record;
 use crate::tree::repair::{Repaired, repair};
 use crate::tree::salvage::Loss;
-use crate::tree::testing::{Held, all_of};
 use crate::tree::verify::{Verified, verify_file, verify_levels};
+use crate::versions::testing::{Held, all_of};
 use crate::wal::closed::Closed;
 use crate::{Error, Result};
 

@@ -468,7 +468,8 @@ mod tests {
     use super::*;
     use crate::ReverseBytewise;
     use crate::io::fault::FaultIo;
-    use crate::tree::testing::{held, run_of};
+    use crate::tree::testing::run_of;
+    use crate::versions::testing::held;
 
     /// Keys that share their first eight bytes, and keys that do not.
     fn key(number: u8) -> Vec<u8> {

@@ -18,9 +18,9 @@ mod decode;
 use std::path::Path;
 
 use crate::clock::Mark;
+use crate::io::replace::{ReplaceError, replace_file};
 use crate::io::{Io, OpenMode, read_all};
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
-use crate::store_dir::{ReplaceError, write_whole};
 use crate::wal::record::u32_at;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
@@ -122,7 +122,7 @@ impl Manifest {
 
     /// Writes it durably, in place of the one before.
     pub(crate) fn write(&self, io: &dyn Io, dir: &Path) -> Result<(), ReplaceError> {
-        write_whole(io, dir, NAME, &self.encode())
+        replace_file(io, dir, NAME, &self.encode())
     }
 
     /// Name of the comparator that orders the store's own keyspace, as `FORMAT` has it.

@@ -254,8 +254,8 @@ mod tests {
 
     use super::*;
     use crate::ReverseBytewise;
-    use crate::tree::testing::{Held, Sorted, held};
     use crate::versions::MAX_SEQUENCE;
+    use crate::versions::testing::{Held, Sorted, held};
 
     #[derive(Clone, Debug)]
     enum Move {

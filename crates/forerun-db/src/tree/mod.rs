@@ -14,7 +14,7 @@
 //!   verify.rs    every byte looked at                  repair.rs    a manifest from what is left
 //!   checkpoint.rs  a copy by hard links            salvage.rs   what can be read of a damaged run
 //!   offline.rs   a closed store checked, repaired  describe.rs  and shown
-//!   trash.rs     files on their way off the disk   range_run.rs  deletions of ranges, in a run of their own
+//!   range_run.rs  range deletions, in a run of their own
 //! ```
 
 pub(crate) mod build;
@@ -26,11 +26,13 @@ mod damage_tests;
 pub(crate) mod describe;
 pub(crate) mod levels;
 pub(crate) mod limiter;
+pub(crate) mod lookup;
 pub(crate) mod manifest;
 pub(crate) mod merge;
 #[cfg(test)]
 mod model_tests;
 pub(crate) mod offline;
+mod one_run;
 pub(crate) mod pick;
 pub(crate) mod range_run;
 pub(crate) mod repair;
@@ -38,10 +40,11 @@ pub(crate) mod retain;
 pub(crate) mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
-pub(crate) mod trash;
 pub(crate) mod verify;
 #[cfg(test)]
 mod world;
+
+pub use one_run::{Add, OneRun};
 
 /// Reads `bytes` as a manifest, and returns how many runs it names; for fuzzing. What decodes encodes to the same
 /// bytes.

@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tree::testing::{Held, Sorted, all_of, held};
+    use crate::versions::testing::{Held, Sorted, all_of, held};
 
     /// What a reader as of `sequence` sees of `key`.
     fn read<'a>(

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cache::PageCache;
+use crate::cache::testing::small_cache;
 use crate::comparator::{Comparator, KeyOrder};
 use crate::io::Io;
 use crate::io::fault::FaultIo;
@@ -21,7 +22,7 @@ use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pick::{Compaction, pick, pick_full};
 use crate::tree::retain::Retain;
-use crate::tree::testing::{Held, Sorted, all_of, cache, held};
+use crate::versions::testing::{Held, Sorted, all_of, held};
 use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
 pub(super) const DIR: &str = "/db";
@@ -56,7 +57,7 @@ impl World {
             true => "forerun.reverse-bytewise",
             false => "forerun.bytewise",
         };
-        let (io, order, cache) = (FaultIo::new(), KeyOrder::new(comparator), cache());
+        let (io, order, cache) = (FaultIo::new(), KeyOrder::new(comparator), small_cache());
         io.create_dir(Path::new(DIR)).unwrap();
         io.sync_dir(Path::new("/")).unwrap();
         io.write("/db/FORMAT", &encode_format(name));

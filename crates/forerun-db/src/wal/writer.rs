@@ -20,9 +20,9 @@ use super::record;
 use super::recovery::{Tail, TailSegment};
 use super::segment::{self, Header};
 use crate::clock::Clock;
+use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_pieces, write_all_at};
 use crate::planted::{self, Defect};
-use crate::store_dir::write_whole;
 use crate::{Error, Result};
 
 /// Why a group is not in the log.
@@ -302,7 +302,7 @@ impl LogWriter {
             len_bytes: self.tail.segment.as_ref().map_or(0, |segment| segment.len),
             last_sequence: self.tail.next_sequence - 1,
         };
-        write_whole(&*self.io, &self.dir, closed::NAME, &closed.encode())?;
+        replace_file(&*self.io, &self.dir, closed::NAME, &closed.encode())?;
         self.is_marked_closed = true;
         Ok(())
     }

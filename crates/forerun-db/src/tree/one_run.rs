@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use forerun_core::Pages;
 
-use super::lookup::{self, Found, ReadContext};
-use super::reader::Run;
-use super::{PageSearch, RunOptions, RunWriter, SearchKey};
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Comparator, KeyOrder};
 use crate::io::{OsIo, ReadBackend};
+use crate::run::lookup::{Found, ReadContext};
+use crate::run::{PageSearch, Run, RunOptions, RunWriter, SearchKey};
 use crate::tree::levels::Levels;
+use crate::tree::lookup;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Result, Values};
 

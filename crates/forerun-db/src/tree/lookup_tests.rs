@@ -2,16 +2,63 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use forerun_core::interleave_with;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::fault::{EIO, Fault, FaultIo};
-use crate::io::{Io, OsIo};
-use crate::run::testing::{answer, cache, key, levels, orders, run};
-use crate::tree::testing::{Held, held};
+use crate::io::{Io, OsIo, ReadBackend};
+use crate::run::PageSearch;
+use crate::run::testing::{answer, cache, key, orders, run, sorted};
+use crate::versions::testing::{Held, held};
+
+/// Versions in the order they were written in, as a tree: the oldest in disjoint runs on level 1, the others in runs
+/// on level 0, from a place in `cuts` to the next.
+fn levels(
+    io: &dyn Io,
+    dir: &Path,
+    order: &KeyOrder,
+    cache: &Arc<PageCache>,
+    versions: &[Held],
+    cuts: &[usize],
+) -> Levels {
+    let mut runs = Vec::new();
+    let mut number = 0;
+    let mut from = 0;
+    for (at, &to) in cuts.iter().chain([&versions.len()]).enumerate() {
+        let part = &versions[from..to.max(from)];
+        from = to.max(from);
+        if part.is_empty() {
+            continue;
+        }
+        if at > 0 {
+            number += 1;
+            runs.push((0, run(io, dir, number, order, cache, part)));
+            continue;
+        }
+        // Cut between keys, each into three.
+        let part = sorted(order, part);
+        let mut rest = &part[..];
+        for more in [2, 1, 0] {
+            let mut cut = rest.len() / (more + 1);
+            while cut < rest.len() && cut > 0 && rest[cut].key == rest[cut - 1].key {
+                cut += 1;
+            }
+            let (these, others) = rest.split_at(cut);
+            rest = others;
+            if !these.is_empty() {
+                number += 1;
+                runs.push((1, run(io, dir, number, order, cache, these)));
+            }
+        }
+        assert!(rest.is_empty());
+    }
+    Levels::with_runs(order.clone(), runs)
+}
 
 type Answer = Option<Option<Vec<u8>>>;
 

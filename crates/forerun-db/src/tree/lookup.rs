@@ -1,0 +1,165 @@
+//! Lookups of one key, or of a batch of keys, in the runs of a tree.
+//!
+//! ```text
+//!   stage 1   find the candidate runs of all keys, newest first: by key range, then by filter.
+//!             Prefetch the filters' lines first, and test them some keys later
+//!   stage 2   one coroutine a key (run/lookup.rs), W in flight, from the newest candidate to the oldest
+//!             until one knows the key
+//! ```
+//!
+//! `get` runs the same coroutine alone.
+
+use forerun_core::{alone_with, interleave_with};
+
+use crate::Result;
+use crate::cache;
+use crate::cache::driver::Reads;
+use crate::run::lookup::{Found, ReadContext, find_in};
+use crate::run::{Run, SearchKey};
+use crate::tree::levels::Levels;
+
+/// Lookups in flight. In memory, from 8 to 64 measure alike, within 5%; a batch that waits for a disk wants all of its
+/// reads under way, and with 48 of 64 keys has most of what more would give.
+const IN_FLIGHT: usize = 48;
+
+/// Keys that are looked up under one pin: what is evicted meanwhile waits for its end.
+const CHUNK_KEYS: usize = 256;
+
+/// Keys between asking for a filter's line and testing it.
+const FILTERS_AHEAD: usize = 16;
+
+/// Looks keys up, and hands what is known of each to `sink` with its position, in any order.
+pub(crate) fn multi_get(
+    tree: &Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+    sink: impl FnMut(usize, Result<Found<'_>>),
+) {
+    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, sink);
+}
+
+/// [`multi_get`] with `W` lookups in flight.
+fn multi_get_in_flight<const W: usize>(
+    tree: &Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+    mut sink: impl FnMut(usize, Result<Found<'_>>),
+) {
+    let mut first = 0;
+    while first < keys.len() {
+        let chunk = &keys[first..keys.len().min(first + CHUNK_KEYS)];
+        first += look_up_chunk::<W>(tree, chunk, context, |position, found| {
+            sink(first + position, found);
+        });
+    }
+}
+
+/// The runs that may hold each key of a chunk.
+struct Candidates<'g> {
+    runs: Vec<&'g Run>,
+    /// Where each key's runs end.
+    ends: Vec<u32>,
+}
+
+impl<'g> Candidates<'g> {
+    fn new(tree: &'g Levels, keys: &'g [SearchKey<'_>]) -> Self {
+        let mut of = Candidates {
+            runs: Vec::with_capacity(2 * keys.len()),
+            ends: Vec::with_capacity(keys.len()),
+        };
+        // By range first, and some keys later by filter: those that stay move to the front.
+        let mut by_range: [u32; FILTERS_AHEAD] = [0; FILTERS_AHEAD];
+        let mut all: Vec<&'g Run> = Vec::with_capacity(FILTERS_AHEAD * 4);
+        for group in keys.chunks(FILTERS_AHEAD) {
+            all.clear();
+            for (key, end) in group.iter().zip(&mut by_range) {
+                for run in tree.candidates(key.key) {
+                    run.prefetch_filter(key.hash);
+                    all.push(run);
+                }
+                *end = all.len() as u32;
+            }
+            let mut from = 0;
+            for (key, end) in group.iter().zip(by_range) {
+                let candidates = all[from..end as usize].iter();
+                let may_hold =
+                    |run: &&&Run| run.may_contain(key.hash) && run.is_visible(key.sequence);
+                of.runs.extend(candidates.filter(may_hold));
+                of.ends.push(of.runs.len() as u32);
+                from = end as usize;
+            }
+        }
+        of
+    }
+
+    fn of(&self, position: usize) -> &[&'g Run] {
+        let from = match position {
+            0 => 0,
+            _ => self.ends[position - 1],
+        };
+        &self.runs[from as usize..self.ends[position] as usize]
+    }
+}
+
+/// Looks up the keys of a chunk, and returns how many: fewer than all where the cache is so small that what they read
+/// fills it.
+fn look_up_chunk<const W: usize>(
+    tree: &Levels,
+    keys: &[SearchKey<'_>],
+    context: &ReadContext,
+    mut sink: impl FnMut(usize, Result<Found<'_>>),
+) -> usize {
+    let candidates = Candidates::new(tree, keys);
+    let pin = cache::pin();
+    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let mut begun = 0;
+    let lookups = std::iter::from_fn(|| {
+        let key = keys.get(begun)?;
+        if begun > 0 && reads.crowded() {
+            return None;
+        }
+        let runs = candidates.of(begun);
+        begun += 1;
+        Some(find_in(runs, key, context.search, &reads))
+    });
+    interleave_with::<W, _, _>(&reads, lookups, |position, found| {
+        sink(position, found.map_err(|error| *error));
+    });
+    let crowded = reads.crowded();
+    drop(reads);
+    drop(pin);
+    if crowded {
+        cache::reclaim();
+    }
+    begun
+}
+
+/// Looks one key up, and hands what is known of it to `take`.
+pub(crate) fn get<T>(
+    tree: &Levels,
+    key: SearchKey<'_>,
+    context: &ReadContext,
+    take: impl FnOnce(Found<'_>) -> T,
+) -> Result<T> {
+    let candidates = tree.candidates(key.key);
+    for run in candidates.clone() {
+        run.prefetch_filter(key.hash);
+    }
+    let pin = cache::pin();
+    let reads = Reads::new(&context.cache, &pin, context.backend);
+    for run in candidates {
+        if !run.may_contain(key.hash) || !run.is_visible(key.sequence) {
+            continue;
+        }
+        let found = alone_with(&reads, find_in(&[run], &key, context.search, &reads));
+        match found.map_err(|error| *error)? {
+            Found::Missing => {}
+            found => return Ok(take(found)),
+        }
+    }
+    Ok(take(Found::Missing))
+}
+
+#[cfg(test)]
+#[path = "lookup_tests.rs"]
+mod tests;
