@@ -1,0 +1,38 @@
+//! What may be shared among threads, and what may be sent to another one.
+
+use forerun::cache::Cache;
+use forerun::hash::HashTable;
+use forerun::table::Table;
+use forerun::{Backups, Db, Ingestion, Iter, Keyspace, Options, Snapshot, Values, WriteBatch};
+
+fn is_shared<T: Send + Sync>() {}
+fn is_sent<T: Send>() {}
+fn is_owned_error<T: std::error::Error + Send + Sync + 'static>() {}
+
+#[test]
+fn handles_are_shared_among_threads() {
+    is_shared::<Db>();
+    is_shared::<Keyspace>();
+    is_shared::<Snapshot>();
+    is_shared::<Options>();
+    is_shared::<WriteBatch>();
+    is_shared::<Values>();
+    is_shared::<Cache>();
+    is_shared::<HashTable>();
+    is_shared::<Table>();
+}
+
+#[test]
+fn what_has_a_position_is_sent_to_another_thread() {
+    is_sent::<Iter>();
+    is_sent::<Ingestion>();
+    is_sent::<Backups>();
+}
+
+#[test]
+fn errors_pass_through_threads_and_boxes() {
+    is_owned_error::<forerun::Error>();
+    is_owned_error::<forerun::cache::Error>();
+    is_owned_error::<forerun::hash::Error>();
+    is_owned_error::<forerun::table::Error>();
+}
