@@ -12,7 +12,7 @@ from forerun import errors
 from forerun._forerun import (
     Cache,
     CacheItems,
-    Copied,
+    CopyCounts,
     Db,
     Export,
     Items,
@@ -31,7 +31,7 @@ from forerun.errors import Error, ForkedError
 __all__ = [
     "Cache",
     "CacheItems",
-    "Copied",
+    "CopyCounts",
     "Db",
     "Error",
     "Export",

@@ -11,7 +11,7 @@ from typing_extensions import Self, disjoint_base
 __all__ = [
     "Cache",
     "CacheItems",
-    "Copied",
+    "CopyCounts",
     "Db",
     "Export",
     "Items",
@@ -39,13 +39,13 @@ _T = TypeVar("_T")
 
 __version__: str
 
-# What has rows in the processor's memory: an array, or a tensor by DLPack.
+# What has rows in the CPU's memory: an array, or a tensor by DLPack.
 _Rows = Any
 _Indices = NDArray[np.int32] | NDArray[np.int64]
 _Pairs = _Indices | tuple[_Indices, _Indices] | Any
 
 @final
-class Copied:
+class CopyCounts:
     @property
     def rows(self) -> int: ...
     @property
@@ -66,7 +66,7 @@ def gather(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: None = None,
-) -> Copied: ...
+) -> CopyCounts: ...
 @overload
 def gather(
     host: _Rows,
@@ -76,7 +76,7 @@ def gather(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: Any = None,
-) -> Copied | None: ...
+) -> CopyCounts | None: ...
 @overload
 def scatter(
     device: NDArray[Any],
@@ -86,7 +86,7 @@ def scatter(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: None = None,
-) -> Copied: ...
+) -> CopyCounts: ...
 @overload
 def scatter(
     device: _Rows,
@@ -96,7 +96,7 @@ def scatter(
     absent: Literal["skip", "zero"] = "skip",
     threads: int = 1,
     stream: Any = None,
-) -> Copied | None: ...
+) -> CopyCounts | None: ...
 def device_info() -> dict[str, Any]: ...
 @final
 class Items(Iterator[_T], Generic[_T]):
@@ -303,7 +303,7 @@ class Table:
         host_capacity: int | None = None,
         host_bytes: int | None = None,
         device_capacity: int = 0,
-        device: Literal["any", "processor"] | int | None = None,
+        device: Literal["any", "cpu"] | int | None = None,
         score: Literal["lru", "lfu", "custom"] = "lfu",
         admission: Literal["always", "second_touch", "by_score"] = "second_touch",
         writes: Literal["through", "back"] = "through",

@@ -261,7 +261,7 @@ class _Rows(nn.Module):
         shape, dtype = (*wanted.shape, self.embedding_dim), self._table_dtype
         if wanted.is_cuda and wanted.device.index == self.table.gpu:
             return torch.zeros(shape, dtype=dtype, device=wanted.device)
-        # Pinned memory goes over the link while the processor goes on.
+        # Pinned memory goes over the link while the CPU goes on.
         return torch.zeros(shape, dtype=dtype, pin_memory=wanted.is_cuda)
 
     def _lookup(self, keys: Tensor) -> Tensor:

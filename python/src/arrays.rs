@@ -4,7 +4,7 @@
 //!   ndarray of the table's type      borrowed as it is: no call into Python
 //!   ndarray of another plain type,   a view of it as bytes, where bytes are asked for
 //!     or not aligned
-//!   what has __dlpack__              numpy.from_dlpack, if its memory is the processor's; then as above
+//!   what has __dlpack__              numpy.from_dlpack, if its memory is the CPU's; then as above
 //! ```
 //!
 //! These are not copied, so what is not contiguous is refused. A list of rows is made an array first.
@@ -75,7 +75,7 @@ pub(crate) fn borrow<T: numpy::Element, D: numpy::ndarray::Dimension>(
     Borrow::all([memory(array, access, what)])
 }
 
-/// Whether elements lie where the processor can read them as they are. NumPy makes arrays that do; a view of bytes, or of
+/// Whether elements lie where the CPU can read them as they are. NumPy makes arrays that do; a view of bytes, or of
 /// one field of a packed record, need not.
 pub(crate) fn is_aligned<T: numpy::Element, D: numpy::ndarray::Dimension>(
     array: &Bound<'_, numpy::PyArray<T, D>>,

@@ -64,7 +64,7 @@ fn held() -> MutexGuard<'static, Held> {
 /// Some bytes that a call is going to use.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
-    /// The processor's address, or a GPU's: CUDA gives each byte of both one of its own.
+    /// The CPU's address, or a GPU's: CUDA gives each byte of both one of its own.
     pub(crate) start: usize,
     pub(crate) len_bytes: usize,
     pub(crate) access: Access,

@@ -26,7 +26,7 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 use zerocopy::IntoBytes;
 
 use crate::borrows::{Access, Borrow};
-use crate::errors::{device_exception, invalid, refusal, table_exception};
+use crate::errors::{device_exception, gather_exception, invalid, table_exception};
 
 /// `DLTensor` of DLPack's header.
 #[repr(C)]
@@ -315,7 +315,7 @@ impl Indices<'_, '_> {
                 )
             }
         };
-        at.map(Some).map_err(refusal)
+        at.map(Some).map_err(gather_exception)
     }
 }
 
@@ -418,7 +418,7 @@ pub(crate) fn find_rows(
     let (number, address) = (out.device, out.address);
     let Some(gpu) = table.gpu() else {
         return Err(invalid(format!(
-            "`out` is on CUDA device {number}, and the table has no device tier on a GPU: rows go to the processor's memory"
+            "`out` is on CUDA device {number}, and the table has no device tier on a GPU: rows go to the CPU's memory"
         )));
     };
     let tier = gpu.info().ordinal;

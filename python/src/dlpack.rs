@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   tensor.__dlpack_device__()  ->  kind and number of the device that its memory is of
-//!   the processor's                 numpy.from_dlpack(tensor): an array over the same memory
+//!   the CPU's                 numpy.from_dlpack(tensor): an array over the same memory
 //!   another's                       refused, with the device's name
 //! ```
 
@@ -43,7 +43,7 @@ impl Device {
         Ok(Device { kind, number })
     }
 
-    /// Whether the processor can use the memory as its own.
+    /// Whether the CPU can use the memory as its own.
     fn is_host(self) -> bool {
         matches!(self.kind, CPU | CUDA_HOST | ROCM_HOST | CUDA_MANAGED)
     }
@@ -64,7 +64,7 @@ pub(crate) fn is_on_cuda(object: &Bound<'_, PyAny>, what: &str) -> PyResult<bool
 impl std::fmt::Display for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.kind {
-            CPU => "processor",
+            CPU => "CPU",
             CUDA => "CUDA device",
             CUDA_HOST => "host memory pinned for CUDA device",
             4 => "OpenCL device",
@@ -80,7 +80,7 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// An array over the memory of a tensor, which must be the processor's.
+/// An array over the memory of a tensor, which must be the CPU's.
 pub(crate) fn in_host_memory<'py>(
     tensor: &Bound<'py, PyAny>,
     what: &str,
@@ -88,7 +88,7 @@ pub(crate) fn in_host_memory<'py>(
     let device = Device::of(tensor, what)?;
     if !device.is_host() {
         return Err(invalid(format!(
-            "`{what}` is on {device}; it is to be in the processor's memory here"
+            "`{what}` is on {device}; it is to be in the CPU's memory here"
         )));
     }
     let array = tensor

@@ -101,14 +101,14 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
 }
 
 /// The exception for a row copy that cannot be made, with its words.
-pub(crate) fn refusal(refusal: forerun::gpu::gather::Refusal) -> PyErr {
-    invalid(refusal.to_string())
+pub(crate) fn gather_exception(error: forerun::gpu::gather::GatherError) -> PyErr {
+    invalid(error.to_string())
 }
 
 /// The exception for a device's failure, or for the lack of one, with its words.
 pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
     match error {
-        forerun::gpu::GpuError::Refused(refused) => refusal(refused),
+        forerun::gpu::GpuError::Refused(refused) => gather_exception(refused),
         forerun::gpu::GpuError::Forked(_) => exceptions::ForkedError::new_err(error.to_string()),
         error => exceptions::DeviceError::new_err(error.to_string()),
     }

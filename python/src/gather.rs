@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use forerun::gpu::gather::cpu::{self, Extras, How};
+use forerun::gpu::gather::cpu::{self, CpuOptions, Extras};
 use forerun::gpu::gather::{Absent, Spec};
 use forerun::gpu::{DeviceInfo, Gpu};
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 
 use crate::cuda::{CallersStream, Host, Indices, Tensor, copy_rows, stream_of};
 use crate::dlpack::is_on_cuda;
-use crate::errors::{invalid, refusal, unknown};
+use crate::errors::{gather_exception, invalid, unknown};
 use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
 use crate::versions::Changed;
@@ -18,7 +18,7 @@ use crate::versions::Changed;
 /// What a copy of rows has done.
 #[pyclass(frozen, get_all, eq, module = "forerun")]
 #[derive(PartialEq)]
-pub(crate) struct Copied {
+pub(crate) struct CopyCounts {
     rows: u64,
     zeroed: u64,
     skipped: u64,
@@ -26,10 +26,10 @@ pub(crate) struct Copied {
 }
 
 #[pymethods]
-impl Copied {
+impl CopyCounts {
     fn __repr__(&self) -> String {
         format!(
-            "Copied(rows={}, zeroed={}, skipped={}, out_of_range={})",
+            "CopyCounts(rows={}, zeroed={}, skipped={}, out_of_range={})",
             self.rows, self.zeroed, self.skipped, self.out_of_range
         )
     }
@@ -50,9 +50,9 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, Extras<'static>)> {
     };
     let threads = NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` is at least 1"))?;
     let extras = Extras {
-        how: How {
+        cpu: CpuOptions {
             threads,
-            ..How::default()
+            ..CpuOptions::default()
         },
         ..Extras::default()
     };
@@ -79,13 +79,13 @@ struct Copy<'a, 'py> {
 
 impl<'py> Copy<'_, 'py> {
     /// Makes it where the device's rows are.
-    fn run(self, py: Python<'py>) -> PyResult<Option<Copied>> {
+    fn run(self, py: Python<'py>) -> PyResult<Option<CopyCounts>> {
         if is_on_cuda(self.device, "device")? {
             return self.run_on_device(py).map(|()| None);
         }
         if self.stream.is_some() {
             return Err(invalid(
-                "`stream` is for rows on a GPU, and `device` is in the processor's memory",
+                "`stream` is for rows on a GPU, and `device` is in the CPU's memory",
             ));
         }
         self.run_on_host(py).map(Some)
@@ -103,7 +103,7 @@ impl<'py> Copy<'_, 'py> {
         })
     }
 
-    fn run_on_host(self, py: Python<'py>) -> PyResult<Copied> {
+    fn run_on_host(self, py: Python<'py>) -> PyResult<CopyCounts> {
         let [(source, source_name), (destination, destination_name)] = match self.direction {
             Direction::Gather => [(self.host, "host"), (self.device, "device")],
             Direction::Scatter => [(self.device, "device"), (self.host, "host")],
@@ -121,8 +121,8 @@ impl<'py> Copy<'_, 'py> {
             Direction::Gather => cpu::gather(from, to, &spec, &pairs, self.extras),
             Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, self.extras),
         });
-        let copied = copied.map_err(refusal)?;
-        Ok(Copied {
+        let copied = copied.map_err(gather_exception)?;
+        Ok(CopyCounts {
             rows: copied.rows,
             zeroed: copied.zeroed,
             skipped: copied.skipped,
@@ -210,7 +210,7 @@ pub(crate) fn gather(
     absent: &str,
     threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Option<Copied>> {
+) -> PyResult<Option<CopyCounts>> {
     let (absent, extras) = how(absent, threads)?;
     let direction = Direction::Gather;
     Copy {
@@ -236,7 +236,7 @@ pub(crate) fn scatter(
     absent: &str,
     threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Option<Copied>> {
+) -> PyResult<Option<CopyCounts>> {
     let (absent, extras) = how(absent, threads)?;
     let direction = Direction::Scatter;
     Copy {
@@ -251,7 +251,7 @@ pub(crate) fn scatter(
     .run(py)
 }
 
-/// What this machine has: the processor's instruction set that is used, and its GPUs, or why there are none.
+/// What this machine has: the CPU's instruction set that is used, and its GPUs, or why there are none.
 #[pyfunction]
 pub(crate) fn device_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let found = py.detach(|| {

@@ -59,7 +59,7 @@ mod module {
     #[pymodule_export]
     use crate::export::{Export, TableItems};
     #[pymodule_export]
-    use crate::gather::{Copied, device_info, gather, scatter};
+    use crate::gather::{CopyCounts, device_info, gather, scatter};
     #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]

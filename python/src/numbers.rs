@@ -65,8 +65,8 @@ fn key_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 impl<'py> Numbers<'py> {
-    /// Takes an array, a tensor by DLPack, a list or a number. Copied is only what is not contiguous, not of 64 bits, or no
-    /// array.
+    /// Takes an array, a tensor by DLPack, a list or a number. Copies
+    /// only what is not contiguous, not of 64 bits, or not an array.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Numbers<'py>> {
         Numbers::unnoted(object)?.noted()
     }

@@ -7,7 +7,7 @@ use pyo3::types::PyTuple;
 
 use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned};
 use crate::borrows::{Access, Borrow};
-use crate::errors::{invalid, refusal};
+use crate::errors::{gather_exception, invalid};
 
 /// An array of indices of either width.
 pub(crate) enum IndexArray<'py> {
@@ -101,7 +101,7 @@ impl<'py> Given<'py> {
                 Pairs::split(sources.indices()?, destinations.indices()?)
             }
         }
-        .map_err(refusal)
+        .map_err(gather_exception)
     }
 
     /// A copy of them by turns, 64 bits each.

@@ -223,7 +223,7 @@ def test_what_is_written_where_it_lies_is_not_to_be_copied(table):
 
 
 def unaligned(array):
-    """The same elements, one byte beyond where the processor would have them."""
+    """The same elements, one byte beyond where the CPU would have them."""
     memory = np.empty(array.nbytes + 1, np.uint8)
     moved = memory[1:].view(array.dtype).reshape(array.shape)
     moved[...] = array

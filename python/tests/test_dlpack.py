@@ -1,4 +1,4 @@
-"""Tensors of other libraries: what lies in the processor's memory is used there, what lies on a GPU is handed to the GPU.
+"""Tensors of other libraries: what lies in the CPU's memory is used there, what lies on a GPU is handed to the GPU.
 
 Without a GPU a tensor that says that it is on one stands in: all that is looked at is its description.
 """
@@ -66,7 +66,7 @@ class CudaTensor:
 
 
 class Tensor:
-    """A tensor in the processor's memory that is no array."""
+    """A tensor in the CPU's memory that is no array."""
 
     def __init__(self, array):
         self.array = array
@@ -82,7 +82,7 @@ refused = forerun.errors.InvalidArgumentError
 HOST, PAIRS = np.zeros((10, 4), np.float32), np.zeros((2, 2), np.int64)
 
 
-def test_tensors_of_the_processor_are_used_where_they_lie():
+def test_tensors_of_the_cpu_are_used_where_they_lie():
     table = forerun.Table(4)
     keys, rows = np.arange(6, dtype=np.int64), np.arange(24, dtype=np.float32).reshape(6, 4)
     table.insert(Tensor(keys), Tensor(rows))
@@ -105,7 +105,7 @@ def test_a_lookup_says_where_a_tensor_is_that_it_cannot_use():
 @pytest.mark.parametrize("device_capacity", [0, 10])
 def test_rows_are_found_into_a_tensor_where_the_device_tier_is_on_its_gpu_or_there_is_none(device_capacity):
     table, out, found = forerun.Table(4, device_capacity=device_capacity), CudaTensor([2, 4]), np.ones(2, bool)
-    if table.device not in (None, "the processor"):
+    if table.device not in (None, "cpu"):
         pytest.skip("there is a GPU, and the tensor is none of its memory")
     with pytest.raises(refused, match="`out` is on CUDA device 0.* no device tier on a GPU"):
         table.find([1, 2], out, found)

@@ -25,7 +25,7 @@ def handles(tmp_path):
         "TableItems": table.items(),
         "Cache": cache,
         "CacheItems": cache.items(),
-        "Copied": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
+        "CopyCounts": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
     }
     db.close()
 

@@ -200,8 +200,8 @@ def test_rows_are_loaded_below_and_brought_up(tmp_path):
 
 
 def test_a_device_tier_answers_what_was_brought_up_and_says_what_it_is():
-    table = forerun.Table(4, device_capacity=100, device="processor", host_capacity=1000)
-    assert table.device == "the processor" and forerun.Table(4).device is None
+    table = forerun.Table(4, device_capacity=100, device="cpu", host_capacity=1000)
+    assert table.device == "cpu" and forerun.Table(4).device is None
     assert table.gpu is None and forerun.Table(4).gpu is None
     keys = np.arange(500)
     table.insert(keys, rows_of(keys))
@@ -213,7 +213,7 @@ def test_a_device_tier_answers_what_was_brought_up_and_says_what_it_is():
     assert after["device_hits"] - before["device_hits"] > 0
     hits = sum(after[name] - before[name] for name in ("device_hits", "host_hits", "store_hits"))
     assert hits == 500 and after["device_rows"] <= after["device_capacity_rows"]
-    with pytest.raises(forerun.errors.InvalidArgumentError, match="processor"):
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="cpu"):
         forerun.Table(4, device_capacity=100, device="tpu")
     if not forerun.device_info()["gpus"]:
         with pytest.raises(forerun.errors.DeviceError, match="GPU"):

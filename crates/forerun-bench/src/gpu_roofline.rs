@@ -6,7 +6,7 @@
 //!             no address comes from memory, so nothing but memory bounds the rate; sums tell that all was read
 //! ```
 //!
-//! Where no GPU is found the same reads are made by one thread of the processor, and no figure of a GPU is printed.
+//! Where no GPU is found the same reads are made by one thread of the CPU, and no figure of a GPU is printed.
 
 use crate::on_gpu::{self, OnGpu, Timer};
 use crate::output::{Output, on_stdout, or, write_facts};
@@ -31,8 +31,8 @@ Examples:
   forerun bench gpu-roofline --check                              is what was read what was there?
   forerun bench gpu-roofline --once --buffer 1Gi                  one launch of each kernel, for a profiler
 
-Where no GPU is found, one thread of the processor makes the same reads, and no figure of a GPU is given. What all of the \
-processor's threads can do is `forerun bench roofline`.")]
+Where no GPU is found, one thread of the CPU makes the same reads, and no figure of a GPU is given. What all of the \
+CPU's threads can do is `forerun bench roofline`.")]
 pub struct Args {
     /// Sizes of the buffer [default: 1Gi,8Gi,32Gi; without a GPU 256Mi; with --quick 1Mi]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
@@ -112,7 +112,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         let outcomes = match &gpu {
             Some(gpu) => OnDevice::new(gpu, buffer_bytes, args.output.quick)?
                 .measure(&requests, &plan, progress),
-            None => on_processor(buffer_bytes, &requests, &plan, progress),
+            None => on_cpu(buffer_bytes, &requests, &plan, progress),
         };
         let outcomes = outcomes.with_context(|| format!("{}B of memory", count(buffer_bytes)))?;
         let device = gpu.as_ref().map(|gpu| gpu.info().name.clone());
@@ -238,8 +238,8 @@ impl OnDevice {
     }
 }
 
-/// The same reads by one thread of the processor.
-fn on_processor(
+/// The same reads by one thread of the CPU.
+fn on_cpu(
     buffer_bytes: u64,
     requests: &[RequestBytes],
     plan: &Plan,
@@ -288,7 +288,7 @@ fn check(
     let Some(gpu) = gpu else {
         writeln!(
             out,
-            "Nothing was launched: it takes a GPU. The tests run the kernels on the processor."
+            "Nothing was launched: it takes a GPU. The tests run the kernels on the CPU."
         )?;
         return Ok(());
     };

@@ -16,7 +16,7 @@ pub struct OnGpu {
     #[arg(long, conflicts_with = "check")]
     pub once: bool,
 
-    /// Compares every kernel's answers with the processor's, instead of measuring
+    /// Compares every kernel's answers with the CPU's, instead of measuring
     #[arg(long)]
     pub check: bool,
 }
@@ -45,7 +45,7 @@ impl OnGpu {
 pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
     let text = match gpu {
         Some(gpu) => gpu.info().to_string(),
-        None => "none found: all figures are the processor's".into(),
+        None => "none found: all figures are the CPU's".into(),
     };
     ("GPU".into(), text)
 }

@@ -1,4 +1,4 @@
-//! `bench gather` in quick mode: without a GPU it says so, copies on the processor, and gives no figure of a GPU.
+//! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and gives no figure of a GPU.
 
 use clap::Parser;
 use forerun_bench::gather::{self, GatherRow, Study};
@@ -56,7 +56,7 @@ fn all_studies_run_and_the_seeds_comes_first_as_the_record_prints_it() {
     }
     if !has_gpu() {
         assert!(text.starts_with("No GPU was found: "), "{text}");
-        assert!(text.contains("all figures are the processor's"));
+        assert!(text.contains("all figures are the CPU's"));
         assert!(text.contains("Study: multiprocessors\nnot measured: it takes a GPU"));
         assert!(text.contains("Study: beside\nnot measured: it takes a GPU"));
         assert!(!text.contains("default:"), "{text}");
@@ -116,7 +116,7 @@ fn one_launch_and_the_check_say_what_they_did_or_why_not() {
         assert!(once.contains("Launched once") && check.contains("checked: "));
     } else {
         assert!(
-            once.contains("on the processor") && once.contains("no launch"),
+            once.contains("on the CPU") && once.contains("no launch"),
             "{once}"
         );
         assert!(

@@ -1,4 +1,4 @@
-//! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the processor, and give no
+//! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the CPU, and give no
 //! figure of a GPU.
 
 use clap::Parser;
@@ -64,7 +64,7 @@ fn all_studies_run_and_a_page_comes_of_them() {
     }
     if !has_gpu() {
         assert!(text.starts_with("No GPU was found: "), "{text}");
-        assert!(text.contains("all figures are the processor's"));
+        assert!(text.contains("all figures are the CPU's"));
         assert!(!text.contains("of ceiling"), "{text}");
     }
     let page = std::fs::read_to_string(page).unwrap();
@@ -198,8 +198,7 @@ fn random_reads_are_checked_and_told_by_request() {
     assert!(text.contains("Medians of 2 rounds."), "{text}");
     if !has_gpu() {
         assert!(
-            text.starts_with("No GPU was found: ")
-                && text.contains("all figures are the processor's")
+            text.starts_with("No GPU was found: ") && text.contains("all figures are the CPU's")
         );
         assert!(
             bench("gpu-roofline --check")

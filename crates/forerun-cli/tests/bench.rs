@@ -82,7 +82,7 @@ fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
     );
     // Either the one or the other stands in every report.
     let without = told.starts_with("No GPU was found: ");
-    assert_eq!(without, told.contains("the processor, no GPU"), "{told}");
+    assert_eq!(without, told.contains("the CPU, no GPU"), "{told}");
     assert_eq!(!without, told.contains("multiprocessors, "), "{told}");
     place.succeeds(&["bench", "gather", "--check", "--quick"]);
 }
@@ -98,13 +98,13 @@ fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
     let without = told.starts_with("No GPU was found: ");
     assert_eq!(
         without,
-        told.contains("all figures are the processor's"),
+        told.contains("all figures are the CPU's"),
         "{told}"
     );
     let told = place.succeeds(&["bench", "gpu-roofline", "--quick"]);
     assert_eq!(
         without,
-        told.contains("all figures are the processor's"),
+        told.contains("all figures are the CPU's"),
         "{told}"
     );
     place.succeeds(&["bench", "gpu-table", "--once", "--quick"]);

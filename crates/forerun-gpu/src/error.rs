@@ -1,6 +1,6 @@
 //! What can go wrong between this program and a GPU.
 
-use crate::gather::Refusal;
+use crate::gather::GatherError;
 use std::fmt;
 
 /// A version of CUDA, as the driver tells it.
@@ -107,7 +107,7 @@ pub enum GpuError {
     Kernels(String),
     /// The gather or scatter makes no sense, or its memory is not what it must be.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] GatherError),
     /// The driver refused a call, or found that earlier work had failed.
     #[error("{call} failed: {name} ({code}), {text}")]
     Driver {

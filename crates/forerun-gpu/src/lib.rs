@@ -6,9 +6,9 @@
 //! - [`PinnedBuffer`], [`Registered`] and [`DeviceBuffer`] hold bytes; [`Stream`], [`Event`] and
 //!   [`Graph`] order work on the device; [`Gpu::scope`] makes that safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
-//!   host to the device and back; [`gather::cpu`] does the same on the processor.
+//!   host to the device and back; [`gather::cpu`] does the same on the CPU.
 //! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score; without a GPU it runs on the
-//!   processor.
+//!   CPU.
 //! - [`RandomReads`] tells what the device's memory gives at random places.
 //! - [`MatrixProduct`] keeps a device busy while something else is measured.
 //!

@@ -154,7 +154,7 @@ impl<'a> RandomReads<'a> {
         (0..).map(word)
     }
 
-    /// The same reads on the processor, of words that [`RandomReads::words`] gave; at least a request of them.
+    /// The same reads on the CPU, of words that [`RandomReads::words`] gave; at least a request of them.
     pub fn on_cpu(words: &[u64], request: RequestBytes, count: u64, seed: u64) -> u64 {
         let each = (request.bytes() / 8) as usize;
         let pieces = (words.len() / each) as u64;
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processors_sum_is_the_one_that_is_expected_of_every_request() {
+    fn the_cpus_sum_is_the_one_that_is_expected_of_every_request() {
         let words: Vec<u64> = RandomReads::words().take(1000).collect();
         for request in RequestBytes::ALL {
             let sum = RandomReads::on_cpu(&words, request, 333, 5);

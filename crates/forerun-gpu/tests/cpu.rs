@@ -1,7 +1,9 @@
-//! The processor's copy against a loop that anybody can read, over every form of request.
+//! The CPU's copy against a loop that anybody can read, over every form of request.
 
-use forerun_gpu::gather::cpu::{self, Copied, Extras, How, Indices, Map, MapEntries, Pairs};
-use forerun_gpu::gather::{Absent, Direction, Layers, Layout, MapUpdate, Refusal, Side, Spec};
+use forerun_gpu::gather::cpu::{
+    self, CopyCounts, CpuOptions, Extras, Indices, Map, MapEntries, Pairs,
+};
+use forerun_gpu::gather::{Absent, Direction, GatherError, Layers, Layout, MapUpdate, Side, Spec};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
@@ -16,7 +18,7 @@ struct Trial {
     by_layer: bool,
     count: Option<i64>,
     map: Option<(bool, MapUpdate, bool)>,
-    how: How,
+    cpu: CpuOptions,
     slack: usize,
 }
 
@@ -54,13 +56,13 @@ fn layer_pairs(trial: &Trial, layer: u64) -> Vec<(i64, i64)> {
 }
 
 /// What the trial must leave behind.
-fn expected(trial: &Trial, source: &[u8], destination: &mut [u8], map: &mut [i64]) -> Copied {
+fn expected(trial: &Trial, source: &[u8], destination: &mut [u8], map: &mut [i64]) -> CopyCounts {
     let spec = &trial.spec;
     let (from, to) = match trial.direction {
         Direction::Gather => (&spec.host, &spec.device),
         Direction::Scatter => (&spec.device, &spec.host),
     };
-    let mut copied = Copied::default();
+    let mut copied = CopyCounts::default();
     for layer in 0..u64::from(spec.layers) {
         let pairs = layer_pairs(trial, layer);
         let used = trial
@@ -144,7 +146,7 @@ fn run(trial: &Trial) {
     let mut map4 = narrow(&map);
     let extras = Extras {
         count: trial.count,
-        how: trial.how,
+        cpu: trial.cpu,
         map: trial.map.map(|(shared, update, wide)| Map {
             entries: if wide {
                 MapEntries::I64(&mut map)
@@ -241,8 +243,8 @@ fn trial() -> impl Strategy<Value = Trial> {
                 let update = if set { MapUpdate::Set } else { MapUpdate::Clear };
                 (shared, update, wide)
             }),
-            how: How {
-                ahead: how.0.checked_sub(1),
+            cpu: CpuOptions {
+                prefetch_distance: how.0.checked_sub(1),
                 threads: NonZeroUsize::new(how.1).unwrap(),
             },
             slack,
@@ -281,7 +283,7 @@ fn every_row_size_and_count_at_a_corner_is_copied() {
                     by_layer: false,
                     count: None,
                     map: None,
-                    how: How::default(),
+                    cpu: CpuOptions::default(),
                     slack: 64,
                 });
             }
@@ -301,8 +303,8 @@ fn pairs_with_one_destination_are_made_in_their_order_by_any_number_of_threads()
             by_layer: false,
             count: Some(2900),
             map: Some((true, MapUpdate::Set, false)),
-            how: How {
-                ahead: Some(2),
+            cpu: CpuOptions {
+                prefetch_distance: Some(2),
                 threads: NonZeroUsize::new(threads).unwrap(),
             },
             slack: 0,
@@ -354,9 +356,9 @@ fn what_is_wrong_is_refused_as_on_the_gpu() {
     );
 
     let odd = Pairs::interleaved(Indices::I32(&list[..3])).unwrap_err();
-    assert_eq!(odd, Refusal::WrongShape { shape: vec![3] });
+    assert_eq!(odd, GatherError::WrongShape { shape: vec![3] });
     let long = Pairs::split(Indices::I32(&list), Indices::I32(&list[1..])).unwrap_err();
-    assert!(matches!(long, Refusal::LengthsDiffer { .. }));
+    assert!(matches!(long, GatherError::LengthsDiffer { .. }));
     let mixed = Pairs::split(Indices::I32(&list), Indices::I64(&[0; 4])).unwrap_err();
     assert!(mixed.to_string().contains("i32 or i64"), "{mixed}");
     let too_many = pairs.by_layer(3, 0);
@@ -379,7 +381,7 @@ fn indices_that_the_host_can_see_are_checked_on_request() {
     assert_eq!(check(&[9, 3, -1, -1], Direction::Gather), Ok(()));
     assert_eq!(
         check(&[9, 3, 10, 0], Direction::Gather),
-        Err(Refusal::IndexOutOfRange {
+        Err(GatherError::IndexOutOfRange {
             pair: 1,
             side: Side::Host,
             index: 10,
@@ -396,6 +398,6 @@ fn indices_that_the_host_can_see_are_checked_on_request() {
 
 #[test]
 fn short_rows_are_asked_for_further_ahead() {
-    let ahead = [1, 64, 256, 656, 1 << 30].map(cpu::ahead_of);
+    let ahead = [1, 64, 256, 656, 1 << 30].map(cpu::default_prefetch_distance);
     assert_eq!(ahead, [16, 16, 8, 4, 4]);
 }

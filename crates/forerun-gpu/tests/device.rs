@@ -3,7 +3,7 @@
 
 use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::gather::{
-    Direction, Extras, Integer, PairsAt, Part, Refusal, Request, RowCopy, Side, Spec,
+    Direction, Extras, GatherError, Integer, PairsAt, Part, Request, RowCopy, Side, Spec,
 };
 use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, Operation, TableError, TableOptions};
 use forerun_gpu::{
@@ -107,22 +107,22 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
     let part = Part::Rows(Side::Host);
     assert_eq!(
         refused(&|r| r.host = ordinary.as_ptr() as u64),
-        Refusal::NotPinned {
+        GatherError::NotPinned {
             part,
             address: ordinary.as_ptr() as u64
         }
     );
     assert!(matches!(
         refused(&|r| r.host = device.address()),
-        Refusal::WrongMemory { .. }
+        GatherError::WrongMemory { .. }
     ));
     assert!(matches!(
         refused(&|r| r.device = host.address()),
-        Refusal::WrongMemory { .. }
+        GatherError::WrongMemory { .. }
     ));
     assert!(matches!(
         refused(&|r| r.spec.device.rows = 1 << 40),
-        Refusal::PastEnd { .. }
+        GatherError::PastEnd { .. }
     ));
     let mut memory = vec![5u8; 656 * 100];
     let registered = Registered::new(&gpu, &mut memory)?;
@@ -204,7 +204,7 @@ fn a_table_on_the_device_finds_what_was_put_in() -> Result<(), TableError> {
         .flat_map(|key| key.to_ne_bytes().repeat(3))
         .collect();
     let Some(gpu) = gpu() else {
-        // The processor takes its place.
+        // The CPU takes its place.
         let table = GpuTable::open(options)?;
         assert!(table.gpu().is_none());
         return Ok(());

@@ -1,6 +1,6 @@
-//! Rows by way of a staging ring, to the processor's memory, and to a device's where there is one.
+//! Rows by way of a staging ring, to the CPU's memory, and to a device's where there is one.
 
-use forerun_gpu::gather::{Delivery, Destination, Refusal, StagingRing, StagingShape};
+use forerun_gpu::gather::{Delivery, Destination, GatherError, StagingRing, StagingShape};
 use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,13 +29,13 @@ fn put_all(
     while !rest.is_empty() {
         let wanted = runs.next().map_or(1, |run| 1 + run % shape.piece_rows);
         let wanted = wanted.min(rest.len());
-        let room = delivery.room(wanted)?;
+        let room = delivery.reserve(wanted)?;
         assert!(room.len() >= wanted * shape.row_bytes && room.len() % shape.row_bytes == 0);
         let (places, others) = rest.split_at(wanted);
         for (place, to) in places.iter().zip(room.chunks_exact_mut(shape.row_bytes)) {
             to.copy_from_slice(&row(shape, stamp + *place as usize));
         }
-        delivery.put(places)?;
+        delivery.commit(places)?;
         rest = others;
     }
     Ok(())
@@ -131,13 +131,13 @@ fn what_does_not_fit_is_refused_and_does_not_travel() {
     let mut rows = [0xa5; 22];
     let mut to = Destination::from(&mut rows[..]);
     ring.deliver(&mut to, |delivery| {
-        let error = delivery.room(4).unwrap_err().to_string();
+        let error = delivery.reserve(4).unwrap_err().to_string();
         assert!(error.contains("buffer of 12 bytes"), "{error}");
-        let error = delivery.put(&[0, 1, 2, 3]).unwrap_err().to_string();
+        let error = delivery.commit(&[0, 1, 2, 3]).unwrap_err().to_string();
         assert!(error.contains("buffer of 12 bytes"), "{error}");
         // 22 bytes are five rows, and two bytes that belong to none.
         for place in [5, u64::MAX] {
-            let error = delivery.put(&[0, place]).unwrap_err();
+            let error = delivery.commit(&[0, place]).unwrap_err();
             assert!(matches!(
                 error,
                 GpuError::OutOfBounds { buffer_len: 20, .. }
@@ -153,8 +153,8 @@ fn what_does_not_fit_is_refused_and_does_not_travel() {
     })
     .unwrap();
     let mut to = Destination::from(&mut rows[..]);
-    let error = ring.deliver(&mut to, |delivery| delivery.put(&[0]));
-    assert_eq!(error, Err(GpuError::Refused(Refusal::NoBytes)));
+    let error = ring.deliver(&mut to, |delivery| delivery.commit(&[0]));
+    assert_eq!(error, Err(GpuError::Refused(GatherError::NoBytes)));
     let huge = StagingShape {
         row_bytes: usize::MAX / 4,
         piece_rows: 3,
@@ -175,13 +175,13 @@ fn a_ring_leads_to_one_kind_of_memory() {
     let refused = ring.deliver(&mut Destination::from(&buffer), put);
     assert!(matches!(
         refused,
-        Err(GpuError::Refused(Refusal::WrongMemory { .. }))
+        Err(GpuError::Refused(GatherError::WrongMemory { .. }))
     ));
     let mut ring = StagingRing::on_gpu(&gpu, shape).unwrap();
     let refused = ring.deliver(&mut Destination::from(&mut rows[..]), put);
     assert!(matches!(
         refused,
-        Err(GpuError::Refused(Refusal::WrongMemory { .. }))
+        Err(GpuError::Refused(GatherError::WrongMemory { .. }))
     ));
     assert_eq!((rows, buffer.to_vec().unwrap()), ([1; 16], vec![1; 16]));
 }

@@ -1,4 +1,4 @@
-//! The hash table: the kernels, on the host, against the table on the processor; and that table against plain maps.
+//! The hash table: the kernels, on the host, against the table on the CPU; and that table against plain maps.
 
 #![cfg(unix)]
 

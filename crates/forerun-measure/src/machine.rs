@@ -2,7 +2,7 @@
 
 use forerun_core::arch;
 
-/// The processor, cores, instruction set and huge-page setting, each as a name and a text.
+/// The CPU, cores, instruction set and huge-page setting, each as a name and a text.
 pub fn facts() -> Vec<(String, String)> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores = match cores {

@@ -92,7 +92,7 @@ impl Builder {
         self
     }
 
-    /// What the device tier lies on. Default: the first GPU, or the processor where there is none.
+    /// What the device tier lies on. Default: the first GPU, or the CPU where there is none.
     pub fn device(mut self, choice: DeviceChoice) -> Builder {
         self.device = choice;
         self

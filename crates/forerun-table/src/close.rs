@@ -23,7 +23,7 @@ pub(crate) struct Open {
     closes_store: bool,
 }
 
-/// Held by whoever closes the table, until it is closed.
+/// KeyGuard by whoever closes the table, until it is closed.
 struct Closing {
     thread: Option<JoinHandle<()>>,
     /// How it ended.
@@ -141,7 +141,7 @@ mod tests {
             .unwrap();
         table.insert(&[7], b"row.").unwrap();
         // The last flush waits for this.
-        let held = table.inner().unwrap().stripes.lock([7]);
+        let guard = table.inner().unwrap().key_locks.lock([7]);
         let (closed, is_closed) = channel();
         forerun_core::sync::thread::scope(|scope| {
             for _ in 0..2 {
@@ -153,7 +153,7 @@ mod tests {
             }
             let early = is_closed.recv_timeout(Duration::from_millis(100));
             assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "{early:?}");
-            drop(held);
+            drop(guard);
             for _ in 0..2 {
                 is_closed.recv().unwrap().unwrap();
             }
@@ -200,7 +200,7 @@ mod tests {
                 table.find(&keys, &mut rows, &mut found).map(drop),
                 table.contains(&keys, &mut found).map(drop),
                 table.insert(&keys, &rows),
-                table.import(&keys, &rows),
+                table.import_rows(&keys, &rows),
                 table.erase(&keys),
                 table.prefetch(&keys),
                 table.count().map(drop),

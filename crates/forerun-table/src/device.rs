@@ -7,20 +7,20 @@
 //!
 //! **Whatever lies here lies below as well, and is the same there**: in the host tier, or in the store. So a row that leaves
 //! is nowhere missed, and a device that fails takes no row along. A write takes the copies of its keys away before it
-//! changes anything below, and they come up again behind it (`lift.rs`). To change them in place would be less work, and
+//! changes anything below, and they come up again behind it (`device_moves.rs`). To change them in place would be less work, and
 //! wrong: a lookup that missed a row here just before it came up finds the new one below, and the next lookup would find
 //! the former one here.
 //!
 //! The table of `forerun-gpu` takes one writing batch at a time, and none beside lookups that come through the host, hence
 //! the lock: a lookup waits for a batch that writes here, and for nothing else.
 
-use crate::gate::Gate;
+use crate::admission::AdmissionFilter;
+use crate::host_moves::Origin;
 use crate::inner::Policies;
-use crate::moves::Origin;
+use crate::key_locks::Version;
 use crate::options::{DeviceChoice, Score};
-use crate::rings::Rings;
+use crate::ring_pool::RingPool;
 use crate::stats::DeviceStats;
-use crate::stripes::Version;
 use crate::{Error, Result};
 use forerun_core::sync::{OnceLock, RwLock, RwLockReadGuard};
 use forerun_gpu::gather::Destination;
@@ -50,8 +50,8 @@ pub(crate) struct Device {
     name: String,
     gpu: Option<Gpu>,
     /// By way of which rows of the tiers below come to the device.
-    pub(crate) rings: Rings,
-    pub(crate) gate: Gate,
+    pub(crate) ring_pool: RingPool,
+    pub(crate) admission_filter: AdmissionFilter,
     rows: AtomicUsize,
     /// Rows taken in so far: the epochs of [`Score::Lfu`] follow from it.
     taken: AtomicU64,
@@ -116,7 +116,7 @@ impl Device {
         let options = options(capacity, row_bytes, policies.score);
         let table = match choice {
             DeviceChoice::Any => GpuTable::open(options),
-            DeviceChoice::Processor => GpuTable::on_cpu(options),
+            DeviceChoice::Cpu => GpuTable::on_cpu(options),
             DeviceChoice::Gpu(ordinal) => match Gpu::open(ordinal) {
                 Ok(gpu) => GpuTable::on_gpu(&gpu, options),
                 Err(reason) => {
@@ -138,11 +138,11 @@ impl Device {
             capacity,
             name: match &gpu {
                 Some(gpu) => name_of(gpu),
-                None => "the processor".to_owned(),
+                None => "CPU".to_owned(),
             },
-            rings: Rings::new(gpu.clone(), row_bytes),
+            ring_pool: RingPool::new(gpu.clone(), row_bytes),
             gpu,
-            gate: Gate::new(policies, capacity)?,
+            admission_filter: AdmissionFilter::new(policies, capacity)?,
             rows: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
@@ -258,7 +258,7 @@ impl Device {
             ..Answers::default()
         };
         self.read(|table| table.lookup(Default::default(), keys, answers))?;
-        Some(status.into_iter().map(Status::is_there).collect())
+        Some(status.into_iter().map(Status::is_present).collect())
     }
 
     /// Which keys have a row here.
@@ -310,7 +310,7 @@ impl Device {
             let inserted = count(Status::Inserted);
             exchange.taken = inserted + count(Status::Evicted);
             self.rows.fetch_add(inserted, Ordering::Relaxed);
-            exchange.kept = status.iter().map(|status| status.is_there()).collect();
+            exchange.kept = status.iter().map(|status| status.is_present()).collect();
             Ok(exchange)
         })
     }

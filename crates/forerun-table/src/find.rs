@@ -12,14 +12,14 @@
 
 use crate::device::Device;
 use crate::host::{Host, Slots};
+use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
-use crate::moves::{Origin, Rising};
+use crate::key_locks::Version;
+use crate::misses::Misses;
 use crate::options::Promotion;
-use crate::rest::Rest;
 use crate::store::{Store, StoreKey};
-use crate::stripes::Version;
-use crate::worker::{Moving, PIECE_KEYS};
+use crate::worker::{PIECE_KEYS, PendingMoves};
 use crate::{Error, Failures, Result};
 use forerun_core::sync::time;
 use forerun_db::Values;
@@ -38,7 +38,7 @@ const STORE_BATCH: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) slots: Slots,
-    rest: Rest,
+    misses: Misses,
     /// What a tier found of the rest.
     flags: Vec<bool>,
     keys: Vec<StoreKey>,
@@ -113,7 +113,7 @@ pub(crate) struct Lookup<'l> {
     scratch: Box<Scratch>,
     hits: Hits,
     failures: Failures,
-    moving: Moving,
+    moves: PendingMoves,
     start: Instant,
     is_interrupted: bool,
 }
@@ -149,7 +149,7 @@ impl<'l> Lookup<'l> {
             scratch: Scratch::take(),
             hits: Hits::default(),
             failures: Failures::default(),
-            moving: Moving::default(),
+            moves: PendingMoves::default(),
             is_interrupted: false,
         }
     }
@@ -169,7 +169,7 @@ impl<'l> Lookup<'l> {
         if self.hits.device > 0 && device.wants_touches() {
             let used = self.keys.iter().zip(&*found).filter(|(_, found)| **found);
             let used = used.map(|(&key, _)| key).take(PIECE_KEYS);
-            self.moving.touched = used.collect();
+            self.moves.touched = used.collect();
         }
         hits.is_some()
     }
@@ -216,27 +216,27 @@ impl<'l> Lookup<'l> {
         found: &mut [bool],
     ) -> usize {
         let (scratch, host) = (&mut *self.scratch, &self.inner.host);
-        let (rest, flags) = (&mut scratch.rest, &mut scratch.flags);
+        let (misses, flags) = (&mut scratch.misses, &mut scratch.flags);
         let promotes = self.inner.promotes();
         let mut hits = 0;
-        rest.begin();
-        while rest.fill(self.keys, found, HOST_BATCH) {
+        misses.begin();
+        while misses.fill(self.keys, found, HOST_BATCH) {
             if self.inner.interrupt.check().is_err() {
                 self.is_interrupted = true;
                 break;
             }
             flags.clear();
-            flags.resize(rest.keys.len(), false);
-            let place = |nth: usize| rest.at[nth];
-            hits += rows.take_from(host, &rest.keys, place, flags, &mut scratch.slots);
+            flags.resize(misses.keys.len(), false);
+            let place = |nth: usize| misses.at[nth];
+            hits += rows.take_from(host, &misses.keys, place, flags, &mut scratch.slots);
             if promotes {
-                device.gate.prefetch(&rest.keys);
+                device.admission_filter.prefetch(&misses.keys);
             }
             for (nth, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
-                found[rest.at[nth]] = true;
-                let fits = self.moving.climbing.len() < PIECE_KEYS;
-                if promotes && device.gate.admits(rest.keys[nth]).0 && fits {
-                    self.moving.climbing.push(rest.keys[nth]);
+                found[misses.at[nth]] = true;
+                let fits = self.moves.to_device.len() < PIECE_KEYS;
+                if promotes && device.admission_filter.admits(misses.keys[nth]).0 && fits {
+                    self.moves.to_device.push(misses.keys[nth]);
                 }
             }
         }
@@ -254,11 +254,14 @@ impl<'l> Lookup<'l> {
             store,
             scratch: &mut self.scratch,
             failures: &mut self.failures,
-            rising: self.inner.promotes().then(|| Rising::of(Origin::Found)),
+            promotions: self
+                .inner
+                .promotes()
+                .then(|| PromotionBatch::of(Origin::Found)),
             is_interrupted: false,
         };
         let found_below = below.find(self.keys, rows, found);
-        self.moving.rising = below.rising;
+        self.moves.promotions = below.promotions;
         self.is_interrupted = below.is_interrupted;
         self.hits.host += found_below.host;
         self.hits.store = found_below.store;
@@ -270,7 +273,7 @@ impl<'l> Lookup<'l> {
         self.inner.clocks.find.count(time::elapsed(self.start));
         self.inner
             .count_found(self.keys.len(), self.hits, self.failures.len());
-        self.inner.set_moving(self.moving);
+        self.inner.queue_moves(self.moves);
         if self.is_interrupted {
             return Err(Error::Interrupted);
         }
@@ -315,12 +318,12 @@ impl Inner {
         if let Some(store) = &self.store {
             // Without a store the host tier has all that the device has.
             if let Some(device) = self.device() {
-                let rest = &mut scratch.rest;
-                rest.begin();
-                while rest.fill(keys, found, STORE_BATCH)
-                    && let Some(flags) = device.contains(&rest.keys)
+                let misses = &mut scratch.misses;
+                misses.begin();
+                while misses.fill(keys, found, STORE_BATCH)
+                    && let Some(flags) = device.contains(&misses.keys)
                 {
-                    for (&at, flag) in rest.at.iter().zip(flags) {
+                    for (&at, flag) in misses.at.iter().zip(flags) {
                         found[at] = flag;
                     }
                 }
@@ -330,7 +333,7 @@ impl Inner {
                 store,
                 scratch: &mut scratch,
                 failures: &mut failures,
-                rising: None,
+                promotions: None,
                 is_interrupted: false,
             };
             below.contains(keys, found);
@@ -363,7 +366,7 @@ struct Below<'b> {
     store: &'b Store,
     scratch: &'b mut Scratch,
     failures: &'b mut Failures,
-    rising: Option<Rising>,
+    promotions: Option<PromotionBatch>,
     is_interrupted: bool,
 }
 
@@ -373,15 +376,15 @@ impl Below<'_> {
     fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
         let start = time::now();
         let mut hits = Hits::default();
-        self.each_stretch(keys, found, |below, rest, found| {
-            if below.rising.is_some() {
-                below.inner.gate.prefetch(&rest.keys);
+        self.each_stretch(keys, found, |below, misses, found| {
+            if below.promotions.is_some() {
+                below.inner.admission_filter.prefetch(&misses.keys);
             }
             let scratch = &mut *below.scratch;
-            let place = |nth: usize| rest.at[nth];
+            let place = |nth: usize| misses.at[nth];
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
-            hits.host += rows.take_from(&below.inner.host, &rest.keys, place, flags, slots);
-            for (nth, &at) in rest.at.iter().enumerate() {
+            hits.host += rows.take_from(&below.inner.host, &misses.keys, place, flags, slots);
+            for (nth, &at) in misses.at.iter().enumerate() {
                 if below.scratch.flags[nth] {
                     found[at] = true;
                     continue;
@@ -392,11 +395,11 @@ impl Below<'_> {
                         rows.take(at, row);
                         found[at] = true;
                         hits.store += 1;
-                        if let Some(rising) = &mut below.rising {
-                            let (admitted, before) = below.inner.gate.admits(keys[at]);
+                        if let Some(promotions) = &mut below.promotions {
+                            let (admitted, before) = below.inner.admission_filter.admits(keys[at]);
                             if admitted {
                                 let version = below.scratch.versions[nth];
-                                rising.push(keys[at], version, row, score, before);
+                                promotions.push(keys[at], version, row, score, before);
                             }
                         }
                     }
@@ -404,8 +407,8 @@ impl Below<'_> {
                     Err(error) => below.failures.push(at, keys[at], error),
                 }
             }
-            if let Some(rising) = &mut below.rising {
-                below.inner.set_rising(rising);
+            if let Some(promotions) = &mut below.promotions {
+                below.inner.queue_promotions(promotions);
             }
         });
         self.inner.clocks.store.count(time::elapsed(start));
@@ -413,11 +416,11 @@ impl Below<'_> {
     }
 
     fn contains(&mut self, keys: &[u64], found: &mut [bool]) {
-        self.each_stretch(keys, found, |below, rest, found| {
+        self.each_stretch(keys, found, |below, misses, found| {
             let scratch = &mut *below.scratch;
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
-            below.inner.host.contains(&rest.keys, slots, flags);
-            for (nth, &at) in rest.at.iter().enumerate() {
+            below.inner.host.contains(&misses.keys, slots, flags);
+            for (nth, &at) in misses.at.iter().enumerate() {
                 if scratch.flags[nth] {
                     found[at] = true;
                     continue;
@@ -445,39 +448,39 @@ impl Below<'_> {
         &mut self,
         keys: &[u64],
         found: &mut [bool],
-        mut answered: impl FnMut(&mut Self, &Rest, &mut [bool]),
+        mut answered: impl FnMut(&mut Self, &Misses, &mut [bool]),
     ) {
-        let mut rest = std::mem::take(&mut self.scratch.rest);
-        rest.begin();
-        let most = STORE_BATCH.min(self.inner.host.at_once());
-        while rest.fill(keys, found, most) {
+        let mut misses = std::mem::take(&mut self.scratch.misses);
+        misses.begin();
+        let max = STORE_BATCH.min(self.inner.host.at_once());
+        while misses.fill(keys, found, max) {
             if self.inner.interrupt.check().is_err() {
                 self.is_interrupted = true;
                 break;
             }
             let scratch = &mut *self.scratch;
             scratch.versions.clear();
-            if self.rising.is_some() {
-                // Before the store is asked: see `Stripes`.
-                let versions = rest.keys.iter();
-                let versions = versions.map(|&key| self.inner.stripes.version(key));
+            if self.promotions.is_some() {
+                // Before the store is asked: see `KeyLocks`.
+                let versions = misses.keys.iter();
+                let versions = versions.map(|&key| self.inner.key_locks.version(key));
                 scratch.versions.extend(versions);
             }
             scratch.flags.clear();
-            scratch.flags.resize(rest.keys.len(), false);
+            scratch.flags.resize(misses.keys.len(), false);
             scratch.keys.clear();
-            let asked = rest.keys.iter().map(|key| key.to_be_bytes());
+            let asked = misses.keys.iter().map(|key| key.to_be_bytes());
             scratch.keys.extend(asked);
             match self.store.find(&scratch.keys, &mut scratch.values) {
-                Ok(()) => answered(self, &rest, found),
-                Err(error) => self.fail(&rest, &error),
+                Ok(()) => answered(self, &misses, found),
+                Err(error) => self.fail(&misses, &error),
             }
         }
-        self.scratch.rest = rest;
+        self.scratch.misses = misses;
     }
 
-    fn fail(&mut self, rest: &Rest, error: &Error) {
-        for (&at, &key) in rest.at.iter().zip(&rest.keys) {
+    fn fail(&mut self, misses: &Misses, error: &Error) {
+        for (&at, &key) in misses.at.iter().zip(&misses.keys) {
             self.failures.push(at, key, error.clone());
         }
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The tiers are asked as for any lookup (`find.rs`), with all that holds there: a row counts as it was when it was copied
-//! into a piece, and nobody writes it there. While one piece travels the processor fills the next.
+//! into a piece, and nobody writes it there. While one piece travels the CPU fills the next.
 
 use crate::Result;
 use crate::find::{Lookup, Receiver};
@@ -33,7 +33,7 @@ impl Inner {
             false => Err(device.lost()),
             true if lookup.is_answered() => Ok(()),
             true => {
-                let brought = device.rings.with(|ring| {
+                let brought = device.ring_pool.with(|ring| {
                     ring.deliver(&mut rows, |delivery| {
                         let mut staged = Staged::of(delivery);
                         lookup.ask_host(&mut staged, found);
@@ -86,22 +86,22 @@ impl<'s, 'd> Staged<'s, 'd> {
         let shape = self.delivery.shape();
         // A piece that is nearly full travels: a few keys at a time would not overlap their misses.
         let least = (shape.piece_rows / 4).max(1).min(keys.len());
-        let room = self.delivery.room(least)?;
-        let asked = keys.len().min(room.len() / shape.row_bytes);
+        let space = self.delivery.reserve(least)?;
+        let asked = keys.len().min(space.len() / shape.row_bytes);
         let places = &mut self.places;
         places.clear();
         let next = |nth| {
             places.push(place(nth) as u64);
             places.len() - 1
         };
-        let hits = host.find(&keys[..asked], room, next, &mut found[..asked], slots);
-        self.delivery.put(places)?;
+        let hits = host.find(&keys[..asked], space, next, &mut found[..asked], slots);
+        self.delivery.commit(places)?;
         Ok((asked, hits))
     }
 
     fn take_one(&mut self, place: usize, row: &[u8]) -> Result<(), GpuError> {
-        self.delivery.room(1)?[..row.len()].copy_from_slice(row);
-        self.delivery.put(&[place as u64])
+        self.delivery.reserve(1)?[..row.len()].copy_from_slice(row);
+        self.delivery.commit(&[place as u64])
     }
 }
 
@@ -137,7 +137,7 @@ impl Receiver for Staged<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::broken::broken;
+    use crate::testing::broken_device::broken;
     use crate::{DeviceChoice, Dtype, Error, Table};
     use forerun_gpu::GpuError;
 
@@ -166,7 +166,7 @@ mod tests {
     fn a_want_of_pinned_memory_passes_and_any_other_failure_on_the_way_is_the_devices_end() {
         let table = Table::builder(Dtype::I64, 1)
             .device_capacity(1)
-            .device(DeviceChoice::Processor)
+            .device(DeviceChoice::Cpu)
             .open()
             .unwrap();
         table.insert(&[1], &[7; 8]).unwrap();

@@ -12,8 +12,8 @@
 use crate::host::Victim;
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
+use crate::key_locks::KeyGuard;
 use crate::store::Store;
-use crate::stripes::Held;
 use crate::{Error, Result};
 use std::path::Path;
 
@@ -51,9 +51,9 @@ impl Inner {
             .store
             .as_ref()
             .ok_or(Error::NoStore { op: "snapshot" })?;
-        let held = self.clean(&self.interrupt)?;
+        let guard = self.clean(&self.interrupt)?;
         let snapshot = store.db().snapshot();
-        drop(held);
+        drop(guard);
         Ok((store, snapshot))
     }
 
@@ -66,32 +66,32 @@ impl Inner {
     }
 
     /// Writes all dirty rows to the store. Nobody writes until what is returned is dropped.
-    fn clean(&self, interrupt: &Interrupt) -> Result<Held<'_>> {
+    fn clean(&self, interrupt: &Interrupt) -> Result<KeyGuard<'_>> {
         for _ in 0..OPEN_PASSES {
             self.pass(|group| {
                 // Without a lock, here and wherever it is asked: what is asked may use the table.
                 interrupt.check()?;
-                let held = self.stripes.lock(group.iter().map(|victim| victim.key));
+                let guard = self.key_locks.lock(group.iter().map(|victim| victim.key));
                 let mut dirty = group.to_vec();
                 dirty.retain(|v| {
                     self.host.slot(v.key) == Some(v.slot) && self.host.is_dirty(v.slot)
                 });
                 let written = self.write_back(&dirty);
-                drop(held);
+                drop(guard);
                 written
             })?;
         }
-        let held = self.stripes.lock_all();
+        let guard = self.key_locks.lock_all();
         self.pass(|group| self.write_back(group))?;
-        Ok(held)
+        Ok(guard)
     }
 
     fn pass(&self, mut write: impl FnMut(&[Victim]) -> Result<()>) -> Result<()> {
-        let most = GROUP.min(self.host.at_once());
-        let mut group = Vec::with_capacity(most);
+        let max = GROUP.min(self.host.at_once());
+        let mut group = Vec::with_capacity(max);
         for dirty in self.host.dirty_slots() {
             group.push(dirty);
-            if group.len() == most {
+            if group.len() == max {
                 write(&group)?;
                 group.clear();
             }

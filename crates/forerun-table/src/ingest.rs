@@ -65,9 +65,9 @@ impl Inner {
         }
         // Everybody's: a lookup must not see the new row, then one that was written above meanwhile, then the new one.
         let _held = self.lock_all_to_write()?;
-        let mut room = self.host.way_out()?;
+        let mut reservation = self.host.reserve_none()?;
         keys.chunks(UNLINK_BATCH).for_each(|keys| {
-            self.recall(keys);
+            self.invalidate(keys);
         });
         let committed = ingestion.commit();
         let mut scratch = Scratch::take();
@@ -77,7 +77,7 @@ impl Inner {
                 let found = &mut found[..keys.len()];
                 self.host.contains(keys, &mut scratch.slots, found);
                 for (&key, _) in keys.iter().zip(found).filter(|(_, found)| **found) {
-                    self.host.unlink(key, &mut room);
+                    self.host.unlink(key, &mut reservation);
                 }
             }
             self.changed(keys);

@@ -1,13 +1,13 @@
 //! What a table's handles, its lookups, writes and moves share.
 
+use crate::admission::AdmissionFilter;
 use crate::device::Device;
-use crate::gate::Gate;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
+use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::options::{Admission, Moves, Overflow, Promotion, Score, Writes};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::store::Store;
-use crate::stripes::{Held, Stripes};
 use crate::worker::Queue;
 use crate::{Error, Result, RowType};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,8 +33,8 @@ pub(crate) struct Inner {
     pub(crate) host: Host,
     pub(crate) store: Option<Store>,
     /// Between the store and the host tier.
-    pub(crate) gate: Gate,
-    pub(crate) stripes: Stripes,
+    pub(crate) admission_filter: AdmissionFilter,
+    pub(crate) key_locks: KeyLocks,
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,
@@ -53,13 +53,16 @@ impl Inner {
     ) -> Result<Inner> {
         Ok(Inner {
             row,
-            gate: Gate::new(&policies, if store.is_some() { host.capacity() } else { 0 })?,
+            admission_filter: AdmissionFilter::new(
+                &policies,
+                if store.is_some() { host.capacity() } else { 0 },
+            )?,
             policies,
             interrupt,
             device,
             host,
             store,
-            stripes: Default::default(),
+            key_locks: Default::default(),
             counters: Default::default(),
             clocks: Default::default(),
             queue: Default::default(),
@@ -119,21 +122,24 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::Closed`]: nothing may be written any more.
-    pub(crate) fn lock_to_write(&self, keys: impl IntoIterator<Item = u64>) -> Result<Held<'_>> {
-        self.unless_closed(self.stripes.lock(keys))
+    pub(crate) fn lock_to_write(
+        &self,
+        keys: impl IntoIterator<Item = u64>,
+    ) -> Result<KeyGuard<'_>> {
+        self.unless_closed(self.key_locks.lock(keys))
     }
 
     /// [`lock_to_write`](Inner::lock_to_write) of all keys.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn lock_all_to_write(&self) -> Result<Held<'_>> {
-        self.unless_closed(self.stripes.lock_all())
+    pub(crate) fn lock_all_to_write(&self) -> Result<KeyGuard<'_>> {
+        self.unless_closed(self.key_locks.lock_all())
     }
 
-    fn unless_closed<'h>(&self, held: Held<'h>) -> Result<Held<'h>> {
+    fn unless_closed<'h>(&self, guard: KeyGuard<'h>) -> Result<KeyGuard<'h>> {
         self.check_open()?;
-        Ok(held)
+        Ok(guard)
     }
 
     pub(crate) fn check_rows(&self, keys: &[u64], bytes: usize) -> Result<()> {
@@ -160,17 +166,19 @@ impl Inner {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let device_gate = self.device.as_ref().map(|device| &device.gate);
-        let gates = [Some(&self.gate), device_gate].into_iter().flatten();
-        let gates_bytes: usize = gates.map(Gate::memory_bytes).sum();
+        let device_filter = self.device.as_ref().map(|device| &device.admission_filter);
+        let filters = [Some(&self.admission_filter), device_filter]
+            .into_iter()
+            .flatten();
+        let admission_bytes: usize = filters.map(AdmissionFilter::memory_bytes).sum();
         Stats {
             counts: self.counters.counts(),
             row_bytes: self.row.bytes() as u64,
             host_rows: self.host.linked() as u64,
             host_capacity_rows: self.host.capacity() as u64,
             host_dirty_rows: self.host.dirty() as u64,
-            host_bytes: (self.host.memory_bytes() + gates_bytes) as u64,
-            host_used_bytes: (self.host.used_bytes() + gates_bytes) as u64,
+            host_bytes: (self.host.memory_bytes() + admission_bytes) as u64,
+            host_used_bytes: (self.host.used_bytes() + admission_bytes) as u64,
             device: self.device_stats(),
             find: self.clocks.find.latency(),
             find_device: self.clocks.device.latency(),

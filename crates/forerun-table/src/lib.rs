@@ -2,19 +2,19 @@
 //!
 //! ```text
 //!   find(keys) ──> device tier: copies in a GPU's memory
-//!                    │ misses            ^ lift.rs: what is wanted most is copied up, what makes room goes down
+//!                    │ misses            ^ device_moves.rs: what is wanted most is copied up, what makes room goes down
 //!                    v                   v
 //!                  host tier: hash table + rows in huge pages
-//!                    │ misses            ^ moves.rs: rows that are wanted come up, rows that are not go down
+//!                    │ misses            ^ host_moves.rs: rows that are wanted come up, rows that are not go down
 //!                    v                   v
 //!                  store: a Db on disk
 //!
-//!   table.rs, builder.rs  what is used                    device.rs  rows on a device, or on the processor in its stead
-//!   find.rs, rest.rs      lookups; what is still open     host/      rows in memory: shelf (unsafe lives here), hand
-//!   find_to_device.rs     lookups whose rows end there    rings.rs   pinned memory by way of which they go
+//!   table.rs, builder.rs  what is used                    device.rs  rows on a device, or on the CPU in its stead
+//!   find.rs, misses.rs      lookups; what is still open     host/      rows in memory: slab (unsafe lives here), hand
+//!   find_to_device.rs     lookups whose rows end there    ring_pool.rs   pinned memory by way of which they go
 //!   write.rs, ingest.rs   insert, update, erase; import   store.rs   rows on disk
-//!   moves.rs, lift.rs     promotion, demotion             stripes.rs who writes a key, and whether it changed
-//!   worker.rs             ... in the background           gate.rs, ghosts.rs  what is let up; what was asked for
+//!   moves.rs, device_moves.rs     promotion, demotion             key_locks.rs who writes a key, and whether it changed
+//!   worker.rs             ... in the background           admission.rs, ghosts.rs  what is let up; what was asked for
 //!   close.rs, interrupt.rs how it is closed; how long calls are ended
 //!   flush.rs, snapshot.rs durability, views, export       row.rs, options.rs, error.rs, stats.rs, latency.rs
 //! ```
@@ -25,33 +25,33 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-#[cfg(test)]
-mod broken;
+mod admission;
 mod builder;
 mod close;
 mod device;
+mod device_moves;
 mod error;
 mod find;
 mod find_to_device;
 mod flush;
-mod gate;
 mod ghosts;
 mod host;
+mod host_moves;
 mod ingest;
 mod inner;
 mod interrupt;
+mod key_locks;
 mod latency;
-mod lift;
-mod moves;
+mod misses;
 mod options;
-mod rest;
-mod rings;
+mod ring_pool;
 mod row;
 mod snapshot;
 mod stats;
 mod store;
-mod stripes;
 mod table;
+#[cfg(test)]
+mod testing;
 mod worker;
 mod write;
 
@@ -62,7 +62,8 @@ pub use error::{Error, Failures, Result};
 pub use forerun_gpu::gather::Destination;
 pub use latency::Latency;
 pub use options::{
-    Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Score, Sink, Update, Writes,
+    Admission, DeviceChoice, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Score,
+    Update, Writes,
 };
 pub use row::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};

@@ -18,13 +18,13 @@ pub enum HostCapacity {
 /// What the device tier lies on, if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first GPU; where there is none, the processor, which does the same in ordinary memory.
+    /// The first GPU; where there is none, the CPU, which does the same in ordinary memory.
     #[default]
     Any,
     /// The GPU of that number, counted from 0 in the driver's order, or nothing.
     Gpu(usize),
-    /// The processor.
-    Processor,
+    /// The CPU.
+    Cpu,
 }
 
 /// Which rows leave a tier first.
@@ -89,7 +89,7 @@ pub enum Moves {
 /// What takes rows that leave the last tier: keys, and their rows one after the other.
 ///
 /// It is called before the rows leave, with writers of these keys waiting: it must not use the table.
-pub type Sink = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
+pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
 /// What a table without a store does when its host tier is full.
 #[derive(Clone, Default)]
@@ -100,7 +100,7 @@ pub enum Overflow {
     /// It evicts rows, as a cache does: those of the lowest [`Score`].
     Evict,
     /// It evicts rows and hands them to the caller.
-    Hand(Sink),
+    Callback(EvictionCallback),
 }
 
 impl fmt::Debug for Overflow {
@@ -108,7 +108,7 @@ impl fmt::Debug for Overflow {
         f.write_str(match self {
             Overflow::Refuse => "Refuse",
             Overflow::Evict => "Evict",
-            Overflow::Hand(_) => "Hand",
+            Overflow::Callback(_) => "Callback",
         })
     }
 }

@@ -90,7 +90,7 @@ pub(crate) struct Clocks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceStats {
-    /// What it lies on: `GPU 0, NVIDIA H100`, or `the processor`.
+    /// What it lies on: `GPU 0, NVIDIA H100`, or `the CPU`.
     pub name: String,
     /// Whether that is a GPU.
     pub is_gpu: bool,

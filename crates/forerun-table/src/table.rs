@@ -97,7 +97,7 @@ impl Table {
     /// lies in the host's memory. When it returns, all rows are in their places.
     ///
     /// `rows` is a [`DeviceBuffer`](forerun_gpu::DeviceBuffer) or a [`DeviceSlice`](forerun_gpu::DeviceSlice) on the tier's
-    /// [GPU](Table::gpu); where the tier lies on the processor, it is ordinary memory. Work of other streams on that memory
+    /// [GPU](Table::gpu); where the tier lies on the CPU, it is ordinary memory. Work of other streams on that memory
     /// is not waited for: order that by events, or by a scope's end. Eight such calls go on at a time, and others wait, since
     /// each takes [some](forerun_gpu::gather::StagingShape::of) pinned memory.
     ///
@@ -209,11 +209,11 @@ impl Table {
     pub fn prefetch(&self, keys: &[u64]) -> Result<()> {
         let inner = self.inner()?;
         inner.check_open()?;
-        inner.set_prefetch(keys)
+        inner.queue_prefetch(keys)
     }
 
     /// Where the rows of keys lie in the device's memory, by position: 0 for those that are not there, which may be
-    /// [prefetched](Table::prefetch). The addresses are the device's (the process's, where the tier lies on the processor).
+    /// [prefetched](Table::prefetch). The addresses are the device's (the process's, where the tier lies on the CPU).
     /// They hold as long as what is returned lives, which keeps writers of the device tier waiting.
     ///
     /// ```
@@ -260,16 +260,16 @@ impl Table {
     ///
     /// # Errors
     /// As [`insert`](Table::insert).
-    pub fn import(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
-        self.inner()?.import(keys, rows, None)
+    pub fn import_rows(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
+        self.inner()?.import_rows(keys, rows, None)
     }
 
-    /// [`import`](Table::import) with the callers' scores.
+    /// [`import_rows`](Table::import_rows) with the callers' scores.
     ///
     /// # Errors
     /// As [`insert_with_scores`](Table::insert_with_scores).
-    pub fn import_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
-        self.inner()?.import(keys, rows, Some(scores))
+    pub fn import_rows_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
+        self.inner()?.import_rows(keys, rows, Some(scores))
     }
 
     /// All rows, in batches of `batch` keys. With a store they are those of this moment, ascending by key; without, each
@@ -316,7 +316,7 @@ impl Table {
         self.open.constant(|open| open.inner()).row
     }
 
-    /// The GPU that the device tier lies on; `None` where it lies on the processor, and without such a tier.
+    /// The GPU that the device tier lies on; `None` where it lies on the CPU, and without such a tier.
     pub fn gpu(&self) -> Option<Gpu> {
         let device = self.inner().ok()?.device_for("gpu").ok()?;
         device.gpu().cloned()

@@ -11,8 +11,8 @@
 //! What does not fit is not moved: a row that is in demand is found below once more, and asked for again.
 
 use crate::Result;
+use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
-use crate::moves::{Origin, Rising};
 use crate::options::Moves;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,19 +37,19 @@ pub(crate) const PIECE_KEYS: usize = 1 << 16;
 
 /// What a lookup leaves to be moved.
 #[derive(Debug, Default)]
-pub(crate) struct Moving {
+pub(crate) struct PendingMoves {
     /// Rows of the store that come up.
-    pub(crate) rising: Option<Rising>,
+    pub(crate) promotions: Option<PromotionBatch>,
     /// Keys of the host tier's rows that go to the device.
-    pub(crate) climbing: Vec<u64>,
+    pub(crate) to_device: Vec<u64>,
     /// Keys of rows that the device found.
     pub(crate) touched: Vec<u64>,
 }
 
 #[derive(Debug)]
 enum Job {
-    Rise(Rising),
-    Lift(Vec<u64>),
+    PromoteToHost(PromotionBatch),
+    PromoteToDevice(Vec<u64>),
     Touch(Vec<u64>),
     Prefetch(Vec<u64>),
 }
@@ -58,8 +58,8 @@ impl Job {
     /// Rows and keys that wait with it.
     fn weight(&self) -> (usize, usize) {
         match self {
-            Job::Rise(rising) => (rising.len(), 0),
-            Job::Lift(keys) | Job::Touch(keys) | Job::Prefetch(keys) => (0, keys.len()),
+            Job::PromoteToHost(promotions) => (promotions.len(), 0),
+            Job::PromoteToDevice(keys) | Job::Touch(keys) | Job::Prefetch(keys) => (0, keys.len()),
         }
     }
 }
@@ -167,22 +167,23 @@ impl Queue {
 
 impl Inner {
     /// Lets go up what a lookup has found, in the background or at once.
-    pub(crate) fn set_moving(&self, moving: Moving) {
-        let rising = moving.rising.filter(|rising| !rising.is_empty());
-        let rising = rising.map(Job::Rise);
-        let climbing = (!moving.climbing.is_empty()).then_some(Job::Lift(moving.climbing));
-        let touched = (!moving.touched.is_empty()).then_some(Job::Touch(moving.touched));
-        for job in [rising, climbing, touched].into_iter().flatten() {
-            self.set(job);
+    pub(crate) fn queue_moves(&self, moves: PendingMoves) {
+        let promotions = moves.promotions.filter(|promotions| !promotions.is_empty());
+        let promotions = promotions.map(Job::PromoteToHost);
+        let to_device =
+            (!moves.to_device.is_empty()).then_some(Job::PromoteToDevice(moves.to_device));
+        let touched = (!moves.touched.is_empty()).then_some(Job::Touch(moves.touched));
+        for job in [promotions, to_device, touched].into_iter().flatten() {
+            self.queue_job(job);
         }
     }
 
     /// Lets go up what a lookup has found so far, if that is a piece, and gives an empty list to go on with. So a lookup of
     /// whatever size keeps no more than a piece.
-    pub(crate) fn set_rising(&self, rising: &mut Rising) {
-        if rising.len() * self.row.bytes() >= PIECE_BYTES {
-            let rest = Rising::of(rising.origin());
-            self.set(Job::Rise(std::mem::replace(rising, rest)));
+    pub(crate) fn queue_promotions(&self, promotions: &mut PromotionBatch) {
+        if promotions.len() * self.row.bytes() >= PIECE_BYTES {
+            let misses = PromotionBatch::of(promotions.origin());
+            self.queue_job(Job::PromoteToHost(std::mem::replace(promotions, misses)));
         }
     }
 
@@ -190,30 +191,32 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::Interrupted`](crate::Error::Interrupted).
-    pub(crate) fn set_prefetch(&self, keys: &[u64]) -> Result<()> {
+    pub(crate) fn queue_prefetch(&self, keys: &[u64]) -> Result<()> {
         for keys in keys.chunks(PIECE_KEYS) {
             self.interrupt.check()?;
-            self.set(Job::Prefetch(keys.to_vec()));
+            self.queue_job(Job::Prefetch(keys.to_vec()));
         }
         Ok(())
     }
 
-    fn set(&self, job: Job) {
+    fn queue_job(&self, job: Job) {
         if self.policies.moves == Moves::Caller {
             return self.run(job);
         }
         match self.queue.push(job, WAITING_BYTES / self.row.bytes()) {
             Ok(()) | Err(Job::Touch(_)) => {}
-            Err(Job::Rise(rising)) => self.counters.unpromoted_rows.add(rising.len()),
+            Err(Job::PromoteToHost(promotions)) => {
+                self.counters.unpromoted_rows.add(promotions.len())
+            }
             Err(Job::Prefetch(keys)) => self.counters.unpromoted_rows.add(keys.len()),
-            Err(Job::Lift(keys)) => self.counters.device_unpromoted_rows.add(keys.len()),
+            Err(Job::PromoteToDevice(keys)) => self.counters.device_unpromoted_rows.add(keys.len()),
         }
     }
 
     fn run(&self, job: Job) {
         match job {
-            Job::Rise(rising) => self.rise(rising),
-            Job::Lift(keys) => self.lift(&keys, Origin::Found),
+            Job::PromoteToHost(promotions) => self.promote_to_host(promotions),
+            Job::PromoteToDevice(keys) => self.promote_to_device(&keys, Origin::Found),
             Job::Touch(keys) => {
                 if let Some(device) = self.device() {
                     device.touch(&keys);

@@ -1,8 +1,8 @@
 //! Writes: insert, update, erase, import.
 //!
 //! ```text
-//!   insert   room ──> lock ──> recall from the device ──> store (write-through) ──> index ──> raise versions
-//!   erase             lock ──> recall ──> store ──> index ──> raise
+//!   insert   room ──> lock ──> invalidate from the device ──> store (write-through) ──> index ──> raise versions
+//!   erase             lock ──> invalidate ──> store ──> index ──> raise
 //! ```
 //!
 //! The order of store and index is what a lookup relies on that finds nothing above and then asks the store: at every
@@ -11,7 +11,7 @@
 use forerun_core::sync::time;
 
 use crate::find::Scratch;
-use crate::host::{Room, Terms};
+use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
 use crate::options::{Moves, Overflow, Update};
 use crate::store::Store;
@@ -19,12 +19,17 @@ use crate::{Error, Failures, Result};
 
 impl Inner {
     pub(crate) fn insert(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
-        self.write_rows(keys, rows, scores, |part, room, failures| {
-            self.insert_part(part, room, failures);
+        self.write_rows(keys, rows, scores, |part, reservation, failures| {
+            self.insert_part(part, reservation, failures);
         })
     }
 
-    pub(crate) fn import(&self, keys: &[u64], rows: &[u8], scores: Option<&[u64]>) -> Result<()> {
+    pub(crate) fn import_rows(
+        &self,
+        keys: &[u64],
+        rows: &[u8],
+        scores: Option<&[u64]>,
+    ) -> Result<()> {
         let Some(store) = &self.store else {
             return self.insert(keys, rows, scores);
         };
@@ -34,8 +39,8 @@ impl Inner {
                 return ingested;
             }
         }
-        self.write_rows(keys, rows, scores, |part, room, failures| {
-            self.import_part(store, part, room, failures);
+        self.write_rows(keys, rows, scores, |part, reservation, failures| {
+            self.import_part(store, part, reservation, failures);
         })
     }
 
@@ -54,7 +59,7 @@ impl Inner {
         keys: &[u64],
         rows: &[u8],
         scores: Option<&[u64]>,
-        write: impl Fn(Part<'_>, &mut Room, &mut Failures),
+        write: impl Fn(Part<'_>, &mut Reservation, &mut Failures),
     ) -> Result<()> {
         self.check_batch(keys, rows, scores)?;
         let start = time::now();
@@ -68,13 +73,13 @@ impl Inner {
                 rows: &rows[from * self.row.bytes()..to * self.row.bytes()],
                 scores: scores.map(|scores| &scores[from..to]),
             };
-            match self.room(part.keys.len()) {
-                Ok(mut room) => match self.lock_to_write(part.keys.iter().copied()) {
-                    Ok(held) => {
-                        let recalled = self.recall(part.keys);
-                        write(part, &mut room, &mut failures);
-                        drop((held, room));
-                        self.restore(recalled);
+            match self.reserve(part.keys.len()) {
+                Ok(mut reservation) => match self.lock_to_write(part.keys.iter().copied()) {
+                    Ok(guard) => {
+                        let invalidated = self.invalidate(part.keys);
+                        write(part, &mut reservation, &mut failures);
+                        drop((guard, reservation));
+                        self.promote_again(invalidated);
                     }
                     // Parts before this one are written, and flushed by whoever closes.
                     Err(error) if from > 0 => part.fail(&error, &mut failures),
@@ -92,7 +97,7 @@ impl Inner {
     }
 
     /// For the holder of the part's locks.
-    fn insert_part(&self, part: Part<'_>, room: &mut Room, failures: &mut Failures) {
+    fn insert_part(&self, part: Part<'_>, reservation: &mut Reservation, failures: &mut Failures) {
         if let Some(store) = self.through()
             && let Err(error) = self.put(store, part)
         {
@@ -100,7 +105,7 @@ impl Inner {
         }
         self.host.warm(part.keys);
         for (at, (&key, row)) in part.rows(self.row.bytes()).enumerate() {
-            if let Err(error) = self.put_above(key, row, part.score(at), room) {
+            if let Err(error) = self.put_above(key, row, part.score(at), reservation) {
                 failures.push(part.from + at, key, error);
             }
         }
@@ -108,13 +113,19 @@ impl Inner {
     }
 
     /// For the holder of the part's locks. What is above is replaced, what is not stays below.
-    fn import_part(&self, store: &Store, part: Part<'_>, room: &mut Room, failures: &mut Failures) {
+    fn import_part(
+        &self,
+        store: &Store,
+        part: Part<'_>,
+        reservation: &mut Reservation,
+        failures: &mut Failures,
+    ) {
         if let Err(error) = self.put(store, part) {
             return part.fail(&error, failures);
         }
         for &key in part.keys {
             // The store has it: what is above is not only old but in the way.
-            self.host.unlink(key, room);
+            self.host.unlink(key, reservation);
         }
         self.changed(part.keys);
     }
@@ -129,22 +140,28 @@ impl Inner {
 
     /// Puts a row into the host tier. For the holder of its key's lock, after the store has it, if it is to;
     /// [`changed`](Inner::changed) is to follow.
-    fn put_above(&self, key: u64, row: &[u8], score: u64, room: &mut Room) -> Result<()> {
+    fn put_above(
+        &self,
+        key: u64,
+        row: &[u8],
+        score: u64,
+        reservation: &mut Reservation,
+    ) -> Result<()> {
         if matches!(self.policies.overflow, Overflow::Refuse) && self.store.is_none() {
             let capacity = self.host.capacity();
             if self.host.linked() >= capacity && self.host.slot(key).is_none() {
                 return Err(Error::Full { capacity });
             }
         }
-        let terms = Terms {
+        let meta = RowMeta {
             score,
             is_dirty: self.writes_back(),
             uses: 0,
         };
-        let linked = self.host.link(key, row, terms, room);
+        let linked = self.host.link(key, row, meta, reservation);
         if linked.is_err() && self.through().is_some() {
             // The store has the row; the one above is an older one.
-            self.host.unlink(key, room);
+            self.host.unlink(key, reservation);
         }
         if self.through().is_some() {
             Ok(())
@@ -223,15 +240,15 @@ impl Inner {
 impl Inner {
     fn erase_part(&self, keys: &[u64]) -> Result<()> {
         let _held = self.lock_to_write(keys.iter().copied())?;
-        self.recall(keys);
+        self.invalidate(keys);
         // Below first: a lookup that finds the key no more above must not find an older row below.
         if let Some(store) = &self.store {
             store.remove(keys)?;
         }
-        let mut room = self.host.way_out()?;
+        let mut reservation = self.host.reserve_none()?;
         self.host.warm(keys);
         for &key in keys {
-            self.host.unlink(key, &mut room);
+            self.host.unlink(key, &mut reservation);
         }
         self.changed(keys);
         Ok(())
@@ -277,8 +294,8 @@ struct Updating<'u> {
 impl Updating<'_> {
     fn run(&self, found: &mut [bool], failures: &mut Failures) {
         let inner = self.inner;
-        let mut room = match inner.room(self.groups.len()) {
-            Ok(room) => room,
+        let mut reservation = match inner.reserve(self.groups.len()) {
+            Ok(reservation) => reservation,
             Err(error) => {
                 return self.groups.iter().for_each(|group| {
                     self.fail(group, &error, found, failures);
@@ -290,8 +307,8 @@ impl Updating<'_> {
             .iter()
             .map(|group| self.keys[group[0]])
             .collect();
-        let held = match inner.lock_to_write(keys.iter().copied()) {
-            Ok(held) => held,
+        let guard = match inner.lock_to_write(keys.iter().copied()) {
+            Ok(guard) => guard,
             Err(error) => {
                 return self.groups.iter().for_each(|group| {
                     self.fail(group, &error, found, failures);
@@ -318,7 +335,7 @@ impl Updating<'_> {
                 Update::Add => inner.row.dtype.add(row, given),
             }
         }
-        let recalled = inner.recall(&keys);
+        let invalidated = inner.invalidate(&keys);
         let written = self.write_below(&keys, &old, &scores, &present);
         let rows = old.chunks_exact(row_bytes);
         for (nth, (group, row)) in self.groups.iter().zip(rows).enumerate() {
@@ -327,15 +344,15 @@ impl Updating<'_> {
             }
             let put = written
                 .clone()
-                .and_then(|()| inner.put_above(keys[nth], row, scores[nth], &mut room));
+                .and_then(|()| inner.put_above(keys[nth], row, scores[nth], &mut reservation));
             match put {
                 Ok(()) => group.iter().for_each(|&at| found[at] = true),
                 Err(error) => self.fail(group, &error, found, failures),
             }
         }
         inner.changed(&keys);
-        drop((held, room));
-        inner.restore(recalled);
+        drop((guard, reservation));
+        inner.promote_again(invalidated);
     }
 
     /// The present rows and their scores.

@@ -1,4 +1,4 @@
-//! Lookups whose rows end in the device's memory: a GPU's where there is one, else the processor's, which takes its place.
+//! Lookups whose rows end in the device's memory: a GPU's where there is one, else the CPU's, which takes its place.
 //! (`model.rs` has them beside a map, `stress.rs` beside writers.)
 
 mod common;
@@ -40,7 +40,7 @@ fn rows_of_every_tier_come_to_their_places() {
         None => assert!(Gpu::open(0).unwrap_err().is_absent()),
     }
     let keys: Vec<u64> = (0..30).collect();
-    table.import(&keys, &rows(WORDS, &keys, 1)).unwrap();
+    table.import_rows(&keys, &rows(WORDS, &keys, 1)).unwrap();
     table.prefetch(&[0, 1, 2]).unwrap();
     find(&table, &[3, 4]);
     // Each tier, one key of each twice, and one that is nowhere.
@@ -102,7 +102,7 @@ fn over_pages(io: &FaultIo) -> Table {
         .open()
         .unwrap();
     let keys: Vec<u64> = (0..KEYS).collect();
-    table.import(&keys, &rows(WORDS, &keys, 1)).unwrap();
+    table.import_rows(&keys, &rows(WORDS, &keys, 1)).unwrap();
     db.flush().unwrap();
     table
 }
@@ -196,20 +196,18 @@ fn what_does_not_fit_is_refused_and_nothing_looked_up() {
     assert!(matches!(error, Error::Closed), "{error}");
 }
 
-/// With a GPU, whose memory and the processor's are not each other's; without, it is seen that there is none.
+/// With a GPU, whose memory and the CPU's are not each other's; without, it is seen that there is none.
 #[test]
 fn rows_go_to_the_tiers_own_kind_of_memory() {
     let (mut rows, mut found) = ([0; 8 * WORDS], [false]);
-    let on_processor = Table::builder(Dtype::I64, WORDS as u32)
+    let on_cpu = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(1)
-        .device(forerun_table::DeviceChoice::Processor)
+        .device(forerun_table::DeviceChoice::Cpu)
         .open()
         .unwrap();
-    on_processor
-        .insert(&[1], &common::rows(WORDS, &[1], 1))
-        .unwrap();
-    assert!(on_processor.gpu().is_none());
-    let hits = on_processor.find_to_device(&[1], &mut rows[..], &mut found);
+    on_cpu.insert(&[1], &common::rows(WORDS, &[1], 1)).unwrap();
+    assert!(on_cpu.gpu().is_none());
+    let hits = on_cpu.find_to_device(&[1], &mut rows[..], &mut found);
     assert_eq!((hits.unwrap(), version_of(&rows, 1)), (1, 1));
     let gpu = match Gpu::open(0) {
         Ok(gpu) => gpu,
@@ -217,10 +215,10 @@ fn rows_go_to_the_tiers_own_kind_of_memory() {
     };
     let buffer = DeviceBuffer::new(&gpu, 4 + 8 * WORDS).unwrap();
     let part = buffer.slice(4..4 + 8 * WORDS).unwrap();
-    let error = on_processor.find_to_device(&[1], part.clone(), &mut found);
+    let error = on_cpu.find_to_device(&[1], part.clone(), &mut found);
     let error = error.unwrap_err().to_string();
     assert!(
-        error.contains("lies on the processor") && error.contains("GPU 0"),
+        error.contains("lies on the CPU") && error.contains("GPU 0"),
         "{error}"
     );
     let on_gpu = in_memory(WORDS);

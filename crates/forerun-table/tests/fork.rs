@@ -66,8 +66,8 @@ fn use_all(table: &Table, path: &Path) {
     refused(table.update(&[1], &bytes, Update::Add, &mut found));
     refused(table.erase(&[1]));
     refused(table.prefetch(&[1]));
-    refused(table.import(&[1], &bytes));
-    refused(table.import_with_scores(&[1], &bytes, &[1]));
+    refused(table.import_rows(&[1], &bytes));
+    refused(table.import_rows_with_scores(&[1], &bytes, &[1]));
     refused(table.export(10));
     refused(table.snapshot());
     refused(table.checkpoint(path.with_extension("copy")));

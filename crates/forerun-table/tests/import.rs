@@ -50,7 +50,7 @@ fn a_large_import_is_seen_through_every_tier_and_is_durable_by_itself() {
         table.insert(&[3], &rows(&[3], 2)).unwrap();
         let logged = |table: &Table| table.stats().store.unwrap().log_written_bytes;
         let before = logged(&table);
-        table.import(&keys, &rows(&keys, 5)).unwrap();
+        table.import_rows(&keys, &rows(&keys, 5)).unwrap();
         // Not through the log.
         assert!(logged(&table) - before < 8 * KEYS, "{writes:?}");
         assert_eq!((table.device_len(), table.host_len()), (0, 1));
@@ -78,12 +78,12 @@ fn an_import_for_which_there_is_no_disk_fails_all_its_keys_and_changes_none() {
     table.insert(&[4], &rows(&[4], 1)).unwrap();
     table.prefetch(&[4]).unwrap();
     io.fail_call(io.calls() + 3, Fault::Fail(ENOSPC));
-    let Err(Error::Keys(failures)) = table.import(&keys, &rows(&keys, 2)) else {
+    let Err(Error::Keys(failures)) = table.import_rows(&keys, &rows(&keys, 2)) else {
         panic!("the disk is full")
     };
     assert_eq!((failures.len(), failures.served()), (keys.len(), 0));
     assert_eq!(versions(&table, &[3, 4, 5]), [None, Some(1), None]);
-    table.import(&keys, &rows(&keys, 2)).unwrap();
+    table.import_rows(&keys, &rows(&keys, 2)).unwrap();
     assert_eq!(versions(&table, &keys), vec![Some(2); KEYS as usize]);
 }
 
@@ -103,7 +103,7 @@ fn a_store_of_another_order_takes_large_imports_as_well() {
         .unwrap();
     let keys: Vec<u64> = (0..KEYS).collect();
     table
-        .import_with_scores(&keys, &rows(&keys, 3), &keys)
+        .import_rows_with_scores(&keys, &rows(&keys, 3), &keys)
         .unwrap();
     assert_eq!(versions(&table, &keys), vec![Some(3); KEYS as usize]);
 }

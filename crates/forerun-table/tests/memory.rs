@@ -88,7 +88,9 @@ fn memory_is_taken_as_it_is_used_and_given_back_on_close() {
 fn insert_below(table: &Table, keys: std::ops::Range<u64>) {
     for from in keys.clone().step_by(1000) {
         let keys: Vec<u64> = (from..keys.end.min(from + 1000)).collect();
-        table.import(&keys, &vec![7; keys.len() * 4096]).unwrap();
+        table
+            .import_rows(&keys, &vec![7; keys.len() * 4096])
+            .unwrap();
     }
 }
 

@@ -186,7 +186,7 @@ impl Beside {
             }
             Op::Import(pairs) => {
                 let rows = batch(&pairs);
-                self.table().import(&rows.keys, &rows.rows).unwrap();
+                self.table().import_rows(&rows.keys, &rows.rows).unwrap();
                 self.put(&rows);
             }
             Op::Update(how, pairs) => self.update(how, &batch(&pairs)),
@@ -306,7 +306,7 @@ proptest! {
             .device_capacity(device_rows)
             .host_capacity(rows)
             .moves(Moves::Caller)
-            .overflow(Overflow::Hand(Arc::new(move |keys, rows| {
+            .overflow(Overflow::Callback(Arc::new(move |keys, rows| {
                 let each = rows.chunks_exact(WORDS as usize * 8).map(<[u8]>::to_vec);
                 sink.lock().unwrap().extend(keys.iter().copied().zip(each));
             })))

@@ -34,7 +34,7 @@ fn what_is_not_possible_is_refused_by_name() {
     ));
     let too_many = builder()
         .device_capacity(usize::MAX)
-        .device(DeviceChoice::Processor);
+        .device(DeviceChoice::Cpu);
     assert!(refusal(too_many.open()).contains("slots"));
     let without = builder().open().unwrap();
     let no_tier = without.find_ptr(&[1]).unwrap_err().to_string();
@@ -92,7 +92,7 @@ fn a_value_that_is_no_row_fails_its_key_alone() {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path().join("rows"), Options::default()).unwrap();
     let table = Table::builder(Dtype::U8, 4).db(db.clone()).open().unwrap();
-    table.import(&[1, 2], b"one.two.").unwrap();
+    table.import_rows(&[1, 2], b"one.two.").unwrap();
     db.put(&1u64.to_be_bytes(), b"longer than a row").unwrap();
     let answers = find(&table, &[1, 2]);
     assert!(matches!(
@@ -196,7 +196,7 @@ fn an_evicting_sink_may_be_shared_with_whatever_takes_the_rows() {
     let table = Table::builder(Dtype::U8, 1)
         .host_capacity(1)
         .moves(Moves::Caller)
-        .overflow(Overflow::Hand(Arc::new(move |keys, rows| {
+        .overflow(Overflow::Callback(Arc::new(move |keys, rows| {
             let _ = sender.send((keys.to_vec(), rows.to_vec()));
         })))
         .open()

@@ -43,7 +43,7 @@ fn write(table: &Table, promise: &Promise, writer: u64) {
                     .update(&keys, &rows, Update::Assign, &mut found)
                     .unwrap();
             }
-            1 => table.import(&keys, &rows).unwrap(),
+            1 => table.import_rows(&keys, &rows).unwrap(),
             _ => table.insert(&keys, &rows).unwrap(),
         }
         if version % 8 != 0 {
@@ -277,7 +277,7 @@ fn a_million_calls_take_no_more_memory_than_a_few() {
         .unwrap();
     let keys: Vec<u64> = (0..400).collect();
     let rows: Vec<u8> = keys.iter().flat_map(|&key| row(WORDS, key, 1)).collect();
-    table.import(&keys, &rows).unwrap();
+    table.import_rows(&keys, &rows).unwrap();
     let mut out = [0; 4 * WORDS * 8];
     let mut calls = |from: u64, to: u64| {
         for call in from..to {

@@ -128,7 +128,7 @@ pub mod cache {
     pub use forerun_cache::*;
 }
 
-/// Scattered rows between host memory and a GPU's, in one launch; the same on the processor where there is none.
+/// Scattered rows between host memory and a GPU's, in one launch; the same on the CPU where there is none.
 ///
 /// ```
 /// use forerun::gpu::gather::{Spec, cpu};
@@ -137,7 +137,7 @@ pub mod cache {
 /// let pairs = cpu::Pairs::interleaved(cpu::Indices::I32(&[2, 0, 0, 1]))?;
 /// cpu::gather(&host, &mut device, &Spec::dense(2, 3, 2), &pairs, cpu::Extras::default())?;
 /// assert_eq!(device, [30, 31, 10, 11]);
-/// # Ok::<(), forerun::gpu::gather::Refusal>(())
+/// # Ok::<(), forerun::gpu::gather::GatherError>(())
 /// ```
 pub mod gpu {
     pub use forerun_gpu::*;
@@ -167,9 +167,10 @@ pub mod gpu {
 /// ```
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, Destination, DeviceChoice, DeviceStats, Dtype, Error, Export,
-        Failures, HostCapacity, Latency, Moves, Overflow, Pointers, Promotion, Result, RowType,
-        Rows, Score, Sink, Snapshot, Stats, Table, UnknownDtype, Update, WeakTable, Writes,
+        Admission, Builder, Counts, Destination, DeviceChoice, DeviceStats, Dtype, Error,
+        EvictionCallback, Export, Failures, HostCapacity, Latency, Moves, Overflow, Pointers,
+        Promotion, Result, RowType, Rows, Score, Snapshot, Stats, Table, UnknownDtype, Update,
+        WeakTable, Writes,
     };
 }
 

@@ -182,7 +182,7 @@ impl Table {
         };
         if stream.is_some() && !on_device {
             return Err(invalid(
-                "`stream` is for rows that go to a GPU, and `out` is in the processor's memory",
+                "`stream` is for rows that go to a GPU, and `out` is in the CPU's memory",
             ));
         }
         let rows = match out {

@@ -106,12 +106,13 @@ impl Table {
         self.dim
     }
 
-    /// What the device tier lies on: a GPU, by name, or "the processor"; `None` without such a tier.
+    /// What the device tier lies on: a GPU by name, or "cpu"; `None` without such a tier.
     #[getter]
     fn device(&self) -> PyResult<Option<String>> {
         let device = self.open()?.device_stats();
         Ok(device.map(|device| match device.failure {
-            None => device.name,
+            None if device.is_gpu => device.name,
+            None => "cpu".to_owned(),
             Some(failure) => format!("{}, left out since it failed: {failure}", device.name),
         }))
     }
@@ -209,8 +210,8 @@ impl Table {
             rows,
             scores,
             |table, keys, rows, scores| match scores {
-                None => table.import(keys, rows),
-                Some(scores) => table.import_with_scores(keys, rows, scores),
+                None => table.import_rows(keys, rows),
+                Some(scores) => table.import_rows_with_scores(keys, rows, scores),
             },
         )
     }

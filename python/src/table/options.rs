@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{invalid, unknown};
 
-/// What the device tier lies on: "any", the first GPU or the processor where there is none; "processor"; a GPU's number.
+/// What the device tier lies on: "any", the first GPU or the CPU where there is none; "cpu"; a GPU's number.
 #[derive(FromPyObject)]
 pub(crate) enum Device {
     Number(usize),
@@ -23,8 +23,8 @@ impl Device {
             Device::Number(number) => Ok(DeviceChoice::Gpu(*number)),
             Device::Name(name) => match name.as_str() {
                 "any" => Ok(DeviceChoice::Any),
-                "processor" => Ok(DeviceChoice::Processor),
-                other => Err(unknown("device", other, "any, processor, a GPU's number")),
+                "cpu" => Ok(DeviceChoice::Cpu),
+                other => Err(unknown("device", other, "any, cpu, a GPU's number")),
             },
         }
     }

@@ -13,10 +13,10 @@ Examples:
   forerun bench gather                                      all studies, in some minutes on a GPU
   forerun bench gather --study seed --report gather.html
   forerun bench gather --study row-bytes --row-bytes 576,656 --version v3,v5-r2
-  forerun bench gather --check                              does the GPU copy what the processor copies?
+  forerun bench gather --check                              does the GPU copy what the CPU copies?
   forerun bench gather --once --version v4                  one launch, for a profiler
 
-Where no GPU is found, the same rows are copied on the processor, and no figure of a GPU is given.
+Where no GPU is found, the same rows are copied on the CPU, and no figure of a GPU is given.
 
 Each study changes one thing from the setting of the published record: 128 requests of 2048 rows of 656 bytes, out of \
 300000. Every way is checked byte by byte, its destination poisoned before, and then timed in rounds that alternate \
@@ -67,12 +67,12 @@ pub struct Args {
     #[arg(long, value_parser = parse_direction)]
     pub direction: Option<Direction>,
 
-    /// Rows ahead that the processor's copy asks for, each a way of its own [default: 0, and by the
+    /// Rows ahead that the CPU's copy asks for, each a way of its own [default: 0, and by the
     /// row's size]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub ahead: Vec<usize>,
 
-    /// Threads of the processor's copy [default: all cores]
+    /// Threads of the CPU's copy [default: all cores]
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub threads: Option<usize>,
 

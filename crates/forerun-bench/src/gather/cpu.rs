@@ -1,10 +1,10 @@
-//! The batch on the processor: what is measured where there is no GPU.
+//! The batch on the CPU: what is measured where there is no GPU.
 
 use super::args::Args;
 use super::row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
 use anyhow::{Context, Result};
-use forerun_gpu::gather::cpu::{self, Extras, How, Indices, Pairs};
+use forerun_gpu::gather::cpu::{self, CpuOptions, Extras, Indices, Pairs};
 use forerun_gpu::gather::{Direction, Spec};
 use forerun_measure::harness::{Case, Plan, Sample, measure};
 use forerun_measure::progress::Progress;
@@ -18,15 +18,18 @@ enum Way {
     /// As many bytes in one piece.
     Contiguous,
     /// Row by row.
-    Rows(How),
+    Rows(CpuOptions),
 }
 
 impl Way {
     fn name(self) -> String {
         match self {
             Way::Contiguous => "contiguous".into(),
-            Way::Rows(How { ahead, threads }) => {
-                let fetch = match ahead {
+            Way::Rows(CpuOptions {
+                prefetch_distance,
+                threads,
+            }) => {
+                let fetch = match prefetch_distance {
                     Some(0) => "memcpy".to_owned(),
                     Some(n) => format!("ahead-{n}"),
                     None => "prefetched".to_owned(),
@@ -45,8 +48,11 @@ impl Way {
             .into_iter()
             .filter_map(NonZeroUsize::new)
         {
-            for ahead in args.ahead() {
-                let way = Way::Rows(How { ahead, threads });
+            for prefetch_distance in args.ahead() {
+                let way = Way::Rows(CpuOptions {
+                    prefetch_distance,
+                    threads,
+                });
                 if !ways.contains(&way) {
                     ways.push(way);
                 }
@@ -95,7 +101,7 @@ impl Rig {
             }
             Way::Rows(how) => {
                 let extras = Extras {
-                    how,
+                    cpu: how,
                     ..Extras::default()
                 };
                 let run = match self.direction {
@@ -153,5 +159,5 @@ pub(super) fn study(setting: &Setting, args: &Args, progress: &Progress) -> Resu
 
 /// Copies the batch once.
 pub(super) fn once(setting: &Setting) -> Result<Duration> {
-    Rig::new(setting).copy(Way::Rows(How::default()))
+    Rig::new(setting).copy(Way::Rows(CpuOptions::default()))
 }

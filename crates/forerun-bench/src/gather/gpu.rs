@@ -5,17 +5,17 @@
 //! | a version, `default` | the launch, by events on its stream, after one untimed launch |
 //! | `contiguous`   | one `cuMemcpyAsync` of as many bytes, likewise |
 //! | `batch`        | `cuMemcpyBatchAsync`, a piece a row, by events; the stream is idle before, so the time that the call itself takes counts |
-//! | `cpu-then-copy` | rows gathered by the processor's threads into pinned memory, then one copy (or the reverse), by the clock |
+//! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 
 use super::args::Args;
 use super::row::GatherRow;
 use super::setting::{POISON, Setting, Study, fill, verify};
 use crate::on_gpu::Timer;
 use anyhow::{Context, Result};
-use forerun_gpu::gather::cpu::{self, How, Indices, Pairs};
+use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
-    DevicePairs, Direction, Extras, Integer, KernelChoice, Refusal, RowCopy, Spec, Version, gather,
-    scatter,
+    DevicePairs, Direction, Extras, GatherError, Integer, KernelChoice, RowCopy, Spec, Version,
+    gather, scatter,
 };
 use forerun_gpu::{
     BatchTransfer, DeviceBuffer, Gpu, GpuError, Piece, PinnedBuffer, Stream, Transfer,
@@ -37,7 +37,7 @@ pub(super) enum Way {
     Contiguous,
     /// The driver's batch of copies.
     Batch,
-    /// Gathered by the processor, then copied.
+    /// Gathered by the CPU, then copied.
     CpuThenCopy,
 }
 
@@ -205,7 +205,7 @@ impl Rig {
         }
     }
 
-    /// Gathers on the processor into pinned memory and copies that; or the reverse.
+    /// Gathers on the CPU into pinned memory and copies that; or the reverse.
     fn cpu_then_copy(&mut self, whole: Piece) -> Result<Duration> {
         let rows = self.setting.pairs() as u64;
         let staged = match self.staging.take() {
@@ -218,9 +218,9 @@ impl Rig {
         spec.device.rows = rows;
         let pairs = Pairs::interleaved(Indices::I32(&self.pair_list))?;
         let extras = || cpu::Extras {
-            how: How {
+            cpu: CpuOptions {
                 threads: self.threads,
-                ..How::default()
+                ..CpuOptions::default()
             },
             ..cpu::Extras::default()
         };
@@ -277,9 +277,9 @@ fn lacking(error: &anyhow::Error) -> Option<String> {
     match error.downcast_ref::<GpuError>()? {
         error @ GpuError::MissingFunction { .. } => Some(error.to_string()),
         GpuError::Refused(
-            refusal @ (Refusal::NoKernel { .. }
-            | Refusal::VersionNeedsNewerDevice { .. }
-            | Refusal::UnitDoesNotFit { .. }),
+            refusal @ (GatherError::NoKernel { .. }
+            | GatherError::VersionNeedsNewerDevice { .. }
+            | GatherError::UnitDoesNotFit { .. }),
         ) => Some(refusal.to_string()),
         _ => None,
     }

@@ -8,7 +8,7 @@
 //!   selfcheck.rs  --check                    row.rs, show.rs   results
 //! ```
 //!
-//! Where no GPU is found it says so, measures the processor's copy, and ends well; no figure of a
+//! Where no GPU is found it says so, measures the CPU's copy, and ends well; no figure of a
 //! GPU is printed then.
 
 mod args;
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// What stands for `--check` where there is no GPU.
-const TESTED: &str = "The tests check the processor's copy, and the kernels on the processor.";
+const TESTED: &str = "The tests check the CPU's copy, and the kernels on the CPU.";
 
 /// As [`run`], printing to `out`.
 ///
@@ -93,7 +93,7 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
             let elapsed = cpu::once(&setting)?;
             writeln!(
                 out,
-                "Copied once on the processor, in {:.3} ms; there was no launch.",
+                "Copied once on the CPU, in {:.3} ms; there was no launch.",
                 elapsed.as_secs_f64() * 1e3
             )?;
         }

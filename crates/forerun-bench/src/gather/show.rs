@@ -11,7 +11,7 @@ use std::io::{self, Write};
 pub(super) fn seed(out: &mut dyn Write, setting: &Setting, row: &GatherRow) -> io::Result<()> {
     let who = match (&row.device, row.engine.as_str()) {
         (Some(device), _) => device.as_str(),
-        _ => "the processor, no GPU",
+        _ => "the CPU, no GPU",
     };
     writeln!(out, "Benchmarking {} on {who} with:", row.way)?;
     writeln!(out, "  BS: {}", setting.requests)?;

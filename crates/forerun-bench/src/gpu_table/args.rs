@@ -17,11 +17,11 @@ Examples:
   forerun bench gpu-table --study seed --report gpu-table.html
   forerun bench gpu-table --study buckets --buckets 2x128,1x64 --lookup thread,narrow,wide
   forerun bench gpu-table --study operations --op find_ptr,insert_or_assign --load 1
-  forerun bench gpu-table --check                             does the GPU answer what the processor answers?
+  forerun bench gpu-table --check                             does the GPU answer what the CPU answers?
   forerun bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for compute-sanitizer
   forerun bench gpu-table --study seed --peer build/hkv --peer build/cuco
 
-Where no GPU is found, the table on the processor is measured at a small size, and no figure of a GPU is given.
+Where no GPU is found, the table on the CPU is measured at a small size, and no figure of a GPU is given.
 
 Each study changes one thing from the setting of the published record: rows of 8 numbers, 128 Mi slots, 2^20 keys a call, \
 of which 0.6 are there, loads of 0.50, 0.75 and 1.00. A call is timed twice over: by events of its stream, and by the \

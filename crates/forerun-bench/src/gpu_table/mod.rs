@@ -8,7 +8,7 @@
 //!   row.rs, show.rs   results
 //! ```
 //!
-//! Where no GPU is found it says so, measures the table on the processor, and ends well; no figure of a GPU is printed
+//! Where no GPU is found it says so, measures the table on the CPU, and ends well; no figure of a GPU is printed
 //! then.
 
 mod args;
@@ -56,8 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// What stands for `--check` where there is no GPU.
-const TESTED: &str =
-    "The tests run every kernel on the processor, and compare it with the table there.";
+const TESTED: &str = "The tests run every kernel on the CPU, and compare it with the table there.";
 
 /// As [`run`], printing to `out`.
 ///
@@ -115,7 +114,7 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
         )?,
         None => writeln!(
             out,
-            "Done once each on the processor, without a launch: {}",
+            "Done once each on the CPU, without a launch: {}",
             names.join(", ")
         )?,
     }
@@ -201,7 +200,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// On the processor slots are looked for in one way, whatever is asked for.
+    /// On the CPU slots are looked for in one way, whatever is asked for.
     fn different(&self, mut ways: Vec<Way>) -> Vec<Way> {
         if self.gpu.is_none() {
             ways.iter_mut().for_each(|way| way.lookup = Lookup::ByLoad);
@@ -268,7 +267,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// A smaller table of the processor's, as full and of the same form: what is counted there holds for the large one.
+    /// A smaller table of the CPU's, as full and of the same form: what is counted there holds for the large one.
     fn model<'m>(&self, model: &'m mut Option<Rig>, setting: &Setting) -> Result<&'m mut Rig> {
         let small = Setting {
             slots: setting.slots.min(1 << 20),

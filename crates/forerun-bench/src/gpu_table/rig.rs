@@ -1,4 +1,4 @@
-//! A filled table and what runs its operations: on a device, with everything of a call in its memory; on the processor,
+//! A filled table and what runs its operations: on a device, with everything of a call in its memory; on the CPU,
 //! with slices.
 
 use super::keys::{Call, Keys, row_of, rows_of};
@@ -7,8 +7,8 @@ use super::way::{Op, Way};
 use crate::on_gpu::{Timer, Took};
 use anyhow::{Result, ensure};
 use forerun_gpu::table::{
-    Answers, Batch, Condition, DeviceBatch, Entries, Given, GpuTable, Lookup, Operation, Scan,
-    Status, TableCommand, TableError,
+    Answers, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, Lookup, Operation,
+    Scan, Status, TableCommand, TableError,
 };
 use forerun_gpu::{DeviceBuffer, Gpu};
 use std::time::{Duration, Instant};
@@ -66,8 +66,8 @@ impl Buffers {
         })
     }
 
-    fn given(&self, rows: bool) -> Given<'_> {
-        Given {
+    fn given(&self, rows: bool) -> EntryBuffers<'_> {
+        EntryBuffers {
             count: &self.given_count,
             keys: &self.given_keys,
             rows: rows.then_some(&self.given_rows),
@@ -190,7 +190,7 @@ impl Rig {
         };
         let done = match &self.buffers {
             Some(_) => self.on_device(way, call, &rows, wanted)?,
-            None => self.on_processor(way, call, &rows)?,
+            None => self.on_cpu(way, call, &rows)?,
         };
         self.put_back(way.op, call)?;
         Ok(done)
@@ -242,7 +242,7 @@ impl Rig {
         Ok((took, said))
     }
 
-    fn on_processor(&mut self, way: Way, call: &Call, rows: &[u8]) -> Result<(Took, Said)> {
+    fn on_cpu(&mut self, way: Way, call: &Call, rows: &[u8]) -> Result<(Took, Said)> {
         let n = call.keys.len();
         let mut said = Said {
             status: vec![Status::Absent; n],

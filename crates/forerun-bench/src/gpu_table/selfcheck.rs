@@ -1,4 +1,4 @@
-//! Does a GPU answer what the processor answers? Every kernel, every width, every operation, every answer.
+//! Does a GPU answer what the CPU answers? Every kernel, every width, every operation, every answer.
 //!
 //! ```text
 //!   a table with room       random batches of keys that come once each: every answer, every row, every score
@@ -9,8 +9,8 @@
 use super::keys::{key_of, rows_of};
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, Given, GpuTable, Lookup,
-    Operation, Policy, Scan, Status, TableOptions, Width,
+    Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, EntryBuffers, GpuTable,
+    Lookup, Operation, Policy, Scan, Status, TableOptions, Width,
 };
 use forerun_gpu::{Command, DeviceBuffer, Gpu, Graph, Stream};
 use forerun_measure::progress::Progress;
@@ -39,7 +39,7 @@ fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
     }
 }
 
-/// Compares tables made by `make` with the processor's.
+/// Compares tables made by `make` with the CPU's.
 fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
     let bar = progress.steps("checking", 2 * Width::ALL.len() as u64 + 4);
     let mut answers = 0;
@@ -51,7 +51,7 @@ fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
         }
     }
     let mut told = vec![format!(
-        "{answers} answers in tables with room, like the processor's"
+        "{answers} answers in tables with room, like the CPU's"
     )];
     answers = 0;
     for element in [Element::F32, Element::F64] {
@@ -334,7 +334,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
     let put = |command: &dyn Command| gpu.scope(|scope| scope.put(&stream, command));
     {
         let find = DeviceBatch {
-            given: Some(Given {
+            given: Some(EntryBuffers {
                 count: &count,
                 keys: &missed,
                 rows: None,
@@ -381,7 +381,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
         counted.write(0, &7u64.to_ne_bytes())?;
         put(&table.command(Operation::InsertOrAssign, &none)?)?;
         counted.write(0, &[0; 8])?;
-        let given = Given {
+        let given = EntryBuffers {
             count: &counted,
             keys: &missed,
             rows: None,

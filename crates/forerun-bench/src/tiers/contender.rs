@@ -148,7 +148,7 @@ impl Contender for Ours {
             rows.clear();
             keys.iter()
                 .for_each(|&key| push_row(key, need.row, &mut rows));
-            table.import(&keys, &rows)?;
+            table.import_rows(&keys, &rows)?;
             told(from + keys.len() as u64);
         }
         table.close().context("closing the loaded table")?;

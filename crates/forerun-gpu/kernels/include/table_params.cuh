@@ -96,8 +96,8 @@ struct TableOp {
     u64 out_places;        // 224  u64: the key's place in the batch, or its slot (export)
     u64 epoch;             // 232  of the epoch policies
     u64 first_slot;        // 240  of a scan
-    u64 score_least;       // 248  a scan's condition: least <= score <= most,
-    u64 score_most;        // 256
+    u64 score_min;       // 248  a scan's condition: least <= score <= most,
+    u64 score_max;        // 256
     u64 key_mask;          // 264  and key & mask == value
     u64 key_value;         // 272
     u32 actions;           // 280  of a writer: Action bits

@@ -10,7 +10,7 @@ FORERUN_DEVICE bool meets(const TableOp& op, u64 slot) {
     const TableState& t = op.table;
     if (load_relaxed(digest_at(t, slot)) <= digest_reclaimed) return false;
     const u64 score = load_score(t, slot);
-    return op.score_least <= score && score <= op.score_most && (load_relaxed(key_at(t, slot)) & op.key_mask) == op.key_value;
+    return op.score_min <= score && score <= op.score_max && (load_relaxed(key_at(t, slot)) & op.key_mask) == op.key_value;
 }
 
 // A thread a slot. Looks again under the lock, so that nothing is erased that has come in between.

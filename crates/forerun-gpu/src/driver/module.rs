@@ -19,8 +19,8 @@ impl Image {
     /// embedded, what a compiler of its own age makes of the source.
     pub(crate) fn load(gpu: &Gpu) -> Result<Image, GpuError> {
         let capability = gpu.info().compute_capability;
-        let told = |error: cubin::CubinError| GpuError::Kernels(error.to_string());
-        let code = cubin::image(capability).map_err(told)?;
+        let wrap = |error: cubin::CubinError| GpuError::Kernels(error.to_string());
+        let code = cubin::image(capability).map_err(wrap)?;
         let module = match Module::load(gpu, &code) {
             Ok(module) => module,
             Err(refused) => {

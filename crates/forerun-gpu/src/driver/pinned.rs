@@ -6,8 +6,8 @@
 //! | `PinnedBuffer`  | `cuMemHostAlloc`    | memory of our own                                 |
 //! | `Registered`    | `cuMemHostRegister` | memory that the caller has, a file's mapping, say |
 //!
-//! Neither is write-combined: such memory is fast for the processor to write in order and very slow
-//! for it to read, and a table on the host is read by the processor too.
+//! Neither is write-combined: such memory is fast for the CPU to write in order and very slow
+//! for it to read, and a table on the host is read by the CPU too.
 //!
 //! The device's address is asked of the driver (`cuMemHostGetDevicePointer`): on some machines it
 //! differs from the host's.

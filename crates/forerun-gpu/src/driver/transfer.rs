@@ -30,7 +30,7 @@ impl Piece {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum TransferDirection {
     ToDevice,
     ToHost,
 }
@@ -39,7 +39,7 @@ enum Way {
 #[derive(Clone, Debug)]
 pub struct Transfer<'a> {
     gpu: Gpu,
-    way: Way,
+    direction: TransferDirection,
     host: u64,
     device: u64,
     len: usize,
@@ -56,7 +56,7 @@ impl<'a> Transfer<'a> {
         device: &'a DeviceBuffer,
         piece: Piece,
     ) -> Result<Transfer<'a>, GpuError> {
-        Transfer::new(Way::ToDevice, host, device, piece)
+        Transfer::new(TransferDirection::ToDevice, host, device, piece)
     }
 
     /// From device to host.
@@ -68,11 +68,11 @@ impl<'a> Transfer<'a> {
         host: &'a mut dyn HostMemory,
         piece: Piece,
     ) -> Result<Transfer<'a>, GpuError> {
-        Transfer::new(Way::ToHost, host, device, piece)
+        Transfer::new(TransferDirection::ToHost, host, device, piece)
     }
 
     fn new(
-        way: Way,
+        direction: TransferDirection,
         host: &dyn HostMemory,
         device: &DeviceBuffer,
         piece: Piece,
@@ -80,7 +80,7 @@ impl<'a> Transfer<'a> {
         piece.check(host, device)?;
         Ok(Transfer {
             gpu: device.gpu().clone(),
-            way,
+            direction,
             host: host.address() + piece.host_offset,
             device: device.address() + piece.device_offset,
             len: piece.len as usize,
@@ -100,13 +100,13 @@ impl Command for Transfer<'_> {
         stream.expect(&self.gpu, "the transfer's device buffer")?;
         self.gpu.bind()?;
         let host = self.host as *mut std::ffi::c_void;
-        match self.way {
+        match self.direction {
             // SAFETY: both ranges lie inside their buffers, which the caller keeps alive.
-            Way::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
+            TransferDirection::ToDevice => check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(self.device, host, self.len, stream.handle())
             }),
             // SAFETY: as above.
-            Way::ToHost => check("cuMemcpyDtoHAsync", unsafe {
+            TransferDirection::ToHost => check("cuMemcpyDtoHAsync", unsafe {
                 sys::cuMemcpyDtoHAsync_v2(host, self.device, self.len, stream.handle())
             }),
         }
@@ -175,7 +175,7 @@ impl<'a> BatchTransfer<'a> {
         device: &'a DeviceBuffer,
         pieces: &[Piece],
     ) -> Result<BatchTransfer<'a>, GpuError> {
-        BatchTransfer::new(Way::ToDevice, host, device, pieces)
+        BatchTransfer::new(TransferDirection::ToDevice, host, device, pieces)
     }
 
     /// From device to host.
@@ -187,11 +187,11 @@ impl<'a> BatchTransfer<'a> {
         host: &'a mut dyn HostMemory,
         pieces: &[Piece],
     ) -> Result<BatchTransfer<'a>, GpuError> {
-        BatchTransfer::new(Way::ToHost, host, device, pieces)
+        BatchTransfer::new(TransferDirection::ToHost, host, device, pieces)
     }
 
     fn new(
-        way: Way,
+        direction: TransferDirection,
         host: &dyn HostMemory,
         device: &DeviceBuffer,
         pieces: &[Piece],
@@ -204,9 +204,9 @@ impl<'a> BatchTransfer<'a> {
         let pieces = || pieces.iter().filter(|piece| piece.len > 0);
         let on_host = pieces().map(|piece| host.address() + piece.host_offset);
         let on_device = pieces().map(|piece| device.address() + piece.device_offset);
-        let (sources, destinations) = match way {
-            Way::ToDevice => (on_host.collect(), on_device.collect()),
-            Way::ToHost => (on_device.collect(), on_host.collect()),
+        let (sources, destinations) = match direction {
+            TransferDirection::ToDevice => (on_host.collect(), on_device.collect()),
+            TransferDirection::ToHost => (on_device.collect(), on_host.collect()),
         };
         Ok(BatchTransfer {
             gpu: device.gpu().clone(),

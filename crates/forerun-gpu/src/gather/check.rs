@@ -3,28 +3,28 @@
 //! It asks a [`Locate`] what lies where and calls nothing else, so every refusal can be had without
 //! a GPU; and the CPU's reference is held to the same rules, but for where memory has to lie.
 
+use super::error::{GatherError, Part, Side};
 use super::layers;
 use super::locate::{Locate, Location, Memory};
 use super::params::{self, GatherParams};
 use super::plan::Work;
-use super::refusal::{Part, Refusal, Side};
 use super::request::{Absent, Direction, Layers, Layout, MapUpdate, Request};
 
 /// The longest row: the kernels count its units, and a little beyond, in 32 bits.
-pub(crate) const MOST_ROW_BYTES: u64 = 1 << 30;
+pub(crate) const ROW_BYTES_MAX: u64 = 1 << 30;
 /// The most layers of a launch.
-pub(crate) const MOST_LAYERS: u32 = 1 << 16;
+pub(crate) const LAYERS_MAX: u32 = 1 << 16;
 
 /// Who is to run the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runs {
+pub enum Target {
     /// A device: host rows must be pinned, device rows lie on it, all else where it can reach.
-    OnDevice {
+    Device {
         /// Its number.
         ordinal: usize,
     },
-    /// The processor: everything must be known memory.
-    OnCpu,
+    /// The CPU: everything must be known memory.
+    Cpu,
 }
 
 /// A request in which nothing is wrong, with its addresses as the one who runs it sees them.
@@ -44,9 +44,9 @@ pub(crate) struct Checked {
 /// choose its kernel.
 ///
 /// ```
-/// use forerun_gpu::gather::{Direction, Integer, Known, Memory, PairsAt, Request, Runs, Spec, check_request};
+/// use forerun_gpu::gather::{Direction, Integer, KnownMemory, Memory, PairsAt, Request, Target, Spec, check_request};
 ///
-/// let mut memory = Known::default();
+/// let mut memory = KnownMemory::default();
 /// memory.add(0x10_000, 656 * 100, Memory::Pageable, 0x10_000); // what malloc gives
 /// memory.add(0x80_000, 656 * 10, Memory::Device { ordinal: 0 }, 0x80_000);
 /// memory.add(0x90_000, 64, Memory::Device { ordinal: 0 }, 0x90_000);
@@ -60,15 +60,19 @@ pub(crate) struct Checked {
 ///     map: None,
 ///     out_of_range: None,
 /// };
-/// let refusal = check_request(&request, &memory, Runs::OnDevice { ordinal: 0 }).unwrap_err();
-/// assert!(refusal.to_string().contains("pin it"));
-/// # Ok::<(), forerun_gpu::gather::Refusal>(())
+/// let error = check_request(&request, &memory, Target::Device { ordinal: 0 }).unwrap_err();
+/// assert!(error.to_string().contains("pin it"));
+/// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
 ///
 /// # Errors
 /// What is wrong, in the order in which it is found.
-pub fn check_request(request: &Request, memory: &dyn Locate, runs: Runs) -> Result<Work, Refusal> {
-    check(request, memory, runs).map(|checked| checked.work(request))
+pub fn check_request(
+    request: &Request,
+    memory: &dyn Locate,
+    target: Target,
+) -> Result<Work, GatherError> {
+    check(request, memory, target).map(|checked| checked.work(request))
 }
 
 impl Checked {
@@ -90,31 +94,31 @@ impl Checked {
 pub(crate) fn check(
     request: &Request,
     memory: &dyn Locate,
-    runs: Runs,
-) -> Result<Checked, Refusal> {
+    target: Target,
+) -> Result<Checked, GatherError> {
     let spec = &request.spec;
     if spec.row_bytes == 0 {
-        return Err(Refusal::NoBytes);
+        return Err(GatherError::NoBytes);
     }
-    if spec.row_bytes > MOST_ROW_BYTES {
-        return Err(Refusal::RowTooLong {
+    if spec.row_bytes > ROW_BYTES_MAX {
+        return Err(GatherError::RowTooLong {
             row_bytes: spec.row_bytes,
-            most: MOST_ROW_BYTES,
+            max: ROW_BYTES_MAX,
         });
     }
     if spec.layers == 0 {
-        return Err(Refusal::NoLayers);
+        return Err(GatherError::NoLayers);
     }
-    if spec.layers > MOST_LAYERS {
-        return Err(Refusal::LayersBeyond {
+    if spec.layers > LAYERS_MAX {
+        return Err(GatherError::LayersBeyond {
             layers: spec.layers,
-            most: MOST_LAYERS,
+            max: LAYERS_MAX,
         });
     }
     let mut checker = Checker {
         request,
         memory,
-        runs,
+        target,
         spans: Vec::new(),
         divided: vec![(
             format!("the row of {} bytes", spec.row_bytes),
@@ -180,17 +184,17 @@ struct Span {
 struct Checker<'a> {
     request: &'a Request,
     memory: &'a dyn Locate,
-    runs: Runs,
+    target: Target,
     spans: Vec<Span>,
     divided: Vec<(String, u64)>,
 }
 
 impl Checker<'_> {
-    fn rows(&mut self, side: Side, base: u64, layout: &Layout) -> Result<Rows, Refusal> {
+    fn rows(&mut self, side: Side, base: u64, layout: &Layout) -> Result<Rows, GatherError> {
         let (part, spec) = (Part::Rows(side), &self.request.spec);
-        let too_large = || Refusal::TooLarge { part };
+        let too_large = || GatherError::TooLarge { part };
         if layout.rows > 1 && layout.stride_bytes < spec.row_bytes {
-            return Err(Refusal::RowPastStride {
+            return Err(GatherError::RowPastStride {
                 side,
                 row_bytes: spec.row_bytes,
                 stride_bytes: layout.stride_bytes,
@@ -217,7 +221,7 @@ impl Checker<'_> {
             }
             Layers::Table { offsets_bytes } => {
                 if offsets_bytes.len() < spec.layers as usize {
-                    return Err(Refusal::TooManyLayers {
+                    return Err(GatherError::TooManyLayers {
                         side,
                         layers: spec.layers,
                         table: offsets_bytes.len(),
@@ -252,7 +256,7 @@ impl Checker<'_> {
                 false => rows.met_by(step, spec.layers),
             };
             if let Some((first, second)) = met {
-                return Err(Refusal::LayersOverlap {
+                return Err(GatherError::LayersOverlap {
                     side,
                     first,
                     second,
@@ -296,7 +300,7 @@ impl Checker<'_> {
         })
     }
 
-    fn pairs(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+    fn pairs(&mut self, params: &mut GatherParams) -> Result<(), GatherError> {
         let pairs = &self.request.pairs;
         let width = pairs.integer.bytes();
         params.count = pairs.count;
@@ -315,7 +319,7 @@ impl Checker<'_> {
             .and_then(|indices| indices.checked_mul(width));
         let mut place = |part: Part, start: u64| {
             let end = last.and_then(|len| start.checked_add(len));
-            let end = end.ok_or(Refusal::TooLarge { part })?;
+            let end = end.ok_or(GatherError::TooLarge { part })?;
             self.word(part, start, end, width, false)
         };
         params.source_index = place(Part::SourceIndices, pairs.source)?;
@@ -323,7 +327,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn count(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+    fn count(&mut self, params: &mut GatherParams) -> Result<(), GatherError> {
         let Some(count) = self.request.count else {
             return Ok(());
         };
@@ -334,25 +338,25 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn map(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+    fn map(&mut self, params: &mut GatherParams) -> Result<(), GatherError> {
         let Some(map) = self.request.map else {
             return Ok(());
         };
         let (spec, width) = (&self.request.spec, map.integer.bytes());
         if map.slots < spec.host.rows {
-            return Err(Refusal::MapTooShort {
+            return Err(GatherError::MapTooShort {
                 slots: map.slots,
                 rows: spec.host.rows,
             });
         }
         if spec.layers > 1 && map.layer_step != 0 && map.layer_step < map.slots {
-            return Err(Refusal::MapLayersOverlap {
+            return Err(GatherError::MapLayersOverlap {
                 layer_step: map.layer_step,
                 slots: map.slots,
             });
         }
         if width == 4 && spec.device.rows > 1 << 31 {
-            return Err(Refusal::MapTooNarrow {
+            return Err(GatherError::MapTooNarrow {
                 rows: spec.device.rows,
             });
         }
@@ -360,7 +364,7 @@ impl Checker<'_> {
             .checked_mul(map.layer_step)
             .and_then(|entries| entries.checked_add(map.slots)?.checked_mul(width))
             .and_then(|len| map.address.checked_add(len))
-            .ok_or(Refusal::TooLarge { part: Part::Map })?;
+            .ok_or(GatherError::TooLarge { part: Part::Map })?;
         params.map = self.word(Part::Map, map.address, end, width, true)?;
         params.map_layer_step = map.layer_step;
         params.map_bytes = width as u32;
@@ -371,7 +375,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn out_of_range(&mut self, params: &mut GatherParams) -> Result<(), Refusal> {
+    fn out_of_range(&mut self, params: &mut GatherParams) -> Result<(), GatherError> {
         if let Some(address) = self.request.out_of_range {
             let end = address.saturating_add(8);
             params.out_of_range = self.word(Part::OutOfRange, address, end, 8, true)?;
@@ -387,10 +391,10 @@ impl Checker<'_> {
         end: u64,
         width: u64,
         written: bool,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, GatherError> {
         let seen = self.place(part, start, end)?;
         if !seen.is_multiple_of(width) {
-            return Err(Refusal::Misaligned {
+            return Err(GatherError::Misaligned {
                 part,
                 address: start,
                 bytes: width,
@@ -406,12 +410,12 @@ impl Checker<'_> {
     }
 
     /// Where the runner sees `start`, if everything up to `end` lies where it has to.
-    fn place(&self, part: Part, start: u64, end: u64) -> Result<u64, Refusal> {
+    fn place(&self, part: Part, start: u64, end: u64) -> Result<u64, GatherError> {
         let location = self.memory.locate(start)?;
         self.fits(part, start, &location)?;
         match location.range {
             Some((memory_start, memory_len)) if end - memory_start > memory_len => {
-                return Err(Refusal::PastEnd {
+                return Err(GatherError::PastEnd {
                     part,
                     end,
                     memory_start,
@@ -424,7 +428,7 @@ impl Checker<'_> {
                 let last = self.memory.locate(end - 1)?;
                 self.fits(part, end - 1, &last)?;
                 if last.device_address.wrapping_sub(location.device_address) != end - 1 - start {
-                    return Err(Refusal::PastEnd {
+                    return Err(GatherError::PastEnd {
                         part,
                         end,
                         memory_start: start,
@@ -438,23 +442,23 @@ impl Checker<'_> {
     }
 
     /// Whether a part may lie in such memory.
-    fn fits(&self, part: Part, address: u64, location: &Location) -> Result<(), Refusal> {
-        let Runs::OnDevice { ordinal } = self.runs else {
+    fn fits(&self, part: Part, address: u64, location: &Location) -> Result<(), GatherError> {
+        let Target::Device { ordinal } = self.target else {
             // On the CPU, what is in the list is good and nothing else is.
             return match location.range {
                 Some(_) => Ok(()),
-                None => Err(Refusal::Unknown {
+                None => Err(GatherError::Unknown {
                     address,
                     text: "it lies in none of the slices given".to_owned(),
                 }),
             };
         };
         let wrong = |expected| {
-            Err(Refusal::WrongMemory {
+            Err(GatherError::WrongMemory {
                 part,
                 address,
                 expected,
-                found: location.memory.words(),
+                found: location.memory.description(),
             })
         };
         match (part, location.memory) {
@@ -465,9 +469,9 @@ impl Checker<'_> {
                 wrong("pinned host memory")
             }
             (_, Memory::Managed) => wrong("device memory or pinned host memory"),
-            (_, Memory::Pageable) => Err(Refusal::NotPinned { part, address }),
+            (_, Memory::Pageable) => Err(GatherError::NotPinned { part, address }),
             (_, Memory::Device { ordinal: found }) if found != ordinal => {
-                Err(Refusal::WrongDevice {
+                Err(GatherError::WrongDevice {
                     part,
                     found,
                     expected: ordinal,
@@ -478,7 +482,7 @@ impl Checker<'_> {
     }
 
     /// That nothing that is written lies on anything else.
-    fn overlaps(&self) -> Result<(), Refusal> {
+    fn overlaps(&self) -> Result<(), GatherError> {
         let mut spans: Vec<&Span> = self.spans.iter().collect();
         spans.sort_by_key(|span| span.start);
         for (at, one) in spans.iter().enumerate() {
@@ -494,7 +498,7 @@ impl Checker<'_> {
                 } else {
                     (other.part, one.part)
                 };
-                return Err(Refusal::Overlap { written, other });
+                return Err(GatherError::Overlap { written, other });
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What memory lies at an address.
 
-use super::refusal::Refusal;
+use super::error::GatherError;
 
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ pub enum Memory {
 
 impl Memory {
     /// In words.
-    pub(crate) fn words(&self) -> &'static str {
+    pub(crate) fn description(&self) -> &'static str {
         match self {
             Memory::Pageable => "ordinary host memory",
             Memory::Pinned => "pinned host memory",
@@ -46,25 +46,25 @@ pub trait Locate {
     /// What lies at `address`. What is not known is pageable.
     ///
     /// # Errors
-    /// [`Refusal::Unknown`], if the question cannot be answered.
-    fn locate(&self, address: u64) -> Result<Location, Refusal>;
+    /// [`GatherError::Unknown`], if the question cannot be answered.
+    fn locate(&self, address: u64) -> Result<Location, GatherError>;
 }
 
 /// A list of buffers.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct KnownMemory {
     ranges: Vec<(u64, u64, Memory, u64)>,
 }
 
-impl Known {
+impl KnownMemory {
     /// Adds `len` bytes at `address`, which the device calls `device_address`.
     pub fn add(&mut self, address: u64, len: u64, memory: Memory, device_address: u64) {
         self.ranges.push((address, len, memory, device_address));
     }
 }
 
-impl Locate for Known {
-    fn locate(&self, address: u64) -> Result<Location, Refusal> {
+impl Locate for KnownMemory {
+    fn locate(&self, address: u64) -> Result<Location, GatherError> {
         // The end counts as inside: it is where an empty part of a buffer lies.
         let inside = |&&(start, len, ..): &&(u64, u64, Memory, u64)| {
             address >= start && address - start <= len

@@ -14,7 +14,7 @@
 //! | `plan.rs`     | which kernel runs; `version.rs` lists them; `params.rs` is their argument |
 //! | `op.rs`       | the copy, prepared once and launched often |
 //! | `staging/`    | rows that others may write, copied to pinned memory piece by piece, from where they travel |
-//! | `cpu/`        | the same on the processor |
+//! | `cpu/`        | the same on the CPU |
 //!
 //! # What holds
 //! - A pair `(s, d)` copies row `s` of the source to row `d` of the destination, in every layer. An
@@ -23,7 +23,7 @@
 //!   is ever read or written outside the rows. Such indices other than -1 are mistakes; they are
 //!   counted where a counter is given.
 //! - Two pairs with the same destination leave that row unspecified, any mix of the two; likewise
-//!   their entries of the slot map. The processor's copy makes them in the order of the pairs, but
+//!   their entries of the slot map. The CPU's copy makes them in the order of the pairs, but
 //!   do not rely on it.
 //! - With a count in memory, the launch reads it when it runs: it takes that many pairs of each
 //!   layer, at most those that there are. A negative count is none.
@@ -34,21 +34,21 @@
 
 mod check;
 pub mod cpu;
+mod error;
 mod layers;
 mod locate;
 mod op;
 mod params;
 mod plan;
-mod refusal;
 mod request;
 mod staging;
 mod version;
 
-pub use check::{Runs, check_request};
-pub use locate::{Known, Locate, Location, Memory};
+pub use check::{Target, check_request};
+pub use error::{GatherError, Part, Side};
+pub use locate::{KnownMemory, Locate, Location, Memory};
 pub use op::{DeviceMap, DevicePairs, DeviceWord, Extras, RowCopy, gather, scatter};
 pub use plan::{DEFAULT_MULTIPROCESSORS, IN_FLIGHT_BYTES, Plan, Work, plan};
-pub use refusal::{Part, Refusal, Side};
 pub use request::{
     Absent, CountAt, Direction, Integer, KernelChoice, Layers, Layout, MapAt, MapUpdate, PairsAt,
     Request, Spec,

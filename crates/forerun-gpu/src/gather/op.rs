@@ -5,11 +5,11 @@
 //!     check -> plan -> kernel, tables of layers   ->   RowCopy: put on a stream, or captured in a graph
 //! ```
 
-use super::check::{Runs, check};
-use super::locate::{Known, Locate, Location, Memory};
+use super::check::{Target, check};
+use super::error::GatherError;
+use super::locate::{KnownMemory, Locate, Location, Memory};
 use super::params::GatherParams;
 use super::plan::{Plan, plan};
-use super::refusal::Refusal;
 use super::request::{CountAt, Direction, Integer, MapAt, MapUpdate, PairsAt, Request, Spec};
 use crate::driver::{Command, DeviceBuffer, HostMemory, Kernel, Launch, Stream, sealed};
 use crate::{Gpu, GpuError};
@@ -28,13 +28,13 @@ impl<'a> DevicePairs<'a> {
     /// An array of shape `[..., 2]` that begins at byte `offset_bytes` of a buffer.
     ///
     /// # Errors
-    /// [`Refusal::WrongShape`].
+    /// [`GatherError::WrongShape`].
     pub fn interleaved(
         buffer: &'a DeviceBuffer,
         offset_bytes: u64,
         integer: Integer,
         shape: &[u64],
-    ) -> Result<DevicePairs<'a>, Refusal> {
+    ) -> Result<DevicePairs<'a>, GatherError> {
         let address = buffer.address().saturating_add(offset_bytes);
         Ok(DevicePairs {
             at: PairsAt::interleaved(address, integer, shape)?,
@@ -46,12 +46,12 @@ impl<'a> DevicePairs<'a> {
     /// Two arrays that fill a buffer each from its first byte on.
     ///
     /// # Errors
-    /// [`Refusal::LengthsDiffer`].
+    /// [`GatherError::LengthsDiffer`].
     pub fn split(
         integer: Integer,
         source: &'a DeviceBuffer,
         destination: &'a DeviceBuffer,
-    ) -> Result<DevicePairs<'a>, Refusal> {
+    ) -> Result<DevicePairs<'a>, GatherError> {
         let part = |buffer: &DeviceBuffer| {
             let len = buffer.len() as u64 / integer.bytes();
             (buffer.address(), len)
@@ -154,7 +154,7 @@ pub struct Extras<'a> {
 /// ```
 ///
 /// # Errors
-/// A [`Refusal`], or the driver's, when the kernels are loaded at the first call.
+/// A [`GatherError`], or the driver's, when the kernels are loaded at the first call.
 pub fn gather<'a>(
     host: &'a dyn HostMemory,
     device: &'a DeviceBuffer,
@@ -189,7 +189,7 @@ fn prepare<'a>(
     pairs: &DevicePairs<'a>,
     extras: &Extras<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
-    let mut known = Known::default();
+    let mut known = KnownMemory::default();
     known.add(
         host.address(),
         host.len() as u64,
@@ -255,7 +255,7 @@ impl RowCopy<'_> {
     /// [`Command::enqueue`] allow.
     ///
     /// # Errors
-    /// A [`Refusal`], or the driver's.
+    /// A [`GatherError`], or the driver's.
     pub unsafe fn from_request(gpu: &Gpu, request: &Request) -> Result<RowCopy<'static>, GpuError> {
         gpu.bind()?;
         RowCopy::new(gpu, request, gpu)
@@ -267,7 +267,7 @@ impl RowCopy<'_> {
         memory: &dyn Locate,
     ) -> Result<RowCopy<'a>, GpuError> {
         let ordinal = gpu.info().ordinal;
-        let checked = check(request, memory, Runs::OnDevice { ordinal })?;
+        let checked = check(request, memory, Target::Device { ordinal })?;
         let work = checked.work(request);
         let plan = plan(&work, &request.spec.kernel, gpu.info())?;
         let mut params = checked.params;
@@ -346,9 +346,9 @@ impl fmt::Debug for RowCopy<'_> {
 }
 
 impl Locate for Gpu {
-    fn locate(&self, address: u64) -> Result<Location, Refusal> {
+    fn locate(&self, address: u64) -> Result<Location, GatherError> {
         self.locate_by_driver(address)
-            .map_err(|error| Refusal::Unknown {
+            .map_err(|error| GatherError::Unknown {
                 address,
                 text: error.to_string(),
             })

@@ -15,7 +15,7 @@
 //! prediction from the link's arithmetic: none of it has been measured on a GPU yet.** The plan's
 //! `why` says so as well.
 
-use super::refusal::Refusal;
+use super::error::GatherError;
 use super::request::{Direction, KernelChoice};
 use super::version::{KernelEntry, Unit, Version, kernel, units_of};
 use crate::DeviceInfo;
@@ -135,21 +135,21 @@ impl fmt::Display for Plan {
 /// let plan = plan(&rows, &KernelChoice::default(), &h100)?;
 /// assert_eq!((plan.version, plan.blocks), (Version::V5R1, 8));
 /// println!("{plan}");
-/// # Ok::<(), forerun_gpu::gather::Refusal>(())
+/// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
 ///
 /// # Errors
 /// A version, unit or cap that was asked for by name and that does not fit. Nothing asked for is
 /// ever replaced by something slower.
-pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<Plan, Refusal> {
+pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<Plan, GatherError> {
     if choice.multiprocessors == Some(0) {
-        return Err(Refusal::NoMultiprocessors);
+        return Err(GatherError::NoMultiprocessors);
     }
     let largest = work.largest_unit();
     if let Some(unit) = choice.unit {
         let misfit = work.divided.iter().find(|(_, n)| n % unit.bytes() != 0);
         if let Some((what, _)) = misfit {
-            return Err(Refusal::UnitDoesNotFit {
+            return Err(GatherError::UnitDoesNotFit {
                 unit,
                 what: what.clone(),
                 largest,
@@ -169,7 +169,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     };
     let version = entry.version;
     if device.compute_capability < entry.capability {
-        return Err(Refusal::VersionNeedsNewerDevice {
+        return Err(GatherError::VersionNeedsNewerDevice {
             version,
             needed: entry.capability,
             found: device.compute_capability,
@@ -197,7 +197,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         .saturating_mul(version.threads_a_row())
         .div_ceil(threads);
     plan.blocks = if version.can_be_capped() {
-        let most = match choice.multiprocessors {
+        let max = match choice.multiprocessors {
             // All of them, as full as they can be.
             Some(cap) if cap >= device.multiprocessors => {
                 let fit = device.threads_per_multiprocessor / entry.threads;
@@ -206,11 +206,11 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             }
             _ => u64::from(cap),
         };
-        wanted.min(most) as u32
+        wanted.min(max) as u32
     } else if let Some(cap) = choice.multiprocessors {
-        return Err(Refusal::CannotCap { version, cap });
+        return Err(GatherError::CannotCap { version, cap });
     } else if wanted > MOST_BLOCKS {
-        return Err(Refusal::TooManyRows {
+        return Err(GatherError::TooManyRows {
             version,
             rows: work.rows,
         });
@@ -231,12 +231,12 @@ fn asked_for(
     version: Version,
     unit: Option<Unit>,
     largest: Unit,
-) -> Result<&'static KernelEntry, Refusal> {
+) -> Result<&'static KernelEntry, GatherError> {
     let has = units_of(version);
     let fitting = has.iter().rev().find(|unit| **unit <= largest);
     let unit = unit.or(fitting.copied());
     let found = unit.and_then(|unit| kernel(version, unit));
-    found.ok_or(Refusal::NoKernel {
+    found.ok_or(GatherError::NoKernel {
         version,
         unit: unit.unwrap_or(largest),
         has,
@@ -248,7 +248,7 @@ fn default_kernel(
     work: &Work,
     unit: Unit,
     cap: u32,
-) -> Result<(&'static KernelEntry, String), Refusal> {
+) -> Result<(&'static KernelEntry, String), GatherError> {
     let mut last = None;
     for version in [Version::V5R1, Version::V5R2, Version::V5R4] {
         let entry = asked_for(version, Some(unit), unit)?;
@@ -259,7 +259,7 @@ fn default_kernel(
         }
     }
     let Some((entry, bytes)) = last else {
-        return Err(Refusal::NoKernel {
+        return Err(GatherError::NoKernel {
             version: Version::V5R1,
             unit,
             has: Vec::new(),
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    fn choose(work: &Work, choice: KernelChoice) -> Result<Plan, Refusal> {
+    fn choose(work: &Work, choice: KernelChoice) -> Result<Plan, GatherError> {
         plan(work, &choice, &device((9, 0)))
     }
 

@@ -11,7 +11,7 @@
 //! A [`Spec`] tells this for both sides, without addresses; a [`Request`] adds the addresses, as
 //! plain numbers, for callers that have nothing better, such as other languages.
 
-use super::refusal::Refusal;
+use super::error::GatherError;
 use super::version::{Unit, Version};
 use std::fmt;
 use std::str::FromStr;
@@ -54,14 +54,14 @@ impl Integer {
 }
 
 impl FromStr for Integer {
-    type Err = Refusal;
+    type Err = GatherError;
 
     /// Reads `i32`, `int32`, `torch.int32` and the like.
-    fn from_str(text: &str) -> Result<Integer, Refusal> {
+    fn from_str(text: &str) -> Result<Integer, GatherError> {
         match text.strip_prefix("torch.").unwrap_or(text) {
             "i32" | "int32" | "int" => Ok(Integer::I32),
             "i64" | "int64" | "long" => Ok(Integer::I64),
-            _ => Err(Refusal::WrongType {
+            _ => Err(GatherError::WrongType {
                 given: text.to_owned(),
             }),
         }
@@ -182,8 +182,12 @@ impl PairsAt {
     ///
     /// # Errors
     /// A shape whose last extent is not 2, or that holds more than memory can.
-    pub fn interleaved(address: u64, integer: Integer, shape: &[u64]) -> Result<PairsAt, Refusal> {
-        let wrong = || Refusal::WrongShape {
+    pub fn interleaved(
+        address: u64,
+        integer: Integer,
+        shape: &[u64],
+    ) -> Result<PairsAt, GatherError> {
+        let wrong = || GatherError::WrongShape {
             shape: shape.to_vec(),
         };
         let Some((2, outer)) = shape.split_last() else {
@@ -208,9 +212,9 @@ impl PairsAt {
         integer: Integer,
         (source, source_len): (u64, u64),
         (destination, destination_len): (u64, u64),
-    ) -> Result<PairsAt, Refusal> {
+    ) -> Result<PairsAt, GatherError> {
         if source_len != destination_len {
-            return Err(Refusal::LengthsDiffer {
+            return Err(GatherError::LengthsDiffer {
                 source_len,
                 destination_len,
             });

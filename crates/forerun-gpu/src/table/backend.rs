@@ -1,7 +1,7 @@
 //! What a table's kernels run on: a device's memory, and launches in their order.
 //!
 //! ```text
-//!   DeviceTable ── Backend ─┬─ OnGpu     a device and a stream of it
+//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and a stream of it
 //!                           └─ in tests  the shim, in a process of its own
 //! ```
 
@@ -15,11 +15,11 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lies {
+pub enum BufferKind {
     /// In the device's memory.
-    OnDevice,
+    Device,
     /// In the host's, pinned, where the device can reach it.
-    OnHost,
+    PinnedHost,
 }
 
 /// A launch, by the kernel's name.
@@ -44,7 +44,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// No room.
-    fn allocate(&self, bytes: u64, lies: Lies) -> Result<u64, TableError>;
+    fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError>;
     /// Gives it back.
     fn free(&self, address: u64);
     /// Sets bytes to zero.
@@ -73,36 +73,36 @@ pub trait Backend: Send {
     fn gpu(&self) -> Option<&Gpu>;
 }
 
-enum Held {
+enum Buffer {
     Device(DeviceBuffer),
     Pinned(PinnedBuffer),
 }
 
-impl Held {
+impl Buffer {
     fn len(&self) -> u64 {
         match self {
-            Held::Device(buffer) => buffer.len() as u64,
-            Held::Pinned(buffer) => buffer.len() as u64,
+            Buffer::Device(buffer) => buffer.len() as u64,
+            Buffer::Pinned(buffer) => buffer.len() as u64,
         }
     }
 }
 
 /// A device, and a stream of its own for the calls that wait.
-pub(crate) struct OnGpu {
+pub(crate) struct GpuBackend {
     stream: Stream,
     /// By their addresses on the device.
-    held: Mutex<BTreeMap<u64, Held>>,
+    held: Mutex<BTreeMap<u64, Buffer>>,
 }
 
-impl OnGpu {
-    pub(crate) fn new(gpu: &Gpu) -> Result<OnGpu, GpuError> {
-        Ok(OnGpu {
+impl GpuBackend {
+    pub(crate) fn new(gpu: &Gpu) -> Result<GpuBackend, GpuError> {
+        Ok(GpuBackend {
             stream: Stream::new(gpu)?,
             held: Mutex::default(),
         })
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Held>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
         // A panic elsewhere leaves the map as good as it was.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +112,7 @@ impl OnGpu {
         &self,
         address: u64,
         bytes: u64,
-        work: impl FnOnce(&mut Held, u64) -> Result<T, GpuError>,
+        work: impl FnOnce(&mut Buffer, u64) -> Result<T, GpuError>,
     ) -> Result<T, TableError> {
         self.stream.synchronize()?;
         let mut held = self.held();
@@ -131,18 +131,18 @@ impl OnGpu {
     }
 }
 
-impl Backend for OnGpu {
-    fn allocate(&self, bytes: u64, lies: Lies) -> Result<u64, TableError> {
+impl Backend for GpuBackend {
+    fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError> {
         let gpu = self.stream.gpu();
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let (address, held) = match lies {
-            Lies::OnDevice => {
+        let (address, held) = match kind {
+            BufferKind::Device => {
                 let buffer = DeviceBuffer::new(gpu, len)?;
-                (buffer.address(), Held::Device(buffer))
+                (buffer.address(), Buffer::Device(buffer))
             }
-            Lies::OnHost => {
+            BufferKind::PinnedHost => {
                 let buffer = PinnedBuffer::new(gpu, len)?;
-                (buffer.device_address(), Held::Pinned(buffer))
+                (buffer.device_address(), Buffer::Pinned(buffer))
             }
         };
         self.held().insert(address, held);
@@ -155,9 +155,9 @@ impl Backend for OnGpu {
 
     fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError> {
         self.within(address, bytes, |held, offset| match held {
-            Held::Device(buffer) if offset == 0 && bytes == buffer.len() as u64 => buffer.fill(0),
-            Held::Device(buffer) => buffer.write(offset, &vec![0; bytes as usize]),
-            Held::Pinned(buffer) => {
+            Buffer::Device(buffer) if offset == 0 && bytes == buffer.len() as u64 => buffer.fill(0),
+            Buffer::Device(buffer) => buffer.write(offset, &vec![0; bytes as usize]),
+            Buffer::Pinned(buffer) => {
                 buffer.as_mut_slice()[offset as usize..][..bytes as usize].fill(0);
                 Ok(())
             }
@@ -166,8 +166,8 @@ impl Backend for OnGpu {
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError> {
         self.within(address, bytes.len() as u64, |held, offset| match held {
-            Held::Device(buffer) => buffer.write(offset, bytes),
-            Held::Pinned(buffer) => {
+            Buffer::Device(buffer) => buffer.write(offset, bytes),
+            Buffer::Pinned(buffer) => {
                 buffer.as_mut_slice()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
                 Ok(())
             }
@@ -176,8 +176,8 @@ impl Backend for OnGpu {
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError> {
         self.within(address, bytes.len() as u64, |held, offset| match held {
-            Held::Device(buffer) => buffer.read(offset, bytes),
-            Held::Pinned(buffer) => {
+            Buffer::Device(buffer) => buffer.read(offset, bytes),
+            Buffer::Pinned(buffer) => {
                 bytes.copy_from_slice(&buffer.as_slice()[offset as usize..][..bytes.len()]);
                 Ok(())
             }

@@ -28,7 +28,7 @@ pub enum Status {
 
 impl Status {
     /// Whether the key is in the table after the operation (an erased one apart).
-    pub fn is_there(self) -> bool {
+    pub fn is_present(self) -> bool {
         !matches!(self, Status::Absent | Status::Refused)
     }
 
@@ -339,7 +339,7 @@ impl Answers<'_> {
         let slots = self.slots.as_ref().map(|all| all.len());
         let pointers = self.pointers.as_ref().map(|all| all.len());
         let status = self.status.as_ref().map(|all| all.len());
-        expect_room(rows, row_bytes, keys)?;
+        check_rows_len(rows, row_bytes, keys)?;
         expect("room for scores", "entries", scores, keys, keys)?;
         expect("room for slots", "entries", slots, keys, keys)?;
         expect("room for pointers", "entries", pointers, keys, keys)?;
@@ -354,7 +354,7 @@ impl Answers<'_> {
 }
 
 /// That so many bytes are a row a key.
-pub(super) fn expect_room(
+pub(super) fn check_rows_len(
     bytes: Option<usize>,
     row_bytes: u64,
     keys: u64,

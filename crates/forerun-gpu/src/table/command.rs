@@ -23,7 +23,7 @@ use std::ops::Range;
 pub struct DeviceBatch<'a> {
     /// Keys in it; the most, where `count_at` says how many.
     pub count: u64,
-    /// One u64, read when the operation runs: how many of the keys there are. What [`Given::count`] became by the
+    /// One u64, read when the operation runs: how many of the keys there are. What [`EntryBuffers::count`] became by the
     /// operation before, say: missed keys go on to the next operation without the host.
     pub count_at: Option<&'a DeviceBuffer>,
     /// The keys.
@@ -47,12 +47,12 @@ pub struct DeviceBatch<'a> {
     /// Bytes: what became of each key, as [`Status`](super::Status) is numbered.
     pub status_out: Option<&'a DeviceBuffer>,
     /// What is given away.
-    pub given: Option<Given<'a>>,
+    pub given: Option<EntryBuffers<'a>>,
 }
 
 /// Room for what is given away: evicted entries and refused newcomers, or missed keys; an entry a key of the batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct EntryBuffers<'a> {
     /// One u64, to which their number is added: set it to zero before.
     pub count: &'a DeviceBuffer,
     /// Their keys.
@@ -163,11 +163,11 @@ impl GpuTable {
         beside_writers: bool,
     ) -> Result<TableCommand<'a>, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
-        let (width, most) = (self.state().width, blocks_of(gpu));
-        let (by_slots, way) = kernel::find_slots(lookup, width, batch.count, most)?;
+        let (width, max) = (self.state().width, blocks_of(gpu));
+        let (by_slots, strategy) = kernel::find_slots(lookup, width, batch.count, max)?;
         let with_rows = batch.rows_out.is_some() || batch.scores_out.is_some();
         let launch = match with_rows {
-            true => kernel::find_rows(width, batch.count, most),
+            true => kernel::find_rows(width, batch.count, max),
             false => by_slots,
         };
         if batch.given.is_some() && !with_rows && !launch.kernel.contains("slots") {
@@ -177,7 +177,7 @@ impl GpuTable {
             });
         }
         let op = TableOp {
-            lookup: way,
+            lookup: strategy,
             beside_writers: beside_writers.into(),
             ..self.op_of(gpu, batch)?
         };
@@ -194,7 +194,7 @@ impl GpuTable {
         scan: Scan,
         slots: Range<u64>,
         condition: &Condition,
-        given: &Given<'a>,
+        given: &EntryBuffers<'a>,
     ) -> Result<TableCommand<'a>, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
         let first = slots.start.min(self.capacity());
@@ -207,8 +207,8 @@ impl GpuTable {
         let op = TableOp {
             count: n,
             first_slot: first,
-            score_least: *condition.scores.start(),
-            score_most: *condition.scores.end(),
+            score_min: *condition.scores.start(),
+            score_max: *condition.scores.end(),
             key_mask: condition.key_mask,
             key_value: condition.key_value,
             scan: match scan {

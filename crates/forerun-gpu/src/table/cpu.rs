@@ -1,4 +1,4 @@
-//! The table on the processor: what the kernels are tested against, and what serves where there is no GPU.
+//! The table on the CPU: what the kernels are tested against, and what serves where there is no GPU.
 //!
 //! It takes the keys of a batch in their order, one after the other, and does with each exactly what a tile of the
 //! writing kernel does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. A batch's digests are
@@ -40,7 +40,7 @@ pub(crate) struct CpuTable {
 }
 
 fn filled<T: Clone>(value: T, len: u64, what: &'static str) -> Result<Vec<T>, TableError> {
-    let no_room = |_| TableError::NoRoom {
+    let no_room = |_| TableError::OutOfMemory {
         bytes: len.saturating_mul(size_of::<T>() as u64),
         what,
     };

@@ -8,12 +8,12 @@
 //!
 //! A batch that staging does not hold goes in parts, one after the other.
 
-use super::backend::{Backend, Lies, TableLaunch};
+use super::backend::{Backend, BufferKind, TableLaunch};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation, Status};
 use super::error::TableError;
 use super::kernel;
 use super::params::{EVICTED_OUT, SCAN_EXPORT, TableOp, TableState};
-use super::staging::{Given, Layout};
+use super::staging::{EntryLayout, Layout};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,9 +32,9 @@ impl Memory {
     fn new(
         backend: &Arc<dyn Backend + Sync>,
         bytes: u64,
-        lies: Lies,
+        kind: BufferKind,
     ) -> Result<Memory, TableError> {
-        let address = backend.allocate(bytes.max(1), lies)?;
+        let address = backend.allocate(bytes.max(1), kind)?;
         Ok(Memory {
             backend: backend.clone(),
             address,
@@ -97,19 +97,19 @@ impl DeviceTable {
         form: TableState,
     ) -> Result<DeviceTable, TableError> {
         let slots = form.buckets * u64::from(form.width);
-        let arrays = Arrays::of(&form).ok_or(TableError::NoRoom {
+        let arrays = Arrays::of(&form).ok_or(TableError::OutOfMemory {
             bytes: u64::MAX,
             what: "a table's arrays",
         })?;
-        let first = Memory::new(&backend, arrays.bytes, Lies::OnDevice)?;
+        let first = Memory::new(&backend, arrays.bytes, BufferKind::Device)?;
         backend.zero(first.address, arrays.bytes)?;
         let on_device = form.rows_split.min(slots);
         let row_bytes = |rows: u64| rows.saturating_mul(form.row_stride_bytes);
-        let rows = Memory::new(&backend, row_bytes(on_device), Lies::OnDevice)?;
+        let rows = Memory::new(&backend, row_bytes(on_device), BufferKind::Device)?;
         let host_lies = if on_device == slots {
-            Lies::OnDevice
+            BufferKind::Device
         } else {
-            Lies::OnHost
+            BufferKind::PinnedHost
         };
         let rows_host = Memory::new(&backend, row_bytes(slots - on_device), host_lies)?;
         let [digests, keys, scores, words, pins, control] = arrays.at.map(|at| first.address + at);
@@ -162,7 +162,7 @@ impl DeviceTable {
             smaller => {
                 drop(smaller);
                 let held = bytes.next_power_of_two().max(1 << 16);
-                (Memory::new(&self.backend, held, Lies::OnDevice)?, held)
+                (Memory::new(&self.backend, held, BufferKind::Device)?, held)
             }
         };
         let result = work(held.0.address);
@@ -218,7 +218,7 @@ impl DeviceTable {
         let slots_out = layout.take_if(answers.slots.is_some(), n * 8);
         let pointers_out = layout.take_if(answers.pointers.is_some(), n * 8);
         let status_out = layout.take_if(answers.status.is_some(), n);
-        let given = Given::take(&mut layout, rest.is_some(), n, row_bytes);
+        let given = EntryLayout::take(&mut layout, rest.is_some(), n, row_bytes);
         self.staged(layout.bytes, |base| {
             let backend = &self.backend;
             let at = |place: Option<u64>| Layout::place(base, place);
@@ -298,7 +298,7 @@ impl DeviceTable {
         missed: Option<&mut Entries>,
     ) -> Result<(), TableError> {
         let width = self.state.width;
-        let most = self.backend.blocks_max();
+        let max = self.backend.blocks_max();
         let with_rows = answers.rows.is_some() || answers.scores.is_some() || rows_at.is_some();
         let mut found = Entries::default();
         let wants_missed = missed.is_some();
@@ -311,11 +311,11 @@ impl DeviceTable {
             op.beside_writers = 1;
             // Keys and places alone are given away of what is missed.
             (op.out_rows, op.out_scores) = (0, 0);
-            let (launch, way) = kernel::find_slots(lookup, width, n, most)?;
+            let (launch, way) = kernel::find_slots(lookup, width, n, max)?;
             op.lookup = way;
             Ok(match with_rows || wants_missed {
-                true if with_rows => kernel::find_rows(width, n, most),
-                true => kernel::find_slots(Lookup::ByLoad, width, n, most)?.0,
+                true if with_rows => kernel::find_rows(width, n, max),
+                true => kernel::find_slots(Lookup::ByLoad, width, n, max)?.0,
                 false => launch,
             })
         })?;
@@ -334,12 +334,12 @@ impl DeviceTable {
         rest: &mut Entries,
     ) -> Result<(), TableError> {
         let width = self.state.width;
-        let most = self.backend.blocks_max();
+        let max = self.backend.blocks_max();
         let gives = operation.actions() & EVICTED_OUT != 0;
         self.keyed(batch, answers, gives.then_some(rest), &|part, op| {
             op.actions = operation.actions();
             op.element = operation.element() as u32;
-            Ok(kernel::write(width, part.len() as u64, most))
+            Ok(kernel::write(width, part.len() as u64, max))
         })
     }
 
@@ -361,7 +361,7 @@ impl DeviceTable {
         while first < slots.end {
             let n = step.min(slots.end - first);
             let mut layout = Layout::default();
-            let given = Given::take(
+            let given = EntryLayout::take(
                 &mut layout,
                 true,
                 if exports { n } else { 0 },
@@ -372,8 +372,8 @@ impl DeviceTable {
                     table: self.state,
                     count: n,
                     first_slot: first,
-                    score_least: *condition.scores.start(),
-                    score_most: *condition.scores.end(),
+                    score_min: *condition.scores.start(),
+                    score_max: *condition.scores.end(),
                     key_mask: condition.key_mask,
                     key_value: condition.key_value,
                     scan,

@@ -9,28 +9,28 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum TableError {
     /// No slots, or too many.
-    #[error("a table of {capacity} slots: there must be 1 to {most}")]
+    #[error("a table of {capacity} slots: there must be 1 to {max}")]
     Capacity {
         /// Asked for.
         capacity: u64,
         /// The most.
-        most: u64,
+        max: u64,
     },
     /// A reserve beyond what the table was made for.
-    #[error("{capacity} slots are more than the {most} that this table may grow to")]
+    #[error("{capacity} slots are more than the {max} that this table may grow to")]
     BeyondMax {
         /// Asked for.
         capacity: u64,
         /// The options' `max_capacity`.
-        most: u64,
+        max: u64,
     },
     /// Rows beyond the longest.
-    #[error("rows of {row_bytes} bytes: the longest have {most}")]
+    #[error("rows of {row_bytes} bytes: the longest have {max}")]
     RowTooLong {
         /// Asked for.
         row_bytes: u64,
         /// The most.
-        most: u64,
+        max: u64,
     },
     /// Times and epochs do not fit 4 bytes.
     #[error("scores of 4 bytes do for counts and given scores, not for {policy:?}")]
@@ -80,12 +80,12 @@ pub enum TableError {
         /// Slots of a bucket.
         width: u32,
     },
-    /// What lookups ask for, of a table that is not the processor's.
-    #[error("what lookups ask for is counted in a table of the processor")]
+    /// What lookups ask for, of a table that is not the CPU's.
+    #[error("what lookups ask for is counted in a table of the CPU")]
     NotCounted,
     /// No room.
     #[error("no room for {bytes} bytes of {what}")]
-    NoRoom {
+    OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
         /// For what.

@@ -1,4 +1,4 @@
-//! A table in a file: written on a GPU or on the processor, read on either. `docs/internals/format.md` draws it.
+//! A table in a file: written on a GPU or on the CPU, read on either. `docs/internals/format.md` draws it.
 //!
 //! ```text
 //!   header   magic "FRGT" │ version u32 │ row bytes u64 │ policy u32 │ score bytes u32 │ 0 u64 │ crc32c of these

@@ -1,6 +1,6 @@
-//! The table as its users see it: one set of operations, on a GPU or on the processor.
+//! The table as its users see it: one set of operations, on a GPU or on the CPU.
 
-use super::backend::{Backend, OnGpu};
+use super::backend::{Backend, GpuBackend};
 use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
 use super::cpu::CpuTable;
 use super::device::DeviceTable;
@@ -38,7 +38,7 @@ pub struct GpuTable {
 }
 
 impl GpuTable {
-    /// On the first GPU, or on the processor where there is none.
+    /// On the first GPU, or on the CPU where there is none.
     ///
     /// # Errors
     /// Options that make no sense; no room; a GPU that is there and cannot be used.
@@ -50,7 +50,7 @@ impl GpuTable {
         }
     }
 
-    /// On the processor.
+    /// On the CPU.
     ///
     /// # Errors
     /// Options that make no sense; no room.
@@ -65,7 +65,7 @@ impl GpuTable {
     /// # Errors
     /// Options that make no sense; no room; the driver's.
     pub fn on_gpu(gpu: &Gpu, options: TableOptions) -> Result<GpuTable, TableError> {
-        let backend = OnGpu::new(gpu)?;
+        let backend = GpuBackend::new(gpu)?;
         GpuTable::on(Arc::new(backend), options)
     }
 
@@ -97,7 +97,7 @@ impl GpuTable {
         }
     }
 
-    /// Where its arrays lie, as the kernels see it; on the processor, its form alone.
+    /// Where its arrays lie, as the kernels see it; on the CPU, its form alone.
     #[doc(hidden)]
     pub fn state(&self) -> &TableState {
         match &self.engine {
@@ -297,15 +297,15 @@ impl GpuTable {
 
     /// Makes room for so many keys more, if the options let it grow.
     fn grow_for(&mut self, keys: u64) -> Result<(), TableError> {
-        let most = self.options.max_capacity.max(self.options.capacity);
-        if self.capacity() >= most {
+        let max = self.options.max_capacity.max(self.options.capacity);
+        if self.capacity() >= max {
             return Ok(());
         }
         // What keys are new is not known yet: as if all were.
         let wanted = self.size()?.saturating_add(keys).saturating_mul(8) / 7;
         if wanted > self.capacity() {
             let doubled = self.capacity().saturating_mul(2);
-            self.reserve(wanted.max(doubled).min(most))?;
+            self.reserve(wanted.max(doubled).min(max))?;
         }
         Ok(())
     }
@@ -330,9 +330,9 @@ impl GpuTable {
     /// # Errors
     /// More than `max_capacity`; no room; the device's. The table is as it was then.
     pub fn reserve(&mut self, capacity: u64) -> Result<(), TableError> {
-        let most = self.options.max_capacity.max(self.options.capacity);
-        if capacity > most {
-            return Err(TableError::BeyondMax { capacity, most });
+        let max = self.options.max_capacity.max(self.options.capacity);
+        if capacity > max {
+            return Err(TableError::BeyondMax { capacity, max });
         }
         if capacity <= self.capacity() {
             return Ok(());
@@ -366,7 +366,7 @@ impl GpuTable {
         Ok(())
     }
 
-    /// What lookups of these keys would ask a device's memory for, by that way: counted, on a table of the processor.
+    /// What lookups of these keys would ask a device's memory for, by that way: counted, on a table of the CPU.
     ///
     /// ```
     /// use forerun_gpu::table::{GpuTable, Lookup, TableOptions};
@@ -379,7 +379,7 @@ impl GpuTable {
     /// ```
     ///
     /// # Errors
-    /// A table that is not the processor's.
+    /// A table that is not the CPU's.
     pub fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Result<Traffic, TableError> {
         match &self.engine {
             Engine::Cpu(table) => Ok(table.traffic(lookup, keys)),

@@ -22,17 +22,17 @@ fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
 }
 
 /// A grid in which `threads` work at `items`, of which a block of `threads` takes `a_block` at a time.
-fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, most: u32) -> TableLaunch {
+fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32) -> TableLaunch {
     TableLaunch {
         kernel,
-        blocks: items.div_ceil(a_block).clamp(1, u64::from(most.max(1))) as u32,
+        blocks: items.div_ceil(a_block).clamp(1, u64::from(max.max(1))) as u32,
         threads,
         shared_bytes: 0,
     }
 }
 
 /// Writes by key.
-pub(crate) fn write(width: u32, keys: u64, most: u32) -> TableLaunch {
+pub(crate) fn write(width: u32, keys: u64, max: u32) -> TableLaunch {
     let names = [
         "table_write_w16",
         "table_write_w32",
@@ -40,11 +40,11 @@ pub(crate) fn write(width: u32, keys: u64, most: u32) -> TableLaunch {
         "table_write_w128",
     ];
     let tiles = u64::from(TILE_THREADS / (width / 16));
-    launch(of_width(width, names), TILE_THREADS, keys, tiles, most)
+    launch(of_width(width, names), TILE_THREADS, keys, tiles, max)
 }
 
 /// Finds rows or scores.
-pub(crate) fn find_rows(width: u32, keys: u64, most: u32) -> TableLaunch {
+pub(crate) fn find_rows(width: u32, keys: u64, max: u32) -> TableLaunch {
     let names = [
         "table_find_rows_w16",
         "table_find_rows_w32",
@@ -56,7 +56,7 @@ pub(crate) fn find_rows(width: u32, keys: u64, most: u32) -> TableLaunch {
     TableLaunch {
         // Two halves of 16 bytes a key and lane.
         shared_bytes: 2 * IN_FLIGHT as u32 * TILE_THREADS * 16,
-        ..launch(name, TILE_THREADS, keys, tiles * IN_FLIGHT, most)
+        ..launch(name, TILE_THREADS, keys, tiles * IN_FLIGHT, max)
     }
 }
 
@@ -65,9 +65,9 @@ pub(crate) fn find_slots(
     lookup: Lookup,
     width: u32,
     keys: u64,
-    most: u32,
+    max: u32,
 ) -> Result<(TableLaunch, u32), TableError> {
-    let by_key = |name| launch(name, TILE_THREADS, keys, TILE_THREADS.into(), most);
+    let by_key = |name| launch(name, TILE_THREADS, keys, TILE_THREADS.into(), max);
     let names = [
         "table_find_slots_w16",
         "table_find_slots_w32",
@@ -75,7 +75,7 @@ pub(crate) fn find_slots(
         "table_find_slots_w128",
     ];
     let tiles = u64::from(TILE_THREADS / (width / 16)) * IN_FLIGHT;
-    let by_tiles = launch(of_width(width, names), TILE_THREADS, keys, tiles, most);
+    let by_tiles = launch(of_width(width, names), TILE_THREADS, keys, tiles, max);
     Ok(match lookup {
         Lookup::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
         Lookup::Narrow => (by_tiles, LOOKUP_NARROW),
@@ -88,18 +88,18 @@ pub(crate) fn find_slots(
 }
 
 /// Looks at slots.
-pub(crate) fn scan(slots: u64, most: u32) -> TableLaunch {
-    launch("table_scan", SCAN_THREADS, slots, SCAN_THREADS.into(), most)
+pub(crate) fn scan(slots: u64, max: u32) -> TableLaunch {
+    launch("table_scan", SCAN_THREADS, slots, SCAN_THREADS.into(), max)
 }
 
 /// Empties.
-pub(crate) fn clear(buckets: u64, most: u32) -> TableLaunch {
+pub(crate) fn clear(buckets: u64, max: u32) -> TableLaunch {
     launch(
         "table_clear",
         SCAN_THREADS,
         buckets,
         SCAN_THREADS.into(),
-        most,
+        max,
     )
 }
 

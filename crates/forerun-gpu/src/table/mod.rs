@@ -1,5 +1,5 @@
 //! A hash table from u64 keys to rows of bytes, in a GPU's memory: it never rehashes, evicts by score, and keeps working
-//! when every slot is taken. Where there is no GPU the same operations run on the processor.
+//! when every slot is taken. Where there is no GPU the same operations run on the CPU.
 //!
 //! ```text
 //!   bucket       width slots: 16, 32, 64 or 128
@@ -18,7 +18,7 @@
 //! ```
 //! use forerun_gpu::table::{GpuTable, TableOptions};
 //!
-//! let mut table = GpuTable::open(TableOptions::new(10_000, 4))?; // a GPU's, or this processor's
+//! let mut table = GpuTable::open(TableOptions::new(10_000, 4))?; // a GPU's, or this CPU's
 //! table.insert_or_assign(&[7, u64::MAX], b"row1row2", None)?;
 //! let mut rows = [0; 12];
 //! let found = table.find(&[u64::MAX, 8, 7], &mut rows)?;
@@ -45,9 +45,9 @@ mod staging;
 mod traffic;
 
 #[doc(hidden)]
-pub use backend::{Backend, Lies, TableLaunch};
+pub use backend::{Backend, BufferKind, TableLaunch};
 pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
-pub use command::{DeviceBatch, Given, Scan, TableCommand};
+pub use command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
 pub use error::TableError;
 #[doc(hidden)]
 pub use file::fuzz_table_file;

@@ -1,6 +1,6 @@
 //! The operations by their names: each a batch, an [`Operation`] or a [`Lookup`], and what comes back.
 
-use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, expect_room};
+use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, check_rows_len};
 use super::error::TableError;
 use super::gpu_table::{GpuTable, RowsTo};
 use crate::{DeviceSlice, GpuError};
@@ -171,7 +171,7 @@ impl GpuTable {
             ..Answers::default()
         };
         self.lookup(Lookup::ByLoad, keys, answers)?;
-        Ok(status.into_iter().map(Status::is_there).collect())
+        Ok(status.into_iter().map(Status::is_present).collect())
     }
 
     /// As [`GpuTable::find`], and gives the keys that are not there, with their places, in no order.
@@ -195,7 +195,7 @@ impl GpuTable {
     ) -> Result<Entries, TableError> {
         let gpu = self.gpu().ok_or(GpuError::NoDevice)?;
         gpu.expect(rows.gpu(), "the room for rows")?;
-        expect_room(
+        check_rows_len(
             Some(rows.len()),
             self.options().row_bytes,
             keys.len() as u64,
@@ -242,7 +242,7 @@ impl GpuTable {
             ..Answers::default()
         };
         self.lookup(Lookup::ByLoad, keys, answers)?;
-        Ok(status.into_iter().map(Status::is_there).collect())
+        Ok(status.into_iter().map(Status::is_present).collect())
     }
 
     /// As [`GpuTable::find`], and the scores of keys that are there follow the policy.

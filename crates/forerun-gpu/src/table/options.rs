@@ -124,9 +124,9 @@ pub struct TableOptions {
 }
 
 /// The longest row.
-const MOST_ROW_BYTES: u64 = 1 << 30;
+const ROW_BYTES_MAX: u64 = 1 << 30;
 /// The most slots: their numbers, times a row, stay below 2^63.
-const MOST_SLOTS: u64 = 1 << 40;
+const SLOTS_MAX: u64 = 1 << 40;
 
 impl TableOptions {
     /// So many slots, for rows of so many bytes.
@@ -145,16 +145,16 @@ impl TableOptions {
 
     /// That they make sense.
     pub(crate) fn check(&self) -> Result<(), TableError> {
-        if self.capacity == 0 || self.max_capacity.max(self.capacity) > MOST_SLOTS {
+        if self.capacity == 0 || self.max_capacity.max(self.capacity) > SLOTS_MAX {
             return Err(TableError::Capacity {
                 capacity: self.capacity.max(self.max_capacity),
-                most: MOST_SLOTS,
+                max: SLOTS_MAX,
             });
         }
-        if self.row_bytes > MOST_ROW_BYTES {
+        if self.row_bytes > ROW_BYTES_MAX {
             return Err(TableError::RowTooLong {
                 row_bytes: self.row_bytes,
-                most: MOST_ROW_BYTES,
+                max: ROW_BYTES_MAX,
             });
         }
         let narrow_fits = matches!(self.policy, Policy::Lfu | Policy::Custom);

@@ -84,9 +84,9 @@ pub struct TableOp {
     /// Of a scan.
     pub first_slot: u64,
     /// Of a scan.
-    pub score_least: u64,
+    pub score_min: u64,
     /// Of a scan.
-    pub score_most: u64,
+    pub score_max: u64,
     /// Of a scan.
     pub key_mask: u64,
     /// Of a scan.

@@ -29,12 +29,17 @@ impl Layout {
 }
 
 /// Staging for entries that are given away.
-pub(super) struct Given {
+pub(super) struct EntryLayout {
     at: Option<[u64; 5]>,
 }
 
-impl Given {
-    pub(super) fn take(layout: &mut Layout, wanted: bool, entries: u64, row_bytes: u64) -> Given {
+impl EntryLayout {
+    pub(super) fn take(
+        layout: &mut Layout,
+        wanted: bool,
+        entries: u64,
+        row_bytes: u64,
+    ) -> EntryLayout {
         let lengths = [
             8,
             entries * 8,
@@ -42,7 +47,7 @@ impl Given {
             entries * 8,
             entries * 8,
         ];
-        Given {
+        EntryLayout {
             at: wanted.then(|| lengths.map(|bytes| layout.take(bytes))),
         }
     }
@@ -66,13 +71,13 @@ impl Given {
         &self,
         table: &DeviceTable,
         op: &TableOp,
-        most: u64,
+        max: u64,
         first: u64,
         into: &mut Entries,
     ) -> Result<(), TableError> {
         let mut count = [0];
         table.read_words(op.out_count, &mut count)?;
-        let n = count[0].min(most) as usize;
+        let n = count[0].min(max) as usize;
         let (old, old_rows) = (into.keys.len(), into.rows.len());
         into.keys.resize(old + n, 0);
         table.read_words(op.out_keys, &mut into.keys[old..])?;

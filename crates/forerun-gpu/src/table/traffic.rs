@@ -1,4 +1,4 @@
-//! What a lookup asks a device's memory for, counted on the processor in the very table.
+//! What a lookup asks a device's memory for, counted on the CPU in the very table.
 //!
 //! ```text
 //!   a key     digests of its home ─ keys behind equal digests ─ the home's word ─ digests of its spill ─ keys

@@ -1,4 +1,4 @@
-//! One tile of the writing kernel does exactly what the processor does: the same slots, victims, scores, answers.
+//! One tile of the writing kernel does exactly what the CPU does: the same slots, victims, scores, answers.
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{
@@ -188,18 +188,18 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn one_tile_does_exactly_what_the_processor_does(
+    fn one_tile_does_exactly_what_the_cpu_does(
         options in options(),
         steps in prop::collection::vec(step(), 1..14),
     ) {
         let Some(mut kernels) = on_shim(Order::OneTile, options) else { return Ok(()) };
-        let mut processor = GpuTable::on_cpu(options).unwrap();
+        let mut cpu = GpuTable::on_cpu(options).unwrap();
         for (stamp, step) in steps.iter().enumerate() {
-            let expected = run(&mut processor, step, stamp as u64);
+            let expected = run(&mut cpu, step, stamp as u64);
             let found = run(&mut kernels, step, stamp as u64);
             prop_assert_eq!(found, expected, "step {}: {:?}", stamp, step);
         }
-        prop_assert_eq!(kernels.arrays().unwrap(), processor.arrays().unwrap());
-        prop_assert_eq!(contents(&mut kernels), contents(&mut processor));
+        prop_assert_eq!(kernels.arrays().unwrap(), cpu.arrays().unwrap());
+        prop_assert_eq!(contents(&mut kernels), contents(&mut cpu));
     }
 }

@@ -1,4 +1,4 @@
-//! Saved tables: portable between processor and kernels, and refused where damaged.
+//! Saved tables: portable between CPU and kernels, and refused where damaged.
 
 use crate::{Order, contents, on_shim, rows_of, small};
 use forerun_gpu::table::{Candidates, GpuTable, Policy, TableError, TableOptions, Width};
@@ -13,7 +13,7 @@ fn filled() -> GpuTable {
 }
 
 #[test]
-fn a_table_goes_through_files_from_processor_to_kernels_and_back() {
+fn a_table_goes_through_files_from_cpu_to_kernels_and_back() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let mut table = filled();

@@ -8,15 +8,15 @@ use forerun_gpu::table::{
 };
 
 /// Fills both to a part of their slots with the same keys in the same slots; the keys that are there.
-fn filled(kernels: &mut GpuTable, processor: &mut GpuTable, eighths: u64) -> Vec<u64> {
-    let wanted = processor.capacity() * eighths / 8;
+fn filled(kernels: &mut GpuTable, cpu: &mut GpuTable, eighths: u64) -> Vec<u64> {
+    let wanted = cpu.capacity() * eighths / 8;
     let mut next = 0;
-    while processor.size().unwrap() < wanted {
-        let n = (wanted - processor.size().unwrap()).max(4);
+    while cpu.size().unwrap() < wanted {
+        let n = (wanted - cpu.size().unwrap()).max(4);
         let keys: Vec<u64> = (next..next + n).collect();
         next += n;
         let rows = rows_of(&keys, 0, 16);
-        for table in [&mut *kernels, &mut *processor] {
+        for table in [&mut *kernels, &mut *cpu] {
             table
                 .apply(
                     Operation::InsertOrAssign,
@@ -29,13 +29,13 @@ fn filled(kernels: &mut GpuTable, processor: &mut GpuTable, eighths: u64) -> Vec
     (0..next).collect()
 }
 
-fn check(kernels: &GpuTable, processor: &GpuTable, lookup: Lookup, keys: &[u64]) {
+fn check(kernels: &GpuTable, cpu: &GpuTable, lookup: Lookup, keys: &[u64]) {
     let what = format!("{lookup:?}, {:?}", kernels.options());
     let n = keys.len();
     let mut slots = [vec![7; n], vec![7; n]];
     let mut status = [vec![Status::Refused; n], vec![Status::Refused; n]];
     let mut pointers = vec![7; n];
-    for (which, table) in [kernels, processor].into_iter().enumerate() {
+    for (which, table) in [kernels, cpu].into_iter().enumerate() {
         let answers = Answers {
             slots: Some(&mut slots[which]),
             status: Some(&mut status[which]),
@@ -58,7 +58,7 @@ fn check(kernels: &GpuTable, processor: &GpuTable, lookup: Lookup, keys: &[u64])
     // Rows and scores go another way.
     let mut rows = [vec![5; n * 16], vec![5; n * 16]];
     let mut scores = [vec![5; n], vec![5; n]];
-    for (which, table) in [kernels, processor].into_iter().enumerate() {
+    for (which, table) in [kernels, cpu].into_iter().enumerate() {
         let answers = Answers {
             rows: Some(&mut rows[which]),
             scores: Some(&mut scores[which]),
@@ -78,18 +78,18 @@ fn every_lookup_finds_the_same_at_every_load() {
                 let Some(mut kernels) = on_shim(Order::OneTile, options) else {
                     return;
                 };
-                let mut processor = GpuTable::on_cpu(options).unwrap();
-                let there = filled(&mut kernels, &mut processor, eighths);
+                let mut cpu = GpuTable::on_cpu(options).unwrap();
+                let there = filled(&mut kernels, &mut cpu, eighths);
                 // Erased ones leave slots that end no search.
                 let erased: Vec<u64> = there.iter().copied().filter(|key| key % 7 == 3).collect();
                 kernels.erase(&erased).unwrap();
-                processor.erase(&erased).unwrap();
+                cpu.erase(&erased).unwrap();
                 let mut keys: Vec<u64> = there.iter().copied().step_by(2).collect();
                 keys.extend((0..90).map(|i| 1_000_000 + i));
                 keys.extend([u64::MAX, u64::MAX - 3, 0, 0, 0]);
                 for lookup in Lookup::ALL {
                     if lookup != Lookup::Pipeline || width == Width::W128 {
-                        check(&kernels, &processor, lookup, &keys);
+                        check(&kernels, &cpu, lookup, &keys);
                     }
                 }
             }
@@ -128,18 +128,18 @@ fn keys_of_equal_digests_are_told_apart() {
         let Some(mut kernels) = on_shim(Order::OneTile, options) else {
             return;
         };
-        let mut processor = GpuTable::on_cpu(options).unwrap();
-        let slots = processor.capacity() as usize;
-        let keys = equal_digests(&processor, slots + 8);
-        for table in [&mut kernels, &mut processor] {
+        let mut cpu = GpuTable::on_cpu(options).unwrap();
+        let slots = cpu.capacity() as usize;
+        let keys = equal_digests(&cpu, slots + 8);
+        for table in [&mut kernels, &mut cpu] {
             table
                 .insert_or_assign(&keys[..slots], &rows_of(&keys[..slots], 0, 16), None)
                 .unwrap();
         }
-        assert!(processor.size().unwrap() as usize > slots * 9 / 10);
+        assert!(cpu.size().unwrap() as usize > slots * 9 / 10);
         for lookup in Lookup::ALL {
             if lookup != Lookup::Pipeline || width == Width::W128 {
-                check(&kernels, &processor, lookup, &keys);
+                check(&kernels, &cpu, lookup, &keys);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The table on the processor, as its documentation has it.
+//! The table on the CPU, as its documentation has it.
 
 use crate::{contents, row_of, rows_of, small};
 use forerun_gpu::table::{
@@ -246,7 +246,7 @@ fn reserve_moves_every_entry_with_its_score() {
         refused,
         Err(TableError::BeyondMax {
             capacity: 2001,
-            most: 2000
+            max: 2000
         })
     ));
 }
@@ -341,7 +341,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
     ));
     assert!(matches!(
         of(TableOptions::new(1 << 40, 1 << 10)),
-        TableError::NoRoom { .. }
+        TableError::OutOfMemory { .. }
     ));
 }
 

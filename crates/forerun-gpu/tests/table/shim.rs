@@ -4,7 +4,7 @@
 use crate::support::programs;
 use forerun_gpu::Gpu;
 use forerun_gpu::table::params::TableOp;
-use forerun_gpu::table::{Backend, Lies, TableError, TableLaunch};
+use forerun_gpu::table::{Backend, BufferKind, TableError, TableLaunch};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ impl Shim {
     /// A new array on the device.
     pub fn array(&self, bytes: &[u8]) -> u64 {
         let address = self
-            .allocate(bytes.len() as u64, Lies::OnDevice)
+            .allocate(bytes.len() as u64, BufferKind::Device)
             .expect("it allocates");
         self.write(address, bytes).expect("it writes");
         address
@@ -139,7 +139,7 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
         op.epoch,
         op.first_slot,
     ]);
-    words(&[op.score_least, op.score_most, op.key_mask, op.key_value]);
+    words(&[op.score_min, op.score_max, op.key_mask, op.key_value]);
     words(&[
         pair(op.actions, op.scan),
         pair(op.element, op.lookup),
@@ -159,7 +159,7 @@ impl Drop for Pipe {
 }
 
 impl Backend for Shim {
-    fn allocate(&self, bytes: u64, _: Lies) -> Result<u64, TableError> {
+    fn allocate(&self, bytes: u64, _: BufferKind) -> Result<u64, TableError> {
         Ok(self.talk(|pipe| {
             pipe.to.write_all(b"a")?;
             pipe.to.write_all(&bytes.to_ne_bytes())?;

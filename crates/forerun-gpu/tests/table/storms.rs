@@ -117,7 +117,7 @@ fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
         let Some(mut table) = on_shim(Order::Seeded(seed as u64), options) else {
             return;
         };
-        let mut processor = GpuTable::on_cpu(options).unwrap();
+        let mut cpu = GpuTable::on_cpu(options).unwrap();
         for round in 0..4 {
             // More than the table holds, in one batch.
             let n = table.capacity();
@@ -128,15 +128,13 @@ fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
                 .collect();
             let rows = rows_of(&keys, 0, 16);
             let given = table.insert_and_evict(&keys, &rows, Some(&scores)).unwrap();
-            processor
-                .insert_or_assign(&keys, &rows, Some(&scores))
-                .unwrap();
+            cpu.insert_or_assign(&keys, &rows, Some(&scores)).unwrap();
             for (i, key) in given.keys.iter().enumerate() {
                 assert_eq!(given.scores[i], key * 2_654_435_761 % 1_000_003);
                 assert_eq!(given.rows[i * 16..][..16], row_of(*key, 0, 16));
             }
         }
-        assert_eq!(contents(&mut table), contents(&mut processor));
+        assert_eq!(contents(&mut table), contents(&mut cpu));
     }
 }
 

@@ -1,29 +1,29 @@
 //! The host tier: rows in memory, and what is known of each that decides which leave.
 //!
 //! ```text
-//!   shelf.rs   key -> slot -> row
+//!   row_slab.rs   key -> slot -> row
 //!   notes      slot -> | key 8 | state 1 | mark 1 | score 8, if the caller gives them |       an array each
-//!   hand.rs    a clock hand over the slots: the lowest of those it comes past leave
+//!   clock.rs    a clock hand over the slots: the lowest of those it comes past leave
 //! ```
 //!
 //! Readers write one byte a hit, the mark, and only where it changes. Key, state and score of a slot are written by who
-//! holds the lock of the slot's key (`stripes.rs`), and are read without it as hints.
+//! holds the lock of the slot's key (`key_locks.rs`), and are read without it as hints.
 
-mod hand;
+mod clock;
 #[allow(
     unsafe_code,
     reason = "rows shared without locks: written before they are linked, never while they are"
 )]
-mod shelf;
+mod row_slab;
 
-pub(crate) use hand::Victim;
-pub(crate) use shelf::{Slots, stride_bytes};
+pub(crate) use clock::Victim;
+pub(crate) use row_slab::{Slots, stride_bytes};
 
 use crate::options::{HostCapacity, Score};
 use crate::{Error, Result};
 use forerun_core::sync::Mutex;
 use forerun_core::{Atomics, Pages, physical_memory_bytes};
-use shelf::{Retired, Shelf, Vacancies};
+use row_slab::{FreeSlots, Retired, RowSlab};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// A slot's row is in the index.
@@ -43,7 +43,7 @@ const SPARE_MAX: usize = 1 << 16;
 /// Rows in memory.
 #[derive(Debug)]
 pub(crate) struct Host {
-    shelf: Shelf,
+    slab: RowSlab,
     score: Score,
     capacity: usize,
     spare: usize,
@@ -61,14 +61,14 @@ pub(crate) struct Host {
 
 /// Slots for a call's rows, and those that the call leaves behind.
 #[derive(Debug)]
-pub(crate) struct Room {
-    vacancies: Vacancies,
+pub(crate) struct Reservation {
+    free_slots: FreeSlots,
     retired: Retired,
 }
 
 /// What is to be written of a row besides its bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct RowMeta {
     pub(crate) score: u64,
     pub(crate) is_dirty: bool,
     /// Uses of the row so far.
@@ -82,7 +82,7 @@ const INDEX_BYTES: usize = 18;
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
 /// Bytes kept a row besides the row: index, key, state, mark, score.
-fn notes_bytes(score: Score) -> usize {
+fn metadata_bytes(score: Score) -> usize {
     let index_bytes = INDEX_BYTES;
     let score_bytes = if score == Score::Custom { 8 } else { 0 };
     index_bytes + 8 + 1 + 1 + score_bytes
@@ -109,7 +109,7 @@ fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize>
     let (asked, unit, rows) = match capacity {
         HostCapacity::Rows(rows) => (rows, "rows", rows),
         HostCapacity::Bytes(bytes) => {
-            let each = stride_bytes(row_bytes) + notes_bytes(score);
+            let each = stride_bytes(row_bytes) + metadata_bytes(score);
             let all = bytes / each;
             // The most rows whose spare ones fit as well.
             let kept = (all.saturating_sub(SPARE_MIN)).min(all / 17 * 16);
@@ -121,7 +121,7 @@ fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize>
             (bytes, "bytes", kept)
         }
         HostCapacity::Memory => {
-            let each = stride_bytes(row_bytes) + notes_bytes(score);
+            let each = stride_bytes(row_bytes) + metadata_bytes(score);
             let rows = physical_memory_bytes().unwrap_or(MEMORY_BYTES) / each;
             return Ok(rows.clamp(1, ROWS_MAX));
         }
@@ -153,7 +153,7 @@ impl Host {
         };
         let scores = if score == Score::Custom { slots } else { 0 };
         Ok(Host {
-            shelf: Shelf::new(row_bytes, slots as u32, index_rows, pages)?,
+            slab: RowSlab::new(row_bytes, slots as u32, index_rows, pages)?,
             score,
             capacity,
             spare,
@@ -168,7 +168,7 @@ impl Host {
         })
     }
 
-    /// Copies the rows that are here to the places that `place` tells: see [`Shelf::find`].
+    /// Copies the rows that are here to the places that `place` tells: see [`RowSlab::find`].
     pub(crate) fn find(
         &self,
         keys: &[u64],
@@ -180,7 +180,7 @@ impl Host {
         match self.score {
             Score::Lru => {
                 let now = self.generation();
-                self.shelf.find(keys, rows, place, found, slots, |slot| {
+                self.slab.find(keys, rows, place, found, slots, |slot| {
                     let mark = &self.marks[slot as usize];
                     // Relaxed, here and wherever marks are: they are hints and order nothing. Read first, since a
                     // store takes the line away from other readers.
@@ -189,68 +189,77 @@ impl Host {
                     }
                 })
             }
-            Score::Lfu => self.shelf.find(keys, rows, place, found, slots, |slot| {
+            Score::Lfu => self.slab.find(keys, rows, place, found, slots, |slot| {
                 let mark = &self.marks[slot as usize];
                 let uses = mark.load(Ordering::Relaxed);
-                if uses < hand::USES_MAX {
+                if uses < clock::USES_MAX {
                     mark.store(uses + 1, Ordering::Relaxed);
                 }
             }),
-            Score::Custom => self.shelf.find(keys, rows, place, found, slots, |_| ()),
+            Score::Custom => self.slab.find(keys, rows, place, found, slots, |_| ()),
         }
     }
 
     /// Whether each key has a row here.
     pub(crate) fn contains(&self, keys: &[u64], slots: &mut Slots, found: &mut [bool]) {
-        self.shelf.contains(keys, slots, found);
+        self.slab.contains(keys, slots, found);
     }
 
     /// Calls `read` with the slot and row of a key that has one.
     pub(crate) fn read<T>(&self, key: u64, read: impl FnOnce(u32, &[u8]) -> T) -> Option<T> {
-        self.shelf.read(key, read)
+        self.slab.read(key, read)
     }
 
     /// The slot of a key.
     pub(crate) fn slot(&self, key: u64) -> Option<u32> {
-        self.shelf.slot(key)
+        self.slab.slot(key)
     }
 
     /// Brings the index's lines of keys near.
     pub(crate) fn warm(&self, keys: &[u64]) {
-        self.shelf.warm(keys);
+        self.slab.warm(keys);
     }
 
     /// Room for some rows, if there is any just now.
-    pub(crate) fn room(&self, rows: usize) -> Option<Room> {
-        Some(Room {
-            vacancies: self.shelf.take(rows)?,
-            retired: self.shelf.retired(),
+    pub(crate) fn reserve(&self, rows: usize) -> Option<Reservation> {
+        Some(Reservation {
+            free_slots: self.slab.take(rows)?,
+            retired: self.slab.retired(),
         })
     }
 
     /// Tries to get slots back that nobody reads any more.
     pub(crate) fn reclaim(&self) {
-        self.shelf.reclaim();
+        self.slab.reclaim();
     }
 
     /// Puts a row under its key. For the holder of the key's lock.
-    pub(crate) fn link(&self, key: u64, row: &[u8], terms: Terms, room: &mut Room) -> Result<()> {
-        let linked = self
-            .shelf
-            .link(key, row, &mut room.vacancies, &mut room.retired)?;
+    pub(crate) fn link(
+        &self,
+        key: u64,
+        row: &[u8],
+        meta: RowMeta,
+        reservation: &mut Reservation,
+    ) -> Result<()> {
+        let linked = self.slab.link(
+            key,
+            row,
+            &mut reservation.free_slots,
+            &mut reservation.retired,
+        )?;
         let slot = linked.slot as usize;
-        let state = LINKED | if terms.is_dirty { DIRTY } else { 0 };
+        let state = LINKED | if meta.is_dirty { DIRTY } else { 0 };
         // Relaxed, here and below: the key's lock orders what counts; who reads without it checks again under it.
         self.keys[slot].store(key, Ordering::Relaxed);
         if let Some(score) = self.scores.get(slot) {
-            score.store(terms.score, Ordering::Relaxed);
+            score.store(meta.score, Ordering::Relaxed);
         }
         let first = match linked.former {
             Some(former) => {
                 self.forget(former);
                 self.marks[former as usize].load(Ordering::Relaxed)
             }
-            None => terms.uses.min(u16::from(hand::USES_MAX)) as u8,
+            None => meta.uses.min(u16::from(clock::USES_MAX)) as u8,
         };
         let mark = match self.score {
             Score::Lru => self.generation(),
@@ -260,15 +269,15 @@ impl Host {
         self.state[slot].store(state, Ordering::Relaxed);
         self.linked.fetch_add(1, Ordering::Relaxed);
         self.links.fetch_add(1, Ordering::Relaxed);
-        if terms.is_dirty {
+        if meta.is_dirty {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Takes a key's row away. For the holder of the key's lock.
-    pub(crate) fn unlink(&self, key: u64, room: &mut Room) -> bool {
-        let slot = self.shelf.unlink(key, &mut room.retired);
+    pub(crate) fn unlink(&self, key: u64, reservation: &mut Reservation) -> bool {
+        let slot = self.slab.unlink(key, &mut reservation.retired);
         if let Some(slot) = slot {
             self.forget(slot);
         }
@@ -276,9 +285,9 @@ impl Host {
     }
 
     /// An empty room, for [`Host::unlink`].
-    pub(crate) fn way_out(&self) -> Result<Room> {
+    pub(crate) fn reserve_none(&self) -> Result<Reservation> {
         // There are always as many slots as none.
-        self.room(0).ok_or(Error::Full {
+        self.reserve(0).ok_or(Error::Full {
             capacity: self.capacity,
         })
     }
@@ -307,7 +316,7 @@ impl Host {
     /// be told of all.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Victim> {
         let none = self.dirty() == 0;
-        let used = if none { 0 } else { self.shelf.used_slots() };
+        let used = if none { 0 } else { self.slab.used_slots() };
         let states = self.state[..used].iter();
         states
             .enumerate()
@@ -336,7 +345,7 @@ impl Host {
     /// Lets a slot's row leave among the first.
     pub(crate) fn cool(&self, slot: u32) {
         let mark = match self.score {
-            Score::Lru => self.generation().wrapping_sub(hand::OLDEST),
+            Score::Lru => self.generation().wrapping_sub(clock::OLDEST),
             Score::Lfu | Score::Custom => 0,
         };
         self.marks[slot as usize].store(mark, Ordering::Relaxed);
@@ -346,14 +355,14 @@ impl Host {
     pub(crate) fn heat(&self, slot: u32) {
         let mark = match self.score {
             Score::Lru => self.generation(),
-            Score::Lfu | Score::Custom => hand::USES_MAX,
+            Score::Lfu | Score::Custom => clock::USES_MAX,
         };
         self.marks[slot as usize].store(mark, Ordering::Relaxed);
     }
 
     /// Keys that have a row, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
-        self.shelf.iter().map(|(key, _)| key)
+        self.slab.iter().map(|(key, _)| key)
     }
 
     /// Rows that are here, about.
@@ -379,23 +388,23 @@ impl Host {
 
     /// Rows of which a call has copies at once, at most: of long rows fewer, so that their bytes are bounded.
     pub(crate) fn at_once(&self) -> usize {
-        (CHUNK_BYTES / self.shelf.row_bytes()).max(1)
+        (CHUNK_BYTES / self.slab.row_bytes()).max(1)
     }
 
     /// Bytes of memory when all slots are used: rows, index, notes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let notes = size_of_val(&*self.keys)
+        let entries = size_of_val(&*self.keys)
             + size_of_val(&*self.state)
             + size_of_val(&*self.marks)
             + size_of_val(&*self.scores);
-        self.shelf.memory_bytes() + notes
+        self.slab.memory_bytes() + entries
     }
 
     /// Of these, bytes that are in use, but for the ends of pages.
     pub(crate) fn used_bytes(&self) -> usize {
-        let used = self.shelf.used_slots();
-        let notes = used * (notes_bytes(self.score) - INDEX_BYTES);
-        self.shelf.used_bytes() + notes
+        let used = self.slab.used_slots();
+        let entries = used * (metadata_bytes(self.score) - INDEX_BYTES);
+        self.slab.used_bytes() + entries
     }
 
     /// Rows linked since the tier was made.

@@ -1,15 +1,15 @@
-//! A case on the device, and what the processor makes of it.
+//! A case on the device, and what the CPU makes of it.
 
 use super::case::{Case, pattern};
 use anyhow::{Result, ensure};
-use forerun_gpu::gather::cpu::{self, How, Indices, Pairs};
+use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
     DeviceMap, DevicePairs, DeviceWord, Direction, Extras, Integer, KernelChoice, RowCopy, gather,
     scatter,
 };
 use forerun_gpu::{DeviceBuffer, Gpu, PinnedBuffer};
 
-/// What the device needs of a case, and what the processor made of it.
+/// What the device needs of a case, and what the CPU made of it.
 pub(super) struct Both<'a> {
     pub(super) case: &'a Case,
     pub(super) direction: Direction,
@@ -123,7 +123,7 @@ impl<'a> Both<'a> {
         })
     }
 
-    /// The same copy on the processor; gives the indices out of range.
+    /// The same copy on the CPU; gives the indices out of range.
     pub(super) fn expect(&mut self, count: Option<i64>) -> Result<u64> {
         let case = self.case;
         let sources: Vec<i64> = self.list.iter().map(|pair| pair.0).collect();
@@ -139,7 +139,7 @@ impl<'a> Both<'a> {
                 layer_step: case.rows(),
                 update,
             }),
-            how: How::default(),
+            cpu: CpuOptions::default(),
         };
         let spec = case.spec(KernelChoice::default());
         let (host, device) = (&mut self.wanted_host, &mut self.wanted_device);
@@ -155,16 +155,16 @@ impl<'a> Both<'a> {
         let first = |ours: &[u8], wanted: &[u8]| ours.iter().zip(wanted).position(|(a, b)| a != b);
         let device = self.device.to_vec()?;
         if let Some(at) = first(&device, &self.wanted_device) {
-            anyhow::bail!("byte {at} of the device is not what the processor's copy leaves");
+            anyhow::bail!("byte {at} of the device is not what the CPU's copy leaves");
         }
         if let Some(at) = first(self.host.as_slice(), &self.wanted_host) {
-            anyhow::bail!("byte {at} of the host is not what the processor's copy leaves");
+            anyhow::bail!("byte {at} of the host is not what the CPU's copy leaves");
         }
         let integer = self.case.map.map_or(Integer::I32, |(integer, _)| integer);
         let map = self.map.to_vec()?;
         ensure!(
             map == bytes_of(integer, &self.wanted_map),
-            "the slot map is not what the processor's copy leaves"
+            "the slot map is not what the CPU's copy leaves"
         );
         let mut counted = [0; 8];
         self.out_of_range.read(0, &mut counted)?;

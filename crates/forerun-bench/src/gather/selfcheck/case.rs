@@ -241,7 +241,7 @@ mod tests {
     use forerun_gpu::gather::cpu::{self, Indices, Pairs};
 
     #[test]
-    fn every_case_is_one_that_the_processor_copies() {
+    fn every_case_is_one_that_the_cpu_copies() {
         for case in cases() {
             let list = case.indices(3);
             let mut destinations: Vec<i64> = list.iter().map(|pair| pair.1).collect();

@@ -1,9 +1,9 @@
-//! Does the GPU copy what the processor copies? Every kernel, every form of request, every byte.
+//! Does the GPU copy what the CPU copies? Every kernel, every form of request, every byte.
 //!
 //! ```text
 //!   for each version and unit, both directions, each case below:
-//!       host, device, map <- patterns              the same on the processor's side
-//!       launch                                     the processor's copy
+//!       host, device, map <- patterns              the same on the CPU's side
+//!       launch                                     the CPU's copy
 //!       compare host, device, map, counter, with the bytes around them
 //! ```
 
@@ -74,7 +74,7 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
         }
         bar.step();
     }
-    told.push(format!("{copies} copies like the processor's, every byte"));
+    told.push(format!("{copies} copies like the CPU's, every byte"));
     for direction in [Direction::Gather, Direction::Scatter] {
         for version in Version::ALL {
             let choice = KernelChoice {
@@ -98,7 +98,7 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     told.push("a gather from registered memory of the caller's".into());
     told.push(far(gpu, &stream).context("offsets past 2^31")?);
     product(gpu, &stream).context("the matrix product")?;
-    told.push("the matrix product against the processor's".into());
+    told.push("the matrix product against the CPU's".into());
     Ok(told)
 }
 

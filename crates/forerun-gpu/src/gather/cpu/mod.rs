@@ -1,4 +1,4 @@
-//! The same copy on the processor: what the GPU's is tested against, and what runs where there is
+//! The same copy on the CPU: what the GPU's is tested against, and what runs where there is
 //! none.
 //!
 //! ```text
@@ -8,17 +8,17 @@
 //! ```
 //!
 //! The copy of a row of some hundred bytes from memory that no cache holds waits for its first
-//! lines; the processor sees the rest of them coming, but not the next row. So the lines of a row
+//! lines; the CPU sees the rest of them coming, but not the next row. So the lines of a row
 //! are prefetched while rows before it are copied: the staged form of a batch, since every row takes
 //! the same steps.
 //!
 //! Several threads share the rows by their destination, so that two pairs with one destination are
 //! one thread's, which makes them in their order.
 
-use crate::gather::check::{Checked, Runs, check};
-use crate::gather::locate::{Known, Memory};
+use crate::gather::check::{Checked, Target, check};
+use crate::gather::error::GatherError;
+use crate::gather::locate::{KnownMemory, Memory};
 use crate::gather::params::{ABSENT_ZERO, GatherParams};
-use crate::gather::refusal::Refusal;
 use crate::gather::request::{CountAt, Direction, Integer, MapAt, MapUpdate, Request, Spec};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::sync::thread;
@@ -36,39 +36,45 @@ pub struct Extras<'a> {
     /// A slot map to keep.
     pub map: Option<Map<'a>>,
     /// How rows are copied.
-    pub how: How,
+    pub cpu: CpuOptions,
 }
 
-/// How rows are copied on the processor.
+/// How rows are copied on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct How {
+pub struct CpuOptions {
     /// How many rows ahead the source's lines are asked for, 0 for not at all; by the row's size
-    /// ([`ahead_of`]) if nothing is said.
-    pub ahead: Option<usize>,
+    /// ([`default_prefetch_distance`]) if nothing is said.
+    pub prefetch_distance: Option<usize>,
     /// Threads that share the rows.
     pub threads: NonZeroUsize,
 }
 
-impl Default for How {
+impl Default for CpuOptions {
     /// One thread, rows ahead by the row's size.
-    fn default() -> How {
-        How {
-            ahead: None,
+    fn default() -> CpuOptions {
+        CpuOptions {
+            prefetch_distance: None,
             threads: NonZeroUsize::MIN,
         }
     }
 }
 
 /// How many rows ahead lines are asked for unless something else is said: some two KiB of rows, from
+<<<<<<< HEAD
 /// 4 to 16. Short rows gain most, since the processor cannot see the next one coming
 /// (`docs/internals/gather.md` has the figures).
 pub fn ahead_of(row_bytes: u64) -> usize {
+=======
+/// 4 to 16. Short rows gain most, since the CPU cannot see the next one coming
+/// (`docs/guide/gather.md` has what was measured).
+pub fn default_prefetch_distance(row_bytes: u64) -> usize {
+>>>>>>> 60f4124 (table, gpu: the field's names: row slab, key locks, admission filter, promotions, GatherError, Target, CPU, import_rows)
     (2048 / row_bytes.max(1)).clamp(4, 16) as usize
 }
 
 /// What a copy has done, over all layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopyCounts {
     /// Rows copied.
     pub rows: u64,
     /// Rows filled with zeros.
@@ -79,9 +85,9 @@ pub struct Copied {
     pub out_of_range: u64,
 }
 
-impl Copied {
-    fn plus(self, other: Copied) -> Copied {
-        Copied {
+impl CopyCounts {
+    fn plus(self, other: CopyCounts) -> CopyCounts {
+        CopyCounts {
             rows: self.rows + other.rows,
             zeroed: self.zeroed + other.zeroed,
             skipped: self.skipped + other.skipped,
@@ -101,7 +107,7 @@ impl Copied {
 /// let spec = Spec::dense(2, 3, 2);
 /// let copied = cpu::gather(&host, &mut device, &spec, &pairs, cpu::Extras::default())?;
 /// assert_eq!((device, copied.rows, copied.skipped), ([30, 31, 0, 0], 1, 1));
-/// # Ok::<(), forerun_gpu::gather::Refusal>(())
+/// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
 ///
 /// # Errors
@@ -112,7 +118,7 @@ pub fn gather(
     spec: &Spec,
     pairs: &Pairs<'_>,
     extras: Extras<'_>,
-) -> Result<Copied, Refusal> {
+) -> Result<CopyCounts, GatherError> {
     run(Direction::Gather, host, device, spec, pairs, extras)
 }
 
@@ -126,7 +132,7 @@ pub fn scatter(
     spec: &Spec,
     pairs: &Pairs<'_>,
     extras: Extras<'_>,
-) -> Result<Copied, Refusal> {
+) -> Result<CopyCounts, GatherError> {
     run(Direction::Scatter, device, host, spec, pairs, extras)
 }
 
@@ -137,9 +143,9 @@ fn run(
     spec: &Spec,
     pairs: &Pairs<'_>,
     mut extras: Extras<'_>,
-) -> Result<Copied, Refusal> {
+) -> Result<CopyCounts, GatherError> {
     let (from, to) = (source.as_ptr() as u64, destination.as_ptr() as u64);
-    let mut known = Known::default();
+    let mut known = KnownMemory::default();
     let mut add = |address: u64, bytes: usize| {
         known.add(address, bytes as u64, Memory::Pageable, address);
         address
@@ -181,7 +187,7 @@ fn run(
         map,
         out_of_range: None,
     };
-    let checked = check(&request, &known, Runs::OnCpu)?;
+    let checked = check(&request, &known, Target::Cpu)?;
     let used = extras.count.map_or(pairs.count, |count| {
         usize::try_from(count).unwrap_or(0).min(pairs.count)
     });
@@ -194,24 +200,27 @@ fn run(
         pairs,
         used,
     };
-    let threads = extras.how.threads.get();
-    let ahead = extras.how.ahead.unwrap_or_else(|| ahead_of(spec.row_bytes));
+    let threads = extras.cpu.threads.get();
+    let prefetch_distance = extras
+        .cpu
+        .prefetch_distance
+        .unwrap_or_else(|| default_prefetch_distance(spec.row_bytes));
     let copied = if threads == 1 {
-        copy.share(ahead, Share::ALL)
+        copy.share(prefetch_distance, Share::ALL)
     } else {
         thread::scope(|scope| {
             let shares = (0..threads).map(|own| Share { own, of: threads });
             let workers: Vec<_> = shares
                 .map(|share| {
                     let copy = &copy;
-                    scope.spawn(move || copy.share(ahead, share))
+                    scope.spawn(move || copy.share(prefetch_distance, share))
                 })
                 .collect();
             let joined = workers.into_iter().map(|worker| match worker.join() {
                 Ok(copied) => copied,
                 Err(panic) => std::panic::resume_unwind(panic),
             });
-            joined.fold(Copied::default(), Copied::plus)
+            joined.fold(CopyCounts::default(), CopyCounts::plus)
         })
     };
     if let Some(map) = &mut extras.map {
@@ -321,15 +330,15 @@ impl Copy<'_> {
     }
 
     /// Copies one thread's share.
-    fn share(&self, ahead: usize, share: Share) -> Copied {
-        let mut copied = Copied::default();
+    fn share(&self, prefetch_distance: usize, share: Share) -> CopyCounts {
+        let mut copied = CopyCounts::default();
         for layer in 0..self.layers.len() {
-            for pair in 0..self.used.min(ahead) {
+            for pair in 0..self.used.min(prefetch_distance) {
                 self.fetch(layer, pair, share);
             }
             for pair in 0..self.used {
-                if ahead != 0 && pair + ahead < self.used {
-                    self.fetch(layer, pair + ahead, share);
+                if prefetch_distance != 0 && pair + prefetch_distance < self.used {
+                    self.fetch(layer, pair + prefetch_distance, share);
                 }
                 let indices = self.pair(layer, pair);
                 let rows = self.rows(indices);

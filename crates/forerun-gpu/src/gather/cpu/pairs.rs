@@ -1,6 +1,6 @@
 //! Pairs and slot maps in slices.
 
-use crate::gather::refusal::{Refusal, Side};
+use crate::gather::error::{GatherError, Side};
 use crate::gather::request::{Direction, Integer, MapUpdate, PairsAt, Spec};
 
 /// Indices in a slice.
@@ -58,10 +58,10 @@ impl<'a> Pairs<'a> {
     /// Source and destination side by side: `[s, d, s, d, ...]`.
     ///
     /// # Errors
-    /// [`Refusal::WrongShape`], if one is left over.
-    pub fn interleaved(indices: Indices<'a>) -> Result<Pairs<'a>, Refusal> {
+    /// [`GatherError::WrongShape`], if one is left over.
+    pub fn interleaved(indices: Indices<'a>) -> Result<Pairs<'a>, GatherError> {
         if !indices.len().is_multiple_of(2) {
-            return Err(Refusal::WrongShape {
+            return Err(GatherError::WrongShape {
                 shape: vec![indices.len() as u64],
             });
         }
@@ -78,16 +78,16 @@ impl<'a> Pairs<'a> {
     /// Two slices.
     ///
     /// # Errors
-    /// [`Refusal::LengthsDiffer`], or [`Refusal::WrongType`] where one is of four bytes and the other
+    /// [`GatherError::LengthsDiffer`], or [`GatherError::WrongType`] where one is of four bytes and the other
     /// of eight.
-    pub fn split(source: Indices<'a>, destination: Indices<'a>) -> Result<Pairs<'a>, Refusal> {
+    pub fn split(source: Indices<'a>, destination: Indices<'a>) -> Result<Pairs<'a>, GatherError> {
         if source.integer() != destination.integer() {
-            return Err(Refusal::WrongType {
+            return Err(GatherError::WrongType {
                 given: "one of them for the source and the other for the destination".to_owned(),
             });
         }
         if source.len() != destination.len() {
-            return Err(Refusal::LengthsDiffer {
+            return Err(GatherError::LengthsDiffer {
                 source_len: source.len() as u64,
                 destination_len: destination.len() as u64,
             });
@@ -113,8 +113,8 @@ impl<'a> Pairs<'a> {
     /// pairs and counts them, as on the GPU, where nobody can look beforehand.
     ///
     /// # Errors
-    /// [`Refusal::IndexOutOfRange`].
-    pub fn check_range(&self, direction: Direction, spec: &Spec) -> Result<(), Refusal> {
+    /// [`GatherError::IndexOutOfRange`].
+    pub fn check_range(&self, direction: Direction, spec: &Spec) -> Result<(), GatherError> {
         let (source, destination) = match direction {
             Direction::Gather => (Side::Host, Side::Device),
             Direction::Scatter => (Side::Device, Side::Host),
@@ -133,7 +133,7 @@ impl<'a> Pairs<'a> {
                 for (side, index) in both {
                     let Some(index) = index else { continue };
                     if index != -1 && index as u64 >= rows(side) {
-                        return Err(Refusal::IndexOutOfRange {
+                        return Err(GatherError::IndexOutOfRange {
                             pair: pair as u64,
                             side,
                             index,

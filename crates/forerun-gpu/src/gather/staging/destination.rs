@@ -4,7 +4,7 @@ use crate::Gpu;
 use crate::driver::{DeviceBuffer, DeviceSlice};
 use std::fmt;
 
-/// Where rows go: to a device, or where the processor takes a device's place.
+/// Where rows go: to a device, or where the CPU takes a device's place.
 pub enum Destination<'a> {
     /// To a device's memory.
     Device(DeviceSlice<'a>),

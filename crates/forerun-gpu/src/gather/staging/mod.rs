@@ -4,14 +4,14 @@
 //!              rows               places
 //!   piece 0   | r0 r1 r2 ... rn |  5 0 9 ... |     travels: the row gather takes row i to place i of the destination
 //!   piece 1   | r0 r1 r2 ... rn |  7 2 1 ... |     travels, behind it
-//!   piece 2   | r0 r1 ...       |  3 8       |     is being filled by the processor
+//!   piece 2   | r0 r1 ...       |  3 8       |     is being filled by the CPU
 //!   piece 3   |                 |            |     has arrived: is next
 //! ```
 //!
 //! A gather reads the host's memory when it runs. Rows that others may write meanwhile are therefore copied here first, one
 //! behind the other, and travel from here. A piece is filled again when its gather has run; a delivery ends when all have.
 //!
-//! Without a GPU the same ring carries rows to ordinary memory: the processor's gather takes a piece to its places at once.
+//! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather takes a piece to its places at once.
 //!
 //! | file             | holds |
 //! |------------------|-------|
@@ -23,9 +23,9 @@ mod pieces;
 
 pub use destination::Destination;
 
-use super::refusal::{Part, Refusal, Side};
+use super::error::{GatherError, Part, Side};
 use crate::{Gpu, GpuError};
-use pieces::{OnGpu, OnProcessor, Route};
+use pieces::{CpuPieces, GpuPieces, Route};
 use std::fmt;
 
 /// Bytes of a piece, unless a row has more. A launch costs some microseconds, in which the link carries about as much.
@@ -74,8 +74,8 @@ impl StagingShape {
 /// let mut ring = StagingRing::on_cpu(StagingShape::of(2))?;
 /// let mut rows = [0; 8];
 /// ring.deliver(&mut Destination::from(&mut rows[..]), |delivery| {
-///     delivery.room(2)?[..4].copy_from_slice(b"upon");
-///     delivery.put(&[3, 0]) // two rows: the first goes to place 3, the second to place 0
+///     delivery.reserve(2)?[..4].copy_from_slice(b"upon");
+///     delivery.commit(&[3, 0]) // two rows: the first goes to place 3, the second to place 0
 /// })?;
 /// assert_eq!(&rows, b"on\0\0\0\0up");
 /// # Ok::<(), GpuError>(())
@@ -86,8 +86,8 @@ pub struct StagingRing {
 }
 
 enum Pieces {
-    Gpu(OnGpu),
-    Processor(OnProcessor),
+    Gpu(GpuPieces),
+    Cpu(CpuPieces),
 }
 
 impl StagingRing {
@@ -99,7 +99,7 @@ impl StagingRing {
         let shape = shape.bounded();
         Ok(StagingRing {
             shape,
-            pieces: Pieces::Gpu(OnGpu::new(gpu, shape)?),
+            pieces: Pieces::Gpu(GpuPieces::new(gpu, shape)?),
         })
     }
 
@@ -111,7 +111,7 @@ impl StagingRing {
         let shape = shape.bounded();
         Ok(StagingRing {
             shape,
-            pieces: Pieces::Processor(OnProcessor::new(shape)?),
+            pieces: Pieces::Cpu(CpuPieces::new(shape)?),
         })
     }
 
@@ -139,12 +139,12 @@ impl StagingRing {
         };
         let done = work(&mut delivery)?;
         delivery.send()?;
-        delivery.route.settle()?;
+        delivery.route.wait_idle()?;
         Ok(done)
     }
 
     fn route<'r>(&'r mut self, to: &'r mut Destination<'_>) -> Result<Route<'r>, GpuError> {
-        let wrong = |address, expected, found| Refusal::WrongMemory {
+        let wrong = |address, expected, found| GatherError::WrongMemory {
             part: Part::Rows(Side::Device),
             address,
             expected,
@@ -156,13 +156,11 @@ impl StagingRing {
                 pieces.expect(to.gpu())?;
                 Ok(Route::Gpu(pieces, to))
             }
-            (Pieces::Processor(pieces), Destination::Memory(to)) => {
-                Ok(Route::Processor(pieces, to))
-            }
+            (Pieces::Cpu(pieces), Destination::Memory(to)) => Ok(Route::Cpu(pieces, to)),
             (Pieces::Gpu(_), Destination::Memory(to)) => {
                 Err(wrong(to.as_ptr() as u64, device, host).into())
             }
-            (Pieces::Processor(_), Destination::Device(to)) => {
+            (Pieces::Cpu(_), Destination::Device(to)) => {
                 Err(wrong(to.address(), host, device).into())
             }
         }
@@ -173,7 +171,7 @@ impl fmt::Debug for StagingRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gpu = match &self.pieces {
             Pieces::Gpu(pieces) => Some(pieces.gpu()),
-            Pieces::Processor(_) => None,
+            Pieces::Cpu(_) => None,
         };
         f.debug_struct("StagingRing")
             .field("shape", &self.shape)
@@ -204,7 +202,7 @@ impl Delivery<'_> {
     ///
     /// # Errors
     /// More rows than a piece has; the device's.
-    pub fn room(&mut self, rows: usize) -> Result<&mut [u8], GpuError> {
+    pub fn reserve(&mut self, rows: usize) -> Result<&mut [u8], GpuError> {
         if rows > self.shape.piece_rows {
             return Err(self.beyond_piece(0, rows));
         }
@@ -215,12 +213,12 @@ impl Delivery<'_> {
         Ok(&mut self.route.rows(self.piece)?[from..])
     }
 
-    /// Takes the first rows of the [room](Delivery::room), each to its place in the destination, counted in rows. Of two rows
+    /// Takes the first rows of the [reserved rows](Delivery::reserve), each to its place in the destination, counted in rows. Of two rows
     /// with one place either may be there in the end, or a mix of both.
     ///
     /// # Errors
     /// More rows than there is room for, a place beyond the destination: none of them goes. The device's.
-    pub fn put(&mut self, places: &[u64]) -> Result<(), GpuError> {
+    pub fn commit(&mut self, places: &[u64]) -> Result<(), GpuError> {
         if places.len() > self.shape.piece_rows - self.filled {
             return Err(self.beyond_piece(self.filled, places.len()));
         }
@@ -232,7 +230,7 @@ impl Delivery<'_> {
                 buffer_len: (self.rows_there as u64).saturating_mul(row_bytes),
             });
         }
-        self.route.note(self.piece, self.filled, places)?;
+        self.route.record(self.piece, self.filled, places)?;
         self.filled += places.len();
         if self.filled == self.shape.piece_rows {
             self.send()?;
@@ -265,7 +263,7 @@ impl Drop for Delivery<'_> {
     fn drop(&mut self) {
         // An error here means that the context is lost, and with it all work on it: nothing touches memory any more. Where
         // all went well, this waits for nothing.
-        let _ = self.route.settle();
+        let _ = self.route.wait_idle();
     }
 }
 

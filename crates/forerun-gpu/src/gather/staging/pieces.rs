@@ -10,15 +10,15 @@
 use super::StagingShape;
 use crate::driver::{Command, DeviceBuffer, DeviceSlice, Event, HostMemory, PinnedBuffer, Stream};
 use crate::gather::cpu;
-use crate::gather::locate::{Known, Memory};
+use crate::gather::locate::{KnownMemory, Memory};
 use crate::gather::op::RowCopy;
 use crate::gather::request::{Direction, Integer, PairsAt, Request, Spec};
 use crate::{Gpu, GpuError};
 
 /// Pieces, and the destination that they lead to.
 pub(super) enum Route<'a> {
-    Gpu(&'a mut OnGpu, &'a DeviceSlice<'a>),
-    Processor(&'a mut OnProcessor, &'a mut [u8]),
+    Gpu(&'a mut GpuPieces, &'a DeviceSlice<'a>),
+    Cpu(&'a mut CpuPieces, &'a mut [u8]),
 }
 
 impl Route<'_> {
@@ -29,12 +29,12 @@ impl Route<'_> {
                 let rows_bytes = on.layout.rows_bytes;
                 Ok(&mut on.arrived(piece)?[..rows_bytes])
             }
-            Route::Processor(on, _) => Ok(&mut on.pieces[piece].rows),
+            Route::Cpu(on, _) => Ok(&mut on.pieces[piece].rows),
         }
     }
 
     /// Notes where rows of a piece, from one on, go.
-    pub(super) fn note(
+    pub(super) fn record(
         &mut self,
         piece: usize,
         from: usize,
@@ -49,7 +49,7 @@ impl Route<'_> {
                     .zip(places)
                     .for_each(|(to, &at)| *to = at.to_ne_bytes());
             }
-            Route::Processor(on, _) => {
+            Route::Cpu(on, _) => {
                 let noted = on.pieces[piece].places[from..].iter_mut();
                 noted.zip(places).for_each(|(to, &at)| *to = at as i64);
             }
@@ -61,15 +61,15 @@ impl Route<'_> {
     pub(super) fn send(&mut self, piece: usize, rows: usize) -> Result<(), GpuError> {
         match self {
             Route::Gpu(on, to) => on.send(piece, rows, to),
-            Route::Processor(on, to) => on.send(piece, rows, to),
+            Route::Cpu(on, to) => on.send(piece, rows, to),
         }
     }
 
     /// Waits until nothing travels.
-    pub(super) fn settle(&mut self) -> Result<(), GpuError> {
+    pub(super) fn wait_idle(&mut self) -> Result<(), GpuError> {
         match self {
-            Route::Gpu(on, _) => on.settle(),
-            Route::Processor(..) => Ok(()),
+            Route::Gpu(on, _) => on.wait_idle(),
+            Route::Cpu(..) => Ok(()),
         }
     }
 }
@@ -106,19 +106,19 @@ impl Layout {
 }
 
 /// Pieces in ordinary memory.
-pub(super) struct OnProcessor {
+pub(super) struct CpuPieces {
     layout: Layout,
     order: Vec<i64>,
-    pieces: Vec<Held>,
+    pieces: Vec<Piece>,
 }
 
-struct Held {
+struct Piece {
     rows: Vec<u8>,
     places: Vec<i64>,
 }
 
-impl OnProcessor {
-    pub(super) fn new(shape: StagingShape) -> Result<OnProcessor, GpuError> {
+impl CpuPieces {
+    pub(super) fn new(shape: StagingShape) -> Result<CpuPieces, GpuError> {
         let layout = Layout::of(shape);
         let piece = |_| {
             let mut rows = Vec::new();
@@ -129,9 +129,9 @@ impl OnProcessor {
                 })?;
             rows.resize(layout.rows_bytes, 0);
             let places = vec![0; layout.piece_rows];
-            Ok(Held { rows, places })
+            Ok(Piece { rows, places })
         };
-        Ok(OnProcessor {
+        Ok(CpuPieces {
             layout,
             pieces: (0..shape.pieces)
                 .map(piece)
@@ -141,7 +141,7 @@ impl OnProcessor {
     }
 
     fn send(&mut self, piece: usize, rows: usize, to: &mut [u8]) -> Result<(), GpuError> {
-        let Held { rows: from, places } = &self.pieces[piece];
+        let Piece { rows: from, places } = &self.pieces[piece];
         let sources = cpu::Indices::I64(&self.order[..rows]);
         let pairs = cpu::Pairs::split(sources, cpu::Indices::I64(&places[..rows]))?;
         let spec = self.layout.spec(to.len());
@@ -151,7 +151,7 @@ impl OnProcessor {
 }
 
 /// Pieces in pinned memory, and the stream on which they travel.
-pub(super) struct OnGpu {
+pub(super) struct GpuPieces {
     gpu: Gpu,
     layout: Layout,
     stream: Stream,
@@ -166,8 +166,8 @@ struct Pinned {
     travels: bool,
 }
 
-impl OnGpu {
-    pub(super) fn new(gpu: &Gpu, shape: StagingShape) -> Result<OnGpu, GpuError> {
+impl GpuPieces {
+    pub(super) fn new(gpu: &Gpu, shape: StagingShape) -> Result<GpuPieces, GpuError> {
         let layout = Layout::of(shape);
         let piece = |_| {
             Ok(Pinned {
@@ -179,7 +179,7 @@ impl OnGpu {
         let pieces = (0..shape.pieces).map(piece);
         let pieces = pieces.collect::<Result<_, GpuError>>()?;
         let order = (0..layout.piece_rows as i64).flat_map(i64::to_ne_bytes);
-        Ok(OnGpu {
+        Ok(GpuPieces {
             gpu: gpu.clone(),
             layout,
             // Few blocks for a short time: they should not wait behind all blocks of a long kernel.
@@ -214,7 +214,7 @@ impl OnGpu {
         let device = Memory::Device {
             ordinal: self.gpu.info().ordinal,
         };
-        let mut known = Known::default();
+        let mut known = KnownMemory::default();
         let mut add = |address: u64, len: usize, memory, seen| {
             known.add(address, len as u64, memory, seen);
             address
@@ -252,13 +252,13 @@ impl OnGpu {
         unsafe { copy.enqueue(&self.stream) }?;
         if let Err(error) = self.stream.record(&piece.arrived) {
             // The event stands for an earlier copy still, so this one is waited for here.
-            let _ = self.settle();
+            let _ = self.wait_idle();
             return Err(error);
         }
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), GpuError> {
+    fn wait_idle(&mut self) -> Result<(), GpuError> {
         if self.pieces.iter().all(|piece| !piece.travels) {
             return Ok(());
         }

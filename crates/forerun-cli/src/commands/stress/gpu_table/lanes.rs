@@ -1,8 +1,8 @@
-//! Lanes of work that run beside each other on one table: streams of a GPU; threads, where the table is the processor's.
+//! Lanes of work that run beside each other on one table: streams of a GPU; threads, where the table is the CPU's.
 //!
 //! ```text
 //!   lane 0   | job | job | job |          jobs of a lane run in their order; nothing orders jobs of different lanes
-//!   lane 1   | job | job | job |          on the processor a job that writes has the table to itself
+//!   lane 1   | job | job | job |          on the CPU a job that writes has the table to itself
 //! ```
 
 use std::sync::{PoisonError, RwLock};

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! With a GPU, half of the lanes are streams that write and half are streams that look up, all on one table. Without
-//! one, threads take the place of streams and the table is the processor's: what is tested there is the check itself,
+//! one, threads take the place of streams and the table is the CPU's: what is tested there is the check itself,
 //! and the table's operations, but no race within it.
 
 mod lanes;
@@ -72,7 +72,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let place = match &gpu {
         Some(gpu) => format!("{} streams of {}", plan.lanes, gpu.info().name),
         None => format!(
-            "{} threads and the table of the processor: no GPU was found",
+            "{} threads and the table of the CPU: no GPU was found",
             plan.lanes
         ),
     };

@@ -1,4 +1,4 @@
-//! Rings of staging memory, of which lookups to the device share a few.
+//! RingPool of staging memory, of which lookups to the device share a few.
 //!
 //! ```text
 //!   lookup ──> kept? ──> lent ──> kept          made when none is kept and fewer than RINGS_MAX are lent,
@@ -9,12 +9,12 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use forerun_gpu::gather::{StagingRing, StagingShape};
 use forerun_gpu::{Gpu, GpuError};
 
-/// Rings that there may be: more than fill the link, since some wait for the store meanwhile.
+/// RingPool that there may be: more than fill the link, since some wait for the store meanwhile.
 const RINGS_MAX: usize = 8;
 
 /// The rings of a tier.
 #[derive(Debug)]
-pub(crate) struct Rings {
+pub(crate) struct RingPool {
     gpu: Option<Gpu>,
     shape: StagingShape,
     state: Mutex<State>,
@@ -24,13 +24,13 @@ pub(crate) struct Rings {
 #[derive(Debug, Default)]
 struct State {
     kept: Vec<StagingRing>,
-    lent: usize,
+    in_use: usize,
 }
 
-impl Rings {
+impl RingPool {
     /// To a GPU, or to ordinary memory. None is made yet.
-    pub(crate) fn new(gpu: Option<Gpu>, row_bytes: usize) -> Rings {
-        Rings {
+    pub(crate) fn new(gpu: Option<Gpu>, row_bytes: usize) -> RingPool {
+        RingPool {
             gpu,
             shape: StagingShape::of(row_bytes),
             state: Mutex::default(),
@@ -47,22 +47,22 @@ impl Rings {
         work: impl FnOnce(&mut StagingRing) -> Result<T, GpuError>,
     ) -> Result<T, GpuError> {
         let mut state = self.lock();
-        while state.lent == RINGS_MAX {
+        while state.in_use == RINGS_MAX {
             let waited = self.returned.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        state.lent += 1;
+        state.in_use += 1;
         let kept = state.kept.pop();
         drop(state);
-        let mut lent = Lent {
-            rings: self,
+        let mut in_use = RingLease {
+            ring_pool: self,
             ring: None,
         };
         let ring = match kept {
             Some(ring) => ring,
             None => self.make()?,
         };
-        work(lent.ring.insert(ring))
+        work(in_use.ring.insert(ring))
     }
 
     fn make(&self) -> Result<StagingRing, GpuError> {
@@ -80,17 +80,17 @@ impl Rings {
 
 /// A ring in use, or the right to make one; given back when dropped, hence also after a panic, which leaves no row on its
 /// way.
-struct Lent<'r> {
-    rings: &'r Rings,
+struct RingLease<'r> {
+    ring_pool: &'r RingPool,
     ring: Option<StagingRing>,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for RingLease<'_> {
     fn drop(&mut self) {
-        let mut state = self.rings.lock();
-        state.lent -= 1;
+        let mut state = self.ring_pool.lock();
+        state.in_use -= 1;
         state.kept.extend(self.ring.take());
-        self.rings.returned.notify_one();
+        self.ring_pool.returned.notify_one();
     }
 }
 
@@ -100,48 +100,47 @@ mod tests {
     use forerun_core::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Rings that are kept, and those that are lent.
-    fn counts(rings: &Rings) -> (usize, usize) {
-        let state = rings.lock();
-        (state.kept.len(), state.lent)
+    /// RingPool that are kept, and those that are lent.
+    fn counts(pool: &RingPool) -> (usize, usize) {
+        let state = pool.lock();
+        (state.kept.len(), state.in_use)
     }
 
     #[test]
     fn no_more_rings_are_made_than_are_in_use_at_once_and_never_more_than_the_most() {
-        let rings = Rings::new(None, 16);
+        let pool = RingPool::new(None, 16);
         for _ in 0..3 {
-            rings.with(|_| Ok(())).unwrap();
+            pool.with(|_| Ok(())).unwrap();
         }
-        assert_eq!(counts(&rings), (1, 0));
+        assert_eq!(counts(&pool), (1, 0));
 
         // As many as there may be meet; the others must have waited for them.
         let (all_in, inside) = (Barrier::new(RINGS_MAX), AtomicUsize::new(0));
         forerun_core::sync::thread::scope(|scope| {
             for _ in 0..3 * RINGS_MAX {
                 scope.spawn(|| {
-                    rings
-                        .with(|_| {
-                            assert!(inside.fetch_add(1, Ordering::SeqCst) < RINGS_MAX);
-                            all_in.wait();
-                            inside.fetch_sub(1, Ordering::SeqCst);
-                            Ok(())
-                        })
-                        .unwrap();
+                    pool.with(|_| {
+                        assert!(inside.fetch_add(1, Ordering::SeqCst) < RINGS_MAX);
+                        all_in.wait();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        Ok(())
+                    })
+                    .unwrap();
                 });
             }
         });
-        assert_eq!(counts(&rings), (RINGS_MAX, 0));
+        assert_eq!(counts(&pool), (RINGS_MAX, 0));
     }
 
     #[test]
     fn a_ring_comes_back_from_work_that_fails_or_panics() {
-        let rings = Rings::new(None, 16);
+        let pool = RingPool::new(None, 16);
         for _ in 0..2 * RINGS_MAX {
-            let failed = rings.with(|_| Err::<(), _>(GpuError::NoDevice));
+            let failed = pool.with(|_| Err::<(), _>(GpuError::NoDevice));
             assert_eq!(failed, Err(GpuError::NoDevice));
-            let work = || rings.with(|_| -> Result<(), GpuError> { panic!("as it may") });
+            let work = || pool.with(|_| -> Result<(), GpuError> { panic!("as it may") });
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err());
         }
-        assert_eq!(counts(&rings), (1, 0));
+        assert_eq!(counts(&pool), (1, 0));
     }
 }

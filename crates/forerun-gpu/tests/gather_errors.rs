@@ -2,8 +2,9 @@
 //! of made-up addresses, so none of it takes a GPU.
 
 use forerun_gpu::gather::{
-    Absent, CountAt, Direction, Integer, Known, Layers, Layout, Locate, Location, MapAt, MapUpdate,
-    Memory, PairsAt, Part, Refusal, Request, Runs, Side, Spec, Unit, check_request,
+    Absent, CountAt, Direction, GatherError, Integer, KnownMemory, Layers, Layout, Locate,
+    Location, MapAt, MapUpdate, Memory, PairsAt, Part, Request, Side, Spec, Target, Unit,
+    check_request,
 };
 
 const HOST: u64 = 0x7f00_0000_0000;
@@ -16,11 +17,11 @@ const ORDINARY: u64 = 0x5500_0000_0000;
 const OTHER: u64 = 0x7a00_0000_0000;
 const MANAGED: u64 = 0x7900_0000_0000;
 
-const ON_DEVICE: Runs = Runs::OnDevice { ordinal: 0 };
+const ON_DEVICE: Target = Target::Device { ordinal: 0 };
 
 /// 100 host rows and 10 device rows of 656 bytes with 16 layers' room, 64 pairs, and a map.
-fn memory() -> Known {
-    let mut memory = Known::default();
+fn memory() -> KnownMemory {
+    let mut memory = KnownMemory::default();
     let device = Memory::Device { ordinal: 0 };
     memory.add(HOST, 16 * 100 * 656, Memory::Pinned, HOST_SEEN);
     memory.add(DEVICE, 16 * 10 * 656, device, DEVICE);
@@ -56,7 +57,7 @@ fn good() -> Request {
     }
 }
 
-fn refusal(change: impl FnOnce(&mut Request)) -> Refusal {
+fn refusal(change: impl FnOnce(&mut Request)) -> GatherError {
     let mut request = good();
     assert_eq!(check_request(&request, &memory(), ON_DEVICE).err(), None);
     change(&mut request);
@@ -162,7 +163,7 @@ fn memory_of_the_wrong_kind_is_refused() {
     let rows = |side| Part::Rows(side);
     assert_eq!(
         refusal(|r| r.host = ORDINARY),
-        Refusal::NotPinned {
+        GatherError::NotPinned {
             part: rows(Side::Host),
             address: ORDINARY
         }
@@ -170,7 +171,7 @@ fn memory_of_the_wrong_kind_is_refused() {
     // An address nobody knows is ordinary memory as well.
     assert_eq!(
         refusal(|r| r.host = 0x1234_0000),
-        Refusal::NotPinned {
+        GatherError::NotPinned {
             part: rows(Side::Host),
             address: 0x1234_0000
         }
@@ -324,7 +325,7 @@ fn a_map_of_i32_is_refused_where_device_rows_outnumber_it() {
     request.spec.row_bytes = 1;
     request.spec.device = Layout::dense(rows, 1);
     let refused = check_request(&request, &memory, ON_DEVICE);
-    assert_eq!(refused.unwrap_err(), Refusal::MapTooNarrow { rows });
+    assert_eq!(refused.unwrap_err(), GatherError::MapTooNarrow { rows });
     map(&mut request).integer = Integer::I64;
     assert!(check_request(&request, &memory, ON_DEVICE).is_ok());
 }
@@ -352,7 +353,7 @@ fn addresses_that_are_no_multiple_of_their_words_are_refused() {
     ] {
         let refused = refusal(change);
         assert!(
-            matches!(refused, Refusal::Misaligned { part: p, bytes: b, .. } if (p, b) == (part, bytes)),
+            matches!(refused, GatherError::Misaligned { part: p, bytes: b, .. } if (p, b) == (part, bytes)),
             "{refused}"
         );
         assert!(
@@ -365,7 +366,7 @@ fn addresses_that_are_no_multiple_of_their_words_are_refused() {
 #[test]
 fn what_is_written_may_lie_on_nothing_else() {
     use Part::{DestinationIndices, Map, OutOfRange, Rows, SourceIndices};
-    let overlap = |written, other| Refusal::Overlap { written, other };
+    let overlap = |written, other| GatherError::Overlap { written, other };
     assert_eq!(
         refusal(|r| r.pairs.source = DEVICE),
         overlap(Rows(Side::Device), SourceIndices)
@@ -410,7 +411,7 @@ fn layers_of_a_destination_that_share_bytes_are_refused() {
     };
     let overlap = |first, second| {
         let side = Side::Device;
-        Some(Refusal::LayersOverlap {
+        Some(GatherError::LayersOverlap {
             side,
             first,
             second,
@@ -443,7 +444,7 @@ fn layers_of_a_destination_that_share_bytes_are_refused() {
 struct Vague(u64);
 
 impl Locate for Vague {
-    fn locate(&self, address: u64) -> Result<Location, Refusal> {
+    fn locate(&self, address: u64) -> Result<Location, GatherError> {
         let mut location = memory().locate(address)?;
         location.range = None;
         if address >= self.0 {
@@ -460,7 +461,7 @@ fn where_the_extent_of_memory_is_unknown_its_last_byte_must_be_of_the_kind() {
     let refused = check_request(&request, &Vague(HOST + 100 * 656 - 1), ON_DEVICE);
     assert_eq!(
         refused.unwrap_err(),
-        Refusal::NotPinned {
+        GatherError::NotPinned {
             part: Part::Rows(Side::Host),
             address: HOST + 100 * 656 - 1
         }
@@ -468,12 +469,12 @@ fn where_the_extent_of_memory_is_unknown_its_last_byte_must_be_of_the_kind() {
 }
 
 #[test]
-fn the_processors_copy_takes_any_memory_that_it_is_given_and_no_other() {
+fn the_cpus_copy_takes_any_memory_that_it_is_given_and_no_other() {
     let mut request = good();
     request.host = ORDINARY;
-    assert!(check_request(&request, &memory(), Runs::OnCpu).is_ok());
+    assert!(check_request(&request, &memory(), Target::Cpu).is_ok());
     request.host = 0x1234_0000;
-    let told = check_request(&request, &memory(), Runs::OnCpu)
+    let told = check_request(&request, &memory(), Target::Cpu)
         .unwrap_err()
         .to_string();
     assert!(told.contains("none of the slices"), "{told}");

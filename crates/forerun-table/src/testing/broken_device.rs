@@ -4,14 +4,14 @@ use crate::device::Device;
 use crate::inner::Policies;
 use crate::options::{Moves, Score};
 use forerun_gpu::table::params::TableOp;
-use forerun_gpu::table::{Backend, GpuTable, Lies, TableError, TableLaunch, TableOptions};
+use forerun_gpu::table::{Backend, BufferKind, GpuTable, TableError, TableLaunch, TableOptions};
 use forerun_gpu::{Gpu, GpuError};
 use std::sync::Arc;
 
 struct Broken;
 
 impl Backend for Broken {
-    fn allocate(&self, _: u64, _: Lies) -> Result<u64, TableError> {
+    fn allocate(&self, _: u64, _: BufferKind) -> Result<u64, TableError> {
         Ok(4096)
     }
     fn free(&self, _: u64) {}
@@ -47,5 +47,5 @@ pub(crate) fn broken(row_bytes: u64) -> Device {
     };
     let options = TableOptions::new(100, row_bytes);
     let table = GpuTable::on(Arc::new(Broken), options).expect("nothing is launched yet");
-    Device::new(table, &policies).expect("a gate is small")
+    Device::new(table, &policies).expect("a admission_filter is small")
 }

@@ -7,18 +7,18 @@ use crate::options::{Admission, Promotion, Score};
 
 /// A tier's door: one stands before each tier in memory.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct AdmissionFilter {
     admission: Admission,
     /// Where admission has to know what was looked up before.
     ghosts: Option<Ghosts>,
 }
 
-impl Gate {
+impl AdmissionFilter {
     /// Before a tier of so many rows; 0 where there is nothing below that could come up.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
-    pub(crate) fn new(policies: &Policies, capacity: usize) -> Result<Gate> {
+    pub(crate) fn new(policies: &Policies, capacity: usize) -> Result<AdmissionFilter> {
         let counts = match policies.admission {
             Admission::Always => false,
             Admission::SecondTouch => true,
@@ -28,7 +28,7 @@ impl Gate {
         let ghosts = (counts && policies.promotion == Promotion::OnFind && capacity > 0)
             .then(|| Ghosts::new(capacity.saturating_mul(2)))
             .transpose()?;
-        Ok(Gate {
+        Ok(AdmissionFilter {
             admission: policies.admission,
             ghosts,
         })

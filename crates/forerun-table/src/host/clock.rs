@@ -44,7 +44,7 @@ impl Host {
     /// The rows that should leave next, at most `wanted`, the lowest first. Others may have taken them when this returns.
     pub(crate) fn choose(&self, wanted: usize) -> Vec<Victim> {
         let now = self.generation();
-        let slots = self.shelf.used_slots();
+        let slots = self.slab.used_slots();
         let mut seen = Vec::with_capacity(wanted * WINDOW);
         // A hand that stopped where another thread panicked is as good as any.
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Slots, Terms};
+    use super::super::{RowMeta, Slots};
     use super::*;
     use crate::options::HostCapacity;
     use forerun_core::Pages;
@@ -111,12 +111,12 @@ mod tests {
     }
 
     fn put(host: &Host, key: u64, score: u64) {
-        let mut room = host.room(1).unwrap();
-        let terms = Terms {
+        let mut reservation = host.reserve(1).unwrap();
+        let meta = RowMeta {
             score,
-            ..Terms::default()
+            ..RowMeta::default()
         };
-        host.link(key, &key.to_le_bytes(), terms, &mut room)
+        host.link(key, &key.to_le_bytes(), meta, &mut reservation)
             .unwrap();
     }
 
@@ -169,7 +169,7 @@ mod tests {
     fn all_are_chosen_if_all_are_wanted_and_none_that_is_not_there() {
         let host = host(300, Score::Lfu);
         (0..5).for_each(|key| put(&host, key, 0));
-        assert!(host.unlink(3, &mut host.way_out().unwrap()));
+        assert!(host.unlink(3, &mut host.reserve_none().unwrap()));
         assert_eq!(keys(&host.choose(100)), [0, 1, 2, 4]);
         assert_eq!(host.choose(0), []);
     }

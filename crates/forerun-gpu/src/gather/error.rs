@@ -55,7 +55,7 @@ impl fmt::Display for Part {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The texts name the fields.
-pub enum Refusal {
+pub enum GatherError {
     /// Host memory that the device cannot reach.
     #[error(
         "{part}: {address:#x} is ordinary host memory, which the device cannot reach: pin it (PinnedBuffer) or register it \
@@ -93,14 +93,14 @@ pub enum Refusal {
     #[error("rows of 0 bytes cannot be copied")]
     NoBytes,
     /// Rows longer than a kernel counts.
-    #[error("rows of {row_bytes} bytes are longer than the {most} that can be copied")]
-    RowTooLong { row_bytes: u64, most: u64 },
+    #[error("rows of {row_bytes} bytes are longer than the {max} that can be copied")]
+    RowTooLong { row_bytes: u64, max: u64 },
     /// A copy of no layers.
     #[error("there must be at least one layer")]
     NoLayers,
     /// More layers than anybody has.
-    #[error("{layers} layers are more than the {most} of one launch")]
-    LayersBeyond { layers: u32, most: u32 },
+    #[error("{layers} layers are more than the {max} of one launch")]
+    LayersBeyond { layers: u32, max: u32 },
     /// More layers than addresses for them.
     #[error("{layers} layers are to be copied, and the {side}'s table has {table}")]
     TooManyLayers {

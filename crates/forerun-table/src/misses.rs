@@ -8,24 +8,24 @@
 
 /// Keys of a batch that no tier has found yet.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct Misses {
     pub(crate) keys: Vec<u64>,
     pub(crate) at: Vec<usize>,
     /// Positions before this one have been in a stretch.
     next: usize,
 }
 
-impl Rest {
+impl Misses {
     /// Begins a batch.
     pub(crate) fn begin(&mut self) {
         self.next = 0;
     }
 
     /// Goes on to the next stretch, of at most `most` keys; false if there is none.
-    pub(crate) fn fill(&mut self, keys: &[u64], found: &[bool], most: usize) -> bool {
+    pub(crate) fn fill(&mut self, keys: &[u64], found: &[bool], max: usize) -> bool {
         self.keys.clear();
         self.at.clear();
-        while self.next < keys.len() && self.at.len() < most {
+        while self.next < keys.len() && self.at.len() < max {
             if !found[self.next] {
                 self.keys.push(keys[self.next]);
                 self.at.push(self.next);
@@ -43,14 +43,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stretches_have_what_is_not_found_once_and_in_order(found in proptest::collection::vec(any::<bool>(), 0..60), most in 1usize..9) {
+        fn stretches_have_what_is_not_found_once_and_in_order(found in proptest::collection::vec(any::<bool>(), 0..60), max in 1usize..9) {
             let keys: Vec<u64> = (0..found.len() as u64).map(|n| n * 7).collect();
-            let (mut rest, mut seen) = (Rest::default(), Vec::new());
-            rest.begin();
-            while rest.fill(&keys, &found, most) {
-                prop_assert!(rest.at.len() <= most && rest.at.len() == rest.keys.len());
-                prop_assert!(rest.at.iter().zip(&rest.keys).all(|(&at, &key)| keys[at] == key));
-                seen.extend_from_slice(&rest.at);
+            let (mut misses, mut seen) = (Misses::default(), Vec::new());
+            misses.begin();
+            while misses.fill(&keys, &found, max) {
+                prop_assert!(misses.at.len() <= max && misses.at.len() == misses.keys.len());
+                prop_assert!(misses.at.iter().zip(&misses.keys).all(|(&at, &key)| keys[at] == key));
+                seen.extend_from_slice(&misses.at);
             }
             let open: Vec<usize> = (0..found.len()).filter(|&at| !found[at]).collect();
             prop_assert_eq!(seen, open);

@@ -5,19 +5,19 @@
 //!   arena    | row | row | row | ...                  one region in huge pages, a row at each multiple of the stride
 //!
 //!   a slot is       free ──take──> vacant ──link──> linked ──unlink, replaced──> retired ──grace──> free
-//!   and belongs to  the pool       Vacancies        the index                    Retired            the pool
+//!   and belongs to  the pool       FreeSlots        the index                    Retired            the pool
 //! ```
 //!
 //! # Why no reader sees a torn row
 //! A row is written while its slot is vacant, and never while it is linked: an update takes another slot. The argument, to
 //! which the `unsafe` blocks refer by letter:
 //!
-//! - **(A) Every slot is in one place.** A slot's number is in the pool, in one `Vacancies`, in the index under one key, in
+//! - **(A) Every slot is in one place.** A slot's number is in the pool, in one `FreeSlots`, in the index under one key, in
 //!   one `Retired`, or in one closure that the epoch keeps. Each step above moves it: popped from the pool under its lock;
-//!   popped from a `Vacancies` that is borrowed mutably; given to the index, which this module alone writes; given back by
+//!   popped from a `FreeSlots` that is borrowed mutably; given to the index, which this module alone writes; given back by
 //!   the very call of the index that took it out (each call tells the former value, and an index entry is replaced or
 //!   removed once); moved into the closure, which runs once. Lists are private, are never copied, and carry their arena
-//!   along, so none is taken for another shelf's.
+//!   along, so none is taken for another slab's.
 //! - **(B) A linked slot's row was written before.** `link` writes the row and then gives the slot to the index, whose
 //!   store of a value is a release and whose loads are acquires.
 //! - **(C) A slot that a reader got from the index under a guard is not written until the guard is dropped.** It must be
@@ -44,7 +44,7 @@ const AHEAD_BYTES: usize = 4096;
 
 /// Rows of one size under keys.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct RowSlab {
     index: HashTable,
     arena: Arc<Arena>,
 }
@@ -63,7 +63,7 @@ struct Arena {
 
 /// Slots to write rows into. Dropped, they are free again.
 #[derive(Debug)]
-pub(crate) struct Vacancies {
+pub(crate) struct FreeSlots {
     arena: Arc<Arena>,
     slots: Vec<u32>,
 }
@@ -75,14 +75,14 @@ pub(crate) struct Retired {
     slots: Vec<u32>,
 }
 
-/// What [`Shelf::link`] did.
+/// What [`RowSlab::link`] did.
 pub(crate) struct Linked {
     pub(crate) slot: u32,
     /// The slot that held the key's former row.
     pub(crate) former: Option<u32>,
 }
 
-/// Memory for [`Shelf::find`] that is used again.
+/// Memory for [`RowSlab::find`] that is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Vec<u64>);
 
@@ -99,8 +99,8 @@ pub(crate) fn stride_bytes(row_bytes: usize) -> usize {
     }
 }
 
-impl Shelf {
-    /// A shelf of `slots` rows. Their memory is taken as it is used.
+impl RowSlab {
+    /// A slab of `slots` rows. Their memory is taken as it is used.
     ///
     /// The index has room for `index_rows` rows and grows as more come.
     pub(crate) fn new(
@@ -108,7 +108,7 @@ impl Shelf {
         slots: u32,
         index_rows: usize,
         pages: Pages,
-    ) -> Result<Shelf> {
+    ) -> Result<RowSlab> {
         let stride_bytes = stride_bytes(row_bytes);
         let too_large = forerun_core::RegionError::TooLarge {
             len_bytes: usize::MAX,
@@ -119,7 +119,7 @@ impl Shelf {
             pages,
             seed: None,
         };
-        Ok(Shelf {
+        Ok(RowSlab {
             index: HashTable::with_options(options)?,
             arena: Arc::new(Arena {
                 region: Region::new(len_bytes, pages)?,
@@ -133,7 +133,7 @@ impl Shelf {
     }
 
     /// `count` slots to write to, or `None` if there are not that many just now.
-    pub(crate) fn take(&self, count: usize) -> Option<Vacancies> {
+    pub(crate) fn take(&self, count: usize) -> Option<FreeSlots> {
         let mut free = self.arena.lock_free();
         // Relaxed: under the lock.
         let fresh = self.arena.fresh.load(Ordering::Relaxed);
@@ -149,10 +149,10 @@ impl Shelf {
         self.arena.fresh.store(end, Ordering::Relaxed);
         drop(free);
         let arena = Arc::clone(&self.arena);
-        Some(Vacancies { arena, slots })
+        Some(FreeSlots { arena, slots })
     }
 
-    /// An empty list, to take what [`Shelf::link`] and [`Shelf::unlink`] put into it.
+    /// An empty list, to take what [`RowSlab::link`] and [`RowSlab::unlink`] put into it.
     pub(crate) fn retired(&self) -> Retired {
         Retired {
             arena: Arc::clone(&self.arena),
@@ -171,13 +171,13 @@ impl Shelf {
         &self,
         key: u64,
         row: &[u8],
-        vacancies: &mut Vacancies,
+        free_slots: &mut FreeSlots,
         retired: &mut Retired,
     ) -> Result<Linked> {
-        self.check(&vacancies.arena);
+        self.check(&free_slots.arena);
         self.check(&retired.arena);
         assert_eq!(row.len(), self.arena.row_bytes, "a row of another table");
-        let Some(slot) = vacancies.slots.pop() else {
+        let Some(slot) = free_slots.slots.pop() else {
             unreachable!("a slot was reserved for each row");
         };
         // SAFETY: the slot is below `slots`, hence its row inside the region. By (A) it is this call's alone, and by (C) no
@@ -194,7 +194,7 @@ impl Shelf {
             }
             Err(error) => {
                 // The index is as it was: the slot is still nobody else's.
-                vacancies.slots.push(slot);
+                free_slots.slots.push(slot);
                 Err(error.into())
             }
         }
@@ -331,7 +331,7 @@ impl Shelf {
     }
 
     fn check(&self, arena: &Arc<Arena>) {
-        assert!(Arc::ptr_eq(arena, &self.arena), "slots of another shelf");
+        assert!(Arc::ptr_eq(arena, &self.arena), "slots of another slab");
     }
 }
 
@@ -369,7 +369,7 @@ impl Arena {
     }
 }
 
-impl Drop for Vacancies {
+impl Drop for FreeSlots {
     fn drop(&mut self) {
         self.arena.give_back(&mut self.slots);
     }
@@ -381,7 +381,7 @@ impl Drop for Retired {
             return;
         }
         // Weak: what is deferred runs when some thread pins an epoch later, which may be never, and must not keep the
-        // memory of a shelf that is gone. A shelf that is gone has no pool for the slots to go back to.
+        // memory of a slab that is gone. A slab that is gone has no pool for the slots to go back to.
         let arena = Arc::downgrade(&self.arena);
         let mut slots = std::mem::take(&mut self.slots);
         let guard = epoch::pin();
@@ -394,7 +394,7 @@ impl Drop for Retired {
     }
 }
 
-impl Drop for Shelf {
+impl Drop for RowSlab {
     fn drop(&mut self) {
         // Directories that the index has outgrown are freed when the epoch advances, for which somebody has to ask: three
         // times, since garbage is freed two epochs after its own.
@@ -410,19 +410,18 @@ mod tests {
 
     const ROW: usize = 24;
 
-    fn shelf(slots: u32) -> Shelf {
-        Shelf::new(ROW, slots, slots as usize, Pages::Small).unwrap()
+    fn slab(slots: u32) -> RowSlab {
+        RowSlab::new(ROW, slots, slots as usize, Pages::Small).unwrap()
     }
 
-    fn put(shelf: &Shelf, key: u64, byte: u8) -> Linked {
-        let mut vacancies = loop {
-            match shelf.take(1) {
-                Some(vacancies) => break vacancies,
-                None => shelf.reclaim(),
+    fn put(slab: &RowSlab, key: u64, byte: u8) -> Linked {
+        let mut free_slots = loop {
+            match slab.take(1) {
+                Some(free_slots) => break free_slots,
+                None => slab.reclaim(),
             }
         };
-        shelf
-            .link(key, &[byte; ROW], &mut vacancies, &mut shelf.retired())
+        slab.link(key, &[byte; ROW], &mut free_slots, &mut slab.retired())
             .unwrap()
     }
 
@@ -434,15 +433,15 @@ mod tests {
 
     #[test]
     fn a_row_is_found_as_linked_until_it_is_replaced_or_unlinked() {
-        let shelf = shelf(8);
-        put(&shelf, 1, 10);
-        let second = put(&shelf, 2, 20);
-        let again = put(&shelf, 2, 21);
+        let slab = slab(8);
+        put(&slab, 1, 10);
+        let second = put(&slab, 2, 20);
+        let again = put(&slab, 2, 21);
         assert_eq!(again.former, Some(second.slot));
         let mut rows = [0xff; 3 * ROW];
         let mut found = [true; 3];
         let touched = std::cell::RefCell::new(Vec::new());
-        let hits = shelf.find(
+        let hits = slab.find(
             &[2, 3, 1],
             &mut rows,
             |at| at,
@@ -457,33 +456,33 @@ mod tests {
         assert_eq!(rows[ROW..2 * ROW], [0xff; ROW]);
         assert_eq!(rows[2 * ROW..], [10; ROW]);
         assert_eq!(touched.into_inner()[0], again.slot);
-        assert_eq!(shelf.unlink(2, &mut shelf.retired()), Some(again.slot));
-        assert_eq!(shelf.read(2, |_, row| row.to_vec()), None);
-        assert_eq!(shelf.read(1, |_, row| row.to_vec()), Some(vec![10; ROW]));
+        assert_eq!(slab.unlink(2, &mut slab.retired()), Some(again.slot));
+        assert_eq!(slab.read(2, |_, row| row.to_vec()), None);
+        assert_eq!(slab.read(1, |_, row| row.to_vec()), Some(vec![10; ROW]));
     }
 
     #[test]
     fn a_slot_comes_back_after_its_readers_and_never_while_it_is_read() {
-        let shelf = shelf(2);
-        put(&shelf, 1, 1);
-        let pinned = shelf.index.pin();
-        put(&shelf, 1, 2);
+        let slab = slab(2);
+        put(&slab, 1, 1);
+        let pinned = slab.index.pin();
+        put(&slab, 1, 2);
         for _ in 0..1000 {
-            shelf.reclaim();
-            assert!(shelf.take(1).is_none(), "the first slot may still be read");
+            slab.reclaim();
+            assert!(slab.take(1).is_none(), "the first slot may still be read");
         }
         drop(pinned);
-        put(&shelf, 1, 3);
-        put(&shelf, 1, 4);
-        assert_eq!(shelf.read(1, |_, row| row[0]), Some(4));
+        put(&slab, 1, 3);
+        put(&slab, 1, 4);
+        assert_eq!(slab.read(1, |_, row| row[0]), Some(4));
     }
 
     #[test]
     fn what_is_not_used_of_a_reservation_is_free_again() {
-        let shelf = shelf(4);
-        let all = shelf.take(4).unwrap();
-        assert!(shelf.take(1).is_none());
+        let slab = slab(4);
+        let all = slab.take(4).unwrap();
+        assert!(slab.take(1).is_none());
         drop(all);
-        assert_eq!(shelf.take(4).map(|all| all.slots.len()), Some(4));
+        assert_eq!(slab.take(4).map(|all| all.slots.len()), Some(4));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   up     found in the store ──admission──┐
-//!          asked for by name ──────────────┼──> Rising ──> room ──> lock ──> unchanged, and not there? link
+//!          asked for by name ──────────────┼──> PromotionBatch ──> room ──> lock ──> unchanged, and not there? link
 //!   down   left the device ────────────────┘
 //!   down   hand ──> victims ──> lock ──> still there? ──> the store has them, or is given them ──> unlink
 //! ```
@@ -10,11 +10,11 @@
 //! Room is made before locks are taken, so nobody who holds a lock waits for one who needs it. A row is in the store before
 //! it leaves the index, hence always found: first above, or then below.
 
-use crate::host::{Room, Terms, Victim};
+use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
+use crate::key_locks::Version;
 use crate::options::{Admission, Overflow, Score};
 use crate::store::Store;
-use crate::stripes::Version;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
@@ -39,31 +39,31 @@ pub(crate) enum Origin {
 
 /// Rows on their way into the host tier. The store has all of them.
 #[derive(Debug)]
-pub(crate) struct Rising {
-    notes: Vec<Note>,
+pub(crate) struct PromotionBatch {
+    entries: Vec<PromotedRow>,
     rows: Vec<u8>,
     origin: Origin,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Note {
+struct PromotedRow {
     key: u64,
     version: Version,
     score: u64,
     uses: u16,
 }
 
-impl Rising {
-    pub(crate) fn of(origin: Origin) -> Rising {
-        Rising {
-            notes: Vec::new(),
+impl PromotionBatch {
+    pub(crate) fn of(origin: Origin) -> PromotionBatch {
+        PromotionBatch {
+            entries: Vec::new(),
             rows: Vec::new(),
             origin,
         }
     }
 
     pub(crate) fn push(&mut self, key: u64, version: Version, row: &[u8], score: u64, before: u16) {
-        self.notes.push(Note {
+        self.entries.push(PromotedRow {
             key,
             version,
             score,
@@ -73,7 +73,7 @@ impl Rising {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.notes.len()
+        self.entries.len()
     }
 
     pub(crate) fn origin(&self) -> Origin {
@@ -81,7 +81,7 @@ impl Rising {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.notes.is_empty()
+        self.entries.is_empty()
     }
 }
 
@@ -116,77 +116,77 @@ impl Waiting {
 
 impl Inner {
     /// Takes rows in, as far as they are wanted and did not change.
-    pub(crate) fn rise(&self, rising: Rising) {
-        let (asked, row_bytes) = (rising.len(), self.row.bytes());
+    pub(crate) fn promote_to_host(&self, promotions: PromotionBatch) {
+        let (asked, row_bytes) = (promotions.len(), self.row.bytes());
         let by_score =
             self.policies.admission == Admission::ByScore && self.policies.score != Score::Lru;
-        let rows = if by_score && rising.origin != Origin::Asked {
-            self.outrank(&rising)
+        let rows = if by_score && promotions.origin != Origin::Asked {
+            self.outrank(&promotions)
         } else {
-            (0..rising.len()).collect()
+            (0..promotions.len()).collect()
         };
-        let mut risen = 0;
+        let mut promoted = 0;
         for rows in rows.chunks(self.host.chunk()) {
-            match self.room(rows.len()) {
-                Ok(room) => {
-                    let row = |at: usize| &rising.rows[at * row_bytes..][..row_bytes];
-                    let notes = rows.iter().map(|&at| (rising.notes[at], row(at)));
-                    risen += self.rise_into(room, notes);
+            match self.reserve(rows.len()) {
+                Ok(reservation) => {
+                    let row = |at: usize| &promotions.rows[at * row_bytes..][..row_bytes];
+                    let entries = rows.iter().map(|&at| (promotions.entries[at], row(at)));
+                    promoted += self.promote_into(reservation, entries);
                 }
                 Err(error) => self.move_failed(&error),
             }
             self.trim();
         }
-        if rising.origin != Origin::Device {
-            self.counters.promoted_rows.add(risen);
-            self.counters.unpromoted_rows.add(asked - risen);
+        if promotions.origin != Origin::Device {
+            self.counters.promoted_rows.add(promoted);
+            self.counters.unpromoted_rows.add(asked - promoted);
         }
     }
 
-    fn rise_into<'r>(
+    fn promote_into<'r>(
         &self,
-        mut room: Room,
-        rows: impl Iterator<Item = (Note, &'r [u8])> + Clone,
+        mut reservation: Reservation,
+        rows: impl Iterator<Item = (PromotedRow, &'r [u8])> + Clone,
     ) -> usize {
-        let Ok(held) = self.lock_to_write(rows.clone().map(|(note, _)| note.key)) else {
+        let Ok(guard) = self.lock_to_write(rows.clone().map(|(entry, _)| entry.key)) else {
             return 0;
         };
-        let mut risen = 0;
-        for (note, row) in rows {
+        let mut promoted = 0;
+        for (entry, row) in rows {
             // Under the lock: an equal version says that the store still has this row, and it must not replace one that
             // a write has put above since.
-            let unchanged = self.stripes.version(note.key) == note.version;
-            if unchanged && self.host.slot(note.key).is_none() {
-                let terms = Terms {
-                    score: note.score,
+            let unchanged = self.key_locks.version(entry.key) == entry.version;
+            if unchanged && self.host.slot(entry.key).is_none() {
+                let meta = RowMeta {
+                    score: entry.score,
                     is_dirty: false,
-                    uses: note.uses,
+                    uses: entry.uses,
                 };
-                match self.host.link(note.key, row, terms, &mut room) {
-                    Ok(()) => risen += 1,
+                match self.host.link(entry.key, row, meta, &mut reservation) {
+                    Ok(()) => promoted += 1,
                     Err(error) => self.move_failed(&error),
                 }
             }
         }
-        drop(held);
-        risen
+        drop(guard);
+        promoted
     }
 
     /// The positions of the rows that may come up by their scores: those for which there is room, the highest first, and
     /// those that outrank one that would have to leave for them, which then does.
-    fn outrank(&self, rising: &Rising) -> Vec<usize> {
-        let rank = |note: &Note| match self.policies.score {
-            Score::Custom => note.score,
-            Score::Lfu | Score::Lru => u64::from(note.uses),
+    fn outrank(&self, promotions: &PromotionBatch) -> Vec<usize> {
+        let rank = |entry: &PromotedRow| match self.policies.score {
+            Score::Custom => entry.score,
+            Score::Lfu | Score::Lru => u64::from(entry.uses),
         };
-        let mut order: Vec<usize> = (0..rising.len()).collect();
-        order.sort_by_key(|&at| std::cmp::Reverse(rank(&rising.notes[at])));
+        let mut order: Vec<usize> = (0..promotions.len()).collect();
+        order.sort_by_key(|&at| std::cmp::Reverse(rank(&promotions.entries[at])));
         let free = self.host.capacity().saturating_sub(self.host.linked());
         if order.len() > free {
             let mut victims = self.host.choose(order.len() - free);
             let pairs = order[free..].iter().zip(&victims);
             let won = pairs
-                .take_while(|&(&at, victim)| rank(&rising.notes[at]) > victim.rank)
+                .take_while(|&(&at, victim)| rank(&promotions.entries[at]) > victim.rank)
                 .count();
             victims.truncate(won);
             order.truncate(free + won);
@@ -204,16 +204,16 @@ impl Inner {
     ///
     /// # Errors
     /// Those of moving rows down; [`Error::Stalled`].
-    pub(crate) fn room(&self, rows: usize) -> Result<Room> {
-        self.room_within(rows, STALL)
+    pub(crate) fn reserve(&self, rows: usize) -> Result<Reservation> {
+        self.reserve_within(rows, STALL)
     }
 
-    /// [`room`](Inner::room), with an error when for so long nothing has come free.
-    fn room_within(&self, rows: usize, stall: Duration) -> Result<Room> {
+    /// [`reserve`](Inner::reserve), with an error when for so long nothing has come free.
+    fn reserve_within(&self, rows: usize, stall: Duration) -> Result<Reservation> {
         let mut waiting = Waiting::default();
         for turn in 0u32.. {
-            if let Some(room) = self.host.room(rows) {
-                return Ok(room);
+            if let Some(reservation) = self.host.reserve(rows) {
+                return Ok(reservation);
             }
             if self.host.linked() > self.host.capacity() {
                 // It may take as long as a slow disk does, and is no waiting: rows leave by it.
@@ -261,7 +261,7 @@ impl Inner {
     }
 
     fn evict_these(&self, victims: &[Victim]) -> Result<usize> {
-        let _held = self.stripes.lock(victims.iter().map(|victim| victim.key));
+        let _held = self.key_locks.lock(victims.iter().map(|victim| victim.key));
         let mut leaving: Vec<Victim> = victims.to_vec();
         leaving.retain(|victim| self.host.slot(victim.key) == Some(victim.slot));
         if self.store.is_none() && matches!(self.policies.overflow, Overflow::Refuse) {
@@ -280,19 +280,19 @@ impl Inner {
         } else {
             self.spare_copied(&mut leaving);
             let keys: Vec<u64> = leaving.iter().map(|victim| victim.key).collect();
-            if let Overflow::Hand(sink) = &self.policies.overflow {
+            if let Overflow::Callback(callback) = &self.policies.overflow {
                 let mut rows = Vec::with_capacity(keys.len() * self.row.bytes());
                 for &key in &keys {
                     self.host.read(key, |_, row| rows.extend_from_slice(row));
                 }
-                sink(&keys, &rows);
+                callback(&keys, &rows);
             }
             // What leaves the last tier leaves the device too.
-            self.recall(&keys);
+            self.invalidate(&keys);
         }
-        let mut room = self.host.way_out()?;
+        let mut reservation = self.host.reserve_none()?;
         for victim in &leaving {
-            self.host.unlink(victim.key, &mut room);
+            self.host.unlink(victim.key, &mut reservation);
         }
         self.counters.demoted_rows.add(leaving.len());
         Ok(leaving.len())
@@ -315,7 +315,7 @@ impl Inner {
         store.write(&rows)?;
         for victim in dirty {
             self.host.set_clean(victim.slot);
-            self.stripes.raise(victim.key);
+            self.key_locks.bump_version(victim.key);
         }
         self.counters.written_back_rows.add(dirty.len());
         Ok(())
@@ -332,14 +332,14 @@ impl Inner {
     pub(crate) fn prefetch_now(&self, keys: &[u64]) {
         for keys in keys.chunks(self.evict_batch()) {
             if let Some(store) = &self.store {
-                self.rise_asked(store, keys);
+                self.promote_asked(store, keys);
             }
-            self.lift(keys, Origin::Asked);
+            self.promote_to_device(keys, Origin::Asked);
         }
     }
 
     /// Reads rows from the store that are not above, and takes them into the host tier.
-    fn rise_asked(&self, store: &Store, keys: &[u64]) {
+    fn promote_asked(&self, store: &Store, keys: &[u64]) {
         let mut scratch = crate::find::Scratch::take();
         let mut found = vec![false; keys.len()];
         self.host.contains(keys, &mut scratch.slots, &mut found);
@@ -353,22 +353,22 @@ impl Inner {
         }
         let open = keys.iter().zip(found).filter(|(_, found)| !found);
         let open: Vec<u64> = open.map(|(&key, _)| key).collect();
-        let versions = open.iter().map(|&key| self.stripes.version(key));
+        let versions = open.iter().map(|&key| self.key_locks.version(key));
         let versions: Vec<Version> = versions.collect();
         let asked: Vec<_> = open.iter().map(|key| key.to_be_bytes()).collect();
         if let Err(error) = store.find(&asked, &mut scratch.values) {
             return self.move_failed(&error);
         }
-        let mut rising = Rising::of(Origin::Asked);
+        let mut promotions = PromotionBatch::of(Origin::Asked);
         for (nth, (&key, version)) in open.iter().zip(versions).enumerate() {
             match store.format().row(&scratch.values, nth, key) {
-                Ok(Some((row, score))) => rising.push(key, version, row, score, 1),
+                Ok(Some((row, score))) => promotions.push(key, version, row, score, 1),
                 Ok(None) => {}
                 Err(error) => self.move_failed(&error),
             }
         }
         scratch.keep();
-        self.rise(rising);
+        self.promote_to_host(promotions);
     }
 }
 
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_long_eviction_is_no_stall() {
         const STALL: Duration = Duration::from_millis(50);
-        let slow = Overflow::Hand(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
+        let slow = Overflow::Callback(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
         let table = Table::builder(Dtype::U8, 4)
             .host_capacity(1)
             .moves(Moves::Caller)
@@ -391,14 +391,17 @@ mod tests {
         let inner = table.inner().unwrap();
         // All slots but those of one row are on their way in: the next one waits for the row that has to leave.
         let keys: Vec<u64> = (0..257).collect();
-        let mut room = inner.host.room(257).unwrap();
+        let mut reservation = inner.host.reserve(257).unwrap();
         for &key in &keys[..200] {
-            let terms = Terms::default();
-            inner.host.link(key, b"row.", terms, &mut room).unwrap();
+            let meta = RowMeta::default();
+            inner
+                .host
+                .link(key, b"row.", meta, &mut reservation)
+                .unwrap();
         }
-        assert!(inner.host.room(1).is_none());
-        assert!(inner.room_within(1, STALL).is_ok());
-        drop(room);
+        assert!(inner.host.reserve(1).is_none());
+        assert!(inner.reserve_within(1, STALL).is_ok());
+        drop(reservation);
     }
 
     #[test]
@@ -407,9 +410,9 @@ mod tests {
             .host_capacity(1)
             .open()
             .unwrap();
-        let _all = table.inner().unwrap().host.room(257).unwrap();
+        let _all = table.inner().unwrap().host.reserve(257).unwrap();
         let stall = Duration::from_millis(20);
-        let stalled = table.inner().unwrap().room_within(1, stall);
+        let stalled = table.inner().unwrap().reserve_within(1, stall);
         assert!(matches!(stalled, Err(Error::Stalled { waited }) if waited >= stall));
     }
 
@@ -437,18 +440,18 @@ mod tests {
             .unwrap();
         let keys: Vec<u64> = (0..100).collect();
         let (mut rows, mut found) = (vec![7; keys.len() << 16], vec![false; keys.len()]);
-        table.import(&keys, &rows).unwrap();
-        let mut rising = Rising::of(Origin::Found);
+        table.import_rows(&keys, &rows).unwrap();
+        let mut promotions = PromotionBatch::of(Origin::Found);
         for &key in &keys {
-            rising.push(
+            promotions.push(
                 key,
-                table.inner().unwrap().stripes.version(key),
+                table.inner().unwrap().key_locks.version(key),
                 &rows[..1 << 16],
                 0,
                 0,
             );
-            table.inner().unwrap().set_rising(&mut rising);
-            assert!(rising.len() <= 16, "{} rows gathered", rising.len());
+            table.inner().unwrap().queue_promotions(&mut promotions);
+            assert!(promotions.len() <= 16, "{} rows gathered", promotions.len());
         }
         assert_eq!(table.find(&keys, &mut rows, &mut found).unwrap(), 100);
         assert_eq!(table.host_len(), 100);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   up       keys ──> lock ──> the host tier's rows ──> device ──> those that made room, with their versions
-//!   down     ──> Rising ──> the host tier, unless it has them or they changed (moves.rs)
-//!   writes   lock ──> recall: their keys' copies go ──> store, host tier ──> raise versions ──> unlock ──> up again
+//!   down     ──> PromotionBatch ──> the host tier, unless it has them or they changed (host_moves.rs)
+//!   writes   lock ──> invalidate: their keys' copies go ──> store, host tier ──> raise versions ──> unlock ──> up again
 //! ```
 //!
 //! The device has copies only (`device.rs`), so nothing here can lose a row, and the steps need not be one: what is on its
@@ -11,23 +11,23 @@
 
 use crate::device::{Exchange, Incoming};
 use crate::host::Victim;
+use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
-use crate::moves::{Origin, Rising};
 use crate::options::Score;
-use crate::worker::Moving;
+use crate::worker::PendingMoves;
 
 /// Rows that go up together: as long as they do, writers of their keys wait.
-const LIFT_BATCH: usize = 256;
+const PROMOTION_BATCH: usize = 256;
 
 impl Inner {
     /// Copies rows of the host tier to the device, as far as it has places for them.
-    pub(crate) fn lift(&self, keys: &[u64], origin: Origin) {
+    pub(crate) fn promote_to_device(&self, keys: &[u64], origin: Origin) {
         let Some(device) = self.device() else {
             return;
         };
-        for keys in keys.chunks(LIFT_BATCH) {
+        for keys in keys.chunks(PROMOTION_BATCH) {
             self.host.warm(keys);
-            let held = self.stripes.lock(keys.iter().copied());
+            let guard = self.key_locks.lock(keys.iter().copied());
             let (mut incoming, mut slots) = (Incoming::default(), Vec::new());
             for &key in keys {
                 self.host.read(key, |slot, row| {
@@ -40,7 +40,7 @@ impl Inner {
                 });
             }
             let exchange = device
-                .exchange(&incoming, origin, |key| self.stripes.version(key))
+                .exchange(&incoming, origin, |key| self.key_locks.version(key))
                 .unwrap_or_default();
             if self.store.is_some() {
                 // The device answers for them from now on: here they make room for others.
@@ -48,38 +48,38 @@ impl Inner {
                 kept.filter(|(_, kept)| **kept)
                     .for_each(|(&slot, _)| self.host.cool(slot));
             }
-            drop(held);
+            drop(guard);
             self.counters.device_promoted_rows.add(exchange.taken);
             self.counters
                 .device_unpromoted_rows
                 .add(keys.len() - exchange.taken);
-            self.sink(exchange);
+            self.demote_from_device(exchange);
         }
     }
 
     /// Takes rows that left the device into the host tier.
-    fn sink(&self, exchange: Exchange) {
+    fn demote_from_device(&self, exchange: Exchange) {
         let left = &exchange.left;
         self.counters.device_demoted_rows.add(left.len());
         // Without a store it has all of them.
         let (Some(device), true) = (self.device(), self.store.is_some()) else {
             return;
         };
-        let mut rising = Rising::of(Origin::Device);
+        let mut promotions = PromotionBatch::of(Origin::Device);
         let scores = left.keys.iter().zip(&left.scores).zip(&exchange.versions);
         for (((&key, &score), &version), row) in
             scores.zip(left.rows.chunks_exact(self.row.bytes()))
         {
-            rising.push(key, version, row, score, device.uses(score));
+            promotions.push(key, version, row, score, device.uses(score));
         }
-        if !rising.is_empty() {
-            self.rise(rising);
+        if !promotions.is_empty() {
+            self.promote_to_host(promotions);
         }
     }
 
     /// Takes the device's copies of these keys away, before what is below is changed, and gives the keys that had one. For
     /// the holder of their locks, which keep others from coming up.
-    pub(crate) fn recall(&self, keys: &[u64]) -> Vec<u64> {
+    pub(crate) fn invalidate(&self, keys: &[u64]) -> Vec<u64> {
         let Some(device) = self.device() else {
             return Vec::new();
         };
@@ -92,17 +92,18 @@ impl Inner {
         there
     }
 
-    /// Lets rows that were recalled come up again as they are now. No lock may be held.
-    pub(crate) fn restore(&self, recalled: Vec<u64>) {
-        self.set_moving(Moving {
-            climbing: recalled,
-            ..Moving::default()
+    /// Lets rows that were invalidated come up again as they are now. No lock may be held.
+    pub(crate) fn promote_again(&self, invalidated: Vec<u64>) {
+        self.queue_moves(PendingMoves {
+            to_device: invalidated,
+            ..PendingMoves::default()
         });
     }
 
     /// Ends a change of what the tiers below the device have of some keys. For the holder of their locks.
     pub(crate) fn changed(&self, keys: &[u64]) {
-        keys.iter().for_each(|&key| self.stripes.raise(key));
+        keys.iter()
+            .for_each(|&key| self.key_locks.bump_version(key));
     }
 
     /// Of rows that are to leave a table without a store, those that the device has stay, as long as there are others: they
@@ -131,7 +132,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use crate::broken::broken;
+    use crate::testing::broken_device::broken;
     use crate::{Builder, DeviceChoice, Dtype, Error, Moves, Table, Writes};
     use forerun_gpu::table::TableError;
     use proptest::collection::vec;
@@ -142,7 +143,7 @@ mod tests {
         Table::builder(Dtype::I64, 1)
             .device_capacity(1)
             // Rows that are to end there go to ordinary memory.
-            .device(DeviceChoice::Processor)
+            .device(DeviceChoice::Cpu)
             .host_capacity(5)
             .path(directory.path().join("rows"))
             .moves(Moves::Caller)
@@ -207,7 +208,7 @@ mod tests {
             };
             for (step, op) in ops.iter().enumerate() {
                 if step == lost_at {
-                    let lost = TableError::NoRoom { bytes: 1, what: "a test" };
+                    let lost = TableError::OutOfMemory { bytes: 1, what: "a test" };
                     table.inner().unwrap().device().unwrap().lose(&lost);
                     prop_assert!(table.inner().unwrap().device().is_none());
                 }
@@ -235,7 +236,7 @@ mod tests {
                         }
                     }
                     Op::Insert(keys) => table.insert(keys, &rows(keys, step)).unwrap(),
-                    Op::Import(keys) => table.import(keys, &rows(keys, step)).unwrap(),
+                    Op::Import(keys) => table.import_rows(keys, &rows(keys, step)).unwrap(),
                     Op::Erase(keys) => {
                         table.erase(keys).unwrap();
                         keys.iter().for_each(|key| { model.remove(key); });

@@ -20,7 +20,7 @@ const VERSIONS: usize = 1 << 16;
 
 /// Locks and versions of all keys.
 #[derive(Debug)]
-pub(crate) struct Stripes {
+pub(crate) struct KeyLocks {
     locks: Box<[Mutex<()>]>,
     versions: Box<[AtomicU32]>,
 }
@@ -30,22 +30,22 @@ pub(crate) struct Stripes {
 pub(crate) struct Version(u32);
 
 /// The stripes of some keys, locked.
-pub(crate) struct Held<'s> {
+pub(crate) struct KeyGuard<'s> {
     _guards: Vec<MutexGuard<'s, ()>>,
 }
 
-impl Default for Stripes {
-    fn default() -> Stripes {
-        Stripes {
+impl Default for KeyLocks {
+    fn default() -> KeyLocks {
+        KeyLocks {
             locks: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             versions: (0..VERSIONS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 }
 
-impl Stripes {
+impl KeyLocks {
     /// Waits until nobody else writes any of these keys.
-    pub(crate) fn lock(&self, keys: impl IntoIterator<Item = u64>) -> Held<'_> {
+    pub(crate) fn lock(&self, keys: impl IntoIterator<Item = u64>) -> KeyGuard<'_> {
         let mut wanted = [0u64; STRIPES / 64];
         for key in keys {
             let stripe = spread(key) as usize >> 56;
@@ -55,12 +55,12 @@ impl Stripes {
     }
 
     /// Waits until nobody else writes any key.
-    pub(crate) fn lock_all(&self) -> Held<'_> {
+    pub(crate) fn lock_all(&self) -> KeyGuard<'_> {
         self.lock_wanted([u64::MAX; STRIPES / 64])
     }
 
     /// In ascending order, as everybody does: so no two wait for each other.
-    fn lock_wanted(&self, mut wanted: [u64; STRIPES / 64]) -> Held<'_> {
+    fn lock_wanted(&self, mut wanted: [u64; STRIPES / 64]) -> KeyGuard<'_> {
         let count = wanted.iter().map(|bits| bits.count_ones()).sum::<u32>();
         let mut guards = Vec::with_capacity(count as usize);
         for (word, bits) in wanted.iter_mut().enumerate() {
@@ -72,7 +72,7 @@ impl Stripes {
                 guards.push(guard.unwrap_or_else(PoisonError::into_inner));
             }
         }
-        Held { _guards: guards }
+        KeyGuard { _guards: guards }
     }
 
     /// The version of a key, before the store is asked.
@@ -82,7 +82,7 @@ impl Stripes {
     }
 
     /// Notes that a key's row, or what the store has of it, was changed. For the holder of the key's lock.
-    pub(crate) fn raise(&self, key: u64) {
+    pub(crate) fn bump_version(&self, key: u64) {
         // Release: as above. Keys of two stripes may share a counter, hence no plain store.
         self.counter(key).fetch_add(1, Ordering::Release);
     }
@@ -104,20 +104,20 @@ mod tests {
 
     #[test]
     fn batches_with_keys_in_common_exclude_each_other_and_never_deadlock() {
-        let stripes = Stripes::default();
+        let key_locks = KeyLocks::default();
         let inside = AtomicUsize::new(0);
         forerun_core::sync::thread::scope(|scope| {
             for thread in 0..4u64 {
-                let (stripes, inside) = (&stripes, &inside);
+                let (key_locks, inside) = (&key_locks, &inside);
                 scope.spawn(move || {
                     for round in 0..200u64 {
                         // All batches have key 7, in various company and order.
                         let others = (0..50).map(|n| n * (thread + 1) + round);
-                        let held = stripes.lock(others.chain([7]));
+                        let guard = key_locks.lock(others.chain([7]));
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        drop(held);
-                        drop(stripes.lock_all());
+                        drop(guard);
+                        drop(key_locks.lock_all());
                     }
                 });
             }
@@ -126,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_raise_changes_the_version_of_its_key() {
-        let stripes = Stripes::default();
-        let before = stripes.version(5);
-        assert_eq!(stripes.version(5), before);
-        stripes.raise(5);
-        assert_ne!(stripes.version(5), before);
+        let key_locks = KeyLocks::default();
+        let before = key_locks.version(5);
+        assert_eq!(key_locks.version(5), before);
+        key_locks.bump_version(5);
+        assert_ne!(key_locks.version(5), before);
     }
 }

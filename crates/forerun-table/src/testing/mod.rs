@@ -1,0 +1,3 @@
+//! Fixtures for this crate's unit tests.
+
+pub(crate) mod broken_device;
