@@ -60,15 +60,9 @@ impl Default for CpuOptions {
 }
 
 /// How many rows ahead lines are asked for unless something else is said: some two KiB of rows, from
-<<<<<<< HEAD
-/// 4 to 16. Short rows gain most, since the processor cannot see the next one coming
-/// (`docs/internals/gather.md` has the figures).
-pub fn ahead_of(row_bytes: u64) -> usize {
-=======
 /// 4 to 16. Short rows gain most, since the CPU cannot see the next one coming
-/// (`docs/guide/gather.md` has what was measured).
+/// (`docs/internals/gather.md` has the figures).
 pub fn default_prefetch_distance(row_bytes: u64) -> usize {
->>>>>>> 60f4124 (table, gpu: the field's names: row slab, key locks, admission filter, promotions, GatherError, Target, CPU, import_rows)
     (2048 / row_bytes.max(1)).clamp(4, 16) as usize
 }
 
