@@ -20,9 +20,14 @@ use super::Inner;
 use super::keyspace_data::KeyspaceData;
 use super::memory::Size;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
+use super::super_version::Table;
 use super::work::{Patience, Task};
 use crate::planted::{self, Defect};
+use crate::ranges::RangeRef;
+use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
+use crate::tree::range_run::{MOST_RANGE_RUNS, write_range_run};
+use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
 
 /// While writes are slowed down, so many bytes of them are taken a second.
@@ -194,6 +199,69 @@ impl Inner {
         let flushed = self.frozen().remove(0);
         drop(flushed);
         Ok(true)
+    }
+
+    /// Writes a memtable that takes no more writes to a run, to none if nothing of it is of use any more, and tells the
+    /// change that this makes.
+    pub(super) fn write_table(&self, keyspace: &KeyspaceData, table: &Table) -> Result<Edit> {
+        // Not the super version, which holds memtables: their memory counts as long as they are held.
+        let version = keyspace.version.load();
+        let (levels, ranges) = (Arc::clone(&version.levels), Arc::clone(&version.ranges));
+        drop(version);
+        let (snapshots, expired_sequence) = self.list_readers(keyspace);
+        let mut retain =
+            Retain::new(keyspace.order().clone(), snapshots).with_expired(expired_sequence);
+        if !table.ranges.is_empty() {
+            let known = vec![ranges, Arc::clone(&table.ranges)];
+            retain = retain.with_ranges(known);
+        }
+        // Memtable sets are flushed in order, so what is older is in runs.
+        let below = |key: &[u8]| levels.may_hold_from(0, key);
+        let runs = self.with_build(keyspace, u64::MAX, |build| {
+            write_runs(&mut table.memtable.versions(), &mut retain, below, build)
+        })?;
+        let mut edit = Edit {
+            added: runs.into_iter().map(|run| (0, run)).collect(),
+            expired_sequence,
+            ..Edit::default()
+        };
+        if let Err(error) = self.write_ranges(keyspace, table, &mut edit) {
+            let written = edit.all_added();
+            written.for_each(|run| run.remove_when_dropped(&self.trash));
+            return Err(error);
+        }
+        Ok(edit)
+    }
+
+    /// Writes the deletions of ranges beside a memtable to a run of their own, those that cover anything in runs.
+    fn write_ranges(&self, keyspace: &KeyspaceData, table: &Table, edit: &mut Edit) -> Result<()> {
+        if table.ranges.is_empty() {
+            return Ok(());
+        }
+        // Not the super version, as above.
+        let version = keyspace.version.load();
+        let (levels, known) = (version.levels.edit(edit), version.ranges.list());
+        drop(version);
+        let (needs, added) = (levels.needs(), table.ranges.list());
+        let mut tombstones: Vec<_> = added.iter().filter(|range| needs.holds(*range)).collect();
+        edit.ranges = tombstones
+            .iter()
+            .map(|of| RangeRef::to_owned(*of))
+            .collect();
+        if tombstones.is_empty() {
+            return Ok(());
+        }
+        let before = self.tree.catalog().runs_of(keyspace.id()).cloned();
+        let before = before.map_or(Vec::new(), |runs| runs.range_runs);
+        if before.len() >= MOST_RANGE_RUNS {
+            tombstones.extend(known.iter());
+            edit.removed = before.iter().map(|run| run.number()).collect();
+        }
+        let run = self.with_build(keyspace, u64::MAX, |build| {
+            write_range_run(tombstones, build)
+        })?;
+        edit.range_runs.extend(run);
+        Ok(())
     }
 
     /// Freezes the memtable set that takes writes, if there is anything in it, and waits until all that was written

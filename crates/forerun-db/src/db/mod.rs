@@ -9,7 +9,7 @@
 //!
 //!   ingest.rs -> whole runs, past log and memtables, with one sequence number for all entries
 //!
-//!   full memtables  -> flush.rs -> runs in level 0 -> compact.rs -> runs below
+//!   full memtables  -> flush.rs -> runs in level 0 -> compaction.rs -> runs below
 //!   memtable_set.rs
 //! ```
 //!
@@ -21,15 +21,17 @@
 
 mod background;
 mod backoff;
+mod batch_parts;
 mod checkpoint;
 mod closing;
 mod commit;
-mod compact;
+mod compaction;
 mod cursor;
 mod cursor_pool;
 mod directory;
 mod flush;
 mod ingest;
+mod install;
 mod iter;
 mod keyspace;
 mod keyspace_data;
@@ -70,8 +72,8 @@ use crate::{Durability, Options, RecoveryReport, Result, WriteBatch};
 use background::Workers;
 use closing::Open;
 use commit::Commit;
-use compact::Tree;
 use directory::Directory;
+use install::Tree;
 use keyspace_data::{KeyspaceData, KeyspaceSet};
 use memory::HeldMemory;
 use memtable_set::{FrozenMemTables, MemTableSet};

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use forerun_core::sync::{Mutex, RwLock};
 
-use super::compact::Tree;
+use super::batch_parts::{Fits, Part, prepare};
 use super::directory::Directory;
+use super::install::Tree;
 use super::keyspace_data::{KeyspaceData, KeyspaceSet};
 use super::memory::{HeldMemory, table_bytes_for};
 use super::memtable_set::MemTableSet;
 use super::snapshots::{Expired, Snapshots};
 use super::work::Work;
-use super::write::{Fits, Part, prepare};
 use super::{Commit, Counters, Inner, PublishedSequence, Writer};
 use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};

@@ -1,0 +1,158 @@
+//! The parts of a batch: which of its operations belong to which keyspace, and the memory that they
+//! take before they become visible.
+
+use std::sync::Arc;
+
+use super::keyspace_data::KeyspaceData;
+use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet, Needed};
+use super::super_version::Table;
+use crate::memtable::Prepared;
+use crate::ranges::RangeRef;
+use crate::{Error, Op, Ops, Result, WriteBatch};
+
+/// What of a batch is of one keyspace: operations, and their places in the batch.
+pub(super) struct Part<'a, I> {
+    pub(super) keyspace: &'a Arc<KeyspaceData>,
+    pub(super) ops: I,
+}
+
+impl<'a> Part<'a, ()> {
+    pub(super) fn of(
+        batch: &'a WriteBatch,
+        keyspace: &'a Arc<KeyspaceData>,
+    ) -> Part<'a, impl Iterator<Item = (u64, Op<'a>)> + Clone> {
+        Part::of_ops(batch.ops(), keyspace)
+    }
+
+    /// What of these operations is of a keyspace.
+    pub(super) fn of_ops<'op: 'a>(
+        ops: Ops<'op>,
+        keyspace: &'a Arc<KeyspaceData>,
+    ) -> Part<'a, impl Iterator<Item = (u64, Op<'op>)> + Clone> {
+        let id = keyspace.id();
+        let ops = (0..).zip(ops.with_keyspaces());
+        let ops = ops.filter_map(move |(place, (of, op))| (of == id).then_some((place, op)));
+        Part { keyspace, ops }
+    }
+}
+
+impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
+    /// What becomes entries of the memtable, with the places in the batch: all but deletions of ranges.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Op<'op>)> + Clone {
+        let is_entry = |(_, op): &(u64, Op<'_>)| !matches!(op, Op::DeleteRange { .. });
+        self.ops.clone().filter(is_entry)
+    }
+
+    /// The deletions of ranges, the first operation of the batch having this sequence number.
+    fn tombstones(&self, first_sequence: u64) -> impl Iterator<Item = RangeRef<'op>> {
+        self.ops.clone().filter_map(move |(place, op)| match op {
+            Op::DeleteRange { start, end } => Some(RangeRef {
+                start,
+                end,
+                sequence: first_sequence + place,
+            }),
+            Op::Put { .. } | Op::Delete { .. } => None,
+        })
+    }
+
+    /// Refuses ranges that end before they start, or are empty. Returns the bytes of memory that they take.
+    pub(super) fn check_ranges(&self) -> Result<usize> {
+        let order = self.keyspace.order();
+        self.tombstones(0)
+            .map(|range| {
+                let (start, end) = (range.start, range.end);
+                match order.compare(start, end).is_lt() {
+                    true => Ok(range.used_bytes()),
+                    false => Err(Error::EmptyRange {
+                        start: start.to_vec(),
+                        end: end.to_vec(),
+                    }),
+                }
+            })
+            .sum()
+    }
+
+    /// The bytes of memory that its deletions of ranges take.
+    pub(super) fn ranges_bytes(&self) -> usize {
+        self.tombstones(0).map(|range| range.used_bytes()).sum()
+    }
+
+    /// Links its entries and adds its deletions of ranges, the first operation of the batch having this sequence number.
+    pub(super) fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
+        let places = self.entries().map(|(place, _)| first_sequence + place);
+        prepared.publish_as(places);
+        let mut tombstones = self.tombstones(first_sequence).peekable();
+        if tombstones.peek().is_some() {
+            table.ranges.add(tombstones);
+        }
+    }
+}
+
+/// The parts of a batch, in memory and not yet visible.
+pub(super) struct Entries<'a, I> {
+    parts: Vec<(&'a Part<'a, I>, &'a Table, Prepared<'a>)>,
+    /// What was taken of the memtable set's memory.
+    pub(super) needed: Needed,
+}
+
+/// Whether the parts of a batch fit into the memtables of a memtable set.
+pub(super) enum Fits<'a, I> {
+    Yes(Entries<'a, I>),
+    No { needed_bytes: usize },
+}
+
+/// Makes room for the parts of a batch in memtables that are there, for all or for none. Their deletions of ranges take
+/// `ranges_bytes`.
+pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
+    memtables: &'a MemTableSet,
+    parts: &'a [Part<'a, I>],
+    ranges_bytes: usize,
+) -> Result<Fits<'a, I>> {
+    let (mut prepared, mut fits) = (Vec::with_capacity(parts.len()), true);
+    let mut needed = Needed {
+        entries_bytes: 0,
+        ranges_bytes,
+    };
+    for part in parts {
+        let Some(table) = memtables.table(part.keyspace.id()) else {
+            continue;
+        };
+        match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
+            Ok(entries) => {
+                needed.entries_bytes += entries.bytes();
+                prepared.push((part, &**table, entries));
+            }
+            // The others all the same: it is their sum that there must be room for.
+            Err(Error::MemoryLimit { needed_bytes, .. }) => {
+                needed.entries_bytes += needed_bytes;
+                fits = false;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match fits && memtables.take(needed) {
+        true => Ok(Fits::Yes(Entries {
+            parts: prepared,
+            needed,
+        })),
+        false => Ok(Fits::No {
+            needed_bytes: needed.bytes() + parts.len() * EMPTY_TABLE_BYTES,
+        }),
+    }
+}
+
+impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
+    /// Links them, the first operation of the batch having this sequence number.
+    pub(super) fn publish(self, first_sequence: u64) {
+        let has_ranges = self.needed.ranges_bytes > 0;
+        for (part, table, entries) in self.parts {
+            match has_ranges {
+                true => part.publish(entries, table, first_sequence),
+                false => {
+                    let places = part.ops.clone().map(|(place, _)| first_sequence + place);
+                    entries.publish_as(places);
+                }
+            }
+        }
+    }
+}

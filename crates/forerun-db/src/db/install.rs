@@ -1,0 +1,231 @@
+//! Installing changes of the tree: durable first, then visible.
+//!
+//! ```text
+//!   flush      memtables -> runs in level 0 ┐
+//!   compact    runs -> fewer runs           ├─> manifest, synced -> super versions
+//!   ingest     entries -> runs              ┘      -> old memtables, runs and log segments go
+//! ```
+//!
+//! A change is durable before readers see it, and what it replaces is removed afterwards. So after a
+//! crash, or if the manifest cannot be written, the store still has everything: in memory and in the
+//! log, or in the old runs.
+
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Inner;
+use super::directory::DirGuard;
+use super::keyspace_data::KeyspaceData;
+use super::memtable_set::{FrozenMemTables, MemTableSet};
+use super::stats::TreeWork;
+use super::super_version::Table;
+use super::write::Writer;
+use crate::Result;
+use crate::planted::{self, Defect};
+use crate::run::Run;
+use crate::tree::catalog::{Catalog, Logged};
+use crate::tree::levels::Edit;
+use crate::wal::segment;
+
+/// The tree of runs and what changes it.
+pub(super) struct Tree {
+    catalog: Mutex<Catalog>,
+    /// Held by whoever compacts.
+    pub(super) compacting: Mutex<()>,
+    pub(super) counts: Counts,
+}
+
+/// What becomes of memtables when the runs change.
+pub(super) enum Memtables<'a> {
+    Same,
+    /// Those of this memtable set, the oldest, are in runs.
+    Flushed(&'a FrozenMemTables),
+    /// There is nothing in them: everything up to a sequence number is in runs. This one takes the place of the keyspace's.
+    Ingested {
+        sequence: u64,
+        table: &'a Arc<Table>,
+    },
+}
+
+/// Relaxed throughout: counts order nothing.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) flushes: AtomicU64,
+    pub(super) flushed_bytes: AtomicU64,
+    pub(super) ingestions: AtomicU64,
+    pub(super) ingested_bytes: AtomicU64,
+    pub(super) compactions: AtomicU64,
+    pub(super) compaction_read_bytes: AtomicU64,
+    pub(super) compaction_written_bytes: AtomicU64,
+    pub(super) dropped_entries: AtomicU64,
+    pub(super) dropped_deletions: AtomicU64,
+}
+
+impl Tree {
+    pub(super) fn new(catalog: Catalog) -> Tree {
+        Tree {
+            catalog: Mutex::new(catalog),
+            compacting: Mutex::new(()),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        // Nothing under the lock panics half-way through a change.
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Puts the runs of a memtable set, the oldest there is, in its place.
+    pub(super) fn install_flush(
+        &self,
+        guard: &DirGuard<'_>,
+        edits: &[(u32, Edit)],
+        flushed: &FrozenMemTables,
+    ) -> Result<()> {
+        let counts = &self.tree.counts;
+        let runs = edits.iter().flat_map(|(_, edit)| edit.all_added());
+        let bytes: u64 = runs.map(|run| run.meta().file_bytes).sum();
+        self.install(guard, edits, Memtables::Flushed(flushed))?;
+        counts.flushes.fetch_add(1, Ordering::Relaxed);
+        counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What is in runs when everything up to a sequence number is.
+    fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
+        let first_segment = match &self.writer {
+            Writer::Logged(commit) => commit.first_needed(flushed_sequence),
+            Writer::Unlogged { .. } => None,
+        };
+        Logged {
+            flushed_sequence,
+            first_segment: first_segment.unwrap_or(catalog.first_segment()),
+            marks: self.clock.marks_up_to(flushed_sequence),
+        }
+    }
+
+    /// Removes the log's segments before this one. The manifest does not need them.
+    fn remove_segments(&self, first_segment: u64) {
+        let Writer::Logged(commit) = &self.writer else {
+            return;
+        };
+        let segments = commit.segments();
+        for number in segments.before(first_segment) {
+            let path = segment::path(&self.path, number);
+            match self.io.remove(&path) {
+                Ok(()) => segments.forget(number),
+                // It is tried again after the next flush, and when the store is opened.
+                Err(error) => {
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "cannot remove a segment of the log that is in runs");
+                }
+            }
+        }
+    }
+
+    /// Puts runs that are newer than all else, and have all versions of this sequence number, into the tree of a keyspace.
+    /// There is nothing in memtables, and `active` is held for writing.
+    pub(super) fn install_ingestion(
+        &self,
+        guard: &DirGuard<'_>,
+        keyspace: &Arc<KeyspaceData>,
+        runs: Vec<Arc<Run>>,
+        sequence: u64,
+        active: &mut MemTableSet,
+    ) -> Result<()> {
+        // Who still reads the super version before must not find in its memtable what is written from now on, and not the
+        // ingestion, which comes before that.
+        let table = keyspace.new_table(&self.options, active.limit_bytes)?;
+        let counts = &self.tree.counts;
+        let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
+        let edit = Edit {
+            ingested: runs,
+            ..Edit::default()
+        };
+        let memtables = Memtables::Ingested {
+            sequence,
+            table: &table,
+        };
+        self.install(guard, &[(keyspace.id(), edit)], memtables)?;
+        active.replace(keyspace, table);
+        counts.ingestions.fetch_add(1, Ordering::Relaxed);
+        counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes changes of the runs durable, and shows them to readers. What of the log is in runs with it goes.
+    /// The guard shows that the directory is still ours.
+    pub(super) fn install(
+        &self,
+        _guard: &DirGuard<'_>,
+        edits: &[(u32, Edit)],
+        memtables: Memtables<'_>,
+    ) -> Result<()> {
+        let mut catalog = self.tree.catalog();
+        let flushed_sequence = match &memtables {
+            Memtables::Same => None,
+            Memtables::Flushed(flushed) => Some(flushed.last_sequence),
+            Memtables::Ingested { sequence, .. } => Some(*sequence),
+        };
+        let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
+        if let Some(logged) = &logged
+            && planted::is(Defect::SegmentRemovedEarly)
+        {
+            self.remove_segments(logged.first_segment);
+        }
+        catalog.install(edits, logged.as_ref())?;
+        let keyspaces = self.keyspaces.load();
+        for (id, _) in edits {
+            let (Some(keyspace), Some(runs)) = (keyspaces.by_id(*id), catalog.runs_of(*id)) else {
+                continue;
+            };
+            match &memtables {
+                Memtables::Same => keyspace.show_runs(runs),
+                Memtables::Flushed(flushed) => {
+                    keyspace.show_flushed(runs, flushed.memtables.table(*id));
+                }
+                Memtables::Ingested { table, .. } if planted::is(Defect::IngestionShownEarly) => {
+                    keyspace.show_ingested(runs, table);
+                }
+                // Visible first, for readers without a lock: one that sees the runs goes by a number that sees what is in
+                // them, and one that does not see them has the super version before, in which nothing has the number.
+                Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
+                    // Behind a hole no number is given: the log refuses an ingestion then.
+                    if self.published.publish(*sequence, *sequence).is_ok() {
+                        keyspace.show_ingested(runs, table);
+                    }
+                }),
+            }
+        }
+        drop(catalog);
+        if planted::is(Defect::IngestionShownEarly) {
+            self.work.nudge();
+            planted::dawdle();
+        }
+        self.note_pressure();
+        if let Some(logged) = logged {
+            self.remove_segments(logged.first_segment);
+        }
+        Ok(())
+    }
+
+    pub(super) fn tree_work(&self) -> TreeWork {
+        let counts = &self.tree.counts;
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        TreeWork {
+            flushes: now(&counts.flushes),
+            flushed_bytes: now(&counts.flushed_bytes),
+            ingestions: now(&counts.ingestions),
+            ingested_bytes: now(&counts.ingested_bytes),
+            compactions: now(&counts.compactions),
+            compaction_read_bytes: now(&counts.compaction_read_bytes),
+            compaction_written_bytes: now(&counts.compaction_written_bytes),
+            dropped_entries: now(&counts.dropped_entries),
+            dropped_deletions: now(&counts.dropped_deletions),
+        }
+    }
+}
