@@ -10,7 +10,7 @@ use crate::memtable::Prepared;
 use crate::ranges::RangeRef;
 use crate::{Error, Op, Ops, Result, WriteBatch};
 
-/// What of a batch is of one keyspace: operations, and their places in the batch.
+/// The operations of a batch that belong to one keyspace, with their positions in the batch.
 pub(super) struct Part<'a, I> {
     pub(super) keyspace: &'a Arc<KeyspaceData>,
     pub(super) ops: I,
@@ -24,7 +24,7 @@ impl<'a> Part<'a, ()> {
         Part::of_ops(batch.ops(), keyspace)
     }
 
-    /// What of these operations is of a keyspace.
+    /// The operations among these that belong to a keyspace.
     pub(super) fn of_ops<'op: 'a>(
         ops: Ops<'op>,
         keyspace: &'a Arc<KeyspaceData>,
@@ -37,13 +37,14 @@ impl<'a> Part<'a, ()> {
 }
 
 impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
-    /// What becomes entries of the memtable, with the places in the batch: all but deletions of ranges.
+    /// The operations that become entries of the memtable, with their positions in the batch: all
+    /// but range deletions.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Op<'op>)> + Clone {
         let is_entry = |(_, op): &(u64, Op<'_>)| !matches!(op, Op::DeleteRange { .. });
         self.ops.clone().filter(is_entry)
     }
 
-    /// The deletions of ranges, the first operation of the batch having this sequence number.
+    /// The range deletions. `first_sequence` is the sequence number of the batch's first operation.
     fn tombstones(&self, first_sequence: u64) -> impl Iterator<Item = RangeRef<'op>> {
         self.ops.clone().filter_map(move |(place, op)| match op {
             Op::DeleteRange { start, end } => Some(RangeRef {
@@ -55,7 +56,8 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
         })
     }
 
-    /// Refuses ranges that end before they start, or are empty. Returns the bytes of memory that they take.
+    /// Refuses empty ranges and ranges that end before they start. Returns the memory that the
+    /// ranges take, in bytes.
     pub(super) fn check_ranges(&self) -> Result<usize> {
         let order = self.keyspace.order();
         self.tombstones(0)
@@ -72,12 +74,13 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
             .sum()
     }
 
-    /// The bytes of memory that its deletions of ranges take.
+    /// The memory that its range deletions take, in bytes.
     pub(super) fn ranges_bytes(&self) -> usize {
         self.tombstones(0).map(|range| range.used_bytes()).sum()
     }
 
-    /// Links its entries and adds its deletions of ranges, the first operation of the batch having this sequence number.
+    /// Links its entries and adds its range deletions. `first_sequence` is the sequence number of
+    /// the batch's first operation.
     pub(super) fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
         let places = self.entries().map(|(place, _)| first_sequence + place);
         prepared.publish_as(places);
@@ -91,18 +94,18 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
 /// The parts of a batch, in memory and not yet visible.
 pub(super) struct Entries<'a, I> {
     parts: Vec<(&'a Part<'a, I>, &'a Table, Prepared<'a>)>,
-    /// What was taken of the memtable set's memory.
+    /// The memory reserved in the memtable set.
     pub(super) needed: Needed,
 }
 
-/// Whether the parts of a batch fit into the memtables of a memtable set.
+/// Whether the parts of a batch fit into a memtable set.
 pub(super) enum Fits<'a, I> {
     Yes(Entries<'a, I>),
     No { needed_bytes: usize },
 }
 
-/// Makes room for the parts of a batch in memtables that are there, for all or for none. Their deletions of ranges take
-/// `ranges_bytes`.
+/// Reserves memory for the parts of a batch in existing memtables, for all of them or for none.
+/// Their range deletions take `ranges_bytes`.
 pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
     memtables: &'a MemTableSet,
     parts: &'a [Part<'a, I>],
@@ -122,7 +125,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
                 needed.entries_bytes += entries.bytes();
                 prepared.push((part, &**table, entries));
             }
-            // The others all the same: it is their sum that there must be room for.
+            // Try the others too: the memory needed is the sum over all parts.
             Err(Error::MemoryLimit { needed_bytes, .. }) => {
                 needed.entries_bytes += needed_bytes;
                 fits = false;
@@ -142,7 +145,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
 }
 
 impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
-    /// Links them, the first operation of the batch having this sequence number.
+    /// Links the entries. `first_sequence` is the sequence number of the batch's first operation.
     pub(super) fn publish(self, first_sequence: u64) {
         let has_ranges = self.needed.ranges_bytes > 0;
         for (part, table, entries) in self.parts {

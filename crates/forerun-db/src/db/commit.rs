@@ -1,4 +1,4 @@
-//! Group commit: writers queue, one of them writes for all.
+//! Group commit: writers queue, and one of them writes for all.
 //!
 //! ```text
 //!   writer a ─┐                     ┌─ leads: one write, one sync if anyone asked ─┐
@@ -6,11 +6,11 @@
 //!   writer c ─┘   (one buffer)      └─ follow: wait for the group's result ────────┘
 //! ```
 //!
-//! A writer lays its record down at the end of the pending buffer, under a lock that is held for
-//! that copy only. If nobody is writing, it takes the buffer and the log and writes; what comes
-//! meanwhile collects in a second buffer, the next group. Sequence numbers are given by the leader,
-//! so a group that fails uses none up. A writer alone takes no turn but its own: two short locks
-//! and one call to the system.
+//! A writer copies its record to the end of the pending buffer, under a lock that it holds only for
+//! the copy. If no one is writing, it takes the buffer and the log and writes. Records that arrive
+//! meanwhile collect in a second buffer, the next group. The leader assigns the sequence numbers,
+//! so a group that fails uses none up. A writer on its own needs two short locks and one system
+//! call.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use crate::wal::record;
 use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
 
-/// Turns of waiting for a leader without sleeping: a write takes a microsecond, a wake-up several.
+/// How long a follower spins before it sleeps: a write takes a microsecond, a wake-up several.
 const SPINS: usize = 200;
 const YIELDS: usize = 10;
 
-/// A buffer larger than this is given back after its group.
+/// A larger buffer is freed after its group.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
-/// The queue before the log.
+/// The queue in front of the log.
 #[derive(Debug)]
 pub(super) struct Commit {
     segments: Arc<Segments>,
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Whether a leader is writing. A hint for those who wait; the lock has the truth.
+    /// Whether a leader is writing. A hint for followers; the lock decides.
     is_busy: AtomicBool,
-    /// Whether the log was closed or poisoned. A hint for those who come; the lock has the truth.
+    /// Whether the log was closed or poisoned. A hint for new writers; the lock decides.
     is_stopped: AtomicBool,
 }
 
 struct Queue {
     pending: Group,
-    /// The log; away while a leader writes.
+    /// The log; `None` while a leader writes.
     log: Option<Box<LogWriter>>,
     spare: Vec<u8>,
     sleepers: usize,
@@ -60,11 +60,11 @@ struct Group {
     ops: u64,
     batches: u64,
     sync: bool,
-    /// Where the leader leaves the result, if anyone follows it.
+    /// Where the leader leaves the result, if anyone follows.
     result: Option<Arc<OnceLock<Result<u64>>>>,
 }
 
-/// What the log did since the store was opened.
+/// What the log has done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogCounts {
     pub(super) batches: u64,
@@ -100,8 +100,7 @@ impl Commit {
     }
 
     /// Logs a batch, encoded as `payload`, and returns the sequence number of its first operation.
-    /// With `sync`, the log is on stable storage then; with no operations, that is all that
-    /// happens.
+    /// With `sync`, the log is then on stable storage. With no operations, it only syncs.
     pub(super) fn log(&self, payload: &[u8], ops: u32, sync: bool) -> Result<u64> {
         // The long part of the checksum needs no lock.
         let payload_checksum = crc32c::crc32c(payload);
@@ -110,12 +109,13 @@ impl Commit {
         })
     }
 
-    /// Takes a sequence number for an ingestion, which is in the log, on stable storage, then.
+    /// Takes a sequence number for an ingestion and makes it durable in the log.
     pub(super) fn log_ingestion(&self) -> Result<u64> {
         self.append(1, true, record::begin_ingestion)
     }
 
-    /// Adds a record that takes so many sequence numbers, if any, and returns the first of them once it is written.
+    /// Adds a record that takes this many sequence numbers, which may be none, and returns the
+    /// first of them once the record is written.
     fn append(&self, numbers: u32, sync: bool, begin: impl FnOnce(&mut Vec<u8>)) -> Result<u64> {
         let mut queue = self.lock();
         queue.check()?;
@@ -137,12 +137,12 @@ impl Commit {
         result.map(|first_sequence| first_sequence + ahead)
     }
 
-    /// Waits until the pending group is written, or its turn has come and it has no leader.
+    /// Waits until the pending group is written, or until it needs a leader.
     fn follow<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> Turn<'a> {
         let result = Arc::clone(queue.pending.result.get_or_insert_default());
         drop(queue);
         for spin in 0..SPINS + YIELDS {
-            // Relaxed: a hint, looked at again under the lock.
+            // Relaxed: a hint, checked again under the lock.
             if result.get().is_some() || !self.is_busy.load(Ordering::Relaxed) {
                 break;
             }
@@ -157,7 +157,7 @@ impl Commit {
             if let Some(result) = result.get() {
                 return Turn::Done(result.clone());
             }
-            // No group is being written, and ours was not: it is the pending one.
+            // No group is being written, and ours is not written yet, so it is the pending one.
             if queue.log.is_some() {
                 return Turn::Lead(queue);
             }
@@ -165,7 +165,7 @@ impl Commit {
         }
     }
 
-    /// Writes the pending group, and tells its followers.
+    /// Writes the pending group and wakes its followers.
     fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> Result<u64> {
         let Some(mut log) = queue.log.take() else {
             return Err(Error::Closed);
@@ -185,7 +185,7 @@ impl Commit {
                 let written = panics::catch("writing the log", || {
                     Ok(log.append(&mut group.records, group.sync))
                 });
-                // Of a panic nobody knows what it has left in the log.
+                // After a panic no one knows what is in the log.
                 let written = written.unwrap_or_else(|panicked| Err(Failure::Unknown(panicked)));
                 queue = self.lock();
                 self.is_busy.store(false, Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl Commit {
             queue.spare = group.records;
         }
         if let Some(told) = group.result {
-            // A group has one leader, so this is the only result.
+            // A group has one leader, so nothing else sets the result.
             let _ = told.set(result.clone());
         }
         if planted::is(Defect::OneFollowerWoken) {
@@ -215,8 +215,8 @@ impl Commit {
         result
     }
 
-    /// Takes no more writes, lets those under way end, and marks the log's end. A second call does
-    /// nothing.
+    /// Stops taking writes, waits for those in progress, and marks the end of the log. A second
+    /// call does nothing.
     pub(super) fn close(&self) -> Result<()> {
         let mut queue = self.lock();
         if std::mem::replace(&mut queue.is_closed, true) {
@@ -245,8 +245,9 @@ impl Commit {
         &self.segments
     }
 
-    /// The first segment that is needed once everything up to a sequence number is in runs; none if there is no segment.
-    /// Where that is all that was logged, a new segment is begun, so that what is in runs takes no room in the log.
+    /// Returns the first segment still needed once everything up to a sequence number is in runs,
+    /// or `None` if there is no segment. If that is everything that was logged, a new segment is
+    /// begun, so that the old ones can go.
     pub(super) fn first_needed(&self, flushed_sequence: u64) -> Option<u64> {
         let mut queue = self.lock();
         let mut log = loop {
@@ -276,8 +277,8 @@ impl Commit {
         self.segments.holding(flushed_sequence + 1)
     }
 
-    /// Where the log ends once no group is being written: number and length of its last segment, if there is one, and
-    /// the last sequence number.
+    /// Returns where the log ends when no group is being written: the number and length of its last
+    /// segment, if there is one, and the last sequence number.
     pub(super) fn end(&self) -> (Option<(u64, u64)>, u64) {
         let mut queue = self.lock();
         loop {
@@ -292,14 +293,14 @@ impl Commit {
         self.lock().counts
     }
 
-    /// Why no more writes are taken, if so.
+    /// Returns why the store takes no more writes, if it does not.
     pub(super) fn poison(&self) -> Option<Arc<Error>> {
         self.lock().poison.clone()
     }
 
-    /// Whether a write can be taken. Cheap: it locks only to say why not.
+    /// Whether a write can be taken. Cheap: it locks only to find out why not.
     pub(super) fn check_takes_writes(&self) -> Result<()> {
-        // Relaxed: a write that slips through is refused by `log`.
+        // Relaxed: `log` refuses a write that slips through.
         match self.is_stopped.load(Ordering::Relaxed) {
             true => self.lock().check(),
             false => Ok(()),
@@ -316,14 +317,14 @@ impl Commit {
         }
     }
 
-    /// Takes no more writes from now on, and says why.
+    /// Stops taking writes, for this reason.
     pub(super) fn stop_for(&self, cause: Error) {
         self.stop(&mut self.lock(), cause);
     }
 
     fn stop(&self, queue: &mut Queue, cause: Error) {
         tracing::error!(%cause, "the store takes no more writes");
-        // What came first is what led to the rest.
+        // The first failure caused the later ones, so it is the one to keep.
         queue.poison.get_or_insert_with(|| Arc::new(cause));
         self.is_stopped.store(true, Ordering::Relaxed);
     }
@@ -339,7 +340,7 @@ impl Commit {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

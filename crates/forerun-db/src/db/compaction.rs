@@ -22,11 +22,11 @@ use crate::tree::pick::{Compaction, pick, pick_full, urgency};
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
 
-/// A worker that waits for a compaction to be tried again waits so long at least.
+/// A worker that waits to retry a compaction sleeps at least this long.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 
 impl Inner {
-    /// Does the most urgent compaction, of whatever keyspace. `false`: none is due.
+    /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.lock_compacting();
@@ -35,7 +35,7 @@ impl Inner {
         }
         let keyspaces = self.keyspaces.load_full();
         let now = time::now();
-        // What failed a short time ago waits, and others have their turn.
+        // A keyspace whose compaction failed recently waits, and others get their turn.
         let may_be_tried = |keyspace: &&Arc<KeyspaceData>| {
             let wait = keyspace.compaction_wait(now);
             wait.is_none_or(|wait| wait.is_zero())
@@ -56,7 +56,7 @@ impl Inner {
             None => Ok(false),
             Some((keyspace, compaction)) => {
                 match self.run_compaction(&guard, keyspace, &compaction) {
-                    // It concerns one keyspace, and there may be others.
+                    // The failure concerns this keyspace only; others may have work.
                     Err(error @ Error::CompactionFailed { .. })
                         if !planted::is(Defect::BadPageStopsAll) =>
                     {
@@ -70,7 +70,7 @@ impl Inner {
         }
     }
 
-    /// How far a keyspace's levels are over what they should have; from 1 on a compaction is due.
+    /// By what factor a keyspace's levels exceed their targets. From 1 on, a compaction is due.
     pub(super) fn urgency_of(&self, keyspace: &KeyspaceData) -> f64 {
         urgency(
             &keyspace.version.load().levels,
@@ -78,7 +78,8 @@ impl Inner {
         )
     }
 
-    /// Whether any keyspace's levels are over what they should have. What is being compacted is still in them.
+    /// Whether any keyspace's levels exceed their targets. Runs that are being compacted still
+    /// count.
     pub(super) fn is_compaction_due(&self) -> bool {
         let keyspaces = self.keyspaces.load();
         keyspaces
@@ -86,10 +87,10 @@ impl Inner {
             .any(|keyspace| self.urgency_of(keyspace) >= 1.0)
     }
 
-    /// Waits until there is nothing to flush or to compact, and what is of no use any more is off the disk.
+    /// Waits until there is nothing to flush or compact and obsolete files are deleted.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
-            // Nothing is ever under way.
+            // A read-only store never has work in progress.
             return Ok(());
         }
         let asked = self.retry_compactions();
@@ -99,7 +100,7 @@ impl Inner {
             self.or_fails(is_flushed, Task::Flush, patience)?;
             let keyspaces = self.keyspaces.load();
             let failed = |keyspace: &Arc<KeyspaceData>| keyspace.compaction_failure_since(asked);
-            // A keyspace that fails has had its turn: what counts are the others.
+            // A keyspace whose compaction has failed has had its turn. Wait for the others.
             let is_left = |keyspace: &Arc<KeyspaceData>| {
                 self.urgency_of(keyspace) >= 1.0 && failed(keyspace).is_none()
             };
@@ -109,24 +110,24 @@ impl Inner {
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
-        // Who did the last of it holds what it replaced until it is through.
+        // The thread that did the last piece of work holds what it replaced until it is done.
         drop(self.flushing.lock());
         drop(self.lock_compacting());
         self.wait_until(|| Ok(self.obsolete_files.is_empty()))
     }
 
-    /// Has all that fails tried again at once. Returns the moment from which on a failure is a new one.
+    /// Retries all failed work at once. Returns the current time: a failure after it is a new one.
     fn retry_compactions(&self) -> Instant {
         let now = time::now();
         for keyspace in self.keyspaces.load().iter() {
             keyspace.retry_compaction(now);
         }
-        // Wakes the workers, who find the keyspaces to be tried by now.
+        // Wakes the workers, which then see the keyspaces to retry.
         self.work.retry(now);
         now
     }
 
-    /// How soon a compaction that failed is tried again, if one did.
+    /// How soon a failed compaction is to be retried, if one failed.
     pub(super) fn compaction_retry(&self) -> Option<Duration> {
         let now = time::now();
         let keyspaces = self.keyspaces.load();
@@ -137,7 +138,8 @@ impl Inner {
         waits.min().map(|wait| wait.max(SHORTEST_WAIT))
     }
 
-    /// Removes the runs of which nothing is left: it has expired, or was deleted with ranges. `false`: there are none.
+    /// Removes runs in which everything has expired or was deleted by range. Returns `false` if
+    /// there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
         let mut edits = Vec::new();
         for keyspace in self.keyspaces.load().iter() {
@@ -163,8 +165,9 @@ impl Inner {
         }
     }
 
-    /// The sequence numbers that readers of a keyspace go by, and up to which everything in it has expired for all of them.
-    /// What is to be written was chosen before: all of it is visible.
+    /// Returns the sequence numbers at which readers read a keyspace, and the sequence number up to
+    /// which everything in it has expired for all of them. The caller has already chosen what to
+    /// write, so all of that is visible.
     pub(super) fn list_readers(&self, keyspace: &KeyspaceData) -> (Vec<u64>, u64) {
         self.snapshots.list(keyspace.id(), || {
             let sequence = self.published.last();
@@ -175,7 +178,7 @@ impl Inner {
         })
     }
 
-    /// Flushes, and compacts everything there is in some keyspaces down to the last level.
+    /// Flushes, then compacts everything in some keyspaces down to the last level.
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
         self.guard("compacting", || self.merge_all(keyspaces))?;
@@ -183,7 +186,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Brings filters into memory for which there was no room when their runs were opened, those of the newest runs first.
+    /// Loads filters that did not fit into memory when their runs were opened, newest runs first.
     pub(super) fn load_filters(&self) {
         for keyspace in self.keyspaces.load().iter() {
             let levels = Arc::clone(&keyspace.version.load().levels);
@@ -201,7 +204,7 @@ impl Inner {
         let mut failure = None;
         for keyspace in keyspaces {
             match self.merge(keyspace, limit) {
-                // It concerns one keyspace, and the others can be compacted all the same.
+                // The failure concerns this keyspace only; the others can still be compacted.
                 Err(error @ Error::CompactionFailed { .. }) => {
                     failure.get_or_insert(error);
                 }
@@ -211,7 +214,7 @@ impl Inner {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Merges the runs of a keyspace with numbers below `limit` into its last level.
+    /// Merges the runs of a keyspace whose numbers are below `limit` into its last level.
     fn merge(&self, keyspace: &KeyspaceData, limit: u64) -> Result<()> {
         loop {
             let guard = self.directory.enter()?;
@@ -226,7 +229,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Does a compaction. That it cannot read or write runs is the keyspace's concern, which the error then names.
+    /// Runs a compaction. If runs cannot be read or written, the error names the keyspace, the only
+    /// one affected.
     fn run_compaction(
         &self,
         guard: &DirGuard<'_>,
@@ -235,7 +239,7 @@ impl Inner {
     ) -> Result<()> {
         self.tree.catalog().write_again()?;
         let run_bytes = keyspace.options.load().tree.run_bytes;
-        // Not the super version, which holds memtables, for as long as this takes.
+        // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
         let (snapshots, expired_sequence) = self.list_readers(keyspace);
         let retain = Retain::new(keyspace.order().clone(), snapshots)
@@ -294,7 +298,7 @@ impl Inner {
     }
 
     pub(super) fn lock_compacting(&self) -> MutexGuard<'_, ()> {
-        // It guards no data that could be left half-changed.
+        // The mutex guards no data that a panic could leave half changed.
         self.tree
             .compacting
             .lock()

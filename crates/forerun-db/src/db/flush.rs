@@ -1,14 +1,16 @@
-//! From memory to disk: a full memtable makes way for an empty one, and its entries become a run.
+//! From memory to disk: an empty memtable set replaces a full one, whose entries become runs.
 //!
 //! ```text
-//!   writer      memtable set full ─> room for another? ─> freeze it, put a new one before it ─> the write goes on
-//!                                      │ no: wait
-//!   flush       oldest frozen memtable set ─> a run in level 0 a keyspace ─> manifest ─> memtables, old log segments go
+//!   writer   memtable set full -> memory for another? -> freeze it, add a new one -> write on
+//!                                   │ no: wait
+//!   flush    oldest frozen set -> a run per keyspace in level 0 -> manifest
+//!                              -> drop the memtables, remove old log segments
 //! ```
 //!
-//! What bounds memory also pushes back: a writer waits while the memtables, with the one it needs, would take more than
-//! [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes), and while level 0 is so full that reads would
-//! suffer. Before that, writes are slowed down to what compaction can be expected to keep up with.
+//! The memory limit also pushes back. A writer waits while the memtables, together with the one it
+//! needs, would exceed [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes), and
+//! while level 0 has so many runs that reads would suffer. Before that point, writes are slowed
+//! down to a rate that compaction can sustain.
 
 use forerun_core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -30,40 +32,43 @@ use crate::tree::range_run::{MOST_RANGE_RUNS, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
 
-/// While writes are slowed down, so many bytes of them are taken a second.
+/// The write rate while writes are slowed down.
 const SLOW_BYTES_A_SECOND: u64 = 16 << 20;
 
-/// Shorter pauses than this are saved up: a sleep costs a switch of threads.
+/// Shorter pauses are added up first: each sleep costs a context switch.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Inner {
-    /// Gives a keyspace a memtable in the memtable set that takes writes, unless somebody did already.
+    /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
     pub(super) fn add_table(&self, keyspace: &Arc<KeyspaceData>) -> Result<()> {
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
             let table = keyspace.new_table(&self.options, active.limit_bytes)?;
-            // Readers first, so that they find what becomes visible.
+            // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
             active.add(keyspace, table);
         }
         Ok(())
     }
 
-    /// Puts a memtable set of this size before the one that takes writes. `active` is held for writing, and there is room.
+    /// Freezes the active memtable set and puts a new one of this size in its place. The caller
+    /// holds `active` for writing and has the reservation.
     pub(super) fn freeze(&self, active: &mut MemTableSet, limit_bytes: usize) -> Result<()> {
         if self.published.has_hole() {
-            // There are entries in it that will never be visible: only the log can tell what becomes of them.
+            // Some entries in it will never become visible. Only replaying the log can decide about
+            // them.
             return Err(self.poisoned());
         }
         let table = self.own.new_table(&self.options, limit_bytes)?;
-        // From now on it counts with what it holds, as long as anybody holds it.
+        // From now on it counts with its actual size, until the last reference is dropped.
         active.hold(&self.held);
         self.own.show_table(&table);
         let next = MemTableSet::new(active.number + 1, limit_bytes, &self.own, table);
         let frozen = FrozenMemTables {
             memtables: std::mem::replace(active, next),
-            // No write is under way, so all that were made are visible, and in this memtable set or an older one.
+            // No write is in progress, so all earlier ones are visible, and are in this memtable
+            // set or an older one.
             last_sequence: self.published.last()
                 + u64::from(planted::is(Defect::FlushedOneTooMany)),
         };
@@ -72,8 +77,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Brings everything that was written into runs, while `active` is held for writing, so that no more is: there is
-    /// nothing in memtables then.
+    /// Flushes everything while `active` is held for writing, so that no new write comes in.
+    /// Afterwards the memtables are empty.
     pub(super) fn flush_under_lock(&self, active: &mut MemTableSet) -> Result<()> {
         let patience = self.retry_flush();
         let is_done = || {
@@ -88,19 +93,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Memtable sets on their way to runs, oldest first.
+    /// Memtable sets waiting to be flushed, oldest first.
     pub(super) fn frozen(&self) -> MutexGuard<'_, Vec<Arc<FrozenMemTables>>> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether writes wait for the runs in level 0 to be merged.
+    /// Whether writes wait until runs in level 0 are merged.
     pub(super) fn is_level0_full(&self) -> bool {
         self.any_level0(|options| options.level0_stop_runs)
     }
 
-    /// Whether level 0 of any keyspace has as many runs as its options say. One that cannot be compacted does not count:
-    /// others would wait for it in vain. It takes no writes itself, once it is full.
+    /// Whether level 0 of any keyspace has reached the limit in its options. A keyspace that cannot
+    /// be compacted does not count, since others would wait for it in vain; once full, it takes no
+    /// writes itself.
     fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
         let keyspaces = self.keyspaces.load();
         let reaches = |keyspace: &Arc<KeyspaceData>| {
@@ -111,14 +117,14 @@ impl Inner {
         keyspaces.iter().any(reaches)
     }
 
-    /// Has a flush that failed tried again at once, for someone who waits for that one.
+    /// Retries a failed flush at once, for a caller that waits for it.
     fn retry_flush(&self) -> Patience {
         let now = time::now();
         self.work.retry(now);
         Patience::Since(now)
     }
 
-    /// For those who wait: whether that is done, or the work fails that would do it.
+    /// For waiting callers: whether the work is done, or an error if it fails.
     pub(super) fn or_fails(&self, is_done: bool, task: Task, patience: Patience) -> Result<bool> {
         match is_done {
             true => Ok(true),
@@ -126,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// Waits for flushes and compactions, or does them, until the store is as `is_done` wants it, or that fails.
+    /// Waits for flushes and compactions, or runs them, until `is_done` is satisfied or fails.
     pub(super) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         loop {
             let turn = self.work.turn().ok_or(Error::Closed)?;
@@ -143,9 +149,9 @@ impl Inner {
         }
     }
 
-    /// Delays a write of so many bytes while level 0 is long.
+    /// Delays a write of `bytes` while level 0 is long.
     pub(super) fn slow_down(&self, bytes: usize) {
-        // Relaxed, all three: a hint, and a sum that somebody takes whole.
+        // Relaxed, all three: a hint, and a sum that one thread takes as a whole.
         if !self.is_slow.load(Ordering::Relaxed) {
             return;
         }
@@ -160,7 +166,7 @@ impl Inner {
         }
     }
 
-    /// Sees whether writes are to be slowed down or refused, after the runs changed.
+    /// Decides whether writes are to be slowed down or refused, after the runs have changed.
     pub(super) fn note_pressure(&self) {
         let is_slow = self.any_level0(|options| options.level0_slow_runs);
         self.is_slow.store(is_slow, Ordering::Relaxed);
@@ -170,7 +176,7 @@ impl Inner {
             .for_each(|keyspace| keyspace.note_level0());
     }
 
-    /// Flushes the oldest memtable set that is full. `false`: there is none.
+    /// Flushes the oldest full memtable set. Returns `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,7 +192,7 @@ impl Inner {
             match self.write_table(keyspace, table) {
                 Ok(edit) => edits.push((keyspace.id(), edit)),
                 Err(error) => {
-                    // No manifest names them.
+                    // No manifest names these runs.
                     let written = edits.iter().flat_map(|(_, edit)| edit.all_added());
                     written.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                     return Err(error);
@@ -194,17 +200,19 @@ impl Inner {
             }
         }
         self.install_flush(&guard, &edits, &oldest)?;
-        // Only now, when nothing but readers holds it: who looks for room waits for readers a moment only.
+        // Release it only now, when no one but readers holds it: a writer that waits for memory
+        // waits only a moment for readers.
         drop(oldest);
         let flushed = self.frozen().remove(0);
         drop(flushed);
         Ok(true)
     }
 
-    /// Writes a memtable that takes no more writes to a run, to none if nothing of it is of use any more, and tells the
-    /// change that this makes.
+    /// Writes a frozen memtable to a run and returns the edit that adds it. If nothing in it is
+    /// needed any more, no run is written.
     pub(super) fn write_table(&self, keyspace: &KeyspaceData, table: &Table) -> Result<Edit> {
-        // Not the super version, which holds memtables: their memory counts as long as they are held.
+        // Do not hold the super version: it holds memtables, whose memory counts as long as they
+        // are held.
         let version = keyspace.version.load();
         let (levels, ranges) = (Arc::clone(&version.levels), Arc::clone(&version.ranges));
         drop(version);
@@ -215,7 +223,7 @@ impl Inner {
             let known = vec![ranges, Arc::clone(&table.ranges)];
             retain = retain.with_ranges(known);
         }
-        // Memtable sets are flushed in order, so what is older is in runs.
+        // Memtable sets are flushed in order, so everything older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
         let runs = self.with_build(keyspace, u64::MAX, |build| {
             write_runs(&mut table.memtable.versions(), &mut retain, below, build)
@@ -233,12 +241,13 @@ impl Inner {
         Ok(edit)
     }
 
-    /// Writes the deletions of ranges beside a memtable to a run of their own, those that cover anything in runs.
+    /// Writes the range deletions of a memtable to a run of their own, those that cover anything in
+    /// runs.
     fn write_ranges(&self, keyspace: &KeyspaceData, table: &Table, edit: &mut Edit) -> Result<()> {
         if table.ranges.is_empty() {
             return Ok(());
         }
-        // Not the super version, as above.
+        // Do not hold the super version, as above.
         let version = keyspace.version.load();
         let (levels, known) = (version.levels.edit(edit), version.ranges.list());
         drop(version);
@@ -264,7 +273,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Freezes the memtable set that takes writes, if there is anything in it, and waits until all that was written
+    /// Freezes the active memtable set, unless it is empty, and waits until everything written
     /// before is in runs.
     pub(super) fn flush_all(&self) -> Result<()> {
         self.check_access()?;

@@ -29,27 +29,28 @@ use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::levels::Edit;
 use crate::wal::segment;
 
-/// The tree of runs and what changes it.
+/// The tree of runs, and the locks under which it changes.
 pub(super) struct Tree {
     catalog: Mutex<Catalog>,
-    /// Held by whoever compacts.
+    /// Held during a compaction.
     pub(super) compacting: Mutex<()>,
     pub(super) counts: Counts,
 }
 
-/// What becomes of memtables when the runs change.
+/// What happens to memtables when the runs change.
 pub(super) enum Memtables<'a> {
     Same,
-    /// Those of this memtable set, the oldest, are in runs.
+    /// The memtables of this set, the oldest, are now in runs.
     Flushed(&'a FrozenMemTables),
-    /// There is nothing in them: everything up to a sequence number is in runs. This one takes the place of the keyspace's.
+    /// The memtables are empty: everything up to a sequence number is in runs. `table` replaces the
+    /// keyspace's active memtable.
     Ingested {
         sequence: u64,
         table: &'a Arc<Table>,
     },
 }
 
-/// Relaxed throughout: counts order nothing.
+/// All accesses are relaxed: counters order nothing.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) flushes: AtomicU64,
@@ -73,13 +74,13 @@ impl Tree {
     }
 
     pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Puts the runs of a memtable set, the oldest there is, in its place.
+    /// Replaces the oldest memtable set by its runs.
     pub(super) fn install_flush(
         &self,
         guard: &DirGuard<'_>,
@@ -95,7 +96,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What is in runs when everything up to a sequence number is.
+    /// What the manifest records once everything up to a sequence number is in runs.
     fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
         let first_segment = match &self.writer {
             Writer::Logged(commit) => commit.first_needed(flushed_sequence),
@@ -108,7 +109,7 @@ impl Inner {
         }
     }
 
-    /// Removes the log's segments before this one. The manifest does not need them.
+    /// Removes the log segments before this one, which the manifest no longer needs.
     fn remove_segments(&self, first_segment: u64) {
         let Writer::Logged(commit) = &self.writer else {
             return;
@@ -118,7 +119,7 @@ impl Inner {
             let path = segment::path(&self.path, number);
             match self.io.remove(&path) {
                 Ok(()) => segments.forget(number),
-                // It is tried again after the next flush, and when the store is opened.
+                // Tried again after the next flush and at the next opening.
                 Err(error) => {
                     let path = path.display();
                     tracing::warn!(%path, %error, "cannot remove a segment of the log that is in runs");
@@ -127,8 +128,8 @@ impl Inner {
         }
     }
 
-    /// Puts runs that are newer than all else, and have all versions of this sequence number, into the tree of a keyspace.
-    /// There is nothing in memtables, and `active` is held for writing.
+    /// Adds runs to a keyspace's tree that are newer than everything else and whose versions all
+    /// have this sequence number. The memtables are empty, and `active` is held for writing.
     pub(super) fn install_ingestion(
         &self,
         guard: &DirGuard<'_>,
@@ -137,8 +138,8 @@ impl Inner {
         sequence: u64,
         active: &mut MemTableSet,
     ) -> Result<()> {
-        // Who still reads the super version before must not find in its memtable what is written from now on, and not the
-        // ingestion, which comes before that.
+        // A reader of the old super version must not find later writes in its memtable while it
+        // misses the ingestion, which comes before them. So later writes get a new memtable.
         let table = keyspace.new_table(&self.options, active.limit_bytes)?;
         let counts = &self.tree.counts;
         let bytes: u64 = runs.iter().map(|run| run.meta().file_bytes).sum();
@@ -157,8 +158,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes changes of the runs durable, and shows them to readers. What of the log is in runs with it goes.
-    /// The guard shows that the directory is still ours.
+    /// Makes changes of the runs durable, shows them to readers, and removes the log segments that
+    /// are now obsolete. The guard proves that the directory is still ours.
     pub(super) fn install(
         &self,
         _guard: &DirGuard<'_>,
@@ -191,10 +192,11 @@ impl Inner {
                 Memtables::Ingested { table, .. } if planted::is(Defect::IngestionShownEarly) => {
                     keyspace.show_ingested(runs, table);
                 }
-                // Visible first, for readers without a lock: one that sees the runs goes by a number that sees what is in
-                // them, and one that does not see them has the super version before, in which nothing has the number.
+                // Advance the sequence number first. Readers take no lock: one that sees the new
+                // runs then reads at a number that covers them, and one that does not has the old
+                // super version, in which nothing has that number.
                 Memtables::Ingested { sequence, table } => self.snapshots.hold_off(|| {
-                    // Behind a hole no number is given: the log refuses an ingestion then.
+                    // Behind a hole nothing is published: the log refuses an ingestion then.
                     if self.published.publish(*sequence, *sequence).is_ok() {
                         keyspace.show_ingested(runs, table);
                     }

@@ -1,12 +1,13 @@
 //! The keyspaces of an open store.
 //!
 //! ```text
-//!   KeyspaceSet   by number, by name ──> KeyspaceData   order, options
-//!                                     └──> SuperVersion   memtables and runs, as of one moment (super_version.rs)
+//!   KeyspaceSet   by number, by name -> KeyspaceData   order, options
+//!                                         └-> SuperVersion   memtables and runs at one moment
 //! ```
 //!
-//! All keyspaces share the log, its sequence numbers, the memory for memtables, the cache and the two threads. What each
-//! has of its own is what is ordered by its keys: memtables, and a tree of runs.
+//! All keyspaces share the log, its sequence numbers, the memory for memtables, the page cache and
+//! the two background threads. Each has its own memtables and its own tree of runs, since its keys
+//! order them.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::HashMap;
@@ -27,12 +28,12 @@ use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
 use crate::{Error, KeyspaceOptions, Options, Result};
 
-/// A memtable asks for huge pages if the one before it held so many bytes: some four pages.
+/// A memtable uses huge pages if the previous one held at least this much, about four huge pages.
 const HUGE_FROM_BYTES: usize = 8 << 20;
 
 /// A keyspace of an open store.
 pub(super) struct KeyspaceData {
-    /// Which open store it is of.
+    /// The number of the open store that it belongs to.
     store: u64,
     id: u32,
     name: Box<str>,
@@ -40,17 +41,17 @@ pub(super) struct KeyspaceData {
     comparator: Arc<dyn Comparator>,
     pub(super) options: ArcSwap<KeyspaceOptions>,
     pub(super) version: ArcSwap<SuperVersion>,
-    /// What has expired, if its entries do.
+    /// What has expired, if its entries have a time to live.
     pub(super) expiry: Option<Expiry>,
-    /// Cursors over the super version, between two uses.
+    /// Cursors over the super version, kept for reuse.
     pub(super) cursors: CursorPool,
-    /// Whether it was dropped, or is about to be.
+    /// Whether it was dropped or is about to be.
     is_dropped: AtomicBool,
-    /// Why its runs cannot be compacted, until that succeeds.
+    /// Why its runs cannot be compacted, until a compaction succeeds.
     compaction: Mutex<Option<Failing>>,
-    /// Whether it takes no writes since its level 0 is full and cannot be compacted.
+    /// Whether it takes no writes because level 0 is full and cannot be compacted.
     is_stopped: AtomicBool,
-    /// What its last memtable held, in bytes.
+    /// How many bytes its last memtable held.
     last_used_bytes: AtomicUsize,
 }
 
@@ -116,7 +117,8 @@ impl KeyspaceData {
         &*self.comparator
     }
 
-    /// Up to which sequence number everything in it has expired by now, where everything up to `visible` is visible.
+    /// The sequence number up to which everything in it has expired by now. `visible` is the newest
+    /// visible one.
     #[inline]
     pub(super) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
         match &self.expiry {
@@ -125,11 +127,11 @@ impl KeyspaceData {
         }
     }
 
-    /// An empty memtable for it, which takes no writes yet.
+    /// Makes an empty memtable for it, not yet active.
     pub(super) fn new_table(&self, options: &Options, limit_bytes: usize) -> Result<Arc<Table>> {
         // Relaxed: a hint.
         let last_used_bytes = self.last_used_bytes.load(Ordering::Relaxed);
-        // A keyspace that has little does not take a huge page for it.
+        // A small keyspace does not use a huge page.
         let pages = match self.id == 0 || last_used_bytes >= HUGE_FROM_BYTES {
             true => options.pages,
             false => Pages::Small,
@@ -143,17 +145,17 @@ impl KeyspaceData {
         table.map(Arc::new)
     }
 
-    /// Shows readers a memtable, which is about to take writes.
+    /// Shows readers a memtable that is about to become active.
     pub(super) fn show_table(&self, table: &Arc<Table>) {
         self.change(|version| version.tables.insert(0, Arc::clone(table)));
     }
 
-    /// Shows readers other runs, which hold the same.
+    /// Shows readers new runs with the same contents.
     pub(super) fn show_runs(&self, runs: &KeyspaceRuns) {
         self.change(|version| version.take_runs(runs));
     }
 
-    /// Shows readers other runs, which hold what a memtable held, if there is one.
+    /// Shows readers new runs, which hold what the flushed memtable held, if there was one.
     pub(super) fn show_flushed(&self, runs: &KeyspaceRuns, flushed: Option<&Arc<Table>>) {
         if let Some(table) = flushed {
             let used_bytes = table.memtable.stats().used_bytes;
@@ -166,7 +168,7 @@ impl KeyspaceData {
         });
     }
 
-    /// Shows readers other runs, which hold more, and a memtable that is about to take writes instead of an empty one.
+    /// Shows readers new runs with additional entries, and replaces the empty active memtable.
     pub(super) fn show_ingested(&self, runs: &KeyspaceRuns, table: &Arc<Table>) {
         self.change(|version| {
             version.take_runs(runs);
@@ -174,7 +176,7 @@ impl KeyspaceData {
         });
     }
 
-    /// Gives it other options.
+    /// Changes its options.
     pub(super) fn set_options(&self, options: KeyspaceOptions) {
         if self.version.load().reading.search != options.page_search {
             self.change(|version| version.reading.search = options.page_search);
@@ -182,7 +184,7 @@ impl KeyspaceData {
         self.options.store(Arc::new(options));
     }
 
-    /// Shows readers that it is gone. What they hold already stays with them.
+    /// Shows readers that it is gone. They keep what they already hold.
     pub(super) fn show_dropped(&self) {
         self.change(|version| {
             version.tables.clear();
@@ -201,18 +203,19 @@ impl KeyspaceData {
         self.cursors.clear();
     }
 
-    /// Takes no more writes. None is under way.
+    /// Stops taking writes. No write is in progress.
     pub(super) fn refuse_writes(&self) {
         // Relaxed: the lock that each write holds orders it.
         self.is_dropped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was dropped, or is about to be, or its level 0 is full for good. For writers, who hold the lock.
+    /// Fails if it was dropped or is about to be, or if its level 0 is full for good. Called by
+    /// writers, who hold the lock.
     pub(super) fn check_takes_writes(&self) -> Result<()> {
         if self.is_dropped.load(Ordering::Relaxed) {
             return Err(self.dropped());
         }
-        // Relaxed: a limit that a few writes may overstep.
+        // Relaxed: a few writes may overstep this limit.
         match self.is_stopped.load(Ordering::Relaxed) {
             true => self.stopped(),
             false => Ok(()),
@@ -230,7 +233,7 @@ impl KeyspaceData {
         }
     }
 
-    /// Notes how a compaction of its runs went. Returns the error with the keyspace's name.
+    /// Records the result of a compaction. Returns its error with the keyspace's name.
     pub(super) fn note_compaction(&self, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
         *compaction = match result {
@@ -251,7 +254,7 @@ impl KeyspaceData {
             .map(|failing| self.compaction_failed(failing))
     }
 
-    /// [`compaction_failure`](Self::compaction_failure), if it failed since that moment.
+    /// [`compaction_failure`](Self::compaction_failure), if it failed after that moment.
     pub(super) fn compaction_failure_since(&self, asked: Instant) -> Option<Error> {
         let compaction = self.compaction();
         let failing = compaction
@@ -260,19 +263,20 @@ impl KeyspaceData {
         Some(self.compaction_failed(failing))
     }
 
-    /// How long compactions still wait after one that failed; `None` if none did.
+    /// How long the next compaction still waits after a failure; `None` if none failed.
     pub(super) fn compaction_wait(&self, now: Instant) -> Option<Duration> {
         self.compaction().as_ref().map(|of| of.wait_left(now))
     }
 
-    /// Has a compaction that failed tried again at once.
+    /// Retries a failed compaction at once.
     pub(super) fn retry_compaction(&self, now: Instant) {
         if let Some(failing) = self.compaction().as_mut() {
             failing.retry_now(now);
         }
     }
 
-    /// Sees whether it takes writes, after its runs changed or a compaction of them failed or succeeded.
+    /// Decides whether it takes writes, after its runs have changed or a compaction has failed or
+    /// succeeded.
     pub(super) fn note_level0(&self) {
         let runs = self.version.load().levels.level(0).runs().len();
         let is_full = runs >= self.options.load().tree.level0_stop_runs;
@@ -288,7 +292,7 @@ impl KeyspaceData {
     }
 
     fn compaction(&self) -> MutexGuard<'_, Option<Failing>> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.compaction
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -301,10 +305,11 @@ impl KeyspaceData {
     }
 }
 
-/// The keyspaces that there are. Never changed: another one takes its place.
+/// The keyspaces of a store. Immutable: a new set replaces the old one.
 #[derive(Clone, Default)]
 pub(super) struct KeyspaceSet {
-    // Dropped before `by_id`, which then gives up the last handles in its order and not in that of the hashes.
+    // Dropped before `by_id`, so that the last references are dropped in the order of `by_id` and
+    // not of the hashes.
     by_name: HashMap<Box<str>, Arc<KeyspaceData>>,
     /// Ascending by number; the store's own is the first.
     by_id: Vec<Arc<KeyspaceData>>,
@@ -336,12 +341,12 @@ impl KeyspaceSet {
         self.by_name.get(name)
     }
 
-    /// These and another one, which has a greater number.
+    /// Returns the set with another keyspace, which has a greater number.
     pub(super) fn with(&self, keyspace: &Arc<KeyspaceData>) -> KeyspaceSet {
         KeyspaceSet::new(self.iter().chain([keyspace]).cloned())
     }
 
-    /// These but one.
+    /// Returns the set without this keyspace.
     pub(super) fn without(&self, id: u32) -> KeyspaceSet {
         KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id != id).cloned())
     }

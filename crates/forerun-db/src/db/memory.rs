@@ -1,15 +1,18 @@
-//! The memory of memtables, which stays below [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
+//! The memory of memtables, which stays below
+//! [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
 //!
 //! ```text
-//!   limit   │ held: full, or flushed and still read │ active: in use │ the next one, up to its limit │ reserve │
-//!                        │                                             ^
-//!                        └── goes with the last who holds a table ─────┘ room
+//!   limit   │ held: frozen, or flushed and still read │ active │ the next one │ reserve │
+//!                                    │                           ^
+//!                                    └─ freed with the last ─────┘ reservation
+//!                                       reference
 //! ```
 //!
-//! A memtable that takes no more writes counts as long as anybody holds it: until its run is there, and longer where an
-//! iterator reads it. The next one is made when there is room for all it may grow to, so the limit holds whatever is
-//! written. A write for which there is no room waits for flushes. What only readers hold is waited for a moment: it may be
-//! the writer's own iterator, so then the write fails instead of waiting for itself.
+//! A frozen memtable counts as long as anyone holds it: until its run is written, and longer if an
+//! iterator reads it. A new one is made only when there is memory for everything it may grow to, so
+//! the limit holds whatever is written. A write that gets no memory waits for flushes. It waits
+//! only a moment for memory that readers alone hold: the reader may be the writer's own iterator,
+//! so the write fails instead of waiting for itself.
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -22,27 +25,28 @@ use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
 use super::work::{Patience, Task, Work};
 use crate::{Background, Error, Result};
 
-/// The most memtable sets there are at a time: each has a memtable that is searched by every lookup.
+/// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
 const MAX_MEMTABLE_SETS: usize = 6;
 
-/// Kept free, so that a memtable set can make way for an empty one that has next to nothing, at any time.
+/// Kept free, so that a nearly empty memtable set can replace any other at any time.
 const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
 
-/// Where readers hold so much that there is no room for a memtable of the usual size, one of this part of it will do.
+/// If readers hold too much for a memtable of the usual size, one of this fraction of it is
+/// acceptable.
 const LEAST_SHARE: usize = 8;
 
-/// How long a write waits for readers alone.
+/// How long a write waits for memory that only readers hold.
 const READERS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Bytes of memtables that take no more writes and are held by somebody.
+/// The bytes of frozen memtables that are still held.
 #[derive(Debug)]
 pub(super) struct HeldMemory {
     bytes: AtomicUsize,
-    /// Those who wait for room.
+    /// Wakes those who wait for memory.
     work: Arc<Work>,
 }
 
-/// What a memtable takes of it, until it is dropped.
+/// A memtable's share of the held memory, until it is dropped.
 #[derive(Debug)]
 pub(super) struct HeldBytes {
     memory: Arc<HeldMemory>,
@@ -57,10 +61,10 @@ impl HeldMemory {
         }
     }
 
-    /// Counts a memtable until what is returned is dropped.
+    /// Counts a memtable until the returned value is dropped.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> HeldBytes {
-        // Relaxed, here and below: a sum. Who adds to it has the lock that one needs to make a memtable set, and what goes
-        // off it meanwhile leaves more room.
+        // Relaxed, here and below: a sum. Whoever adds to it holds the lock needed to make a
+        // memtable set, and concurrent subtractions only leave more memory free.
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         HeldBytes {
             memory: Arc::clone(self),
@@ -80,17 +84,18 @@ impl Drop for HeldBytes {
     }
 }
 
-/// The size of a memtable set that is to be made.
+/// The size of a memtable set to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
-    /// Bytes that it should have.
+    /// The preferred size in bytes.
     wanted: usize,
-    /// Bytes that will do.
+    /// The smallest acceptable size in bytes.
     least: usize,
 }
 
 impl Size {
-    /// Of an empty memtable that takes a batch of so many bytes, which another had no room for, and more.
+    /// For an empty memtable that takes a batch of this size, which did not fit into the last one,
+    /// and more.
     fn for_batch(needed_bytes: usize, usual_bytes: usize) -> Size {
         let for_batch = table_bytes_for(needed_bytes);
         Size {
@@ -99,7 +104,7 @@ impl Size {
         }
     }
 
-    /// Of one that only takes the place of another.
+    /// For a memtable set that only replaces another.
     pub(super) fn any(usual_bytes: usize) -> Size {
         Size {
             wanted: usual_bytes,
@@ -108,20 +113,21 @@ impl Size {
     }
 }
 
-/// Whether there is room for another memtable set.
+/// Whether there is memory for another memtable set.
 enum Reservation {
-    /// For one of this size.
+    /// There is, for one of this size.
     Granted(usize),
-    /// When something is flushed or compacted that is on its way.
+    /// There will be, after a flush or compaction that is already due.
     AfterBackgroundWork,
-    /// When the memtable set that takes writes is flushed.
+    /// There will be, after the active memtable set is flushed.
     AfterActive,
-    /// When readers let go of memtables.
+    /// There will be, after readers drop memtables.
     AfterReaders,
 }
 
 impl Inner {
-    /// Puts an empty memtable set in the place of one that has no room for `needed_bytes`, unless somebody did already.
+    /// Replaces a memtable set that has no room for `needed_bytes` by an empty one, unless another
+    /// thread has done so.
     pub(super) fn make_room_for_write(&self, full: u64, needed_bytes: usize) -> Result<()> {
         let size = Size::for_batch(needed_bytes, self.options.memtable_bytes);
         if size.least
@@ -139,9 +145,10 @@ impl Inner {
         }
     }
 
-    /// Freezes a memtable set, if it still takes writes, and puts one of this size before it.
+    /// Freezes a memtable set, if it is still active, and puts one of this size in its place.
     pub(super) fn switch_memtables(&self, full: u64, size: Size, patience: Patience) -> Result<()> {
-        // A large one is not to wait for a moment when all other writers happen to leave room.
+        // A large request must not wait for a moment when all other writers happen to leave memory
+        // free.
         let is_large = size.wanted > self.options.memtable_bytes;
         loop {
             if !is_large {
@@ -151,7 +158,7 @@ impl Inner {
             if active.number != full {
                 return Ok(());
             }
-            // Under the lock only one thread adds memtable sets, so room that there is stays.
+            // Only the holder of the lock adds memtable sets, so free memory stays free.
             match self.reservation(&active, size) {
                 Reservation::Granted(bytes) => return self.freeze(&mut active, bytes),
                 Reservation::AfterActive => {
@@ -163,8 +170,9 @@ impl Inner {
         }
     }
 
-    /// [`switch_memtables`](Self::switch_memtables) where what takes writes must be in runs before there is room:
-    /// meanwhile, with `active` held for writing, no more is written.
+    /// [`switch_memtables`](Self::switch_memtables) for the case that the active memtables must be
+    /// flushed before there is memory. `active` is held for writing, so nothing is written
+    /// meanwhile.
     fn replace_by_flushing(
         &self,
         active: &mut MemTableSet,
@@ -198,7 +206,7 @@ impl Inner {
         }
     }
 
-    /// Bytes of a memtable set that is put before one that was flushed, or will be at once.
+    /// The size of a memtable set that replaces one which is flushed, or will be at once.
     pub(super) fn bytes_beside(&self, active: &MemTableSet) -> usize {
         let usual_bytes = self.options.memtable_bytes;
         self.free_bytes(active)
@@ -206,7 +214,7 @@ impl Inner {
             .max(EMPTY_TABLE_BYTES)
     }
 
-    /// Bytes that are free for the next memtable set, if the one that takes writes is frozen.
+    /// The memory free for the next memtable set if the active one is frozen.
     fn free_bytes(&self, active: &MemTableSet) -> usize {
         let taken = self.held.bytes() + active.used_bytes() + RESERVE_BYTES;
         self.options.memory_limit_bytes.saturating_sub(taken)
@@ -219,14 +227,15 @@ impl Inner {
         if has_place && free >= size.wanted {
             return Reservation::Granted(size.wanted);
         }
-        // What is being flushed is among the frozen until its memory is free, and then the turn moves on. That somebody has
-        // the lock for flushing says nothing: a checkpoint has it, too, and who gives it back wakes nobody.
+        // A memtable set that is being flushed stays in the frozen list until its memory is free,
+        // and then the turn moves on. That someone holds the lock for flushing means nothing: a
+        // checkpoint holds it too, and wakes no one when it gives it back.
         if !has_place || frozen > 0 {
             return Reservation::AfterBackgroundWork;
         }
         let free_then = free.saturating_add(active.used_bytes());
         if size.least <= EMPTY_TABLE_BYTES {
-            // For which the reserve is.
+            // The reserve is kept for this case.
             Reservation::Granted(free.max(EMPTY_TABLE_BYTES))
         } else if free >= size.least {
             Reservation::Granted(free)
@@ -293,8 +302,8 @@ impl Inner {
     }
 }
 
-/// Bytes of an empty memtable that takes a batch which another had no room for. The towers of its entries are drawn
-/// anew and may be higher, hence the eighth.
+/// The size of an empty memtable for a batch that did not fit into the last one. The heights of its
+/// towers are drawn again and may be greater, hence the extra eighth.
 pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
     const HEAD_BYTES: usize = 1 << 10;
     needed_bytes

@@ -1,15 +1,16 @@
-//! The memtables that take writes together, one a keyspace, and are flushed together.
+//! The memtables that take writes together, one per keyspace, and are flushed together.
 //!
 //! ```text
-//!   active      memtable set 7    own table │ users' table │ …          a write holds the lock for reading
-//!   frozen      memtable set 6    own table │ users' table              full: each was frozen as a whole,
-//!               memtable set 5    own table │ … │ sessions' table       and is flushed with one change of the manifest
-//!   runs        everything up to the last sequence number of memtable set 4, of whatever keyspace
+//!   active   set 7   own table │ users' table │ …        a write holds the lock for reading
+//!   frozen   set 6   own table │ users' table            full: frozen as a whole, and flushed
+//!            set 5   own table │ … │ sessions' table     with one change of the manifest
+//!   runs     everything up to the last sequence number of set 4, in all keyspaces
 //! ```
 //!
-//! So one number still says how far the log is in runs, and a batch across keyspaces is in runs whole or not at all. The
-//! tables of a memtable set share its memory limit: a hundred keyspaces with a little in each take no more than one. A
-//! table is made at a keyspace's first write; only the store's own is there from the start.
+//! So one number still says how much of the log is in runs, and a batch across keyspaces is in runs
+//! as a whole or not at all. The memtables of a set share its memory limit: a hundred small
+//! keyspaces take no more memory than one. A keyspace gets a memtable at its first write; only the
+//! store's own keyspace has one from the start.
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::keyspace_data::KeyspaceData;
 use super::memory::HeldMemory;
 use super::super_version::Table;
 
-/// Bytes that an empty table takes, at most.
+/// The maximum size of an empty memtable.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
 
 /// The memory that a write needs.
@@ -26,7 +27,7 @@ pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
 pub(super) struct Needed {
     /// In the arenas of memtables.
     pub(super) entries_bytes: usize,
-    /// For deletions of ranges.
+    /// For range deletions.
     pub(super) ranges_bytes: usize,
 }
 
@@ -36,22 +37,23 @@ impl Needed {
     }
 }
 
-/// Memtables of keyspaces.
+/// The memtables of a store's keyspaces.
 pub(super) struct MemTableSet {
-    /// They are numbered in order.
+    /// Sets are numbered in order.
     pub(super) number: u64,
-    /// The most bytes of memory that they take together.
+    /// The maximum memory of all its memtables, in bytes.
     pub(super) limit_bytes: usize,
     /// Ascending by keyspace; the store's own is the first.
     tables: Vec<(Arc<KeyspaceData>, Arc<Table>)>,
-    /// Bytes in use, once there are several tables: the arena of one keeps to the limit by itself.
+    /// Bytes in use, if there are several memtables. With one, its arena enforces the limit.
     used_bytes: AtomicUsize,
-    /// What the deletions of ranges in all tables take of the limit. They are not in the arenas.
+    /// Bytes of range deletions in all memtables. They are not in the arenas but count towards the
+    /// limit.
     ranges_bytes: AtomicUsize,
 }
 
 impl MemTableSet {
-    /// One with the table of the store's own keyspace.
+    /// A set with the memtable of the store's own keyspace.
     pub(super) fn new(
         number: u64,
         limit_bytes: usize,
@@ -67,7 +69,7 @@ impl MemTableSet {
         }
     }
 
-    /// Adds the table of another keyspace.
+    /// Adds the memtable of another keyspace.
     pub(super) fn add(&mut self, keyspace: &Arc<KeyspaceData>, table: Arc<Table>) {
         let place = self
             .tables
@@ -76,7 +78,7 @@ impl MemTableSet {
         self.count();
     }
 
-    /// Puts a table in the place of the one of a keyspace, if there is one.
+    /// Replaces the memtable of a keyspace, or adds one.
     pub(super) fn replace(&mut self, keyspace: &Arc<KeyspaceData>, table: Arc<Table>) {
         let of_keyspace =
             |(other, _): &&mut (Arc<KeyspaceData>, Arc<Table>)| other.id() == keyspace.id();
@@ -92,7 +94,7 @@ impl MemTableSet {
         *self.used_bytes.get_mut() = in_arenas + *self.ranges_bytes.get_mut();
     }
 
-    /// The table of a keyspace, if it was written to.
+    /// The memtable of a keyspace, if it was written to.
     #[inline]
     pub(super) fn table(&self, id: u32) -> Option<&Arc<Table>> {
         if id == 0 {
@@ -107,11 +109,11 @@ impl MemTableSet {
         &self.tables
     }
 
-    /// Takes memory of the limit: for entries that one or several of the tables have made room for, and for deletions of
-    /// ranges. `false`: it is not there.
+    /// Reserves memory: for entries whose arena memory is already allocated, and for range
+    /// deletions. Returns `false` if the limit does not allow it.
     #[inline]
     pub(super) fn take(&self, needed: Needed) -> bool {
-        // Relaxed, here and below: sums. Who puts another memtable set in this one's place waits for all writes.
+        // Relaxed, here and below: sums. Whoever replaces this set waits for all writes.
         let ranges_bytes = match needed.ranges_bytes {
             0 => self.ranges_bytes.load(Ordering::Relaxed),
             more => self.ranges_bytes.fetch_add(more, Ordering::Relaxed) + more,
@@ -132,7 +134,7 @@ impl MemTableSet {
         fits
     }
 
-    /// Gives back what was taken.
+    /// Gives a reservation back.
     pub(super) fn give_back(&self, needed: Needed) {
         if needed.ranges_bytes > 0 {
             self.ranges_bytes
@@ -148,7 +150,7 @@ impl MemTableSet {
         self.sum(Table::used_bytes)
     }
 
-    /// Counts what it holds, which grows no more, until the last who holds it lets go, table by table.
+    /// Counts its memtables, which no longer grow, each until the last reference to it is dropped.
     pub(super) fn hold(&self, memory: &Arc<HeldMemory>) {
         for (_, table) in &self.tables {
             table.hold(memory);
@@ -168,6 +170,6 @@ impl MemTableSet {
 /// A memtable set that takes no more writes.
 pub(super) struct FrozenMemTables {
     pub(super) memtables: MemTableSet,
-    /// The last sequence number in it, or before it.
+    /// The last sequence number in it or before it.
     pub(super) last_sequence: u64,
 }

@@ -1,4 +1,4 @@
-//! Opening: the manifest and its runs, then what the log has beyond them.
+//! Opening: reads the manifest and its runs, then replays what the log holds beyond them.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ use crate::wal::segment;
 use crate::wal::writer::LogWriter;
 use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
 
-/// Locks a store's directory, or makes one, and opens the store in it.
+/// Locks a store's directory, or creates one, and opens the store in it.
 pub(super) fn open(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
     options.check()?;
     let comparator = options.comparator.name();
@@ -50,14 +50,14 @@ pub(super) fn open(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Inn
     open_in(io, path, options, dir)
 }
 
-/// Opens the store in a directory that is locked already.
+/// Opens the store in a directory whose lock the caller already holds.
 pub(super) fn open_in(
     io: Arc<dyn Io>,
     path: &Path,
     mut options: Options,
     mut dir: StoreDir,
 ) -> Result<Inner> {
-    // So that there is room for the next one while one is flushed.
+    // Leaves memory for the next memtable while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
     options.check()?;
     let most_open = options
@@ -76,7 +76,7 @@ pub(super) fn open_in(
         search: options.page_search,
     };
     static STORES: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: that no two are the same is enough.
+    // Relaxed: the numbers only have to differ.
     let number = STORES.fetch_add(1, Ordering::Relaxed);
     let keyspaces = open_keyspaces(number, path, &options, &catalog, &reading)?;
     let Some(own) = keyspaces.by_id(0).cloned() else {
@@ -170,8 +170,8 @@ pub(super) fn open_in(
     };
     recovery.skipped.extend(bad_mark);
 
-    // Where the runs hold more than the log, because the power took its end, nothing of it is needed, and the next
-    // segment does not continue it.
+    // If a power loss took the end of the log and the runs hold more than it, no part of the log is
+    // needed, and the next segment does not continue it.
     if let Some(tail) = &mut tail
         && (tail.is_behind_runs || !edits.is_empty())
     {
@@ -263,7 +263,7 @@ pub(super) fn open_in(
     })
 }
 
-/// The keyspaces that the manifest names, each with its options.
+/// Makes the keyspaces that the manifest names, each with its options.
 fn open_keyspaces(
     store: u64,
     path: &Path,
@@ -299,12 +299,12 @@ struct Write<'a> {
     limiter: &'a RateLimiter,
 }
 
-/// What the log holds, on its way back into memtables; into runs, where it is more than they take.
+/// Replays the log into memtables, and into runs when it holds more than they can take.
 struct Replay<'a> {
-    /// Those that are full, of a store that is opened for reading only: no runs are written of them.
+    /// Full memtable sets of a read-only store, which writes no runs.
     older: Vec<MemTableSet>,
     memtables: MemTableSet,
-    /// What the runs change that were written, by keyspace, with the deletions of ranges that came with them.
+    /// The edits for the runs written so far, by keyspace, with their range deletions.
     edits: BTreeMap<u32, Edit>,
     /// The last sequence number in runs, these included.
     flushed_sequence: u64,
@@ -332,7 +332,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Puts a record's operations into memtables. Where there is no room, tells how much it takes.
+    /// Puts a record's operations into memtables. If they do not fit, returns how much memory they
+    /// need.
     fn insert(&mut self, record: &Record<'_>) -> Result<Option<usize>> {
         if record.greatest_keyspace == 0 {
             let part = Part {
@@ -342,7 +343,7 @@ impl Replay<'_> {
             return insert(&mut self.memtables, self.options, record, &[part]);
         }
         let ids: BTreeSet<u32> = record.ops.clone().with_keyspaces().map(|of| of.0).collect();
-        // What is of none of them was written before its keyspace was dropped.
+        // Operations of an unknown keyspace were written before it was dropped.
         let keyspaces = ids.into_iter().filter_map(|id| self.keyspaces.by_id(id));
         let parts: Vec<_> = keyspaces
             .map(|keyspace| Part::of_ops(record.ops.clone(), keyspace))
@@ -350,7 +351,7 @@ impl Replay<'_> {
         insert(&mut self.memtables, self.options, record, &parts)
     }
 
-    /// Writes what is there to runs, and begins memtables that hold a batch of this size.
+    /// Writes the current memtables to runs and starts new ones that can hold a batch of this size.
     fn make_room_for_write(&mut self, next_sequence: u64, needed_bytes: usize) -> Result<()> {
         let limit_bytes = table_bytes_for(needed_bytes).max(self.options.memtable_bytes);
         let table = self.own.new_table(self.options, limit_bytes)?;
@@ -371,7 +372,8 @@ impl Replay<'_> {
             };
         }
         for (keyspace, table) in full.tables() {
-            // There are no snapshots yet. Of what older runs hold nothing is known here, so deletions stay.
+            // There are no snapshots yet. The contents of older runs are not known here, so
+            // deletions stay.
             let mut retain = Retain::new(keyspace.order().clone(), Vec::new());
             let edit = self.edits.entry(keyspace.id()).or_default();
             if !table.ranges.is_empty() {
@@ -403,7 +405,8 @@ impl Replay<'_> {
     }
 }
 
-/// Puts parts of a record into the memtables of a memtable set. Where there is no room, tells how much they take.
+/// Puts the parts of a record into a memtable set. If they do not fit, returns how much memory they
+/// need.
 fn insert<'op>(
     memtables: &mut MemTableSet,
     options: &Options,

@@ -1,10 +1,12 @@
-//! The way of a write.
+//! The path of a write.
 //!
-//! Memory first: entries are drafted in the memtable before anything is logged, so that a write
-//! that does not fit leaves nothing in the log. Then the log, which gives sequence numbers; then
-//! the entries are linked under them; then they become visible. A memtable that is full makes way for another first.
+//! Memory comes first: entries are copied into the memtable before anything is logged, so a write
+//! that does not fit leaves nothing in the log. Then the log assigns sequence numbers, the entries
+//! are linked under them, and they become visible. If a memtable is full, an empty one replaces it
+//! first.
 //!
-//! The operations of a batch are numbered as they stand, whatever their keyspaces, and become visible together.
+//! The operations of a batch are numbered in their order, whatever their keyspaces, and become
+//! visible together.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::cell::RefCell;
@@ -22,7 +24,7 @@ use crate::panics;
 use crate::planted::{self, Defect};
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
-/// Capacity that a thread keeps for encoding single writes.
+/// The buffer capacity that a thread keeps for encoding single writes.
 const KEPT_SCRATCH_BYTES: usize = 64 << 10;
 
 /// Where sequence numbers come from.
@@ -35,7 +37,7 @@ pub(super) enum Writer {
         next_sequence: AtomicU64,
         /// Whether [`Db::close`](crate::Db::close) was called.
         is_closed: AtomicBool,
-        /// Why no more writes are taken, if so.
+        /// Why the store takes no more writes, if it does not.
         poison: OnceLock<Arc<Error>>,
     },
 }
@@ -49,7 +51,7 @@ impl Writer {
         }
     }
 
-    /// Why no more writes are taken, if so.
+    /// Returns why the store takes no more writes, if it does not.
     pub(super) fn poison(&self) -> Option<Arc<Error>> {
         match self {
             Writer::Logged(commit) => commit.poison(),
@@ -57,19 +59,19 @@ impl Writer {
         }
     }
 
-    /// Takes no more writes from now on, and says why.
+    /// Stops taking writes, for this reason.
     fn stop_for(&self, cause: Error) {
         match self {
             Writer::Logged(commit) => commit.stop_for(cause),
             Writer::Unlogged { poison, .. } => {
                 tracing::error!(%cause, "the store takes no more writes");
-                // What came first is what led to the rest.
+                // The first failure caused the later ones, so it is the one to keep.
                 let _ = poison.set(Arc::new(cause));
             }
         }
     }
 
-    /// Takes no more writes, and marks the log's end.
+    /// Stops taking writes and marks the end of the log.
     pub(super) fn close(&self) -> Result<()> {
         match self {
             Writer::Logged(commit) => commit.close(),
@@ -90,7 +92,7 @@ impl Inner {
         op: Op<'_>,
         durability: Durability,
     ) -> Result<()> {
-        // Encoded into memory that the thread keeps: a single write allocates nothing but its
+        // Encoded into a buffer that the thread keeps, so a single write allocates nothing but its
         // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> = const { RefCell::new(WriteBatch::new()) });
         match &self.writer {
@@ -135,7 +137,7 @@ impl Inner {
         }
     }
 
-    /// [`write`](Self::write) for a batch that is of one keyspace.
+    /// [`write`](Self::write) for a batch of one keyspace.
     pub(super) fn write_to(
         &self,
         keyspace: &Arc<KeyspaceData>,
@@ -243,7 +245,7 @@ impl Inner {
             let logged = self.log(batch.encoded(), batch.len(), durability);
             let first_sequence = logged.inspect_err(|_| active.give_back(entries.needed))?;
             let last_sequence = first_sequence + batch.len() as u64 - 1;
-            // Visible only when all are linked, and at once.
+            // They become visible together, once all are linked.
             self.make_visible(first_sequence, last_sequence, || {
                 entries.publish(first_sequence);
             })?;
@@ -251,9 +253,10 @@ impl Inner {
         })
     }
 
-    /// Links the entries of operations that are in the log, and makes them visible.
+    /// Links the entries of operations that are already in the log, and makes them visible.
     ///
-    /// If that panics, these numbers stay a hole, which no later write may become visible behind: the store takes no more.
+    /// If that panics, their sequence numbers remain a hole, and no later write may become visible:
+    /// the store takes no more writes.
     fn make_visible(&self, first: u64, last: u64, link: impl FnOnce()) -> Result<()> {
         let linked = panics::catch("applying a batch", || {
             link();
@@ -263,7 +266,7 @@ impl Inner {
             if planted::is(Defect::PanicLeavesHole) {
                 return Err(panicked);
             }
-            // First no more writes, so that none comes that waits behind the hole and has nobody to tell it.
+            // Stop writes first, so that none waits behind the hole with no one to wake it.
             let error = self.poison(panicked);
             self.published.leave_hole(first);
             return Err(error);
@@ -279,7 +282,8 @@ impl Inner {
         published.map_err(|Hole| self.poisoned())
     }
 
-    /// Runs what changes the store. If it panics, no more writes are taken: nobody can say what it has left half done.
+    /// Runs an operation that changes the store. If it panics, the store takes no more writes,
+    /// since no one can say what is half done.
     pub(super) fn guard<T>(
         &self,
         doing: &'static str,
@@ -291,14 +295,14 @@ impl Inner {
         })
     }
 
-    /// Takes no more writes from now on. Returns what they get.
+    /// Stops taking writes. Returns the error that they get from now on.
     pub(super) fn poison(&self, cause: Error) -> Error {
         self.writer.stop_for(cause);
         self.work.nudge();
         self.poisoned()
     }
 
-    /// What writes get where no more are taken.
+    /// The error that writes get when no more are taken.
     pub(super) fn poisoned(&self) -> Error {
         match self.writer.poison() {
             Some(cause) => poisoned(&cause),
@@ -306,13 +310,15 @@ impl Inner {
         }
     }
 
-    /// Tries to write to the memtable set that takes writes, and makes room until that succeeds.
+    /// Tries to write to the active memtable set, and replaces the set when it is full, until the
+    /// write succeeds.
     fn write_to_active<'a>(
         &self,
         attempt: impl Fn(&MemTableSet) -> Result<Attempt<'a>>,
     ) -> Result<u64> {
         loop {
-            // Held until the write is visible: a memtable set is frozen when no write to it is under way.
+            // Held until the write is visible: a memtable set is frozen only when no write to it is
+            // in progress.
             let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
             match attempt(&active)? {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
@@ -332,25 +338,27 @@ impl Inner {
     /// Logs a batch, if there is a log, and returns the sequence number of its first operation.
     fn log(&self, encoded: &[u8], count: usize, durability: Durability) -> Result<u64> {
         match &self.writer {
-            // A batch has fewer bytes than fit 32 bits, and an operation has at least two.
+            // A batch has fewer than 2^32 bytes, and an operation has at least two, so the count
+            // fits.
             Writer::Logged(commit) => {
                 commit.log(encoded, count as u32, durability == Durability::Synced)
             }
             Writer::Unlogged { next_sequence, .. } => {
                 self.counters.count_write();
-                // Relaxed: it hands out numbers; `visible` orders what is done under them.
+                // Relaxed: this only hands out numbers; `published` orders the writes made under
+                // them.
                 let take = || next_sequence.fetch_add(count as u64, Ordering::Relaxed);
                 Ok(self.clock.number(take))
             }
         }
     }
 
-    /// Takes a sequence number for an ingestion; it is in the log, if there is one, durably.
+    /// Takes a sequence number for an ingestion. If there is a log, the number is durable in it.
     pub(super) fn log_ingestion(&self) -> Result<u64> {
         self.check_takes_writes(Durability::Buffered)?;
         match &self.writer {
             Writer::Logged(commit) => commit.log_ingestion(),
-            // Relaxed: as in `log`.
+            // Relaxed: see `log`.
             Writer::Unlogged { next_sequence, .. } => {
                 let take = || next_sequence.fetch_add(1, Ordering::Relaxed);
                 Ok(self.clock.number(take))
@@ -366,7 +374,7 @@ impl Inner {
         }
     }
 
-    /// Refuses to change a store that was opened for reading only.
+    /// Refuses changes to a store that was opened read-only.
     pub(super) fn check_access(&self) -> Result<()> {
         match self.options.access {
             Access::ReadWrite => Ok(()),
@@ -376,14 +384,14 @@ impl Inner {
         }
     }
 
-    /// Refuses what will fail anyway, before memory is taken for it.
+    /// Refuses writes that would fail anyway, before memory is reserved for them.
     fn check_takes_writes(&self, durability: Durability) -> Result<()> {
         self.check_access()?;
         match &self.writer {
             Writer::Logged(commit) => commit.check_takes_writes(),
             Writer::Unlogged { .. } if durability == Durability::Synced => Err(Error::LogOff),
-            // Relaxed: whether a write that races with closing is still taken does not matter,
-            // since all of them are forgotten.
+            // Relaxed: a write that races with closing may be taken or not; without a log, both are
+            // forgotten.
             Writer::Unlogged { is_closed, .. } if is_closed.load(Ordering::Relaxed) => {
                 Err(Error::Closed)
             }
@@ -400,11 +408,11 @@ fn poisoned(cause: &Arc<Error>) -> Error {
     }
 }
 
-/// How an attempt to write to a memtable set ended.
+/// The result of an attempt to write to a memtable set.
 enum Attempt<'a> {
-    /// With this sequence number, the last.
+    /// Done; the last sequence number of the batch.
     Done(u64),
-    /// The keyspace has no memtable in it yet.
+    /// The keyspace has no memtable in the set yet.
     NoTable(&'a Arc<KeyspaceData>),
     MemTableFull {
         needed_bytes: usize,
