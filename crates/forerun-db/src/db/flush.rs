@@ -235,7 +235,7 @@ impl Inner {
         };
         if let Err(error) = self.write_ranges(keyspace, table, &mut edit) {
             let written = edit.all_added();
-            written.for_each(|run| run.remove_when_dropped(&self.trash));
+            written.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
             return Err(error);
         }
         Ok(edit)
