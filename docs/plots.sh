@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every plot of a page that --report wrote, as an SVG file of its own: <folder>/<number>-<title>.svg
 #
-#   forerun bench hash --all --report target/hash.html
+#   forerun-bench hash --all --report target/hash.html
 #   sh docs/plots.sh target/hash.html docs/results/<run>
 set -eu
 page=${1:?the page that --report wrote}

@@ -106,7 +106,7 @@ class Bench:
         contender.wait_idle()
 
     def line(self, lane: Lane, budget: float, budget_bytes: int, lanes: list[Lane]) -> dict:
-        """One result, by the names that `forerun bench table --json` uses."""
+        """One result, by the names that `forerun-bench table --json` uses."""
         happened, row_bytes = lane.happened, self.rows[:1].nbytes
         keys = happened.get("find_keys", 0)
         ours = next(other for other in lanes if other.batch == lane.batch)

@@ -1,4 +1,4 @@
-// What the adapters share: the setting from the command line, the keys of `forerun bench gpu-table`, the two clocks, and a
+// What the adapters share: the setting from the command line, the keys of `forerun-bench gpu-table`, the two clocks, and a
 // line of JSON a result, named as crates/forerun-bench/src/gpu_table/row.rs has it.
 //
 //   keys put in    key_of(0), key_of(1), ...                                      until the table is as full as asked for

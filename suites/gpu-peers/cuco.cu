@@ -1,4 +1,4 @@
-// cuCollections' static_map in the setting of `forerun bench gpu-table`: u64 keys to u64 values, which stand for the
+// cuCollections' static_map in the setting of `forerun-bench gpu-table`: u64 keys to u64 values, which stand for the
 // addresses that find_ptr gives. It has open addressing, evicts nothing and slows down as it fills: loads above 0.95 are
 // left out.
 //

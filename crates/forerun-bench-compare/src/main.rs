@@ -43,7 +43,7 @@ use forerun_bench::hash::contender::GET;
 #[cfg(feature = "rocksdb")]
 use forerun_bench::memtable;
 #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
-use forerun_bench::tiers;
+use forerun_bench::table;
 use forerun_bench::{btree, hash, ycsb};
 
 /// Forerun's benches with its peers beside it
@@ -81,7 +81,7 @@ enum Command {
     /// --cache together; LMDB's cache is the system's. The column of ratios to a peer compares with RocksDB's MultiGet, or
     /// without it with LMDB. "from memory" and "moved" are Forerun's alone.
     #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
-    Table(tiers::Args),
+    Table(table::Args),
 }
 
 #[derive(clap::Args)]
@@ -105,7 +105,9 @@ struct Hash {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Command::parse() {
+    let command = Command::parse();
+    forerun_bench::refuse_simulated_build()?;
+    match command {
         #[cfg(feature = "rocksdb")]
         Command::Memtable(args) => {
             use rocks::{FingerSearch, RocksDb};
@@ -162,7 +164,7 @@ fn main() -> anyhow::Result<()> {
             } else {
                 "lmdb"
             };
-            tiers::run_with(&args, &peers, Some(peer))
+            table::run_with(&args, &peers, Some(peer))
         }
     }
 }

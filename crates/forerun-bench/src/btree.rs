@@ -1,4 +1,4 @@
-//! `bench btree`: lookups in one run, a B-tree of pages on disk, all of it in the page cache.
+//! `forerun-bench btree`: lookups in one run, a B-tree of pages on disk, all of it in the page cache.
 //!
 //! A strategy is a row search (`plain`, `prefetch1`, ...), one key after the other; or the same for a batch of keys that
 //! are in flight together (`multiget-plain`, ...). The bench can be run with peers beside it: see [`run_with`].
@@ -25,9 +25,9 @@ use std::sync::Arc;
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
-  forerun bench btree --keys 10M --batch 1,8,64,256 --report btree.html
-  forerun bench btree --key-bytes 9 --strategy plain,prefetch2,heads
-  forerun bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
+  forerun-bench btree --keys 10M --batch 1,8,64,256 --report btree.html
+  forerun-bench btree --key-bytes 9 --strategy plain,prefetch2,heads
+  forerun-bench btree --key-bytes 100 --prefix-bytes 80 --access uniform,zipf:0.99
 
 Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \
 the other. A lookup copies the value it finds, as multi_get of a store does. The run is written to --dir, then all of \

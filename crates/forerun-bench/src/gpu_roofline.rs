@@ -1,4 +1,4 @@
-//! `bench gpu-roofline`: reads of 32, 64 and 128 bytes at random places of a GPU's memory, the rate that no lookup can
+//! `forerun-bench gpu-roofline`: reads of 32, 64 and 128 bytes at random places of a GPU's memory, the rate that no lookup can
 //! exceed.
 //!
 //! ```text
@@ -26,13 +26,13 @@ use std::time::Duration;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = "\
 Examples:
-  forerun bench gpu-roofline                                      1, 8 and 32 GiB of the GPU's memory
-  forerun bench gpu-roofline --buffer 128Mi,1Gi,64Gi --report roofline.html
-  forerun bench gpu-roofline --check                              is what was read what was there?
-  forerun bench gpu-roofline --once --buffer 1Gi                  one launch of each kernel, for a profiler
+  forerun-bench gpu-roofline                                      1, 8 and 32 GiB of the GPU's memory
+  forerun-bench gpu-roofline --buffer 128Mi,1Gi,64Gi --report roofline.html
+  forerun-bench gpu-roofline --check                              is what was read what was there?
+  forerun-bench gpu-roofline --once --buffer 1Gi                  one launch of each kernel, for a profiler
 
 Where no GPU is found, one thread of the CPU makes the same reads, and no figure of a GPU is given. What all of the \
-CPU's threads can do is `forerun bench roofline`.")]
+CPU's threads can do is `forerun-bench roofline`.")]
 pub struct Args {
     /// Sizes of the buffer [default: 1Gi,8Gi,32Gi; without a GPU 256Mi; with --quick 1Mi]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]

@@ -2,7 +2,7 @@
 //! pages come from [`forerun_measure`].
 //!
 //! ```text
-//!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline, server/, cache/, tiers/   the benches: Args and run()
+//!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline, server/, cache/, table/   the benches: Args and run()
 //!   lookup, shelf, show   lookup workloads over any engine; its store between the turns; what is printed
 //!   engine                what is asked of a store, ours or a peer's
 //!   store                 Db as such a store
@@ -13,9 +13,9 @@
 //!   output, process       the options that all benches share; what this process takes of the machine
 //! ```
 //!
-//! # Running a bench from a command
-//! [`roofline::Args`], [`memtable::Args`], [`btree::Args`], [`ycsb::Args`] and [`hash::Args`] are clap arguments to flatten into a
-//! subcommand; their modules' `run` measures and prints to the standard output.
+//! # The command
+//! The binary `forerun-bench` runs every bench by its name (`registry`), and `stress`. Only its benches are in the library,
+//! for `forerun-bench-compare`, which runs them with other stores beside Forerun's.
 //!
 //! # Measuring a peer beside the memtable, or beside the store
 //! Implement [`engine::Engine`] and its three small companions for the peer, and call
@@ -53,7 +53,21 @@ mod shelf;
 mod show;
 pub mod skew;
 pub mod store;
+pub mod table;
 pub mod threads;
-pub mod tiers;
 pub mod workload;
 pub mod ycsb;
+
+/// Refuses to measure in a build with the simulator's locks and atomics, whose figures would mislead. Cargo makes such a
+/// build when this crate is built together with `forerun-lab`.
+///
+/// # Errors
+/// Where this is such a build.
+pub fn refuse_simulated_build() -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !forerun_core::sync::SIMULATED,
+        "this build has the simulator's locks, and its figures would mislead: build forerun-bench without forerun-lab, \
+         as `cargo run --release -p forerun-bench` does"
+    );
+    Ok(())
+}

@@ -1,4 +1,4 @@
-//! `bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log or
+//! `forerun-bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log or
 //! files.
 //!
 //! The bench can be run with peers beside it: see [`run_with`].
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Batched lookups and inserts on the memtable, by strategy
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
-Example: forerun bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
+Example: forerun-bench memtable --keys 2M --batch 1,8,64,256 --hit-rate 1,0.5 --report memtable.html
 
 Every list multiplies the cases. Rounds alternate: each measures every case once, the strategies of a cell one after \
 the other. A lookup copies the value it finds out of the table, as multi_get of a store does.

@@ -1,4 +1,4 @@
-//! `bench roofline`: the machine's random-access rate, printed.
+//! `forerun-bench roofline`: the machine's random-access rate, printed.
 //!
 //! In the rows a line of the buffer stands for a key: `batch` is the number of lines in flight a
 //! thread, `strategy` is `chase`, `case` is `dependent` for one in flight and `independent` for
@@ -43,7 +43,7 @@ impl From<PagesArg> for Pages {
 /// many are in flight
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
-Example: forerun bench roofline --threads 1,2 --pages huge --report roofline.html
+Example: forerun-bench roofline --threads 1,2 --pages huge --report roofline.html
 
 Every case reads random cache lines of a buffer far larger than the caches. One chase in flight pays the whole \
 latency a line; several overlap their misses.")]

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, check, checkpoint, compact, completions, demo, dump, get, load, man, multiget,
-    replay, scan, serve, stats, stress,
+    backup, check, checkpoint, compact, completions, demo, dump, get, load, man, multiget, replay,
+    scan, serve, stats,
 };
 use crate::exit::EXIT_CODES_HELP;
 
@@ -47,8 +47,6 @@ pub enum Command {
     Dump(dump::Args),
     Replay(replay::Args),
     Serve(Box<serve::Args>),
-    Bench(bench::Args),
-    Stress(stress::Args),
     Completions(completions::Args),
     Man(man::Args),
 }

@@ -65,19 +65,24 @@ pub struct CheckFailed(pub String);
 #[error("standard output is closed")]
 pub struct OutputClosed;
 
-/// Prints `error` as one line on standard error and gives its exit code.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+/// Prints `error` as one line on standard error, after the program's name, and returns its exit code.
+pub fn report(program: &str, error: &anyhow::Error) -> ExitCode {
     if error.is::<OutputClosed>() || is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    warn(format_args!("{}", one_line(error)));
+    write_line(program, format_args!("{}", one_line(error)));
     ExitCode::from(code(error))
 }
 
-/// Prints one line, `forerun: …`, on standard error; that standard error may itself be closed is nobody's fault.
+/// Prints one line, `forerun: …`, on standard error.
 pub fn warn(message: fmt::Arguments<'_>) {
+    write_line("forerun", message);
+}
+
+fn write_line(program: &str, message: fmt::Arguments<'_>) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "forerun: {message}");
+    // A closed standard error is no fault: there is nobody left to tell.
+    let _ = writeln!(std::io::stderr(), "{program}: {message}");
 }
 
 fn code(error: &anyhow::Error) -> u8 {

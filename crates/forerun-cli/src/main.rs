@@ -1,41 +1,7 @@
-//! The `forerun` command: load data into a store, look at it, look up batches of keys in it, and measure all of that.
-//!
-//! ```text
-//! main ── cli (the command line) ── commands/*  one file a subcommand
-//!                                       ├── input/*   what comes in: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
-//!                                       ├── output    what goes out: standard output, escaping, numbers for people
-//!                                       ├── progress  a bar on a terminal, nothing in a pipe
-//!                                       ├── store     opening a store as the options say
-//!                                       └── exit      how it ends: outcomes, errors, exit codes
-//! ```
-//!
-//! Nothing that comes from outside makes the command panic: each fault is an error of one line, `forerun: …`, that
-//! names the thing and the place, and an exit code that says which kind of fault it was.
-
-#![forbid(unsafe_code)]
-#![allow(
-    rustdoc::invalid_html_tags,
-    reason = "comments on arguments are help texts, where key<TAB>value stands as it is"
-)]
-
-mod cli;
-mod commands;
-mod exit;
-mod input;
-mod measure;
-mod output;
-mod progress;
-mod store;
+//! The `forerun` command; the library of this crate has all of it.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    // A wrong command line ends here, with clap's own message and exit code 2.
-    let cli = cli::Cli::parse();
-    match commands::run(cli) {
-        Ok(outcome) => outcome.exit_code(),
-        Err(error) => exit::report(&error),
-    }
+    forerun_cli::main()
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 16] = [
     "demo",
     "load",
     "get",
@@ -19,8 +19,6 @@ const COMMANDS: [&str; 18] = [
     "dump",
     "replay",
     "serve",
-    "bench",
-    "stress",
     "completions",
     "man",
 ];
@@ -88,7 +86,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["get", "db", "xyz", "--hex"],
         &["load", "db", "table.dat", "--key", "id"],
         &["replay", "db", "t", "--batch", "8,x"],
-        &["stress", "--cycles", "3"],
+        &["stress", "--seconds", "3"],
         &["check"],
         &["checkpoint", "db"],
         &["backup", "backups"],

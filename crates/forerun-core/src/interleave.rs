@@ -91,7 +91,7 @@ pub fn alone_with<F: Future, D: Driver>(driver: &D, lookup: F) -> F::Output {
 /// to the caller.
 ///
 /// A suspension and its resume cost about 3.4 ns together (measured on a Zen 4 core by
-/// `forerun bench roofline`, where it is printed as `resume`).
+/// `forerun-bench roofline`, where it is printed as `resume`).
 ///
 /// ```
 /// use forerun_core::{interleave, touch};

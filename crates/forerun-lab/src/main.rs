@@ -34,6 +34,31 @@ enum Command {
     /// Runs seeds for `sim`.
     #[command(hide = true)]
     SimWorker(sim::worker::WorkerArgs),
+    /// Says where the benches are.
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(Elsewhere),
+    /// Says where the stress tests are.
+    #[command(hide = true, disable_help_flag = true)]
+    Stress(Elsewhere),
+}
+
+/// Arguments of a command that another program has.
+#[derive(clap::Args)]
+struct Elsewhere {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+impl Elsewhere {
+    /// This build has the simulator's locks, which are slower than those that ship.
+    fn refuse(&self, what: &str, command: &[&str]) -> anyhow::Result<ExitCode> {
+        let given = self.args.iter().map(String::as_str);
+        let args: Vec<&str> = command.iter().copied().chain(given).collect();
+        anyhow::bail!(
+            "{what} run in a build without the simulator: cargo run --release -p forerun-bench -- {}",
+            args.join(" ")
+        )
+    }
 }
 
 fn main() -> ExitCode {
@@ -44,6 +69,8 @@ fn main() -> ExitCode {
         Command::SimWorker(args) => sim::worker::work(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
+        Command::Bench(elsewhere) => elsewhere.refuse("benches", &[]),
+        Command::Stress(elsewhere) => elsewhere.refuse("stress tests", &["stress"]),
     };
     ended.unwrap_or_else(|error| {
         eprintln!("forerun-lab: {error:#}");

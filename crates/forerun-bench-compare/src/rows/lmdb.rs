@@ -5,7 +5,7 @@
 use super::{Answers, each_batch};
 use crate::lmdb::{map_bytes, unnamed};
 use anyhow::{Context, Result};
-use forerun_bench::tiers::contender::{Contender, Need, Reader, Tally, Tiers};
+use forerun_bench::table::contender::{Contender, Need, Reader, Tally, Tiers};
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
 

@@ -16,8 +16,8 @@ pub use lmdb::LmdbRows;
 pub use rocks::RocksRows;
 
 use anyhow::{Result, ensure};
-use forerun_bench::tiers::access::push_row;
-use forerun_bench::tiers::contender::{Contender, Need};
+use forerun_bench::table::access::push_row;
+use forerun_bench::table::contender::{Contender, Need};
 
 /// Rows loaded at a time.
 const LOAD_BATCH: u64 = 4096;

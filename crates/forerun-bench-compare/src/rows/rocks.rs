@@ -4,7 +4,7 @@
 use super::{Answers, each_batch};
 use crate::rocks::{FILTER_BITS, GET, MULTIGET};
 use anyhow::{Result, bail};
-use forerun_bench::tiers::contender::{Contender, Need, Reader, Tally, Tiers};
+use forerun_bench::table::contender::{Contender, Need, Reader, Tally, Tiers};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, Options, WriteBatch, WriteOptions,

@@ -17,9 +17,9 @@ pub enum Part {
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 #[command(after_help = "\
 Examples:
-  forerun bench cache --part multiget --items 2M --value 64
-  forerun bench cache --part hits --trace orm-busy.trace.xz --value-scale 8 --memory 16Mi,32Mi,64Mi,128Mi
-  forerun bench cache --part hits --keys 1M --zipf 0.99 --memory 32Mi,64Mi,128Mi,256Mi
+  forerun-bench cache --part multiget --items 2M --value 64
+  forerun-bench cache --part hits --trace orm-busy.trace.xz --value-scale 8 --memory 16Mi,32Mi,64Mi,128Mi
+  forerun-bench cache --part hits --keys 1M --zipf 0.99 --memory 32Mi,64Mi,128Mi,256Mi
 
 A trace is keys of 4 bytes, big-endian, one behind the other, xz or plain. Values have the sizes of Facebook's ETC (a \
 generalised Pareto distribution) by key, times --value-scale. Both caches are asked by the same multi-gets; what is \

@@ -1,4 +1,4 @@
-//! `bench cache`: the cache in process, without sockets of its own.
+//! `forerun-bench cache`: the cache in process, without sockets of its own.
 //!
 //! ```text
 //!   multiget   items of one size, all of them there; keys/s of a batch, of one key at a time, and of MemC3's design

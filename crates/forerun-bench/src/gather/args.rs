@@ -1,4 +1,4 @@
-//! The command line of `bench gather`.
+//! The command line of the bench `gather`.
 
 use super::setting::{Cap, Order, Study};
 use crate::on_gpu::OnGpu;
@@ -10,11 +10,11 @@ use forerun_measure::size::parse_size;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = "\
 Examples:
-  forerun bench gather                                      all studies, in some minutes on a GPU
-  forerun bench gather --study seed --report gather.html
-  forerun bench gather --study row-bytes --row-bytes 576,656 --version v3,v5-r2
-  forerun bench gather --check                              does the GPU copy what the CPU copies?
-  forerun bench gather --once --version v4                  one launch, for a profiler
+  forerun-bench gather                                      all studies, in some minutes on a GPU
+  forerun-bench gather --study seed --report gather.html
+  forerun-bench gather --study row-bytes --row-bytes 576,656 --version v3,v5-r2
+  forerun-bench gather --check                              does the GPU copy what the CPU copies?
+  forerun-bench gather --once --version v4                  one launch, for a profiler
 
 Where no GPU is found, the same rows are copied on the CPU, and no figure of a GPU is given.
 

@@ -1,4 +1,4 @@
-//! `bench gather`: scattered rows between pinned host memory and a GPU, against contiguous copies
+//! `forerun-bench gather`: scattered rows between pinned host memory and a GPU, against contiguous copies
 //! and what else there is.
 //!
 //! ```text

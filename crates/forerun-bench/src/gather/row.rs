@@ -1,4 +1,4 @@
-//! One result of `bench gather`: a line of JSON with these names.
+//! One result of `forerun-bench gather`: a line of JSON with these names.
 
 use super::setting::Setting;
 use forerun_gpu::gather::Plan;

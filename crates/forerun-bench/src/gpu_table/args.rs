@@ -1,4 +1,4 @@
-//! The command line of `bench gpu-table`.
+//! The command line of the bench `gpu-table`.
 
 use super::setting::{Buckets, Study};
 use super::way::Op;
@@ -13,13 +13,13 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = "\
 Examples:
-  forerun bench gpu-table                                     all studies, some minutes on a GPU
-  forerun bench gpu-table --study seed --report gpu-table.html
-  forerun bench gpu-table --study buckets --buckets 2x128,1x64 --lookup thread,narrow,wide
-  forerun bench gpu-table --study operations --op find_ptr,insert_or_assign --load 1
-  forerun bench gpu-table --check                             does the GPU answer what the CPU answers?
-  forerun bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for compute-sanitizer
-  forerun bench gpu-table --study seed --peer build/hkv --peer build/cuco
+  forerun-bench gpu-table                                     all studies, some minutes on a GPU
+  forerun-bench gpu-table --study seed --report gpu-table.html
+  forerun-bench gpu-table --study buckets --buckets 2x128,1x64 --lookup thread,narrow,wide
+  forerun-bench gpu-table --study operations --op find_ptr,insert_or_assign --load 1
+  forerun-bench gpu-table --check                             does the GPU answer what the CPU answers?
+  forerun-bench gpu-table --once --slots 64Ki --batch 4Ki     each kernel once, for compute-sanitizer
+  forerun-bench gpu-table --study seed --peer build/hkv --peer build/cuco
 
 Where no GPU is found, the table on the CPU is measured at a small size, and no figure of a GPU is given.
 

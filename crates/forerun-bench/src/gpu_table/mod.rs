@@ -1,4 +1,4 @@
-//! `bench gpu-table`: every operation of the hash table in a GPU's memory, by load, form of the buckets, row, hit rate,
+//! `forerun-bench gpu-table`: every operation of the hash table in a GPU's memory, by load, form of the buckets, row, hit rate,
 //! batch and skew.
 //!
 //! ```text

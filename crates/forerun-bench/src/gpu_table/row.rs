@@ -1,4 +1,4 @@
-//! One result of `bench gpu-table`: a line of JSON with these names, which peers print too.
+//! One result of `forerun-bench gpu-table`: a line of JSON with these names, which peers print too.
 
 use super::setting::Setting;
 use super::way::Way;

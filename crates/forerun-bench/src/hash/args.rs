@@ -1,4 +1,4 @@
-//! The command line of `bench hash`, and the studies or cells that it asks for.
+//! The command line of the bench `hash`, and the studies or cells that it asks for.
 
 use super::keys::Skew;
 use super::study::{STUDIES, Study};
@@ -14,9 +14,9 @@ use forerun_measure::size::{parse_share, parse_size};
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
-  forerun bench hash --study 1 --report size.html
-  forerun bench hash --size 1GiB --load-factor 0.7,0.9 --hit-rate 1 --batch 64 --threads 1 --strategy find_batch
-  forerun bench hash --design table,memc3 --size 256KiB,1GiB --isa avx2,scalar --json
+  forerun-bench hash --study 1 --report size.html
+  forerun-bench hash --size 1GiB --load-factor 0.7,0.9 --hit-rate 1 --batch 64 --threads 1 --strategy find_batch
+  forerun-bench hash --design table,memc3 --size 256KiB,1GiB --isa avx2,scalar --json
 
 The studies: 1 table size, 2 load factor and hit rate, 3 skew, 4 batch and widths, 5 threads and updates. Without \
 --study or --all, every combination of the lists is measured; beside one, the lists replace the study's own.

@@ -1,4 +1,4 @@
-//! `bench hash`: which hash table wins, for which keys, sizes, load factors and machine.
+//! `forerun-bench hash`: which hash table wins, for which keys, sizes, load factors and machine.
 //!
 //! ```text
 //!   args.rs       the command line          study.rs     the five studies     sweep.rs   lists that multiply to cells

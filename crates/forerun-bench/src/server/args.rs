@@ -1,4 +1,4 @@
-//! The command line of `bench server`.
+//! The command line of the bench `server`.
 
 use super::data::{Items, KEY_BYTES};
 use super::request::Form;
@@ -19,9 +19,9 @@ const FILL: f64 = 0.6;
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
-  forerun bench server
-  forerun bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform --duration-ms 1000
-  forerun bench server --threads 4 --clients 4 --report server.html
+  forerun-bench server
+  forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform --duration-ms 1000
+  forerun-bench server --threads 4 --clients 4 --report server.html
 
 The server runs in a process of its own (this program's `serve`), and so does memcached, if it is on the PATH: same \
 threads, same memory, on the first cores; the clients on the cores behind them. Both are loaded with the same items and \
@@ -39,7 +39,7 @@ server for every turn. slow_snapshot writes at a rate (serve --snapshot-rate) at
 names a directory on a disk that is slow by itself. Where other programs use the cores, they are what is measured; as root, \
 `chrt -f 10` before the command keeps them away:
 
-  chrt -f 10 forerun bench server --study tail --value-bytes 1Ki --memory 256Mi --beside none,flush_all,slow_snapshot
+  chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --beside none,flush_all,slow_snapshot
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {

@@ -1,4 +1,4 @@
-//! `bench server`: the cache server over the network, and memcached beside it.
+//! `forerun-bench server`: the cache server over the network, and memcached beside it.
 //!
 //! ```text
 //!  args.rs     the command line               data.rs     items: keys, values, which is asked for
@@ -52,23 +52,23 @@ const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// The name of the server that the others are compared with.
 const PEER: &str = "memcached";
 
-/// Measures and prints to the standard output. `own` is how this project's server is started.
+/// Measures and prints to the standard output.
 ///
 /// # Errors
 /// Lists that make no sense, a server that cannot be started or answers wrongly, or an output that cannot be written.
-pub fn run(args: &Args, own: Program) -> Result<()> {
-    on_stdout(|out| run_to(args, own, &Progress::on_terminal(), out))
+pub fn run(args: &Args) -> Result<()> {
+    on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
 
 /// As [`run`], printing to `out`.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_to(args: &Args, own: Program, progress: &Progress, out: &mut dyn Write) -> Result<()> {
+pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     let plan = args.plan()?;
     let mut programs = vec![match &args.server {
-        None => own,
+        None => Program::forerun()?,
         Some(path) => Program {
             name: path
                 .file_name()

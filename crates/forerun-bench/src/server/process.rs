@@ -28,6 +28,18 @@ pub struct Program {
 }
 
 impl Program {
+    /// Forerun's own server: this executable, run as `forerun-bench serve`, which is `forerun serve`.
+    ///
+    /// # Errors
+    /// The system does not tell where this executable is.
+    pub fn forerun() -> Result<Program> {
+        Ok(Program {
+            name: "forerun".to_owned(),
+            path: std::env::current_exe().context("cannot find this program's own executable")?,
+            args: vec!["serve".into()],
+        })
+    }
+
     /// memcached, which lies there, or in a folder of the `PATH`; if there is one.
     pub fn memcached(name: &Path) -> Option<Program> {
         let folders = std::env::var_os("PATH").unwrap_or_default();

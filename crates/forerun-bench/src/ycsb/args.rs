@@ -1,4 +1,4 @@
-//! The command line of `bench ycsb`.
+//! The command line of the bench `ycsb`.
 
 use super::mix::Workload;
 use super::record::{KEY_BYTES_MAX, VALUE_BYTES};
@@ -12,9 +12,9 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
-  forerun bench ycsb --records 1M --ops 50k --batch 1,64
-  forerun bench ycsb --workload b,c,d --threads 2 --cache-share 0.1,1.25 --dir /mnt/disk
-  forerun bench ycsb --workload c --report ycsb.html
+  forerun-bench ycsb --records 1M --ops 50k --batch 1,64
+  forerun-bench ycsb --workload b,c,d --threads 2 --cache-share 0.1,1.25 --dir /mnt/disk
+  forerun-bench ycsb --workload c --report ycsb.html
 
 Workloads: a 50% reads, 50% updates; b 95% reads, 5% updates; c reads; d 95% reads of the newest records, 5% inserts; \
 e 95% scans of 1 to 100 records, 5% inserts; f 50% reads, 50% read-modify-writes. Records are ten fields of a hundred \

@@ -1,4 +1,4 @@
-//! `bench ycsb`: the core workloads of YCSB on [`forerun_db::Db`], and on peers beside it.
+//! `forerun-bench ycsb`: the core workloads of YCSB on [`forerun_db::Db`], and on peers beside it.
 //!
 //! ```text
 //!  args.rs     the command line               record.rs  keys and values of a record

@@ -1,7 +1,6 @@
 //! The subcommands, one a file. Each has its `Args` and a `run` that does what they ask.
 
 pub mod backup;
-pub mod bench;
 pub mod check;
 pub mod checkpoint;
 pub mod compact;
@@ -16,7 +15,6 @@ pub mod replay;
 pub mod scan;
 pub mod serve;
 pub mod stats;
-pub mod stress;
 
 use crate::cli::{Cli, Command};
 use crate::exit::Outcome;
@@ -38,8 +36,6 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Dump(args) => dump::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Serve(args) => serve::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Stress(args) => stress::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

@@ -57,6 +57,9 @@ pub mod unscheduled {
     pub use super::tsan::{Mutex, MutexGuard};
 }
 
+/// Whether this is a build whose threads can be simulated: its locks and atomics are wrappers, and slower.
+pub const SIMULATED: bool = cfg!(feature = "sim");
+
 pub use number::thread_number;
 #[cfg(not(any(tsan, feature = "sim")))]
 pub use plain::*;

@@ -1,4 +1,4 @@
-//! `bench server --study tail`: how long sets into a full cache take beside what may disturb them.
+//! `forerun-bench server --study tail`: how long sets into a full cache take beside what may disturb them.
 //!
 //! ```text
 //!  for each disturbance        none, gat, snapshot, slow_snapshot, flush_all, expiry

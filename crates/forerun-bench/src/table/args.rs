@@ -1,4 +1,4 @@
-//! The command line of `bench table`.
+//! The command line of the bench `table`.
 
 use super::access::Access;
 use crate::output::{Output, or};
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 #[command(after_help = "\
 Examples:
-  forerun bench table --rows 10M --report table.html
-  forerun bench table --budget 1 --access uniform --batch 1024          all rows in memory, none in a cache
-  forerun bench table --access zipf:1,trace:orm-busy.trace.xz --budget 0.5,0.1
-  forerun bench table --score lru,lfu --admission always,second-touch --budget 0.1 --json
-  forerun bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission always,second-touch,by-score
+  forerun-bench table --rows 10M --report table.html
+  forerun-bench table --budget 1 --access uniform --batch 1024          all rows in memory, none in a cache
+  forerun-bench table --access zipf:1,trace:orm-busy.trace.xz --budget 0.5,0.1
+  forerun-bench table --score lru,lfu --admission always,second-touch --budget 0.1 --json
+  forerun-bench table --replay --access trace:orm-busy.trace.xz --score lru,lfu --admission always,second-touch,by-score
 
 Rows are of 64 float32 unless --dim says otherwise. A trace is a file of 4-byte big-endian numbers, as it is or in xz; \
 its table has one row for each number in it. A budget is the share of the rows that memory may hold; the store has a \

@@ -23,8 +23,8 @@ use forerun::gpu::Gpu;
 use forerun::gpu::table::{Candidates, GpuTable, TableOptions, Width};
 
 use super::Budget;
-use crate::output::{self, Out};
-use crate::progress::Progress;
+use forerun_cli::output::{self, Out};
+use forerun_cli::progress::Progress;
 use row::ROW_BYTES;
 use world::{Room, Tally, World};
 

@@ -20,7 +20,7 @@ use anyhow::Context;
 use forerun::{Backups, Create, Db, Options, WriteBatch};
 
 use super::options;
-use crate::exit::CheckFailed;
+use forerun_cli::exit::CheckFailed;
 
 /// What kills are to fall into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

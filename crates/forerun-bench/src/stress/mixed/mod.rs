@@ -26,8 +26,8 @@ use self::check::compare;
 use self::worker::Worker;
 use super::script::Model;
 use super::{Budget, Workplace};
-use crate::output::{self, Out};
-use crate::progress::Progress;
+use forerun_cli::output::{self, Out};
+use forerun_cli::progress::Progress;
 
 /// Operations of all threads between two comparisons of the whole store.
 const LAP_OPS: u64 = 20_000;

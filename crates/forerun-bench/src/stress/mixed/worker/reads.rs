@@ -7,7 +7,7 @@ use rand::Rng;
 use super::super::super::script;
 use super::super::check::{check_others, check_own, compare, failed};
 use super::{KEYS, Worker, any_key, group};
-use crate::output::Named;
+use forerun_cli::output::Named;
 
 impl Worker<'_> {
     pub(super) fn read_group(&mut self) -> anyhow::Result<()> {

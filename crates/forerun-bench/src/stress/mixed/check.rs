@@ -3,8 +3,8 @@
 use anyhow::Context;
 
 use super::super::script::Model;
-use crate::exit::CheckFailed;
-use crate::output::Named;
+use forerun_cli::exit::CheckFailed;
+use forerun_cli::output::Named;
 
 /// A scan gives exactly these entries in this order.
 pub fn compare<'m, E>(

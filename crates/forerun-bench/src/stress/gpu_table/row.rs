@@ -5,7 +5,7 @@
 //!   a counter's    sum | sum   | sum | ...
 //! ```
 
-use crate::exit::CheckFailed;
+use forerun_cli::exit::CheckFailed;
 
 /// Words of a row.
 pub(super) const ROW_WORDS: usize = 6;

@@ -1,4 +1,4 @@
-//! `forerun stress`: a store under random work, compared with what it should hold; or killed again and again, and
+//! `forerun-bench stress`: a store under random work, compared with what it should hold; or killed again and again, and
 //! compared with what it had acknowledged.
 //!
 //! ```text
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::exit::{Outcome, UsageError};
+use forerun_cli::exit::{Outcome, UsageError};
 
 /// Stress a store with random work, or with kills, and check it
 ///
@@ -48,11 +48,11 @@ use crate::exit::{Outcome, UsageError};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  forerun stress --seconds 60 --threads 4
-  forerun stress --ops 100000 --seed 7
-  forerun stress --crash --cycles 200
-  forerun stress --server --seconds 600 --connections 1000 --memory 512
-  forerun stress --gpu-table --seconds 120 --threads 8")]
+  forerun-bench stress --seconds 60 --threads 4
+  forerun-bench stress --ops 100000 --seed 7
+  forerun-bench stress --crash --cycles 200
+  forerun-bench stress --server --seconds 600 --connections 1000 --memory 512
+  forerun-bench stress --gpu-table --seconds 120 --threads 8")]
 pub struct Args {
     /// For how long [default: 10, where --ops is not given]
     #[arg(long, value_name = "N", conflicts_with_all = ["ops", "crash"])]

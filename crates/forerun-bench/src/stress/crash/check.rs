@@ -8,8 +8,8 @@ use forerun::{Db, Values};
 use super::super::script::{self, Model};
 use super::operation::Operation;
 use super::{Heard, Operated, Tally, options};
-use crate::exit::CheckFailed;
-use crate::output::Named;
+use forerun_cli::exit::CheckFailed;
+use forerun_cli::output::Named;
 
 /// What a thread's keys must hold, and how many of its writes are in that.
 #[derive(Clone, Default)]

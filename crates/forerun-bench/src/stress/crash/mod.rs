@@ -35,9 +35,9 @@ use rand::rngs::SmallRng;
 use self::check::{Expected, check, check_copies};
 use super::Workplace;
 use super::script;
-use crate::exit::CheckFailed;
-use crate::output::{self, Out};
-use crate::progress::Progress;
+use forerun_cli::exit::CheckFailed;
+use forerun_cli::output::{self, Out};
+use forerun_cli::progress::Progress;
 
 pub use self::operation::{Operation, remove_beside};
 pub use self::writer::write;

@@ -1,4 +1,4 @@
-//! `forerun bench`: the benches run, small, and print what they promise.
+//! The command: the benches run, small, and print what they promise.
 
 mod common;
 
@@ -8,9 +8,8 @@ use common::Place;
 fn benches_print_one_object_a_line() {
     let place = Place::new();
     for args in [
-        &["bench", "roofline", "--quick", "--json", "--threads", "1"][..],
+        &["roofline", "--quick", "--json", "--threads", "1"][..],
         &[
-            "bench",
             "memtable",
             "--quick",
             "--json",
@@ -22,7 +21,6 @@ fn benches_print_one_object_a_line() {
             "single,interleaved",
         ],
         &[
-            "bench",
             "hash",
             "--quick",
             "--json",
@@ -31,22 +29,20 @@ fn benches_print_one_object_a_line() {
             "--strategy",
             "find_batch",
         ],
+        &["server", "--quick", "--json", "--alone", "--keys", "1,10"],
         &[
-            "bench", "server", "--quick", "--json", "--alone", "--keys", "1,10",
-        ],
-        &[
-            "bench", "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64", "--score",
+            "table", "--quick", "--json", "--budget", "1,0.1", "--batch", "64", "--score",
             "lru,lfu",
         ],
         &[
-            "bench", "table", "--quick", "--json", "--replay", "--budget", "0.1", "--batch", "64",
+            "table", "--quick", "--json", "--replay", "--budget", "0.1", "--batch", "64",
         ],
     ] {
         let told = place.succeeds(args);
         assert!(!told.is_empty());
         for line in told.lines() {
             let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
-            assert_eq!(line["bench"], args[1]);
+            assert_eq!(line["bench"], args[0]);
             assert!(
                 line["keys_per_second"]
                     .as_f64()
@@ -61,9 +57,9 @@ fn benches_print_one_object_a_line() {
 fn a_bench_writes_a_page() {
     let place = Place::new();
     for line in [
-        "bench memtable --quick --batch 8 --report page.html",
-        "bench hash --quick --study 4 --report page.html",
-        "bench table --quick --access zipf:1 --batch 64 --report page.html",
+        "memtable --quick --batch 8 --report page.html",
+        "hash --quick --study 4 --report page.html",
+        "table --quick --access zipf:1 --batch 64 --report page.html",
     ] {
         let args: Vec<&str> = line.split(' ').collect();
         place.succeeds(&args);
@@ -75,7 +71,7 @@ fn a_bench_writes_a_page() {
 #[test]
 fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
     let place = Place::new();
-    let told = place.succeeds(&["bench", "gather", "--quick", "--study", "seed"]);
+    let told = place.succeeds(&["gather", "--quick", "--study", "seed"]);
     assert!(
         told.contains("Total Copies: 132") && told.contains(" GiB/s ("),
         "{told}"
@@ -84,13 +80,13 @@ fn the_row_gather_tells_whether_there_is_a_gpu_and_ends_well_without_one() {
     let without = told.starts_with("No GPU was found: ");
     assert_eq!(without, told.contains("the CPU, no GPU"), "{told}");
     assert_eq!(!without, told.contains("multiprocessors, "), "{told}");
-    place.succeeds(&["bench", "gather", "--check", "--quick"]);
+    place.succeeds(&["gather", "--check", "--quick"]);
 }
 
 #[test]
 fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
     let place = Place::new();
-    let told = place.succeeds(&["bench", "gpu-table", "--quick", "--study", "seed"]);
+    let told = place.succeeds(&["gpu-table", "--quick", "--study", "seed"]);
     assert!(
         told.contains("Study: seed") && told.contains("find_ptr"),
         "{told}"
@@ -101,20 +97,20 @@ fn the_gpu_benches_tell_whether_there_is_a_gpu_and_end_well_without_one() {
         told.contains("all figures are the CPU's"),
         "{told}"
     );
-    let told = place.succeeds(&["bench", "gpu-roofline", "--quick"]);
+    let told = place.succeeds(&["gpu-roofline", "--quick"]);
     assert_eq!(
         without,
         told.contains("all figures are the CPU's"),
         "{told}"
     );
-    place.succeeds(&["bench", "gpu-table", "--once", "--quick"]);
+    place.succeeds(&["gpu-table", "--once", "--quick"]);
 }
 
 #[test]
 fn sets_are_measured_beside_each_disturbance() {
     let place = Place::new();
     let told = place.succeeds(&[
-        "bench", "server", "--study", "tail", "--quick", "--json", "--alone", "--rate", "500",
+        "server", "--study", "tail", "--quick", "--json", "--alone", "--rate", "500",
     ]);
     let rows: Vec<serde_json::Value> = told
         .lines()
@@ -149,4 +145,48 @@ fn sets_are_measured_beside_each_disturbance() {
             "{row}"
         );
     }
+}
+
+#[test]
+fn the_bench_of_servers_runs_with_and_without_memcached() {
+    let place = Place::new();
+    let quick = [
+        "server",
+        "--quick",
+        "--json",
+        "--keys",
+        "1,20",
+        "--access",
+        "zipf:0.99",
+    ];
+    let told = place.succeeds(&[&quick[..], &["--alone", "--report", "page.html"]].concat());
+    let mut rows = 0;
+    for line in told.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+        assert_eq!(row["engine"], "forerun");
+        assert!(
+            row["keys_per_second"]
+                .as_f64()
+                .is_some_and(|rate| rate > 0.0),
+            "{row}"
+        );
+        assert!(
+            row["client_share"]
+                .as_f64()
+                .is_some_and(|share| share > 0.0),
+            "{row}"
+        );
+        rows += 1;
+    }
+    assert_eq!(
+        rows, 6,
+        "classic gets, meta gets and sets, of 1 and of 20 keys"
+    );
+    let page = std::fs::read_to_string(place.path("page.html")).expect("the page is there");
+    forerun_measure::report::check_html(&page).expect("it is well formed");
+    let told = place.succeeds(&["server", "--quick", "--memcached", "there-is-none"]);
+    assert!(
+        told.contains("not measured: there is no there-is-none"),
+        "{told}"
+    );
 }

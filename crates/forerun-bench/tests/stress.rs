@@ -1,4 +1,4 @@
-//! `forerun stress`: short runs of both kinds, on the real store, by the real command.
+//! `forerun-bench stress`: short runs of each kind by the real command.
 
 mod common;
 
@@ -116,4 +116,28 @@ fn lanes_of_work_on_one_gpu_table_have_no_wrong_answer() {
         told.contains("looked up beside them") && told.contains("no wrong answer"),
         "{told}"
     );
+}
+
+#[test]
+fn clients_of_every_kind_leave_it_as_it_was() {
+    let place = Place::new();
+    let told = place.succeeds(&[
+        "stress",
+        "--server",
+        "--seconds",
+        "2",
+        "--connections",
+        "40",
+        "--memory",
+        "64",
+        "--seed",
+        "3",
+    ]);
+    assert!(
+        told.starts_with("server: seed 3, 40 clients for "),
+        "{told}"
+    );
+    assert!(told.contains("every value checked"), "{told}");
+    assert!(!told.contains("stored     0,"), "{told}");
+    assert!(told.contains("\n  memory     "), "{told}");
 }

@@ -12,7 +12,7 @@ use forerun::{Db, WriteBatch};
 use super::super::script;
 use super::operation::Operation;
 use super::options;
-use crate::exit::Outcome;
+use forerun_cli::exit::Outcome;
 
 /// Runs the child: writes from the given numbers on, and does an operation from its number on, until it is killed.
 pub fn write(

@@ -1,4 +1,4 @@
-//! `bench table`: rows in memory and on disk, by access, budget and batch.
+//! `forerun-bench table`: rows in memory and on disk, by access, budget and batch.
 //!
 //! ```text
 //!  args.rs       the command line       access.rs   which rows there are, which are asked for

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use forerun_bench::server::process::{Process, Program, Share, Split, pin};
 
-use crate::exit::CheckFailed;
-use crate::output::{self, Out};
-use crate::progress::Progress;
 use client::{Client, Tally};
+use forerun_cli::exit::CheckFailed;
+use forerun_cli::output::{self, Out};
+use forerun_cli::progress::Progress;
 use truth::Truth;
 use wire::Wire;
 
@@ -57,12 +57,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         connections: 2 * plan.connections as usize + 64,
         cores: split.server.clone(),
     };
-    let program = Program {
-        name: "the server".to_owned(),
-        path: std::env::current_exe().context("cannot tell this program's own path")?,
-        args: vec!["serve".into()],
-    };
-    let mut server = Process::start(&program, &share)?;
+    let mut server = Process::start(&Program::forerun()?, &share)?;
     let keys = 2 * (plan.memory_mib << 20) / VALUE_BYTES / u64::from(plan.connections);
     let truth = Truth::new(plan.connections, keys.clamp(64, 9999) as u32);
     pin(&split.client);

@@ -1,0 +1,105 @@
+//! The `forerun-bench` command: measures Forerun, and stresses it, with the code that ships.
+//!
+//! ```text
+//! main ┬─ registry   the benches, one name each
+//!      ├─ stress     random work, kills and racing clients, checked against what the store or the server must hold
+//!      └─ serve      the server that the benches of servers start: `forerun serve`
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod registry;
+mod stress;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use forerun_cli::exit::{self, Outcome};
+use forerun_cli::serve;
+
+/// Measures this machine's memory and every part of Forerun on it, and stresses the store, the server and the GPU table
+///
+/// Each bench takes lists for its dimensions, and measures every combination in alternating rounds. --json prints one
+/// object a line, --report writes a self-contained page with plots, --quick shows within a second that everything runs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "forerun-bench",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  forerun-bench roofline --threads 1,2                     the machine's random-access rate
+  forerun-bench memtable --keys 2M --batch 8,64 --strategy single,interleaved
+  forerun-bench btree --keys 10M --batch 1,64 --report btree.html
+  forerun-bench ycsb --records 1M --workload b,c --batch 1,64
+  forerun-bench server --value-bytes 64 --keys 1,10,100    beside memcached
+  forerun-bench table --rows 10M --budget 1,0.1
+  forerun-bench stress --crash --cycles 200                kills a store's process, and checks the store
+
+`forerun-bench NAME --help` lists a bench's options and more examples."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Bench(registry::Bench),
+    Stress(Box<stress::Args>),
+    #[command(hide = true)]
+    Serve(Box<serve::Args>),
+}
+
+fn main() -> ExitCode {
+    // A wrong command line ends here, with clap's own message and exit code 2.
+    let cli = Cli::parse();
+    match run(&cli.command) {
+        Ok(outcome) => outcome.exit_code(),
+        Err(error) => exit::report("forerun-bench", &error),
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<Outcome> {
+    forerun_bench::refuse_simulated_build()?;
+    match command {
+        Command::Bench(bench) => bench.run().map(|()| Outcome::Done),
+        Command::Stress(args) => stress::run(args),
+        Command::Serve(args) => serve::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_bench_has_the_name_of_its_module_and_shows_an_example() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        cli.build();
+        let modules = registry::MODULES.iter().map(|name| name.replace('_', "-"));
+        let names: Vec<String> = modules.chain(["stress".to_owned()]).collect();
+        let shown = cli
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set());
+        let shown: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        assert_eq!(
+            shown
+                .iter()
+                .filter(|name| **name != "help")
+                .collect::<Vec<_>>(),
+            names.iter().collect::<Vec<_>>()
+        );
+        for name in &names {
+            let command = cli.find_subcommand(name).expect("it is listed");
+            let help = command.clone().render_long_help().to_string();
+            assert!(
+                help.contains(&format!("forerun-bench {name}")),
+                "{name}: {help}"
+            );
+        }
+    }
+}

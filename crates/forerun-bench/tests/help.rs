@@ -1,0 +1,70 @@
+//! The help texts: every example in them is one that the command line accepts.
+
+mod common;
+
+use common::Place;
+
+/// The examples of a help text, without the remarks behind them. Long ones go on in lines that are not indented.
+fn examples_of(help: &str) -> Vec<String> {
+    let mut examples: Vec<String> = Vec::new();
+    let mut open = false;
+    for line in help.lines() {
+        let begins = line.trim_start_matches("Example: ").trim_start();
+        if begins.starts_with("forerun-bench ") {
+            // Remarks stand after several blanks.
+            examples.push(begins.split("   ").next().unwrap_or_default().to_owned());
+            open = !begins.contains("   ");
+        } else if open && !line.is_empty() && !line.starts_with(' ') {
+            let example = examples.last_mut().expect("one is open");
+            example.push(' ');
+            example.push_str(line);
+        } else {
+            open = false;
+        }
+    }
+    examples
+}
+
+/// Each example, with `--help` after it, must parse as far as help: an option that does not exist is an error before.
+#[test]
+fn every_example_uses_options_that_exist() {
+    let place = Place::new();
+    let top = place.succeeds(&["--help"]);
+    let commands = top
+        .split("Commands:\n")
+        .nth(1)
+        .expect("commands are listed");
+    let commands = commands.lines().take_while(|line| !line.is_empty());
+    let names: Vec<&str> = commands
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(names.len() >= 12, "{names:?}");
+    let mut helps = vec![top.clone()];
+    helps.extend(names.iter().map(|name| place.succeeds(&[name, "--help"])));
+    let mut examples = 0;
+    for example in helps.iter().flat_map(|help| examples_of(help)) {
+        let mut args: Vec<&str> = example.split_whitespace().skip(1).collect();
+        args.push("--help");
+        place.succeeds(&args);
+        examples += 1;
+    }
+    assert!(examples >= 2 * names.len(), "{examples}");
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2() {
+    let place = Place::new();
+    for args in [
+        &["lode"][..],
+        &[],
+        &["stress", "--cycles", "3"],
+        &["roofline", "--threads", "none"],
+        &["table", "--rows"],
+    ] {
+        let (code, stdout, stderr) = place.run(args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(!stderr.is_empty() && stdout.is_empty(), "{args:?}");
+    }
+}
