@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 
-/// The examples of a help text, without the remarks behind them. Long ones go on in lines that are not indented.
+/// The examples of a help text, without the remarks behind them. Long ones are wrapped.
 fn examples_of(help: &str) -> Vec<String> {
     let mut examples: Vec<String> = Vec::new();
     let mut open = false;
@@ -14,10 +14,10 @@ fn examples_of(help: &str) -> Vec<String> {
             // Remarks stand after several blanks.
             examples.push(begins.split("   ").next().unwrap_or_default().to_owned());
             open = !begins.contains("   ");
-        } else if open && !line.is_empty() && !line.starts_with(' ') {
+        } else if open && !line.is_empty() {
             let example = examples.last_mut().expect("one is open");
             example.push(' ');
-            example.push_str(line);
+            example.push_str(line.trim_start());
         } else {
             open = false;
         }
