@@ -1,8 +1,10 @@
-//! A crawler visits whatever is there all the time, in bounded steps, and holds nothing up in between.
+//! A crawler visits every item that stays, in bounded steps, and delays nobody in between.
+
+mod testing;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forerun_cache::{Cache, CacheOptions, Crawler, Cursor, Delete, Store, Stored};
+use forerun_cache::{Cache, CacheOptions, Crawler, Cursor, Delete};
 
 fn cache(memory_limit_bytes: usize) -> Cache {
     Cache::new(CacheOptions {
@@ -14,12 +16,11 @@ fn cache(memory_limit_bytes: usize) -> Cache {
 }
 
 fn set(cache: &Cache, n: u32, len: usize) {
-    let stored = cache.store(Store::set(&n.to_be_bytes(), &vec![n as u8; len][..]));
-    assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+    testing::set(cache, &n.to_be_bytes(), &vec![n as u8; len]);
 }
 
 #[test]
-fn what_is_there_all_the_time_is_visited_in_bounded_steps() {
+fn every_item_that_stays_is_visited_in_bounded_steps() {
     for (items, len, step_bytes) in [
         (9000, 20, 1 << 20),
         (9000, 20, 5000),
@@ -41,7 +42,7 @@ fn what_is_there_all_the_time_is_visited_in_bounded_steps() {
             });
             assert!(bytes < step_bytes + len + 100, "{bytes} bytes");
             steps += 1;
-            // Others come, so that segments are split; some are written anew.
+            // New items split segments, and some old ones are overwritten.
             for n in 0..50 {
                 set(&cache, items + steps * 50 + n, 20);
                 set(&cache, (steps * 50 + n) % items, len);
@@ -59,13 +60,13 @@ fn what_is_there_all_the_time_is_visited_in_bounded_steps() {
 }
 
 #[test]
-fn nothing_waits_for_a_walk_between_its_steps() {
+fn nothing_waits_for_a_crawler_between_its_steps() {
     let cache = cache(8 << 20);
     (0..200).for_each(|n| set(&cache, n, 60_000));
     let mut crawler = Crawler::default();
     let mut next = 1000;
     while crawler.step(&cache, 100_000, |_| {}) {
-        // Each time as much as all of the cache.
+        // Each round stores as much as the whole cache holds.
         (next..next + 200).for_each(|n| set(&cache, n, 60_000));
         cache.delete(Delete::key(&next.to_be_bytes()));
         next += 200;
@@ -73,20 +74,20 @@ fn nothing_waits_for_a_walk_between_its_steps() {
     assert!(next > 1000, "{next}");
 }
 
-/// Items move within a segment when others find no room: one that goes from a bucket that is still to come to one that is over
-/// must not be missed.
+/// Items are displaced within a segment to make room for others. One that moves from an unvisited bucket to a visited one must
+/// not be missed.
 #[test]
-fn a_scan_misses_nothing_while_others_come_and_go() {
+fn a_scan_misses_nothing_while_other_items_come_and_go() {
     let cache = cache(64 << 20);
     let stay = 700u32;
     (0..stay).for_each(|n| set(&cache, n, 20));
-    let is_over = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (cache, is_over) = (&cache, &is_over);
+        let (cache, is_done) = (&cache, &is_done);
         scope.spawn(move || {
-            // The segment is nearly as full as can be, and never split.
+            // The segment is nearly full and never split.
             let mut next = stay;
-            while !is_over.load(Ordering::Relaxed) {
+            while !is_done.load(Ordering::Relaxed) {
                 (next..next + 600).for_each(|n| set(cache, n, 20));
                 (next..next + 600).for_each(|n| {
                     cache.delete(Delete::key(&n.to_be_bytes()));
@@ -108,8 +109,29 @@ fn a_scan_misses_nothing_while_others_come_and_go() {
             let missed = is_visited.iter().position(|&is_visited| !is_visited)?;
             Some((missed, round))
         });
-        is_over.store(true, Ordering::Relaxed);
+        is_done.store(true, Ordering::Relaxed);
         assert_eq!(missed, None, "(item, round)");
     });
     assert_eq!(cache.stats().evictions, 0);
+}
+
+#[test]
+fn a_scan_in_parts_visits_every_item() {
+    let cache = cache(16 << 20);
+    for n in 0..5000u32 {
+        testing::set(&cache, &n.to_be_bytes(), &n.to_le_bytes());
+    }
+    let mut seen = vec![0; 5000];
+    let mut parts = 0;
+    let mut cursor = Some(Cursor::default());
+    while let Some(from) = cursor {
+        let guard = cache.pin();
+        cursor = guard.scan(from, |item| {
+            let n = u32::from_be_bytes(item.key().try_into().unwrap());
+            assert_eq!(item.value(), n.to_le_bytes());
+            seen[n as usize] += 1;
+        });
+        parts += 1;
+    }
+    assert!(seen.iter().all(|&times| times == 1) && parts > 1);
 }

@@ -1,12 +1,15 @@
-//! Flushing everything: at once, however much there is, and nothing that is stored later goes with it.
+//! Flushes take constant time, remove all items, and spare whatever is stored later.
+
+mod testing;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun_cache::{
-    Arithmetic, Cache, CacheOptions, Counted, Cursor, Delete, Deleted, Expiry, Invalidate, Mode,
-    Store, Stored, WhenFull,
+    Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Invalidate, Mode, Store,
+    Stored, WhenFull,
 };
+use testing::{set, visited};
 
 fn cache(when_full: WhenFull) -> Cache {
     Cache::new(CacheOptions {
@@ -17,32 +20,45 @@ fn cache(when_full: WhenFull) -> Cache {
     .unwrap()
 }
 
-fn set(cache: &Cache, key: &[u8], value: &[u8]) {
-    let stored = cache.store(Store::set(key, value));
-    assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
-}
-
-/// Items that a scan visits.
-fn visited(cache: &Cache) -> usize {
-    let mut visited = 0;
-    let mut cursor = Some(Cursor::default());
-    while let Some(from) = cursor {
-        cursor = cache.pin().scan(from, |_| visited += 1);
-    }
-    visited
+#[test]
+fn a_flush_removes_all_items_now_or_later() {
+    let cache = cache(WhenFull::Evict);
+    let fill = || {
+        (0..3000u32).for_each(|n| {
+            set(&cache, &n.to_be_bytes(), &[1; 100]);
+        })
+    };
+    fill();
+    cache.flush_all(0);
+    assert_eq!(
+        (cache.stats().items, cache.get(&5u32.to_be_bytes())),
+        (0, None)
+    );
+    fill();
+    cache.flush_all(20);
+    cache.advance(19);
+    set(&cache, b"late", b"v");
+    assert!(cache.get(&5u32.to_be_bytes()).is_some());
+    cache.advance(20);
+    assert_eq!((cache.get(b"late"), cache.stats().items), (None, 0));
+    set(&cache, b"after", b"v");
+    cache.advance(21);
+    assert!(cache.get(b"after").is_some());
 }
 
 #[test]
-fn a_flush_looks_at_no_item() {
+fn a_flush_visits_no_item() {
     let cache = cache(WhenFull::Evict);
-    (0..20_000u32).for_each(|n| set(&cache, &n.to_be_bytes(), b"value"));
+    (0..20_000u32).for_each(|n| {
+        set(&cache, &n.to_be_bytes(), b"value");
+    });
     let items = cache.stats().items;
     cache.flush_all(0);
     let stats = cache.stats();
     assert_eq!((items, stats.items, stats.item_bytes), (20_000, 0, 0));
     assert!(
         stats.expired < 1000,
-        "most are still where they were: {stats:?}"
+        "most items are not reclaimed yet: {stats:?}"
     );
     assert_eq!(visited(&cache), 0);
     assert_eq!(cache.remove_expired(), 20_000 - stats.expired);
@@ -53,7 +69,9 @@ fn a_flush_looks_at_no_item() {
 fn no_operation_finds_a_flushed_item() {
     let cache = cache(WhenFull::Evict);
     let keys: Vec<[u8; 4]> = (0..16u32).map(u32::to_be_bytes).collect();
-    keys.iter().for_each(|key| set(&cache, key, b"7"));
+    for key in &keys {
+        set(&cache, key, b"7");
+    }
     let cas = cache.pin().get(&keys[0]).unwrap().cas();
     cache.flush_all(0);
 
@@ -96,7 +114,7 @@ fn no_operation_finds_a_flushed_item() {
 }
 
 #[test]
-fn a_cache_that_refuses_uses_the_memory_of_what_was_flushed() {
+fn a_refusing_cache_reuses_the_memory_of_flushed_items() {
     let cache = cache(WhenFull::Refuse);
     let value = |n: u32| vec![n as u8; if n.is_multiple_of(20) { 50_000 } else { 700 }];
     let fill = || {
@@ -123,21 +141,23 @@ fn a_cache_that_refuses_uses_the_memory_of_what_was_flushed() {
 }
 
 #[test]
-fn flushing_again_and_again_takes_no_further_memory() {
+fn repeated_flushes_take_no_more_memory() {
     let cache = cache(WhenFull::Evict);
-    let mut most = 0;
+    let mut max_bytes = 0;
     for round in 0..1000u32 {
-        (0..3u32).for_each(|n| set(&cache, &n.to_be_bytes(), &round.to_be_bytes()));
+        (0..3u32).for_each(|n| {
+            set(&cache, &n.to_be_bytes(), &round.to_be_bytes());
+        });
         set(&cache, b"large", &[1; 100_000]);
         cache.flush_all(0);
-        most = most.max(cache.stats().memory_bytes);
+        max_bytes = max_bytes.max(cache.stats().memory_bytes);
     }
-    assert!(most < 2 << 20, "{most} bytes");
+    assert!(max_bytes < 2 << 20, "{max_bytes} bytes");
 }
 
-/// Items know how often all was flushed by a few bits only: none comes back when they come round.
+/// Items keep only a few bits of the flush count. None may reappear when these bits wrap around.
 #[test]
-fn thousands_of_flushes_bring_nothing_back() {
+fn no_item_reappears_after_thousands_of_flushes() {
     let cache = cache(WhenFull::Evict);
     let mut expected: HashMap<u32, u32> = HashMap::new();
     for round in 0..10_000u32 {
@@ -163,14 +183,14 @@ fn thousands_of_flushes_bring_nothing_back() {
     }
 }
 
-/// Each key has one writer, which finds what it has stored unless a flush came in between.
+/// Each key has one writer. It finds what it has stored unless a flush came in between.
 #[test]
-fn beside_flushes_only_what_was_flushed_is_gone() {
+fn concurrent_flushes_remove_only_what_they_flush() {
     let cache = cache(WhenFull::Evict);
     let flush_steps = AtomicU64::new(0);
-    let is_over = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (cache, flush_steps, is_over) = (&cache, &flush_steps, &is_over);
+        let (cache, flush_steps, is_done) = (&cache, &flush_steps, &is_done);
         let writers: Vec<_> = (0..2u32)
             .map(|writer| {
                 scope.spawn(move || {
@@ -196,8 +216,8 @@ fn beside_flushes_only_what_was_flushed_is_gone() {
             })
             .collect();
         scope.spawn(move || {
-            // Odd while a flush is under way.
-            while !is_over.load(Ordering::SeqCst) {
+            // Odd during a flush.
+            while !is_done.load(Ordering::SeqCst) {
                 flush_steps.fetch_add(1, Ordering::SeqCst);
                 cache.flush_all(0);
                 flush_steps.fetch_add(1, Ordering::SeqCst);
@@ -208,16 +228,16 @@ fn beside_flushes_only_what_was_flushed_is_gone() {
             .into_iter()
             .map(|writer| writer.join().unwrap())
             .sum();
-        is_over.store(true, Ordering::SeqCst);
+        is_done.store(true, Ordering::SeqCst);
         assert!(hits > 100, "{hits}");
     });
     cache.flush_all(0);
     assert_eq!((cache.stats().items, visited(&cache)), (0, 0));
 }
 
-/// Who has read an item and then flushes does not find it again, although the call that stored it may still be under way.
+/// A thread that has read an item and then flushes does not find it again, even while the call that stored it still runs.
 #[test]
-fn what_was_read_before_a_flush_is_not_found_after_it() {
+fn an_item_read_before_a_flush_is_not_found_after_it() {
     let cache = cache(WhenFull::Evict);
     let round = AtomicU64::new(0);
     const ROUNDS: u64 = 10_000;
@@ -231,24 +251,24 @@ fn what_was_read_before_a_flush_is_not_found_after_it() {
                 }
             }
         });
-        let mut came_back = 0;
+        let mut reappeared = 0;
         for n in 1..=ROUNDS {
             while cache.get(b"key").is_none() {
                 std::hint::spin_loop();
             }
             cache.flush_all(0);
-            came_back += u64::from(cache.get(b"key").is_some());
+            reappeared += u64::from(cache.get(b"key").is_some());
             cache.flush_all(0);
             cache.delete(Delete::key(b"key"));
             round.store(n, Ordering::SeqCst);
         }
-        assert_eq!(came_back, 0, "of {ROUNDS}");
+        assert_eq!(reappeared, 0, "of {ROUNDS}");
     });
 }
 
-/// A flush that is asked for while an earlier one falls due stays to come.
+/// A flush that is scheduled while an earlier one becomes due is not lost.
 #[test]
-fn a_flush_that_is_asked_for_while_another_is_due_is_not_lost() {
+fn a_flush_scheduled_while_another_becomes_due_is_not_lost() {
     const ROUNDS: u32 = 3000;
     let cache = cache(WhenFull::Evict);
     let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -270,7 +290,7 @@ fn a_flush_that_is_asked_for_while_another_is_due_is_not_lost() {
         for round in 1..=ROUNDS {
             cache.flush_all(round * 10);
             begun.store(round.into(), Ordering::SeqCst);
-            // Some rounds later than others, so that all of the other thread's steps are met.
+            // With varying delays, so that every step of the other thread is hit.
             (0..round % 64).for_each(|_| std::hint::spin_loop());
             cache.flush_all(round * 10 + 5);
             wait(ended, round);

@@ -1,6 +1,6 @@
-//! A cache belongs to the process that made it: a fork of that process finds nothing, and changes nothing.
+//! A cache belongs to the process that made it. A fork of that process finds nothing and changes nothing.
 
-#[path = "../../forerun-core/tests/common/fork.rs"]
+#[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use forerun_cache::{
 };
 use fork::Ending::{AtOnce, Exit};
 
-/// Bytes of a value that lies in pages of its own.
+/// The size of a value that lies in a page run.
 const LARGE: usize = 600 << 10;
 
 fn cache() -> Cache {
@@ -53,7 +53,7 @@ fn use_all(cache: &Cache) {
 }
 
 #[test]
-fn a_child_finds_nothing_and_what_it_drops_stays_for_its_parent() {
+fn a_child_finds_nothing_and_its_drops_do_not_affect_the_parent() {
     for ending in [AtOnce, Exit] {
         let cache = cache();
         cache.store(Store::set(b"key", &b"value"[..]));
@@ -78,7 +78,7 @@ fn a_child_finds_nothing_and_what_it_drops_stays_for_its_parent() {
 }
 
 #[test]
-fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
+fn a_child_never_waits_for_a_lock_that_a_parent_thread_held() {
     let cache = cache();
     let (stop, stored) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
             scope.spawn(move || {
                 let large = vec![7; LARGE];
                 while !stop.load(Ordering::Relaxed) {
-                    // Far more than fits: they evict, grow and give back all the time.
+                    // Far more than fits, so that the threads evict, split and release all the time.
                     let number = stored.fetch_add(1, Ordering::Relaxed);
                     let key = (number % 50_000).to_be_bytes();
                     let value = if number % 64 == thread {
@@ -106,7 +106,7 @@ fn a_child_never_waits_for_a_lock_that_a_thread_of_its_parent_held() {
             }
             fork::in_child(Exit, || {
                 use_all(&cache);
-                // SAFETY: in the child this is the only copy that is dropped; it ends without the scope's.
+                // SAFETY: in the child this is the only copy that is dropped; the child exits without dropping the scope's.
                 drop(unsafe { std::ptr::read(&raw const cache) });
             });
         }

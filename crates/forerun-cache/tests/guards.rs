@@ -1,4 +1,4 @@
-//! Writing while a guard is held: by the writer's own thread, or by another one.
+//! Writing while the same thread holds a guard.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn a_thread_that_holds_a_guard_never_waits_for_itself() {
     let begin = Instant::now();
     let guard = cache.pin();
     let refused = fill(4000);
-    // There is no room to move an item, and yet its expiry changes.
+    // There is no memory to move an item, yet its expiry changes.
     let key = (0..4000u32)
         .map(u32::to_be_bytes)
         .find(|key| guard.get(key).is_some());
@@ -32,10 +32,10 @@ fn a_thread_that_holds_a_guard_never_waits_for_itself() {
     assert_eq!(item.expiry(), until);
     drop(guard);
     assert!(refused > 1000, "{refused}");
-    // What is evicted under the guard gives no memory: no refused store evicts.
+    // Evicting under the guard would free nothing, so no refused store evicts.
     let evicted = cache.stats().evictions - evictions;
     assert!(evicted < 400, "{evicted}");
-    // A wait is of 40 ms at least.
+    // Any wait would take at least 40 ms.
     assert!(begin.elapsed() < Duration::from_millis(10) * refused as u32);
     assert_eq!(fill(8000), 0);
 }

@@ -1,4 +1,4 @@
-//! Large values take few of the mappings that a process may have. One test a process: it counts all of them.
+//! Large values use few of a process's mappings. One test per process, because it counts all mappings.
 #![cfg(target_os = "linux")]
 
 use forerun_cache::{Cache, CacheOptions, Delete, Store, Stored};
@@ -11,7 +11,7 @@ fn mappings() -> usize {
 }
 
 #[test]
-fn large_values_that_come_and_go_leave_no_mappings_behind() {
+fn turnover_of_large_values_leaves_no_mappings_behind() {
     let cache = Cache::new(CacheOptions {
         memory_limit_bytes: 32 << 20,
         ..CacheOptions::default()
@@ -30,7 +30,7 @@ fn large_values_that_come_and_go_leave_no_mappings_behind() {
     }
     let after = mappings();
     assert!(after < before + 50, "{before} before, {after} after");
-    // Several times the limit, all evicted again.
+    // Several times the limit, so that most are evicted.
     (1000..6000).for_each(set);
     assert!(mappings() < before + 50);
     let found = (1000..6000u32).filter_map(|n| Some((n, cache.get(&n.to_be_bytes())?)));

@@ -1,22 +1,17 @@
-//! The memory limit, as the system sees it. One test a process: they measure all of it.
+//! The memory limit, as the system sees it. One test per process, because it measures the whole process.
 #![cfg(target_os = "linux")]
+
+mod testing;
 
 use forerun_cache::{Cache, CacheOptions, Expiry, Store, Stored};
 use forerun_core::Pages;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use testing::resident_bytes;
 
 const LIMIT: usize = 16 << 20;
 
-/// Bytes of this process that lie in RAM.
-fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    kib.unwrap() << 10
-}
-
-/// Stores several times the limit, with sizes and times to live of a kind.
+/// Stores several times the limit, with the given distributions of sizes and times to live.
 fn turn_over(
     cache: &Cache,
     value: &[u8],
@@ -51,7 +46,7 @@ fn resident_memory_stays_within_the_limit_whatever_is_stored() {
     let before = resident_bytes();
     let cache = Cache::new(CacheOptions {
         memory_limit_bytes: LIMIT,
-        // Huge pages come as the kernel likes, by two MiB: that is its rounding, not the cache's memory.
+        // The kernel grants huge pages in units of two MiB, which would blur the measurement.
         pages: Pages::Small,
         ..CacheOptions::default()
     })
@@ -78,7 +73,7 @@ fn resident_memory_stays_within_the_limit_whatever_is_stored() {
             "{name}: {resident} bytes: {stats:?}"
         );
         assert!(stats.memory_bytes <= LIMIT as u64, "{name}: {stats:?}");
-        // It is made use of, too.
+        // The memory is also used.
         assert!(
             stats.memory_bytes > LIMIT as u64 * 3 / 4,
             "{name}: {stats:?}"

@@ -1,24 +1,21 @@
-//! Another memory limit while a cache is in use, as the system sees it. One test a process: it measures all of it.
+//! Changing the memory limit of a cache in use, as the system sees it. One test per process, because it measures the whole
+//! process.
 #![cfg(target_os = "linux")]
+
+mod testing;
 
 use forerun_cache::{Cache, CacheOptions, Error, Store, Stored, WhenFull};
 use forerun_core::Pages;
+use testing::resident_bytes;
 
 const MIB: usize = 1 << 20;
-
-fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    kib.unwrap() << 10
-}
 
 fn cache(when_full: WhenFull) -> Cache {
     Cache::new(CacheOptions {
         memory_limit_bytes: 8 * MIB,
         memory_limit_max_bytes: 64 * MIB,
         when_full,
-        // Huge pages come as the kernel likes, by two MiB: that is its rounding, not the cache's memory.
+        // The kernel grants huge pages in units of two MiB, which would blur the measurement.
         pages: Pages::Small,
         ..CacheOptions::default()
     })
@@ -30,7 +27,7 @@ fn key(n: u32) -> [u8; 4] {
 }
 
 fn value(n: u32) -> Vec<u8> {
-    // Some are large enough for mappings of their own.
+    // Some are large enough for page runs.
     vec![n as u8; if n.is_multiple_of(50) { 40_000 } else { 900 }]
 }
 
@@ -41,7 +38,7 @@ fn store(cache: &Cache, range: std::ops::Range<u32>) {
     }
 }
 
-/// How many of the items are there; each as it was stored.
+/// The number of items found; each must be as it was stored.
 fn found(cache: &Cache, range: std::ops::Range<u32>) -> usize {
     let values = range.filter_map(|n| Some((n, cache.get(&key(n))?)));
     values
@@ -50,7 +47,7 @@ fn found(cache: &Cache, range: std::ops::Range<u32>) -> usize {
 }
 
 #[test]
-fn a_limit_that_is_raised_is_made_use_of_and_one_that_is_lowered_is_given_back() {
+fn a_raised_limit_is_used_and_a_lowered_limit_returns_memory() {
     let before = resident_bytes();
     let cache = cache(WhenFull::Evict);
     store(&cache, 0..10_000);
@@ -62,13 +59,13 @@ fn a_limit_that_is_raised_is_made_use_of_and_one_that_is_lowered_is_given_back()
     store(&cache, 0..10_000);
     assert_eq!(found(&cache, 0..10_000), 10_000);
     assert_eq!(cache.stats().evictions, at_first.evictions);
-    assert!(!cache.shrink(MIB), "there is nothing to give back");
+    assert!(!cache.shrink(MIB), "there is nothing to return");
 
     cache.set_memory_limit(8 * MIB).unwrap();
     let mut steps = 0;
     while cache.shrink(MIB) {
         steps += 1;
-        // It goes on answering meanwhile.
+        // The cache stays usable meanwhile.
         store(&cache, steps..steps + 3);
     }
     assert!(steps > 2, "{steps} steps");
@@ -85,8 +82,8 @@ fn a_limit_that_is_raised_is_made_use_of_and_one_that_is_lowered_is_given_back()
     assert!(cache.stats().memory_bytes <= 8 * MIB as u64);
 
     refusals(&cache);
-    what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed();
-    a_cache_that_refuses_gives_back_what_is_free();
+    prefaulted_memory_counts_and_is_returned_when_it_is_needed();
+    a_refusing_cache_returns_free_memory();
 }
 
 fn refusals(cache: &Cache) {
@@ -98,7 +95,7 @@ fn refusals(cache: &Cache) {
         cache.set_memory_limit(1000),
         Err(Error::MemoryLimitTooSmall { limit_bytes: 1000 })
     ));
-    // The largest item is of one MiB.
+    // The largest item has one MiB.
     assert!(matches!(
         cache.set_memory_limit(3 * MIB / 2),
         Err(Error::ItemLimitTooLarge { .. })
@@ -110,7 +107,7 @@ fn refusals(cache: &Cache) {
     assert!(fixed.set_memory_limit(limit_bytes - 1).is_ok());
 }
 
-fn a_cache_that_refuses_gives_back_what_is_free() {
+fn a_refusing_cache_returns_free_memory() {
     let cache = cache(WhenFull::Refuse);
     cache.set_memory_limit(32 * MIB).unwrap();
     store(&cache, 0..9_000);
@@ -127,9 +124,9 @@ fn a_cache_that_refuses_gives_back_what_is_free() {
     store(&cache, 0..100);
 }
 
-fn what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed() {
+fn prefaulted_memory_counts_and_is_returned_when_it_is_needed() {
     let cache = cache(WhenFull::Evict);
-    assert!(!cache.prefault(), "an empty cache takes nothing");
+    assert!(!cache.prefault(), "an empty cache does not prefault");
     cache.set_memory_limit(64 * MIB).unwrap();
     store(&cache, 0..10);
     let (before, resident) = (cache.stats().memory_bytes, resident_bytes());
@@ -144,7 +141,7 @@ fn what_is_touched_ahead_counts_and_is_given_back_where_it_is_needed() {
         grown as u64 <= taken + (1 << 20),
         "{grown} bytes for {taken}"
     );
-    // Where all the rest is taken by others, nothing is left to take, and what lies ready makes room.
+    // Once everything else is used, nothing is left to prefault, and prefaulted blocks make room.
     cache.set_memory_limit(8 * MIB).unwrap();
     while cache.shrink(MIB) {}
     store(&cache, 0..20_000);

@@ -1,5 +1,5 @@
-//! Random operations beside a plain map: a value that is found is the last one that was written, whole; and while nothing had
-//! to be evicted, what was written is found.
+//! Random operations on a cache and a plain map. A value that is found is always the last one written, and whole. As long as
+//! nothing had to be evicted, everything written is found.
 
 use forerun_cache::{
     Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
@@ -84,7 +84,7 @@ struct Pair {
     keys: u16,
     version: u64,
     flush_at: Option<u32>,
-    /// Nothing may be missing but what should be.
+    /// Every item of the map must be found.
     is_exact: bool,
 }
 
@@ -93,7 +93,7 @@ impl Pair {
         format!("key number {n}").into_bytes()
     }
 
-    /// Bytes that tell the key and the version.
+    /// Bytes that identify the key and the version.
     fn value(&mut self, key: u16, len: usize) -> Vec<u8> {
         self.version += 1;
         let word = (u64::from(key) << 32 | self.version).to_le_bytes();
@@ -109,7 +109,7 @@ impl Pair {
         is_live.then(|| expected.clone())
     }
 
-    /// What there is of a key: as expected, or gone where items may be evicted.
+    /// Checks a key's item against the map. Forgets the key if the cache has evicted it.
     fn known(&mut self, key: u16) -> Option<Expected> {
         let expected = self.live(key);
         let guard = self.cache.pin();
@@ -186,7 +186,7 @@ impl Pair {
                         assert_eq!(self.cache.options().when_full, WhenFull::Refuse);
                     }
                     (Err(refusal), stored) => assert_eq!(stored, refusal),
-                    // To make room for the new value, the old one had to go.
+                    // Making room for the new value has evicted the old one.
                     (Ok(()), Stored::NotStored | Stored::NotFound)
                         if was_there && self.cache.options().when_full == WhenFull::Evict =>
                     {
@@ -338,7 +338,7 @@ impl Pair {
     }
 }
 
-/// A value that the cache has taken for a number: what C's `isspace` accepts may stand around it, a vertical tab included.
+/// A value that the cache accepted as a number. Any white space of C's `isspace`, including a vertical tab, may surround it.
 fn number(value: &[u8]) -> u64 {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let digits = value.split(is_space).find(|word| !word.is_empty());
@@ -348,7 +348,7 @@ fn number(value: &[u8]) -> u64 {
         .unwrap()
 }
 
-/// The hash's `seed` is part of the case, so that one that fails does so again.
+/// The hash's `seed` is part of the case, so that a failing case fails again.
 fn pair(
     (memory_limit_bytes, when_full): (usize, WhenFull),
     seed: u64,
@@ -373,11 +373,11 @@ fn pair(
 }
 
 #[test]
-fn a_number_with_a_vertical_tab_behind_it_is_counted() {
+fn a_number_followed_by_a_vertical_tab_is_changed() {
     let mut pair = pair((64 << 20, WhenFull::Evict), 1, 1, true);
     let count = || Op::Count { key: 0, delta: 1 };
     pair.run(count());
-    // The byte that is appended is the version.
+    // The appended byte is the version.
     pair.version = 0x0a;
     pair.run(Op::Store {
         key: 0,
@@ -390,7 +390,7 @@ fn a_number_with_a_vertical_tab_behind_it_is_counted() {
     assert_eq!(pair.cache.get(&Pair::key(0)).unwrap(), b"8 ");
 }
 
-/// Few cases, unless the environment asks for more: `PROPTEST_CASES=5000`.
+/// Few cases by default. Set `PROPTEST_CASES=5000` for more.
 fn config() -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
@@ -407,7 +407,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn with_room_for_all_everything_is_as_in_a_map(seed in any::<u64>(), ops in proptest::collection::vec(op(300, 20_000), 1..1500)) {
+    fn a_cache_with_enough_memory_equals_a_map(seed in any::<u64>(), ops in proptest::collection::vec(op(300, 20_000), 1..1500)) {
         let mut pair = pair((64 << 20, WhenFull::Evict), seed, 300, true);
         ops.into_iter().for_each(|op| pair.run(op));
         pair.check();
@@ -415,14 +415,14 @@ proptest! {
     }
 
     #[test]
-    fn without_room_items_go_missing_but_are_never_wrong(seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
+    fn a_full_cache_loses_items_but_never_returns_wrong_ones(seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
         let mut pair = pair((1 << 20, WhenFull::Evict), seed, 2000, false);
         ops.into_iter().for_each(|op| pair.run(op));
         pair.check();
     }
 
     #[test]
-    fn a_cache_that_refuses_loses_nothing(seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
+    fn a_refusing_cache_loses_nothing(seed in any::<u64>(), ops in proptest::collection::vec(op(2000, 60_000), 1000..2500)) {
         let mut pair = pair((2 << 20, WhenFull::Refuse), seed, 2000, true);
         ops.into_iter().for_each(|op| pair.run(op));
         pair.check();

@@ -1,4 +1,4 @@
-//! Threads at work together: whatever is read is whole, belongs to its key, and is no older than what the reader has seen.
+//! Concurrent threads: every value that is read is whole, belongs to its key, and is no older than what the reader has seen.
 
 use forerun_cache::{
     Arithmetic, Cache, CacheOptions, Counted, Delete, Expiry, Mode, Store, Stored,
@@ -22,7 +22,7 @@ fn key(n: usize) -> Vec<u8> {
     format!("shared key {n}").into_bytes()
 }
 
-/// Key, version, and bytes that follow from both.
+/// A value that consists of its key, its version, and bytes derived from both.
 fn value(n: usize, version: u64, len: usize) -> Vec<u8> {
     let mut bytes = [(n as u64).to_le_bytes(), version.to_le_bytes()].concat();
     let word = (n as u64)
@@ -34,7 +34,7 @@ fn value(n: usize, version: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The version of a value, which is whole.
+/// The version of a value, after checking that the value is whole.
 fn version(n: usize, bytes: &[u8]) -> u64 {
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(number(0), n as u64, "another key's value");
@@ -49,9 +49,9 @@ fn version(n: usize, bytes: &[u8]) -> u64 {
 fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
     let cache = cache(memory_limit_bytes);
     let written: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    let is_over = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     forerun_core::sync::thread::scope(|scope| {
-        // Each key has one writer, so that its versions only rise.
+        // Each key has one writer, so its versions only increase.
         let writers: Vec<_> = (0..2usize)
             .map(|writer| {
                 let (cache, written) = (&cache, &written);
@@ -99,11 +99,11 @@ fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
             })
             .collect();
         for reader in 0..2 {
-            let (cache, written, is_over) = (&cache, &written, &is_over);
+            let (cache, written, is_done) = (&cache, &written, &is_done);
             scope.spawn(move || {
                 let mut rng = SmallRng::seed_from_u64(100 + reader);
                 let mut seen = vec![0; KEYS];
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_done.load(Ordering::Relaxed) {
                     let batch: Vec<usize> = (0..rng.random_range(1..150))
                         .map(|_| rng.random_range(0..KEYS))
                         .collect();
@@ -136,7 +136,7 @@ fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
         writers
             .into_iter()
             .for_each(|writer| writer.join().unwrap());
-        is_over.store(true, Ordering::Relaxed);
+        is_done.store(true, Ordering::Relaxed);
     });
     let stats = cache.stats();
     assert!(stats.memory_bytes <= stats.limit_bytes, "{stats:?}");
@@ -147,12 +147,12 @@ fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
 }
 
 #[test]
-fn readers_beside_writers_get_whole_values_no_older_than_they_know() {
+fn readers_get_whole_values_no_older_than_those_they_have_seen() {
     stress(2 << 20, 100_000, 25_000);
 }
 
 #[test]
-fn the_same_where_almost_nothing_has_room() {
+fn readers_get_whole_values_even_when_almost_nothing_fits() {
     stress(1 << 20, 200_000, 15_000);
 }
 
@@ -174,7 +174,7 @@ fn no_increment_is_lost() {
 }
 
 #[test]
-fn of_many_who_add_or_claim_a_key_one_succeeds() {
+fn of_many_threads_that_add_or_claim_a_key_one_succeeds() {
     let cache = cache(4 << 20);
     let (added, claimed) = (AtomicU64::new(0), AtomicU64::new(0));
     forerun_core::sync::thread::scope(|scope| {
@@ -199,7 +199,7 @@ fn of_many_who_add_or_claim_a_key_one_succeeds() {
 }
 
 #[test]
-fn while_the_index_grows_nothing_that_is_there_is_missed() {
+fn no_item_is_missed_while_the_index_grows() {
     let cache = cache(64 << 20);
     let written = AtomicU64::new(0);
     forerun_core::sync::thread::scope(|scope| {

@@ -1,15 +1,15 @@
-//! Epoch-based reclamation, with one collector for each process.
+//! Epoch-based reclamation, with one collector per process.
 //!
 //! ```text
-//!   thread ──> its participant ──> collector of this process ──> what waits to be freed
+//!   thread ──> its participant ──> collector of this process ──> deferred work
 //!                     │
-//!                     └ of a collector of the parent process: forgotten, and another one made
+//!                     └ inherited from the parent process: abandoned and replaced
 //! ```
 //!
-//! `crossbeam_epoch` has a collector of its own, which a child process inherits together with the pins of the parent's
-//! other threads. Those threads do not exist in the child, their pins are never given up, and nothing would be freed
-//! there any more. What the parent had deferred waits in it, too, and would be run on the parent's tables. So a child
-//! begins with a new collector and leaves the inherited one alone.
+//! A child process inherits the default collector of `crossbeam_epoch` together with the pins of the parent's other threads. Those
+//! threads do not exist in the child, so their pins are never dropped, and the child could free nothing. The collector also holds
+//! the parent's deferred work, which would run on the parent's tables. A child therefore starts with a new collector and leaves the
+//! inherited one alone.
 
 use std::cell::Cell;
 use std::ptr;
@@ -18,26 +18,26 @@ use crossbeam_epoch::{Collector, Guard, LocalHandle};
 
 use crate::{Owner, PerProcess};
 
-/// A thread's part in the collector.
+/// A thread's registration with the collector.
 struct Participant {
     owner: Owner,
     handle: LocalHandle,
 }
 
-/// This thread's participant, and who frees it when the thread ends.
-struct Keeper(Cell<*const Participant>);
+/// Owns this thread's participant and frees it when the thread ends.
+struct ParticipantOwner(Cell<*const Participant>);
 
 thread_local! {
-    /// What the keeper has. Apart from it, because a local without a destructor is read without asking whether it is
-    /// still there.
+    /// The pointer that the owner holds. It is kept separately because a thread local without a destructor is read without
+    /// checking whether it still exists.
     static MINE: Cell<*const Participant> = const { Cell::new(ptr::null()) };
-    static KEEPER: Keeper = const { Keeper(Cell::new(ptr::null())) };
+    static OWNER: ParticipantOwner = const { ParticipantOwner(Cell::new(ptr::null())) };
 }
 
-impl Drop for Keeper {
+impl Drop for ParticipantOwner {
     fn drop(&mut self) {
         MINE.set(ptr::null());
-        // SAFETY: what the keeper has came from `Box::into_raw`, and only this thread, which is ending, uses it.
+        // SAFETY: the pointer came from `Box::into_raw`, and only this thread, which is ending, uses it.
         let mine = unsafe { self.0.get().as_ref() };
         // A participant of the parent process is left alone.
         if mine.is_some_and(|mine| mine.owner.is_this_process()) {
@@ -47,34 +47,34 @@ impl Drop for Keeper {
     }
 }
 
-/// Pins the current thread: what other threads defer from now on is not run before the guard is dropped. Pins nest.
+/// Pins the current thread: work that other threads defer from now on does not run before the guard is dropped. Pins nest.
 #[inline]
 pub fn pin() -> Guard {
-    // SAFETY: the keeper frees what this points to, and sets it to null before, when the thread ends.
+    // SAFETY: the owner frees the participant when the thread ends, and sets this pointer to null first.
     match unsafe { MINE.get().as_ref() } {
         Some(mine) if mine.owner.is_this_process() => mine.handle.pin(),
         _ => pin_first(),
     }
 }
 
-/// [`pin`] for a thread that takes no part yet, or took part in a parent process.
+/// [`pin`] for a thread that is not registered yet, or was registered in a parent process.
 #[cold]
 fn pin_first() -> Guard {
     let owner = Owner::this_process();
     let handle = register();
     let guard = handle.pin();
-    // A thread that is ending has no keeper any more, and takes part for this once.
-    let _ = KEEPER.try_with(|keeper| {
+    // A thread that is ending no longer has an owner; it is registered for this pin only.
+    let _ = OWNER.try_with(|owner_of_mine| {
         let mine = Box::into_raw(Box::new(Participant { owner, handle }));
-        // The one before, if any, was the parent's, and is left as it is.
-        keeper.0.set(mine);
+        // A previous participant belongs to the parent process and is left alone.
+        owner_of_mine.0.set(mine);
         MINE.set(mine);
     });
     guard
 }
 
-/// This thread's part in the collector of this process, or of the simulation that the thread belongs to: when what was
-/// deferred runs must not depend on earlier simulations.
+/// Registers this thread with the collector of this process, or of the simulation that the thread belongs to. A simulation has its
+/// own, because the time at which deferred work runs must not depend on earlier simulations.
 fn register() -> LocalHandle {
     #[cfg(feature = "sim")]
     if let Some(handle) = crate::sync::sim::register_in_epochs() {
@@ -90,7 +90,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn what_is_deferred_may_pin() {
+    fn deferred_work_may_pin() {
         let (done, wait) = crate::sync::mpsc::channel();
         pin().defer(move || {
             drop(pin());
@@ -98,13 +98,16 @@ mod tests {
         });
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while wait.try_recv().is_err() {
-            assert!(std::time::Instant::now() < deadline, "it is never run");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the deferred work never runs"
+            );
             pin().flush();
         }
     }
 
     #[test]
-    fn what_is_deferred_runs_once_no_thread_is_pinned() {
+    fn deferred_work_runs_once_no_thread_is_pinned() {
         let counted = Arc::new(());
         let held = pin();
         let also = counted.clone();
@@ -118,11 +121,14 @@ mod tests {
         for _ in 0..100 {
             std::thread::spawn(|| pin().flush()).join().unwrap();
         }
-        assert_eq!(Arc::strong_count(&counted), 2, "a pin holds it");
+        assert_eq!(Arc::strong_count(&counted), 2, "a pin delays it");
         drop(held);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while Arc::strong_count(&counted) > 1 {
-            assert!(std::time::Instant::now() < deadline, "it is never run");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the deferred work never runs"
+            );
             pin().flush();
             std::thread::yield_now();
         }

@@ -1,19 +1,20 @@
-//! Hashing of 64-bit keys: a seeded permutation, so that no two keys share a hash and a key can be
-//! had back from its hash.
+//! Hashing of 64-bit keys with a seeded permutation: no two keys share a hash, and a key can be
+//! recovered from its hash.
 //!
 //! ```text
-//!   key -- + a -- ^ >> 32 -- * m1 -- ^ >> 32 -- * m2 --> hash      a secret, m1 and m2 secret and odd
+//!   key -- + a -- ^ >> 32 -- * m1 -- ^ >> 32 -- * m2 --> hash      a, m1 and m2 are secret; m1 and m2 are odd
 //! ```
 //!
-//! Every step can be undone: a table may keep the part of a hash that the place of an entry does not
-//! already tell, and needs no key beside it (quotienting; Knuth, The Art of Computer Programming 3,
-//! exercise 6.4-13, and Cleary 1984). The top bits depend on every bit of the key and are the ones to
-//! draw an index from, and those below them are as good; the lowest ones depend on fewer. (It is MurmurHash3's finalizer without its last
-//! step. Without the first, keys that differ only in their top bits spread unevenly.)
+//! Every step is invertible. A table may therefore store only the part of a hash that the position of
+//! an entry does not imply, and no key (quotienting; Knuth, The Art of Computer Programming 3,
+//! exercise 6.4-13, and Cleary 1984). The top bits depend on every bit of the key: compute indexes
+//! from them. The middle bits are as good; the lowest ones depend on fewer bits of the key. The
+//! function is MurmurHash3's finalizer without its last step. Without its first step, keys that differ
+//! only in their top bits spread unevenly.
 //!
-//! The multipliers are drawn at random for each table, so keys that pile up in one table do not pile
-//! up in another. It is no cryptographic function: whoever can watch a table's timing for long enough
-//! may learn its seed.
+//! Each table draws its multipliers at random, so keys that collide in one table do not collide in
+//! another. This is not a cryptographic function: an attacker who can time a table for long enough may
+//! learn its seed.
 
 use crate::sync::random_seed;
 
@@ -35,12 +36,12 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// A permutation nobody outside this process can foretell.
+    /// A permutation that nobody outside this process can predict.
     pub fn random() -> Permutation {
         Permutation::from_seed(random_seed())
     }
 
-    /// The permutation of a seed: the same for the same seed on any machine.
+    /// The permutation of a seed. It is the same on every machine.
     pub fn from_seed(seed: u64) -> Permutation {
         let mut state = seed;
         let mut next = || {
@@ -52,7 +53,7 @@ impl Permutation {
             z ^ (z >> 31)
         };
         let add = next();
-        // Odd, or the multiplication could not be undone; with the top bit set, or a small
+        // Odd, so that the multiplication is invertible. With the top bit set, because a small
         // multiplier would leave the high half of a small key's product empty.
         let multiply = [next() | 1 | 1 << 63, next() | 1 | 1 << 63];
         Permutation {
@@ -71,7 +72,7 @@ impl Permutation {
         h.wrapping_mul(self.multiply[1])
     }
 
-    /// The key of a hash: what [`Permutation::hash`] was given.
+    /// The key of a hash: the inverse of [`Permutation::hash`].
     #[inline]
     pub fn key(&self, hash: u64) -> u64 {
         let mut h = hash.wrapping_mul(self.divide[1]);
@@ -81,9 +82,10 @@ impl Permutation {
     }
 }
 
-/// The number that `odd` times it is 1, modulo 2^64.
+/// The inverse of an odd number, modulo 2^64.
 fn inverse(odd: u64) -> u64 {
-    // Newton's step doubles the right low bits; an odd number is its own inverse in three.
+    // Each Newton step doubles the number of correct low bits. An odd number is its own inverse in
+    // the lowest three.
     let mut x = odd;
     for _ in 0..5 {
         x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
@@ -91,7 +93,7 @@ fn inverse(odd: u64) -> u64 {
     x
 }
 
-/// `hash` scaled to `0..len`: the top bits decide, no division (Lemire, 2019).
+/// Scales `hash` to `0..len` by its top bits, without a division (Lemire, 2019).
 ///
 /// ```
 /// use forerun_core::hashing::scale;
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_come_back_too() {
+    fn keys_at_the_ends_of_the_range_come_back() {
         for seed in 0..100 {
             let permutation = Permutation::from_seed(seed);
             for key in [0, 1, u64::MAX, u64::MAX - 1, 1 << 63, 1 << 32] {
@@ -127,8 +129,8 @@ mod tests {
         }
     }
 
-    /// How unevenly the keys fall into `places`: chi-square over its degrees of freedom, near 1 for a
-    /// random function.
+    /// How unevenly the keys fall into `places`: chi-square divided by its degrees of freedom. It is near
+    /// 1 for a random function.
     fn unevenness(
         keys: impl Iterator<Item = u64>,
         places: usize,
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_in_a_row_and_keys_equal_in_their_low_bits_spread_evenly() {
+    fn consecutive_keys_and_keys_with_equal_low_bits_spread_evenly() {
         const KEYS: u64 = 100_000;
         for seed in 0..20 {
             let permutation = Permutation::from_seed(seed);

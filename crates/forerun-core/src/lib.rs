@@ -1,12 +1,13 @@
-//! Forerun's foundation: what the parts that look things up are built from.
+//! The foundation of all Forerun crates.
 //!
-//! - [`touch`] and [`interleave`]: a miss is an await, and several lookups wait together;
-//! - [`arch`]: prefetch, the cache line, and the instruction set chosen at run time;
+//! - [`touch`] and [`interleave`]: every cache miss is an await, so that several lookups wait at the same time;
+//! - [`arch`]: prefetch, the cache line size, and the instruction set, which is chosen at run time;
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
-//! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to; [`epoch`]: reclamation that survives a fork;
-//! - [`region`]: zeroed memory by `mmap`, with huge pages where the kernel gives them;
-//! - [`sync`]: the locks, threads and clocks that every crate takes from here, so that a test build can replace them;
-//! - [`roofline`]: the machine's random-access rate, the bound that lookups are measured against.
+//! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
+//! - [`epoch`]: epoch-based reclamation that survives a fork;
+//! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
+//! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace;
+//! - [`roofline`]: the machine's random-access rate, the upper bound on lookups per second.
 
 #![cfg_attr(tsan, feature(test))]
 

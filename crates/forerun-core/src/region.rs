@@ -1,4 +1,4 @@
-//! Memory in one piece: zeroed, aligned, with huge pages where the kernel gives them.
+//! Regions: contiguous memory, zeroed and aligned, with huge pages if the kernel grants them.
 //!
 //! ```text
 //!  Pages::Huge       |<----------- mapping: length + 2 MiB, trimmed ----------->|
@@ -6,10 +6,10 @@
 //!                                 ^ base, a multiple of 2 MiB       ^ base + length, rounded up to a page
 //! ```
 //!
-//! A region is an anonymous private mapping that reserves nothing: a page costs memory once it is
-//! first touched, so a caller may map the most it will ever use. Huge pages are asked for by
-//! `madvise`; whether the kernel then grants them is seen in [`Region::huge_bytes`]. Where mapping
-//! is refused, or the target has no `mmap`, the bytes come from the allocator.
+//! A region is an anonymous private mapping that reserves no memory. A page costs memory once it is
+//! touched, so a caller may map the most that it will ever use. Huge pages are requested with
+//! `madvise`; [`Region::huge_bytes`] tells how many the kernel granted. If mapping fails, or the target
+//! has no `mmap`, the bytes come from the heap.
 
 #[cfg(unix)]
 #[path = "region/mmap.rs"]
@@ -33,12 +33,12 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Alignment of every region: the smallest page of any supported target.
 pub const MIN_ALIGN_BYTES: usize = 4096;
 
-/// Which pages to ask the kernel for.
+/// Which pages to request from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pages {
     /// The target's ordinary pages.
     Small,
-    /// Huge pages by advice: fewer misses of the TLB, at up to 2 MiB of slack.
+    /// Advised huge pages: fewer TLB misses, at the cost of up to 2 MiB of slack.
     #[default]
     Huge,
 }
@@ -52,16 +52,16 @@ impl fmt::Display for Pages {
     }
 }
 
-/// What a region got.
+/// What backs a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backing {
-    /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel took the advice to use huge
+    /// Mapped at a multiple of [`HUGE_PAGE_BYTES`], and the kernel accepted the advice to use huge
     /// pages.
     AdvisedHuge,
     /// Mapped with ordinary pages.
     #[default]
     SmallPages,
-    /// Taken from the allocator.
+    /// Allocated on the heap.
     Heap,
 }
 
@@ -75,28 +75,28 @@ impl fmt::Display for Backing {
     }
 }
 
-/// Why there is no region.
+/// Why a region could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
-    /// Neither the kernel nor the allocator gave that much.
-    #[error("no memory for a region of {len_bytes} bytes")]
+    /// Neither the kernel nor the heap provided that much.
+    #[error("out of memory for a region of {len_bytes} bytes")]
     OutOfMemory {
-        /// The length asked for.
+        /// The requested length.
         len_bytes: usize,
     },
-    /// The length is beyond what an address space can hold.
+    /// The length exceeds the address space.
     #[error("a region of {len_bytes} bytes is larger than the address space")]
     TooLarge {
-        /// The length asked for.
+        /// The requested length.
         len_bytes: usize,
     },
 }
 
-/// Zeroed memory in one piece, given back when dropped.
+/// Zeroed contiguous memory, freed when dropped.
 ///
-/// It hands out a pointer and keeps no borrow on the bytes: how they are shared is the owner's
-/// business and its owner's `unsafe`. The pointer stays the same for the region's life, also when
-/// the `Region` is moved.
+/// A region gives out a raw pointer and no borrows: how the bytes are shared is up to the owner and the
+/// owner's `unsafe` code. The pointer does not change for the region's lifetime, even if the `Region`
+/// is moved.
 ///
 /// ```
 /// use forerun_core::{Pages, Region};
@@ -115,19 +115,19 @@ pub struct Region {
     backing: Backing,
 }
 
-// SAFETY: a Region owns its bytes as a Box<[u8]> would, and is tied to no thread; it only hands out
-// a raw pointer, whose every use is its user's `unsafe`.
+// SAFETY: a Region owns its bytes like a Box<[u8]> and is not tied to a thread. It only gives out a raw
+// pointer, and every use of that is the user's `unsafe`.
 unsafe impl Send for Region {}
 // SAFETY: as above; no method reads or writes the bytes through a shared Region.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Takes `len_bytes` of zeroed memory, at a multiple of [`HUGE_PAGE_BYTES`] if `pages` is huge
-    /// and mapping works, else of [`MIN_ALIGN_BYTES`]. A region of no bytes is legal and has a
-    /// non-null pointer.
+    /// Makes a region of `len_bytes` zeroes. It is aligned to [`HUGE_PAGE_BYTES`] if `pages` is huge and
+    /// mapping succeeds, otherwise to [`MIN_ALIGN_BYTES`]. An empty region is allowed and has a non-null
+    /// pointer.
     ///
     /// # Errors
-    /// [`RegionError`] when no source gives that much.
+    /// [`RegionError`] if that much memory is not available.
     pub fn new(len_bytes: usize, pages: Pages) -> Result<Region, RegionError> {
         if len_bytes > isize::MAX as usize - 2 * HUGE_PAGE_BYTES {
             return Err(RegionError::TooLarge { len_bytes });
@@ -138,13 +138,13 @@ impl Region {
         map::region(len_bytes, pages).map_or_else(|| Region::on_heap(len_bytes), Ok)
     }
 
-    /// Takes the bytes from the allocator, as [`Region::new`] does where mapping is refused.
+    /// Makes a region on the heap, as [`Region::new`] does if mapping fails.
     ///
     /// # Errors
-    /// [`RegionError`] when the allocator does not give that much.
+    /// [`RegionError`] if the heap does not provide that much.
     pub fn on_heap(len_bytes: usize) -> Result<Region, RegionError> {
         let layout = heap_layout(len_bytes)?;
-        // SAFETY: heap_layout never gives a layout of size zero.
+        // SAFETY: heap_layout never returns a layout of size zero.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
         let base = NonNull::new(base).ok_or(RegionError::OutOfMemory { len_bytes })?;
         Ok(Region {
@@ -159,25 +159,25 @@ impl Region {
         self.base.as_ptr()
     }
 
-    /// Bytes asked for.
+    /// The requested length, in bytes.
     pub fn len(&self) -> usize {
         self.len_bytes
     }
 
-    /// Whether no bytes were asked for.
+    /// Whether the region is empty.
     pub fn is_empty(&self) -> bool {
         self.len_bytes == 0
     }
 
-    /// What the region got.
+    /// What backs the region.
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// Bytes of it that lie in huge pages just now, or `None` where the system does not tell.
+    /// How many bytes currently lie in huge pages, or `None` if the system does not report it.
     ///
-    /// Huge pages come as memory is touched and may come later still, so ask after use. It reads a
-    /// file of the kernel (`/proc/self/smaps`): fit for a report, not for a loop.
+    /// The kernel grants huge pages when memory is touched, or later, so call this after use. It reads
+    /// `/proc/self/smaps`, which is slow: use it for a report, not in a loop.
     pub fn huge_bytes(&self) -> Option<usize> {
         let start = self.base.as_ptr() as usize;
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
@@ -186,39 +186,38 @@ impl Region {
 }
 
 impl Region {
-    /// Gives the memory behind a range of bytes back to the system, as far as it is whole pages: they cost nothing until
-    /// they are touched again, and read as zeros then. `false`: the system did not take all of it, or has no such call; the
-    /// range's bytes are zeros or what they were, and the memory is still held.
+    /// Returns the memory of the whole pages in a range of bytes to the system. They cost nothing until they are touched again, and
+    /// then read as zeros. `false`: the system did not take all of it, or has no such call; the bytes are zeros or unchanged, and
+    /// the memory is still held.
     ///
     /// # Safety
     /// The range must lie in the region, and nothing may refer to its bytes.
     pub unsafe fn release(&self, offset: usize, len_bytes: usize) -> bool {
         debug_assert!(offset + len_bytes <= self.len_bytes);
-        // SAFETY: the range lies in a mapping of ours, by the caller's word, who also vouches that nobody has its bytes.
+        // SAFETY: the caller guarantees that the range lies in our mapping and that nobody refers to its bytes.
         self.backing != Backing::Heap
             && unsafe { map::release(self.base.as_ptr().add(offset), len_bytes) }
     }
 }
 
 impl Region {
-    /// Has the system put memory behind a range of bytes now, where it would at the first touch: whoever touches it later
-    /// waits for nothing. The bytes stay what they are, and others may use them meanwhile. Where the system has no such call
-    /// (Linux has it since 5.14), nothing happens.
+    /// Faults the pages of a range in now, so that the first touch does not wait for memory. The bytes do not change, and other
+    /// threads may use them meanwhile. Does nothing if the system has no such call (Linux has it since 5.14).
     pub fn populate(&self, offset: usize, len_bytes: usize) {
         let len_bytes = len_bytes.min(self.len_bytes.saturating_sub(offset));
         if self.backing != Backing::Heap && len_bytes > 0 {
-            // SAFETY: the range lies in a mapping of ours, as was just seen to.
+            // SAFETY: the range was just clipped to our mapping.
             unsafe { map::populate(self.base.as_ptr().add(offset), len_bytes) };
         }
     }
 }
 
-/// The system's page: what memory is given, and given back, by.
+/// The system's page size.
 pub fn page_bytes() -> usize {
     map::page_bytes()
 }
 
-/// Bytes of memory that the machine has, where the system tells: Linux does.
+/// The machine's physical memory in bytes, or `None` if the system does not report it. Linux does.
 pub fn physical_memory_bytes() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = meminfo
@@ -247,15 +246,15 @@ impl Drop for Region {
     }
 }
 
-/// The layout of a heap region: never empty, since the allocator gives nothing for nothing.
+/// The layout of a heap region. It is never empty, because the allocator requires a size.
 fn heap_layout(len_bytes: usize) -> Result<Layout, RegionError> {
     Layout::from_size_align(len_bytes.max(1), MIN_ALIGN_BYTES)
         .map_err(|_| RegionError::TooLarge { len_bytes })
 }
 
-/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`; `None` if no
-/// mapping does or a number cannot be read. The kernel may split a region into several mappings, or
-/// merge it with a neighbour: then the sum is capped at the overlap.
+/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`. `None` if no mapping
+/// does or a number cannot be parsed. The kernel may split a region into several mappings or merge it
+/// with a neighbour, so each mapping counts at most its overlap.
 fn huge_bytes_of(smaps: &str, start: usize, end: usize) -> Option<usize> {
     let mut total_bytes = None;
     let mut overlap_bytes = 0;
@@ -272,7 +271,7 @@ fn huge_bytes_of(smaps: &str, start: usize, end: usize) -> Option<usize> {
     total_bytes
 }
 
-/// The bounds of a mapping if `line` opens one: `7f0000000000-7f0000200000 rw-p ...`.
+/// The bounds of a mapping, if `line` is the first line of one: `7f0000000000-7f0000200000 rw-p ...`.
 fn mapping_bounds(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split_whitespace().next()?.split_once('-')?;
     let bound = |text| usize::from_str_radix(text, 16).ok();
@@ -283,7 +282,7 @@ fn mapping_bounds(line: &str) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
-    /// Reads the region's every byte; the caller must be its only user.
+    /// All bytes of a region. The caller must be its only user.
     fn bytes(region: &Region) -> &[u8] {
         // SAFETY: the region is len() readable, initialised (zeroed) bytes, and the tests write
         // none meanwhile.
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_is_zeroed_aligned_and_writable_to_its_last_byte() {
+    fn every_backing_is_zeroed_aligned_and_writable_to_its_last_byte() {
         for len_bytes in [
             1,
             4095,
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_regions_start_at_a_huge_page_and_tell_what_they_got() {
+    fn huge_regions_start_at_a_huge_page_and_report_their_backing() {
         let region = Region::new(4 * HUGE_PAGE_BYTES, Pages::Huge).unwrap();
         let small = Region::new(4 * HUGE_PAGE_BYTES, Pages::Small).unwrap();
         for region in [&region, &small] {
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn mapping_more_than_the_machine_has_costs_nothing_until_touched() {
+    fn mapping_more_memory_than_the_machine_has_is_free_until_touched() {
         if cfg!(all(unix, target_pointer_width = "64")) {
             let region = Region::new(64 << 30, Pages::Huge).unwrap();
             // SAFETY: the last byte lies inside the region, and nothing else uses it.
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn released_pages_are_zeros_or_what_they_were_and_the_rest_stays() {
+    fn released_pages_are_zeros_or_unchanged_and_the_rest_stays() {
         for pages in [Pages::Small, Pages::Huge] {
             let region = Region::new(2 * HUGE_PAGE_BYTES, pages).unwrap();
             // SAFETY: the whole region is ours, and no reference to its bytes is alive.
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_populated_keeps_its_bytes_and_ranges_may_be_any() {
+    fn populating_any_range_keeps_its_bytes() {
         for pages in [Pages::Small, Pages::Huge] {
             let region = Region::new(2 * HUGE_PAGE_BYTES, pages).unwrap();
             // SAFETY: the whole region is ours, and no reference to its bytes is alive.
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_is_a_region_too() {
+    fn an_empty_region_is_allowed() {
         for region in [
             Region::new(0, Pages::Huge),
             Region::new(0, Pages::Small),

@@ -1,4 +1,4 @@
-//! The one await a lookup needs: ask for a cache line, let the other lookups run, go on.
+//! The one await that a lookup needs: prefetch a cache line, let other lookups run, continue.
 //!
 //! ```text
 //!   lookup A   touch(a) ─┐            ┌─ a is here: compare, touch(a') ─┐
@@ -6,8 +6,8 @@
 //!   lookup C                         └┴ touch(c) ─ …
 //! ```
 //!
-//! [`touch`] issues the prefetch when it is called and suspends its lookup once. Resumed, the lookup reads the
-//! line as if nothing had happened: whether the line has arrived changes only the time the read takes.
+//! [`touch`] issues the prefetch when it is called and suspends its lookup once. After it is resumed, the lookup reads the line as
+//! usual. Whether the line has arrived affects only how long that read takes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,9 +17,9 @@ use crate::arch::prefetch_read;
 
 /// Prefetches the cache line that holds `ptr` and returns a future that is pending exactly once.
 ///
-/// The prefetch starts now, not at the first poll, so that the future is a single flag and a suspended lookup
-/// stays small. `ptr` is never read through: any address is allowed, a wild one costs a wasted prefetch.
-/// For a second line, call [`prefetch_read`] on it before awaiting the first.
+/// The prefetch starts immediately, not at the first poll, so the future is a single flag and a suspended lookup stays small. `ptr`
+/// is never dereferenced: any address is allowed, and an invalid one only wastes a prefetch. To fetch a second line, call
+/// [`prefetch_read`] on it before awaiting the first.
 ///
 /// ```
 /// use forerun_core::{alone, touch};
@@ -37,7 +37,7 @@ pub fn touch<T>(ptr: *const T) -> Touch {
     suspend()
 }
 
-/// A future that is pending exactly once: for a lookup that has prefetched what it needs by itself.
+/// A future that is pending exactly once, for a lookup that has already prefetched what it needs.
 #[inline(always)]
 pub fn suspend() -> Touch {
     Touch { yielded: false }
@@ -45,7 +45,7 @@ pub fn suspend() -> Touch {
 
 /// The future of [`touch`] and of [`suspend`].
 #[derive(Debug)]
-#[must_use = "the line is worth waiting for: await the touch"]
+#[must_use = "futures do nothing unless awaited"]
 pub struct Touch {
     yielded: bool,
 }

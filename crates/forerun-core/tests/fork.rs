@@ -1,6 +1,6 @@
 //! What a child process sees of what its parent made.
 
-#[path = "common/fork.rs"]
+#[path = "testing/fork.rs"]
 mod fork;
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A server runs in the process that started it: a fork of that process asks it for nothing, and drops it unharmed.
 
-#[path = "../../forerun-core/tests/common/fork.rs"]
+#[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;
 
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! A table belongs to the process that opened it: a fork of that process gets errors, and changes nothing.
 
-#[path = "../../forerun-core/tests/common/fork.rs"]
+#[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A slice of atomics over a region: zero at first, and without memory where nobody has written.
+//! A slice of atomics in a region: initially zero, and taking memory only where it is written.
 
 use super::{Pages, Region, RegionError};
 use std::marker::PhantomData;
@@ -27,13 +27,13 @@ impl Atomic for AtomicU8 {}
 impl Atomic for AtomicU16 {}
 impl Atomic for AtomicU64 {}
 
-/// A slice of atomics in a [`Region`]. Its length is reserved address space; it takes memory as it is used.
+/// A slice of atomics in a [`Region`]. The length only reserves address space; memory is taken as elements are used.
 ///
 /// ```
 /// use forerun_core::{Atomics, Pages};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
-/// let counters = Atomics::<AtomicU64>::new(1 << 30, Pages::Small)?;   // 8 GiB reserved, and not taken
+/// let counters = Atomics::<AtomicU64>::new(1 << 30, Pages::Small)?;   // reserves 8 GiB, takes none
 /// counters[1 << 29].fetch_add(1, Ordering::Relaxed);
 /// assert_eq!(counters[1 << 29].load(Ordering::Relaxed), 1);
 /// # Ok::<(), forerun_core::RegionError>(())
@@ -46,10 +46,10 @@ pub struct Atomics<T: Atomic> {
 }
 
 impl<T: Atomic> Atomics<T> {
-    /// `len` zeros.
+    /// Makes a slice of `len` zeros.
     ///
     /// # Errors
-    /// [`RegionError`] when that much cannot be reserved.
+    /// [`RegionError`] if that much cannot be reserved.
     pub fn new(len: usize, pages: Pages) -> Result<Atomics<T>, RegionError> {
         let len_bytes = len.checked_mul(size_of::<T>());
         let len_bytes = len_bytes.ok_or(RegionError::TooLarge {
@@ -68,9 +68,8 @@ impl<T: Atomic> Deref for Atomics<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the region is `len * size_of::<T>()` zeroed bytes, aligned for T, which this value alone hands out, as
-        // shared references to atomics only; all bits zero is a T by `Zeroed`. The slice borrows `self`, and with it the
-        // region.
+        // SAFETY: the region has `len * size_of::<T>()` zeroed bytes, aligned for T. Only this value gives them out, and only as
+        // shared references to atomics. By `Zeroed`, all bits zero is a valid T. The slice borrows `self` and with it the region.
         unsafe { std::slice::from_raw_parts(self.region.as_ptr().cast(), self.len) }
     }
 }
@@ -81,7 +80,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn elements_are_zero_at_first_and_what_was_stored_later() {
+    fn elements_are_initially_zero_and_keep_what_is_stored() {
         for len in [0, 1, 1000, 1 << 20] {
             let bytes = Atomics::<AtomicU8>::new(len, Pages::Small).unwrap();
             let words = Atomics::<AtomicU64>::new(len, Pages::Huge).unwrap();

@@ -1,4 +1,4 @@
-//! Regions by `mmap`: mapped, advised and given back in whole pages.
+//! Regions from `mmap`: mapped, advised and released in whole pages.
 
 use super::{Backing, HUGE_PAGE_BYTES, Pages, Region};
 #[cfg(target_os = "linux")]
@@ -6,16 +6,15 @@ use rustix::mm::Advice;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr::{self, NonNull};
 
-/// Maps `len_bytes` (not zero), or gives `None` if the kernel refuses.
+/// Maps `len_bytes` (not zero). `None` if the kernel refuses.
 pub(super) fn region(len_bytes: usize, pages: Pages) -> Option<Region> {
     // Below one huge page there is nothing to advise.
     if pages == Pages::Huge && len_bytes >= HUGE_PAGE_BYTES {
         aligned(len_bytes)
     } else {
         let base = map(page_multiple(len_bytes))?;
-        // Transparent huge pages may be on for all memory; a region of small pages is asked for
-        // to compare, so refuse them. A kernel without them refuses the refusal, which is as
-        // good.
+        // Transparent huge pages may be enabled for all memory, but this caller wants small pages. A
+        // kernel without huge pages rejects the advice, which does no harm.
         #[cfg(target_os = "linux")]
         let _ = advise(base, page_multiple(len_bytes), Advice::LinuxNoHugepage);
         Some(Region {
@@ -26,8 +25,8 @@ pub(super) fn region(len_bytes: usize, pages: Pages) -> Option<Region> {
     }
 }
 
-/// Maps more than is needed, gives back what lies before the first multiple of a huge page and
-/// behind the end, and advises the rest.
+/// Maps more than needed, unmaps what lies before the first multiple of a huge page and after the end,
+/// and advises the rest.
 fn aligned(len_bytes: usize) -> Option<Region> {
     let needed_bytes = page_multiple(len_bytes);
     let mapped_bytes = needed_bytes + HUGE_PAGE_BYTES;
@@ -58,8 +57,7 @@ fn aligned(len_bytes: usize) -> Option<Region> {
 
 #[cfg(target_os = "linux")]
 fn advise(base: NonNull<u8>, len_bytes: usize, advice: Advice) -> rustix::io::Result<()> {
-    // SAFETY: the range is a mapping of ours, and advice on page sizes leaves its bytes as they
-    // are.
+    // SAFETY: the range is our mapping, and advice on page sizes does not change its bytes.
     unsafe { rustix::mm::madvise(base.as_ptr().cast(), len_bytes, advice) }
 }
 
@@ -75,7 +73,7 @@ fn map(len_bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(mapped.ok()?.cast())
 }
 
-/// Gives back `len_bytes`, rounded up to a page, from `base` on.
+/// Unmaps `len_bytes`, rounded up to a page, from `base` on.
 ///
 /// # Safety
 /// The range was mapped by this module, `base` is a multiple of the page, and nothing uses the
@@ -89,19 +87,19 @@ pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
     let _ = unsafe { munmap(base.as_ptr().cast(), page_multiple(len_bytes)) };
 }
 
-/// The system's page.
+/// The system's page size.
 pub(super) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Gives back the memory of the whole pages in a range, which stays mapped and reads as zeros from then on. `false`: the system
-/// has no such call, or did not take it (pages that are locked in memory stay).
+/// Returns the memory of the whole pages in a range to the system. The range stays mapped and reads as zeros. `false`: the system
+/// has no such call, or refused (pages that are locked in memory stay).
 ///
 /// # Safety
 /// The range was mapped by this module, and nothing refers to its bytes.
 pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) -> bool {
     #[cfg(target_os = "linux")]
-    // SAFETY: the range is as the caller says; nothing refers to the bytes that are gone.
+    // SAFETY: the caller guarantees the range and that nothing refers to its bytes.
     return unsafe { advise_whole_pages(start, len_bytes, Advice::LinuxDontNeed) };
     #[cfg(not(target_os = "linux"))]
     {
@@ -110,13 +108,13 @@ pub(super) unsafe fn release(start: *mut u8, len_bytes: usize) -> bool {
     }
 }
 
-/// Puts memory behind the whole pages in a range.
+/// Faults in the whole pages in a range.
 ///
 /// # Safety
 /// The range was mapped by this module.
 pub(super) unsafe fn populate(start: *mut u8, len_bytes: usize) {
     #[cfg(target_os = "linux")]
-    // SAFETY: the range is as the caller says; the call faults pages in and changes no byte.
+    // SAFETY: the caller guarantees the range; the call faults pages in and changes no bytes.
     unsafe {
         advise_whole_pages(start, len_bytes, Advice::LinuxPopulateWrite);
     }
@@ -124,17 +122,17 @@ pub(super) unsafe fn populate(start: *mut u8, len_bytes: usize) {
     let _ = (start, len_bytes);
 }
 
-/// Tells the system something of the whole pages in a range. `false`: it refused, and they may be as they were.
+/// Advises the system about the whole pages in a range. `false`: it refused.
 ///
 /// # Safety
-/// The range was mapped by this module, and its bytes may become what the advice makes of them.
+/// The range was mapped by this module, and whatever the advice does to its bytes is allowed.
 #[cfg(target_os = "linux")]
 unsafe fn advise_whole_pages(start: *mut u8, len_bytes: usize, advice: Advice) -> bool {
     let page_bytes = rustix::param::page_size();
     let before_bytes = start.align_offset(page_bytes);
     let inner_bytes = len_bytes.saturating_sub(before_bytes);
     let inner_bytes = inner_bytes - inner_bytes % page_bytes;
-    // SAFETY: what is advised are whole pages inside the range, which the caller vouches for.
+    // SAFETY: only whole pages inside the range are advised, and the caller vouches for the range.
     inner_bytes == 0
         || unsafe { rustix::mm::madvise(start.add(before_bytes).cast(), inner_bytes, advice) }
             .is_ok()

@@ -1,4 +1,4 @@
-//! A target without `mmap`: every region comes from the allocator.
+//! For targets without `mmap`: every region comes from the heap.
 
 use super::{Pages, Region};
 use std::ptr::NonNull;
@@ -12,15 +12,15 @@ pub(super) fn page_bytes() -> usize {
 }
 
 /// # Safety
-/// None is needed: there is no mapping to give back.
+/// No requirements: there is no mapping to unmap.
 pub(super) unsafe fn unmap(_base: NonNull<u8>, _len_bytes: usize) {}
 
 /// # Safety
-/// None is needed: there is no mapping whose memory could be given back.
+/// No requirements: there is no mapping to release.
 pub(super) unsafe fn release(_start: *mut u8, _len_bytes: usize) -> bool {
     false
 }
 
 /// # Safety
-/// None is needed: there is no mapping to put memory behind.
+/// No requirements: there is no mapping to populate.
 pub(super) unsafe fn populate(_start: *mut u8, _len_bytes: usize) {}

@@ -1,0 +1,320 @@
+//! What each writing operation does.
+
+mod testing;
+
+use forerun_cache::{
+    Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Invalidate, Mode, Store,
+    Stored,
+};
+use testing::{cache, set, stored};
+
+#[test]
+fn modes_store_under_their_conditions() {
+    let cache = cache(16 << 20);
+    let store = |mode| {
+        cache.store(Store {
+            mode,
+            flags: 9,
+            ..Store::set(b"k", b"x")
+        })
+    };
+    for mode in [Mode::Replace, Mode::Append, Mode::Prepend] {
+        assert_eq!(store(mode), Stored::NotStored);
+    }
+    stored(store(Mode::Add));
+    assert_eq!(store(Mode::Add), Stored::NotStored);
+    set(&cache, b"k", b"mid");
+    stored(store(Mode::Append));
+    stored(store(Mode::Prepend));
+    assert_eq!(cache.get(b"k").unwrap(), b"xmidx");
+    assert_eq!(
+        cache.pin().get(b"k").unwrap().flags(),
+        0,
+        "an append keeps the old flags"
+    );
+    stored(store(Mode::Replace));
+    assert_eq!(cache.pin().get(b"k").unwrap().flags(), 9);
+    let vivify = Store {
+        mode: Mode::Append,
+        vivify: Some(Expiry::At(50)),
+        ..Store::set(b"new", b"v")
+    };
+    stored(cache.store(vivify));
+    assert_eq!(cache.pin().get(b"new").unwrap().expiry(), Expiry::At(50));
+}
+
+#[test]
+fn a_cas_number_admits_one_change() {
+    let cache = cache(16 << 20);
+    let with = |compare_cas, value: &'static [u8]| {
+        cache.store(Store {
+            compare_cas: Some(compare_cas),
+            ..Store::set(b"k", value)
+        })
+    };
+    assert_eq!(with(1, b"x"), Stored::NotFound);
+    let cas = set(&cache, b"k", b"1");
+    assert_eq!(with(cas + 1, b"x"), Stored::Exists);
+    let next = stored(with(cas, b"2"));
+    assert!(next > cas);
+    assert_eq!(with(cas, b"3"), Stored::Exists);
+    let own = Store {
+        new_cas: Some(77),
+        ..Store::set(b"k", b"4")
+    };
+    assert_eq!(cache.store(own), Stored::Stored { cas: 77 });
+    assert_eq!(cache.pin().get(b"k").unwrap().cas(), 77);
+    let delete = |compare_cas| {
+        cache.delete(Delete {
+            compare_cas: Some(compare_cas),
+            ..Delete::key(b"k")
+        })
+    };
+    assert_eq!(delete(76), Deleted::Exists);
+    assert_eq!(delete(77), Deleted::Deleted);
+    assert_eq!(delete(77), Deleted::NotFound);
+}
+
+#[test]
+fn an_older_version_can_be_stored_as_stale() {
+    let cache = cache(16 << 20);
+    let store = |compare_cas| {
+        cache.store(Store {
+            compare_cas: Some(compare_cas),
+            stale_if_older: true,
+            expiry: Expiry::At(9999),
+            ..Store::set(b"k", b"late")
+        })
+    };
+    stored(cache.store(Store {
+        new_cas: Some(10),
+        expiry: Expiry::At(60),
+        ..Store::set(b"k", b"first")
+    }));
+    assert_eq!(store(11), Stored::Exists);
+    stored(store(5));
+    let guard = cache.pin();
+    let item = guard.get(b"k").unwrap();
+    assert!(item.is_stale() && item.value() == b"late" && item.expiry() == Expiry::At(60));
+}
+
+#[test]
+fn one_caller_claims_an_item_until_it_is_stored_or_invalidated_again() {
+    let cache = cache(16 << 20);
+    set(&cache, b"k", b"v");
+    let claim = || {
+        let guard = cache.pin();
+        let item = guard.get(b"k").unwrap();
+        let was_claimed = item.is_claimed();
+        (was_claimed, cache.claim(&item))
+    };
+    assert_eq!([claim(), claim()], [(false, true), (true, false)]);
+    assert_eq!(cache.invalidate(Invalidate::key(b"k")), Deleted::Deleted);
+    assert!(cache.pin().get(b"k").unwrap().is_stale());
+    assert_eq!([claim(), claim()], [(false, true), (true, false)]);
+    set(&cache, b"k", b"w");
+    assert_eq!([claim(), claim()], [(false, true), (true, false)]);
+    let placeholder = Store {
+        claimed: true,
+        ..Store::set(b"p", b"")
+    };
+    stored(cache.store(placeholder));
+    assert!(cache.pin().get(b"p").unwrap().is_claimed());
+    let old = cache.pin();
+    let item = old.get(b"k").unwrap();
+    set(&cache, b"k", b"x");
+    assert!(!cache.claim(&item), "a replaced item cannot be claimed");
+}
+
+#[test]
+fn invalidating_keeps_or_drops_the_value_and_sets_the_given_fields() {
+    let cache = cache(16 << 20);
+    let cas = stored(cache.store(Store {
+        flags: 3,
+        expiry: Expiry::At(40),
+        ..Store::set(b"k", b"v")
+    }));
+    let invalidate = Invalidate {
+        compare_cas: Some(cas),
+        new_cas: Some(500),
+        expiry: Some(Expiry::At(90)),
+        ..Invalidate::key(b"k")
+    };
+    assert_eq!(cache.invalidate(invalidate), Deleted::Deleted);
+    assert_eq!(cache.invalidate(invalidate), Deleted::Exists);
+    let guard = cache.pin();
+    let item = guard.get(b"k").unwrap();
+    assert_eq!(
+        (item.value(), item.flags(), item.cas()),
+        (&b"v"[..], 3, 500)
+    );
+    assert!(item.is_stale() && item.expiry() == Expiry::At(90));
+    let empty = Invalidate {
+        drop_value: true,
+        mark_stale: false,
+        ..Invalidate::key(b"k")
+    };
+    assert_eq!(cache.invalidate(empty), Deleted::Deleted);
+    let item = guard.get(b"k").unwrap();
+    assert_eq!((item.value(), item.flags()), (&b""[..], 0));
+    assert_eq!(
+        cache.invalidate(Invalidate::key(b"missing")),
+        Deleted::NotFound
+    );
+}
+
+#[test]
+fn numbers_wrap_around_stop_at_zero_and_keep_their_length() {
+    let cache = cache(16 << 20);
+    let value = |counted| match counted {
+        Counted::Counted { value, .. } => value,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        cache.arithmetic(Arithmetic::increment(b"n", 1)),
+        Counted::NotFound
+    );
+    set(&cache, b"n", b"99");
+    assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 1))), 100);
+    assert_eq!(value(cache.arithmetic(Arithmetic::decrement(b"n", 1))), 99);
+    assert_eq!(cache.get(b"n").unwrap(), b"99 ");
+    assert_eq!(value(cache.arithmetic(Arithmetic::decrement(b"n", 100))), 0);
+    assert_eq!(cache.get(b"n").unwrap(), b"0  ");
+    set(&cache, b"n", u64::MAX.to_string().as_bytes());
+    assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 2))), 1);
+    // As C's strtoull reads numbers, and therefore memcached.
+    for one in [
+        &b"000000000000000000001"[..],
+        b"+1",
+        b" 1",
+        b"1 1",
+        b"1\r",
+        b"1\nx",
+    ] {
+        set(&cache, b"n", one);
+        assert_eq!(value(cache.arithmetic(Arithmetic::increment(b"n", 1))), 2);
+    }
+    for not_a_number in [
+        &b""[..],
+        b"x",
+        b" ",
+        b"-1",
+        b"++1",
+        b"+ 1",
+        b"1x",
+        b"18446744073709551616",
+    ] {
+        set(&cache, b"n", not_a_number);
+        let counted = cache.arithmetic(Arithmetic::increment(b"n", 1));
+        assert_eq!(counted, Counted::NotANumber, "{not_a_number:?}");
+    }
+    let initial = Arithmetic {
+        initial: Some((13, Expiry::At(70))),
+        ..Arithmetic::increment(b"fresh", 5)
+    };
+    let Counted::Counted {
+        value: 13,
+        cas,
+        expiry: Expiry::At(70),
+        is_new: true,
+    } = cache.arithmetic(initial)
+    else {
+        panic!();
+    };
+    let wrong = Arithmetic {
+        compare_cas: Some(cas + 1),
+        ..initial
+    };
+    assert_eq!(cache.arithmetic(wrong), Counted::Exists);
+    let touched = Arithmetic {
+        expiry: Some(Expiry::Never),
+        ..initial
+    };
+    assert!(matches!(
+        cache.arithmetic(touched),
+        Counted::Counted {
+            value: 18,
+            expiry: Expiry::Never,
+            is_new: false,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_number_followed_by_much_white_space_is_changed_and_keeps_its_length() {
+    let cache = cache(16 << 20);
+    for len in [65_535, 65_536, 200_000] {
+        let mut value = vec![b' '; len];
+        value[..2].copy_from_slice(b"10");
+        set(&cache, b"n", &value);
+        let counted = cache.arithmetic(Arithmetic::decrement(b"n", 1));
+        assert!(matches!(counted, Counted::Counted { value: 9, .. }));
+        let guard = cache.pin();
+        let item = guard.get(b"n").unwrap();
+        assert_eq!(item.value().len(), len);
+        assert!(item.value().starts_with(b"9  "));
+    }
+}
+
+#[test]
+fn items_expire_in_their_second_and_a_touch_extends_it() {
+    let cache = cache(16 << 20);
+    let until = |key: &[u8], second| {
+        stored(cache.store(Store {
+            expiry: Expiry::At(second),
+            ..Store::set(key, b"v")
+        }))
+    };
+    until(b"a", 10);
+    until(b"b", 10);
+    until(b"c", 1);
+    assert_eq!(cache.get(b"c"), None, "its second has already come");
+    cache.advance(9);
+    assert!(cache.touch(b"b", Expiry::At(100_000)));
+    assert!(cache.get(b"a").is_some());
+    cache.advance(10);
+    assert_eq!(cache.get(b"a"), None);
+    assert!(!cache.touch(b"a", Expiry::Never));
+    assert_eq!(
+        cache.store(Store {
+            mode: Mode::Replace,
+            ..Store::set(b"a", b"w")
+        }),
+        Stored::NotStored
+    );
+    assert_eq!(cache.delete(Delete::key(b"a")), Deleted::NotFound);
+    let guard = cache.pin();
+    let item = guard.get_and_touch(b"b", Expiry::Never).unwrap();
+    assert_eq!((item.value(), item.expiry()), (&b"v"[..], Expiry::Never));
+    assert!(guard.get_and_touch(b"a", Expiry::Never).is_none());
+    cache.advance(5);
+    assert_eq!(cache.now(), 10, "the clock never goes back");
+}
+
+#[test]
+fn a_touch_does_not_evict_the_item_that_it_touches() {
+    let cache = Cache::new(CacheOptions {
+        memory_limit_bytes: 1 << 20,
+        max_item_bytes: 250_000,
+        seed: Some(1),
+        ..CacheOptions::default()
+    })
+    .unwrap();
+    let mut touches = 0;
+    for n in 0..20_000u32 {
+        let len = [20, 300, 3000][n as usize % 3];
+        let expiry = [Expiry::Never, Expiry::At(100), Expiry::At(50_000)][n as usize / 3 % 3];
+        cache.store(Store {
+            expiry,
+            ..Store::set(&(n % 2000).to_be_bytes(), &vec![1; len][..])
+        });
+        let key = (n * 7 % 2000).to_be_bytes();
+        if cache.pin().peek(&key).is_some() {
+            let expiry = [Expiry::At(5), Expiry::At(3000), Expiry::Never][n as usize % 3];
+            assert!(cache.touch(&key, expiry), "step {n}");
+            touches += 1;
+        }
+    }
+    assert!(touches > 1000 && cache.stats().evictions > 1000);
+}
