@@ -10,15 +10,15 @@
 
 #[cfg(test)]
 pub(crate) mod testing;
-mod visible;
+mod visible_entries;
 
 use std::cmp::Ordering;
 
 use crate::Result;
 use crate::comparator::KeyOrder;
 
-pub use visible::Entry;
-pub(crate) use visible::Visible;
+pub use visible_entries::Entry;
+pub(crate) use visible_entries::VisibleEntries;
 
 /// The largest sequence number; stands before all versions of a key.
 pub(crate) const MAX_SEQUENCE: u64 = (1 << 56) - 1;
@@ -34,15 +34,15 @@ pub(crate) enum Kind {
 
 /// What a read of a keyspace sees: operations up to `sequence`, but for those up to `expired_sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct ReadPoint {
     pub(crate) sequence: u64,
     pub(crate) expired_sequence: u64,
 }
 
-impl Moment {
+impl ReadPoint {
     /// As of a sequence number, where nothing has expired.
-    pub(crate) fn at(sequence: u64) -> Moment {
-        Moment {
+    pub(crate) fn at(sequence: u64) -> ReadPoint {
+        ReadPoint {
             sequence,
             expired_sequence: 0,
         }
@@ -71,7 +71,7 @@ impl Version<'_> {
 /// A cursor over all versions of something, in order; it stands at one of them or nowhere.
 ///
 /// After an error it stands nowhere.
-pub(crate) trait Versions: Send {
+pub(crate) trait VersionCursor: Send {
     /// Goes to the first version.
     fn seek_first(&mut self) -> Result<()>;
 
@@ -95,5 +95,5 @@ pub(crate) trait Versions: Send {
     fn at(&self) -> Option<Version<'_>>;
 
     /// Makes it as good as new, for another use: it stands nowhere. It keeps memory for pages, but not much.
-    fn rest(&mut self) {}
+    fn reset(&mut self) {}
 }

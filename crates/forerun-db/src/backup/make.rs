@@ -40,7 +40,7 @@ impl Backups {
     }
 
     fn fill(&self, number: u64, found: &Found, source: &BackupSource<'_>) -> Result<Record> {
-        let manifest = source.moment.manifest.clone();
+        let manifest = source.catalog.manifest.clone();
         let checksums = found.checksums();
         let known: Vec<Option<u64>> = manifest
             .runs()
@@ -56,7 +56,7 @@ impl Backups {
                 }
             })
             .collect::<Result<_>>()?;
-        let runs = source.moment.runs.iter().zip(known);
+        let runs = source.catalog.runs.iter().zip(known);
         let new_bytes = runs.clone().filter(|(_, known)| known.is_none());
         let new_bytes = new_bytes.map(|(run, _)| run.meta().file_bytes).sum();
         let mut meter = Meter::new(self.watch.as_ref(), source.stop, new_bytes);

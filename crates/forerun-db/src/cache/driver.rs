@@ -241,13 +241,13 @@ impl<'g> Reads<'g> {
         stored: &[u8],
     ) -> Result<Published<'g>> {
         let raw_len = location.raw_len as usize;
-        let mut page = self
-            .cache
-            .place(raw_len, self.pin)
-            .ok_or_else(|| Error::OutOfMemory {
-                needed_bytes: raw_len,
-                reason: "for a page of a run".to_owned(),
-            })?;
+        let mut page =
+            self.cache
+                .allocate(raw_len, self.pin)
+                .ok_or_else(|| Error::OutOfMemory {
+                    needed_bytes: raw_len,
+                    reason: "for a page of a run".to_owned(),
+                })?;
         source
             .unstore(location, stored, page.bytes_mut(raw_len))
             .map_err(|reason| Error::corrupt_file(source.path(), location.offset, reason))?;

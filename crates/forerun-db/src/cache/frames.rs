@@ -14,7 +14,7 @@
 //!
 //! A frame is in one of three states, and each is a type or a place:
 //!
-//! - *blank*: there is one [`Blank`] for it. Who has that, and nobody else, may write the frame. It is not `Clone`.
+//! - *blank*: there is one [`FreeFrame`] for it. Who has that, and nobody else, may write the frame. It is not `Clone`.
 //! - *published*: the blank was given up for a [`FrameNo`], which a slot names. Nobody writes the frame. Readers read
 //!   it while they are pinned.
 //! - *waiting*: no slot names it any more. When every reader that was pinned then has gone, [`Frames::reclaim`] makes
@@ -100,9 +100,9 @@ impl FrameNo {
 
 /// The right to write a frame, or to fill an entry of the table.
 #[derive(Debug)]
-pub(super) struct Blank(FrameNo);
+pub(super) struct FreeFrame(FrameNo);
 
-impl Blank {
+impl FreeFrame {
     pub(super) fn is_large(&self) -> bool {
         self.0.is_large()
     }
@@ -116,13 +116,13 @@ pub(super) struct Fresh {
 }
 
 impl Iterator for Fresh {
-    type Item = Blank;
+    type Item = FreeFrame;
 
-    fn next(&mut self) -> Option<Blank> {
+    fn next(&mut self) -> Option<FreeFrame> {
         let no = FrameNo(self.next);
         (self.next < self.end).then(|| {
             self.next += 1;
-            Blank(no)
+            FreeFrame(no)
         })
     }
 }
@@ -211,9 +211,9 @@ impl Frames {
     ) -> Result<(Frames, Fresh, Fresh), RegionError> {
         let page_bytes = page_bytes.next_multiple_of(CACHE_LINE_BYTES);
         let stride_bytes = page_bytes + CACHE_LINE_BYTES;
-        let most = FrameNo::LARGE - 1;
-        let count = count.min(most as usize);
-        let large = large.min(most as usize);
+        let max = FrameNo::LARGE - 1;
+        let count = count.min(max as usize);
+        let large = large.min(max as usize);
         let len_bytes = count
             .checked_mul(stride_bytes)
             .ok_or(RegionError::TooLarge {
@@ -254,10 +254,10 @@ impl Frames {
             .wrapping_add(no.index() * self.stride_bytes)
     }
 
-    /// The bytes of a blank frame, for its only owner. `blank` must be one of these frames', and not a large one.
-    pub(super) fn blank_bytes<'b>(&'b self, blank: &'b mut Blank) -> &'b mut [u8] {
-        assert!(!blank.is_large(), "an entry of the table has no bytes");
-        let start = self.start(blank.0);
+    /// The bytes of a blank frame, for its only owner. `free_frame` must be one of these frames', and not a large one.
+    pub(super) fn free_frame_bytes<'b>(&'b self, free_frame: &'b mut FreeFrame) -> &'b mut [u8] {
+        assert!(!free_frame.is_large(), "an entry of the table has no bytes");
+        let start = self.start(free_frame.0);
         // SAFETY: the frame lies in the region, which lives as long as `self`. Its blank is borrowed mutably, and there
         // is one: no other reference into the frame exists, and none can be made meanwhile. Bytes of a region are
         // never uninitialised.
@@ -265,16 +265,16 @@ impl Frames {
     }
 
     /// Gives a frame up for being written: it may be named by a slot from now on.
-    pub(super) fn publish(blank: Blank) -> FrameNo {
-        blank.0
+    pub(super) fn publish(free_frame: FreeFrame) -> FrameNo {
+        free_frame.0
     }
 
     /// Puts a large page into the table.
-    pub(super) fn publish_large(&self, blank: Blank, page: HeapPage) -> FrameNo {
+    pub(super) fn publish_large(&self, free_frame: FreeFrame, page: HeapPage) -> FrameNo {
         // Release: who finds the page through a slot, which is stored with Release after this, sees it whole; this
         // store need not be, but costs nothing.
-        self.large[blank.0.index()].store(Owned::new(page), Ordering::Release);
-        blank.0
+        self.large[free_frame.0.index()].store(Owned::new(page), Ordering::Release);
+        free_frame.0
     }
 
     /// The first `len` bytes of a published page, or what there is of them.
@@ -304,7 +304,7 @@ impl Frames {
     /// `no` must have been published, and every slot that named it must name it no more. Either no reader can have a
     /// reference to its bytes, or every pin that was held when it was unlinked must have been dropped. It is reclaimed
     /// once for each time it was published.
-    pub(super) unsafe fn reclaim(&self, no: FrameNo) -> Blank {
+    pub(super) unsafe fn reclaim(&self, no: FrameNo) -> FreeFrame {
         if no.is_large() {
             // SAFETY: by the contract nobody else reads or writes this entry now.
             let page = unsafe {
@@ -313,16 +313,16 @@ impl Frames {
             // SAFETY: as above; the page was made by `Owned::new` and is taken out of its only place.
             drop(unsafe { page.try_into_owned() });
         }
-        Blank(no)
+        FreeFrame(no)
     }
 
     /// Gives the memory of a blank frame back to the system. It comes back, as zeros, when it is written.
-    pub(super) fn release(&self, blank: &mut Blank) {
-        if !blank.is_large() {
+    pub(super) fn release(&self, free_frame: &mut FreeFrame) {
+        if !free_frame.is_large() {
             // SAFETY: the frame lies in the region, and its blank is borrowed mutably: nothing refers to its bytes.
             unsafe {
                 self.region
-                    .release(blank.0.index() * self.stride_bytes, self.stride_bytes)
+                    .release(free_frame.0.index() * self.stride_bytes, self.stride_bytes)
             };
         }
     }

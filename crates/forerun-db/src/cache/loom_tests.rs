@@ -17,7 +17,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::frames::FrameNo;
-use super::words::{Stands, Words};
+use super::words::{WordState, Words};
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -57,7 +57,7 @@ impl Cache {
         // SAFETY: the frame is this thread's; loom checks it.
         self.frames[frame as usize].with_mut(|cell| unsafe { *cell = bytes_of(page_no) });
         let _held = self.lock.lock().unwrap();
-        let first = matches!(self.words.stands(page_no), Stands::Absent(_));
+        let first = matches!(self.words.state(page_no), WordState::Absent(_));
         if first {
             self.words.publish(page_no, FrameNo::from_bits(frame));
         }
@@ -68,7 +68,7 @@ impl Cache {
     fn evict(&self, page_no: u32) -> Option<u32> {
         let _held = self.lock.lock().unwrap();
         loop {
-            let Stands::Resident { frame, uses } = self.words.stands(page_no) else {
+            let WordState::Resident { frame, uses } = self.words.state(page_no) else {
                 return None;
             };
             if self.words.unlink(page_no, frame, uses, 1) {
@@ -159,7 +159,7 @@ fn a_frame_is_used_again_while_nobody_reads_it() {
             assert!(cache.fill(1, frame));
         }
         reader.join().unwrap();
-        assert!(matches!(cache.words.stands(0), Stands::Absent(1)));
+        assert!(matches!(cache.words.state(0), WordState::Absent(1)));
     });
 }
 
@@ -179,6 +179,6 @@ fn a_use_that_is_counted_meanwhile_does_not_bring_an_evicted_page_back() {
         for reader in readers {
             reader.join().unwrap();
         }
-        assert!(matches!(cache.words.stands(0), Stands::Absent(1)));
+        assert!(matches!(cache.words.state(0), WordState::Absent(1)));
     });
 }

@@ -20,7 +20,7 @@ pub(crate) mod driver;
 mod frames;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod policy;
+mod s3_fifo;
 mod slots;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -40,22 +40,22 @@ pub(crate) use slots::PageSlots;
 
 use crate::{Error, Result};
 use counters::Counters;
-use frames::{Blank, Frames, Fresh, HeapPage};
-use policy::Policy;
+use frames::{Frames, FreeFrame, Fresh, HeapPage};
+use s3_fifo::S3Fifo;
 
 /// Of the budget, the part that pages have whatever else is charged to it: a quarter.
-const PAGES_AT_LEAST: usize = 4;
+const MIN_PAGES_SHARE: usize = 4;
 
 /// Of the frames, the part that is emptied ahead of need, and how many that is at least, if they are not a quarter of
 /// all, and at most: a chunk of a batch may read that many pages while its own pin is in the way of emptying more.
 const RESERVE_SHARE: usize = 16;
-const RESERVE_LEAST_FRAMES: usize = 64;
-const RESERVE_MOST_FRAMES: usize = 256;
+const RESERVE_MIN_FRAMES: usize = 64;
+const RESERVE_MAX_FRAMES: usize = 256;
 
 /// Of the pages' bytes, the most that one large page takes, and that is kept free for the next ones; and how many pages
 /// that shall be.
 const LARGE_SHARE: usize = 4;
-const CLAIM_PAGES: usize = 8;
+const RESERVED_PAGES: usize = 8;
 
 /// Pages that are evicted under one lock.
 const EVICT_AT_ONCE: usize = 32;
@@ -109,7 +109,7 @@ pub(crate) struct PageCache {
     frames: Frames,
     state: Mutex<State>,
     /// Bytes of pages on the heap that are lent and not yet freed.
-    lent_bytes: Arc<AtomicUsize>,
+    heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
     capacity_bytes: usize,
     /// For what is deferred: it does not keep the cache alive.
@@ -118,12 +118,12 @@ pub(crate) struct PageCache {
 
 /// What the lock guards.
 struct State {
-    policy: Policy,
-    free: Vec<Blank>,
+    policy: S3Fifo,
+    free: Vec<FreeFrame>,
     fresh: Fresh,
     /// Frames whose memory was given back.
-    retired: Vec<Blank>,
-    free_large: Vec<Blank>,
+    retired: Vec<FreeFrame>,
+    free_large: Vec<FreeFrame>,
     fresh_large: Fresh,
     /// Memory of frames, in whatever state, that has not been given back.
     frame_bytes: usize,
@@ -132,25 +132,27 @@ struct State {
     waiting_bytes: usize,
     charged_bytes: usize,
     /// Room that is made for large pages.
-    claimed_bytes: usize,
+    reserved_bytes: usize,
 }
 
 /// A frame that nobody else knows of. Dropped, it is free again.
 struct OwnedFrame<'c> {
     cache: &'c PageCache,
     /// There until it is published.
-    blank: Option<Blank>,
+    free_frame: Option<FreeFrame>,
 }
 
 impl OwnedFrame<'_> {
     /// Gives the frame up, to be published.
-    fn into_blank(mut self) -> Blank {
-        self.blank.take().expect("an owned frame is given up once")
+    fn into_free_frame(mut self) -> FreeFrame {
+        self.free_frame
+            .take()
+            .expect("an owned frame is given up once")
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.blank {
-            Some(blank) => self.cache.frames.blank_bytes(blank),
+        match &mut self.free_frame {
+            Some(free_frame) => self.cache.frames.free_frame_bytes(free_frame),
             None => &mut [],
         }
     }
@@ -158,10 +160,10 @@ impl OwnedFrame<'_> {
 
 impl Drop for OwnedFrame<'_> {
     fn drop(&mut self) {
-        if let Some(blank) = self.blank.take() {
+        if let Some(free_frame) = self.free_frame.take() {
             let mut state = self.cache.lock();
             let bytes = self.cache.frames.stride_bytes();
-            self.cache.put_back(&mut state, blank, bytes);
+            self.cache.put_back(&mut state, free_frame, bytes);
         }
     }
 }
@@ -199,7 +201,7 @@ impl PageCache {
         Ok(Arc::new_cyclic(|this| PageCache {
             frames,
             state: Mutex::new(State {
-                policy: Policy::new(),
+                policy: S3Fifo::new(),
                 free: Vec::new(),
                 fresh,
                 retired: Vec::new(),
@@ -209,9 +211,9 @@ impl PageCache {
                 large_bytes: 0,
                 waiting_bytes: 0,
                 charged_bytes: 0,
-                claimed_bytes: 0,
+                reserved_bytes: 0,
             }),
-            lent_bytes: Arc::default(),
+            heap_page_bytes: Arc::default(),
             counters: Counters::default(),
             capacity_bytes: options.capacity_bytes,
             this: this.clone(),
@@ -230,7 +232,7 @@ impl PageCache {
                 + state.large_bytes
                 + state.charged_bytes
                 // Relaxed: a count orders nothing.
-                + self.lent_bytes.load(Ordering::Relaxed),
+                + self.heap_page_bytes.load(Ordering::Relaxed),
             capacity_bytes: self.capacity_bytes,
         }
     }
@@ -242,10 +244,10 @@ impl PageCache {
     }
 
     /// Charges memory that can be done without, such as a filter's, if it leaves pages their quarter.
-    pub(crate) fn charge_if_room(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+    pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         let state = self.lock();
-        let most = self.capacity_bytes - self.capacity_bytes / PAGES_AT_LEAST;
-        let has_room = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= most;
+        let max = self.capacity_bytes - self.capacity_bytes / MIN_PAGES_SHARE;
+        let has_room = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= max;
         has_room.then(|| self.charge_state(state, bytes))
     }
 
@@ -274,7 +276,7 @@ impl PageCache {
     fn budget_bytes(&self, state: &State) -> usize {
         self.capacity_bytes
             .saturating_sub(state.charged_bytes)
-            .max(self.capacity_bytes / PAGES_AT_LEAST)
+            .max(self.capacity_bytes / MIN_PAGES_SHARE)
             .max(self.frames.stride_bytes())
     }
 
@@ -284,45 +286,45 @@ impl PageCache {
     }
 
     /// A place for a page of `len` bytes to be read to. `None`: there is no memory.
-    fn place(&self, len: usize, pin: &Pin) -> Option<Filled<'_>> {
+    fn allocate(&self, len: usize, pin: &Pin) -> Option<Filled<'_>> {
         if len > self.frames.page_bytes() {
             return HeapPage::new(len).map(Filled::Heap);
         }
-        let take = || self.blank(&mut self.lock());
-        let mut blank = take();
+        let take = || self.free_frame(&mut self.lock());
+        let mut free_frame = take();
         self.evict_ahead(pin);
-        if blank.is_none() {
+        if free_frame.is_none() {
             // Readers may have gone that frames wait for.
             pin.flush();
-            blank = take();
+            free_frame = take();
         }
-        match blank {
-            Some(blank) => Some(Filled::Frame(OwnedFrame {
+        match free_frame {
+            Some(free_frame) => Some(Filled::Frame(OwnedFrame {
                 cache: self,
-                blank: Some(blank),
+                free_frame: Some(free_frame),
             })),
             None => HeapPage::new(len).map(Filled::Heap),
         }
     }
 
     /// A frame to write, if one is free or there is room for one more.
-    fn blank(&self, state: &mut State) -> Option<Blank> {
-        if let Some(blank) = state.free.pop() {
-            return Some(blank);
+    fn free_frame(&self, state: &mut State) -> Option<FreeFrame> {
+        if let Some(free_frame) = state.free.pop() {
+            return Some(free_frame);
         }
         let stride_bytes = self.frames.stride_bytes();
         // Room for a large page is not kept at the price of the others.
-        state.claimed_bytes = 0;
+        state.reserved_bytes = 0;
         if Self::held_bytes(state) + stride_bytes > self.budget_bytes(state) {
             return None;
         }
-        let blank = state.retired.pop().or_else(|| state.fresh.next())?;
+        let free_frame = state.retired.pop().or_else(|| state.fresh.next())?;
         state.frame_bytes += stride_bytes;
-        Some(blank)
+        Some(free_frame)
     }
 
     /// An entry for a large page, if there is room for its bytes.
-    fn admit(&self, state: &mut State, page: &HeapPage) -> Option<Blank> {
+    fn admit(&self, state: &mut State, page: &HeapPage) -> Option<FreeFrame> {
         if page.len() <= self.frames.page_bytes() {
             // It should have had a frame: it would take room from pages that have.
             return None;
@@ -333,18 +335,18 @@ impl PageCache {
             return None;
         }
         // The next ones shall find room too.
-        let several = (CLAIM_PAGES * wanted).min(budget / LARGE_SHARE);
-        state.claimed_bytes = state.claimed_bytes.max(several);
+        let several = (RESERVED_PAGES * wanted).min(budget / LARGE_SHARE);
+        state.reserved_bytes = state.reserved_bytes.max(several);
         self.shrink(state);
         if Self::held_bytes(state) + wanted > budget {
             return None;
         }
-        let blank = state
+        let free_frame = state
             .free_large
             .pop()
             .or_else(|| state.fresh_large.next())?;
         state.large_bytes += wanted;
-        Some(blank)
+        Some(free_frame)
     }
 
     /// Evicts as long as the reserve is not full: pages that will be free when readers have gone.
@@ -355,12 +357,12 @@ impl PageCache {
             let budget = self.budget_bytes(&state);
             let stride_bytes = self.frames.stride_bytes();
             let frames = budget / stride_bytes;
-            let least = RESERVE_LEAST_FRAMES.min(frames / 4).max(1);
-            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_MOST_FRAMES);
+            let least = RESERVE_MIN_FRAMES.min(frames / 4).max(1);
+            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_MAX_FRAMES);
             // Once it is worth it, several at a time.
             let slack = (reserve / 2).min(EVICT_AT_ONCE / 2) * stride_bytes;
-            let reserve = reserve * stride_bytes + state.claimed_bytes;
-            if self.available_bytes(&state) + slack >= reserve && state.claimed_bytes == 0 {
+            let reserve = reserve * stride_bytes + state.reserved_bytes;
+            if self.available_bytes(&state) + slack >= reserve && state.reserved_bytes == 0 {
                 return;
             }
             while evicted.len() < EVICT_AT_ONCE && self.available_bytes(&state) < reserve {
@@ -390,24 +392,24 @@ impl PageCache {
     }
 
     /// Takes a blank back that has `bytes` of memory.
-    fn put_back(&self, state: &mut State, blank: Blank, bytes: usize) {
-        if blank.is_large() {
+    fn put_back(&self, state: &mut State, free_frame: FreeFrame, bytes: usize) {
+        if free_frame.is_large() {
             state.large_bytes -= bytes;
-            state.free_large.push(blank);
+            state.free_large.push(free_frame);
         } else {
-            state.free.push(blank);
+            state.free.push(free_frame);
             self.shrink(state);
         }
     }
 
     /// Gives the memory of free frames back while more is held than pages may have.
     fn shrink(&self, state: &mut State) {
-        while Self::held_bytes(state) + state.claimed_bytes > self.budget_bytes(state)
-            && let Some(mut blank) = state.free.pop()
+        while Self::held_bytes(state) + state.reserved_bytes > self.budget_bytes(state)
+            && let Some(mut free_frame) = state.free.pop()
         {
-            self.frames.release(&mut blank);
+            self.frames.release(&mut free_frame);
             state.frame_bytes -= self.frames.stride_bytes();
-            state.retired.push(blank);
+            state.retired.push(free_frame);
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use forerun_core::arch::prefetch_read;
 
 use super::frames::{Frames, Pin};
-use super::policy::Victim;
-use super::words::{Stands, Words};
+use super::s3_fifo::Victim;
+use super::words::{WordState, Words};
 use super::{Charge, Filled, PageCache, State};
 use crate::planted::{self, Defect};
 
@@ -80,18 +80,18 @@ impl PageSlots {
         }
         let (frame, bytes) = match page {
             Filled::Frame(frame) => {
-                let frame = Frames::publish(frame.into_blank());
+                let frame = Frames::publish(frame.into_free_frame());
                 (frame, cache.frames.stride_bytes())
             }
             Filled::Heap(page) => match cache.admit(&mut state, &page) {
-                Some(blank) => {
+                Some(free_frame) => {
                     let bytes = page.len();
-                    (cache.frames.publish_large(blank, page), bytes)
+                    (cache.frames.publish_large(free_frame, page), bytes)
                 }
                 None => {
                     drop(state);
                     cache.evict_ahead(pin);
-                    return Published::Lent(page.lend(&cache.lent_bytes, pin));
+                    return Published::Lent(page.lend(&cache.heap_page_bytes, pin));
                 }
             },
         };
@@ -125,8 +125,8 @@ impl PageCache {
                     state.waiting_bytes -= victim.bytes;
                     // SAFETY: the policy has taken the frame's name out of its word before this was deferred, and every
                     // pin that was held then has been dropped. A victim is reclaimed here only, once.
-                    let blank = unsafe { cache.frames.reclaim(victim.frame) };
-                    cache.put_back(&mut state, blank, victim.bytes);
+                    let free_frame = unsafe { cache.frames.reclaim(victim.frame) };
+                    cache.put_back(&mut state, free_frame, victim.bytes);
                 }
             }
         };
@@ -163,7 +163,7 @@ impl Drop for PageSlots {
 /// # Safety
 /// No reader may have a reference to the page's bytes.
 unsafe fn give_back(cache: &PageCache, words: &Words, state: &mut State, page_no: u32) {
-    while let Stands::Resident { frame, uses } = words.stands(page_no) {
+    while let WordState::Resident { frame, uses } = words.state(page_no) {
         if !words.unlink(page_no, frame, uses, 0) {
             continue;
         }
@@ -171,8 +171,8 @@ unsafe fn give_back(cache: &PageCache, words: &Words, state: &mut State, page_no
             // SAFETY: the word named the frame, and does so no more; no reader has its bytes, by the caller's word. It
             // was published once, and is reclaimed once: an eviction, under the same lock, would have taken it out of
             // the policy.
-            let blank = unsafe { cache.frames.reclaim(frame) };
-            cache.put_back(state, blank, victim.bytes);
+            let free_frame = unsafe { cache.frames.reclaim(frame) };
+            cache.put_back(state, free_frame, victim.bytes);
         }
     }
 }

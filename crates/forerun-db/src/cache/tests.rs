@@ -185,7 +185,7 @@ fn shuffled(count: u32, of: u32, seed: u64) -> Vec<u32> {
 /// Waits until all that was evicted is free: readers of other tests may be in its way.
 fn settle(cache: &PageCache) {
     for _ in 0..20_000 {
-        if cache.lock().waiting_bytes == 0 && cache.lent_bytes.load(Ordering::Relaxed) == 0 {
+        if cache.lock().waiting_bytes == 0 && cache.heap_page_bytes.load(Ordering::Relaxed) == 0 {
             return;
         }
         reclaim();

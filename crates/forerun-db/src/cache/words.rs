@@ -18,7 +18,7 @@ const USES: u64 = 3;
 
 /// What a word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stands {
+pub(super) enum WordState {
     Resident {
         frame: FrameNo,
         uses: u64,
@@ -27,11 +27,11 @@ pub(super) enum Stands {
     Absent(u64),
 }
 
-fn read(word: u64) -> Stands {
+fn read(word: u64) -> WordState {
     if word & RESIDENT == 0 {
-        Stands::Absent(word)
+        WordState::Absent(word)
     } else {
-        Stands::Resident {
+        WordState::Resident {
             frame: FrameNo::from_bits((word >> FRAME_SHIFT) as u32),
             uses: word & USES,
         }
@@ -80,7 +80,7 @@ impl Words {
     }
 
     /// How a page stands. For the holder of the cache's lock, for whom only the uses may change.
-    pub(super) fn stands(&self, page_no: u32) -> Stands {
+    pub(super) fn state(&self, page_no: u32) -> WordState {
         // Relaxed: what changes besides the uses is ordered by the lock.
         read(self.0[page_no as usize].load(Ordering::Relaxed))
     }

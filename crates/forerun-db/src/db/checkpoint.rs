@@ -12,7 +12,7 @@ use super::write::Writer;
 use super::{Db, Inner};
 use crate::cache::PageCache;
 use crate::io::OpenMode;
-use crate::tree::catalog::Moment;
+use crate::tree::catalog::CatalogSnapshot;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::verify::{Verified, verify_levels};
 use crate::wal::segment;
@@ -20,7 +20,7 @@ use crate::{Error, Result, panics};
 
 /// What a backup is made of, and what it takes to look at it.
 pub(crate) struct BackupSource<'a> {
-    pub(crate) moment: Moment,
+    pub(crate) catalog: CatalogSnapshot,
     pub(crate) cache: &'a Arc<PageCache>,
     /// Set when the store is being closed.
     pub(crate) stop: &'a AtomicBool,
@@ -34,7 +34,7 @@ impl Db {
         let mut active = inner.active.write().unwrap_or_else(PoisonError::into_inner);
         inner.flush_under_lock(&mut active)?;
         Ok(BackupSource {
-            moment: inner.tree.catalog().moment(),
+            catalog: inner.tree.catalog().snapshot(),
             cache: &inner.cache,
             stop: inner.work.stop_flag(),
         })

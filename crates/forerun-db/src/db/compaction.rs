@@ -12,7 +12,7 @@ use super::Inner;
 use super::directory::DirGuard;
 use super::install::Memtables;
 use super::keyspace_data::KeyspaceData;
-use super::snapshots::Moment;
+use super::snapshots::ReadPoint;
 use super::work::{Patience, Task};
 use crate::planted::{self, Defect};
 use crate::tree::build::Build;
@@ -171,7 +171,7 @@ impl Inner {
     pub(super) fn list_readers(&self, keyspace: &KeyspaceData) -> (Vec<u64>, u64) {
         self.snapshots.list(keyspace.id(), || {
             let sequence = self.published.last();
-            Moment {
+            ReadPoint {
                 sequence,
                 expired_sequence: keyspace.expired_sequence(&self.clock, sequence),
             }

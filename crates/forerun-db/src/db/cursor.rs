@@ -9,11 +9,11 @@ use self_cell::self_cell;
 use super::cursor_pool::CursorPool;
 use super::keyspace_data::KeyspaceData;
 use super::live_versions::LiveVersions;
-use super::snapshots::Moment;
+use super::snapshots::ReadPoint;
 use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::versions::{Entry, Visible};
+use crate::versions::{Entry, VisibleEntries};
 
 /// One that goes through more memtables, runs and levels than this is not pooled: it has a page or more for each.
 const MAX_SOURCES: usize = 24;
@@ -21,7 +21,7 @@ const MAX_SOURCES: usize = 24;
 /// The cursors of both ends.
 pub(super) struct Cursor {
     ends: Ends,
-    moment: Moment,
+    read_point: ReadPoint,
     home: Arc<Home>,
 }
 
@@ -35,7 +35,7 @@ struct Pair<'a> {
 }
 
 /// The cursor of an end.
-pub(super) type End<'a> = Visible<LiveVersions<'a>>;
+pub(super) type End<'a> = VisibleEntries<LiveVersions<'a>>;
 
 self_cell! {
     /// Cursors, with the super version they run over.
@@ -51,33 +51,33 @@ impl Cursor {
     pub(super) fn open(
         keyspace: &Arc<KeyspaceData>,
         version: &Arc<SuperVersion>,
-        moment: Moment,
+        read_point: ReadPoint,
     ) -> Box<Cursor> {
         if let Some(mut pooled) = keyspace.cursors.take()
             && Arc::ptr_eq(pooled.ends.borrow_owner(), version)
         {
-            pooled.reopen(moment);
+            pooled.reopen(read_point);
             return pooled;
         }
         let order = keyspace.order();
         let ends = Ends::new(Arc::clone(version), |version| Pair {
-            front: end(version, order, moment),
+            front: end(version, order, read_point),
             back: None,
         });
         Box::new(Cursor {
             ends,
-            moment,
+            read_point,
             home: Arc::new(Home(Arc::clone(keyspace))),
         })
     }
 
-    fn reopen(&mut self, moment: Moment) {
-        self.moment = moment;
+    fn reopen(&mut self, read_point: ReadPoint) {
+        self.read_point = read_point;
         self.ends.with_dependent_mut(|_, ends| {
             let back = ends.back.as_mut();
             for end in [Some(&mut ends.front), back].into_iter().flatten() {
-                end.reopen(moment.sequence);
-                end.versions_mut().reopen(moment);
+                end.reopen(read_point.sequence);
+                end.versions_mut().reopen(read_point);
             }
         });
     }
@@ -89,7 +89,7 @@ impl Cursor {
             if is_small {
                 let back = ends.back.as_mut();
                 let ends = [Some(&mut ends.front), back].into_iter().flatten();
-                ends.for_each(Visible::rest);
+                ends.for_each(VisibleEntries::reset);
             }
             is_small
         });
@@ -116,9 +116,11 @@ impl Cursor {
 
     /// Moves the cursor of the back.
     pub(super) fn move_back(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
-        let (order, moment) = (self.home.0.order(), self.moment);
+        let (order, read_point) = (self.home.0.order(), self.read_point);
         self.ends.with_dependent_mut(|version, ends| {
-            let back = ends.back.get_or_insert_with(|| end(version, order, moment));
+            let back = ends
+                .back
+                .get_or_insert_with(|| end(version, order, read_point));
             to(back)
         })
     }
@@ -134,7 +136,7 @@ impl Cursor {
     }
 }
 
-fn end<'a>(version: &'a SuperVersion, order: &KeyOrder, moment: Moment) -> End<'a> {
-    let versions = LiveVersions::new(version, order, moment);
-    Visible::new(versions, order.clone(), moment.sequence)
+fn end<'a>(version: &'a SuperVersion, order: &KeyOrder, read_point: ReadPoint) -> End<'a> {
+    let versions = LiveVersions::new(version, order, read_point);
+    VisibleEntries::new(versions, order.clone(), read_point.sequence)
 }

@@ -28,7 +28,7 @@ use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
-use crate::tree::range_run::{MOST_RANGE_RUNS, write_range_run};
+use crate::tree::range_run::{MAX_RANGE_RUNS, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
 
@@ -262,7 +262,7 @@ impl Inner {
         }
         let before = self.tree.catalog().runs_of(keyspace.id()).cloned();
         let before = before.map_or(Vec::new(), |runs| runs.range_runs);
-        if before.len() >= MOST_RANGE_RUNS {
+        if before.len() >= MAX_RANGE_RUNS {
             tombstones.extend(known.iter());
             edit.removed = before.iter().map(|run| run.number()).collect();
         }

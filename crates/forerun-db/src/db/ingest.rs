@@ -29,7 +29,7 @@ use super::published_sequence::Hole;
 use super::work::{Patience, Task};
 use super::{Inner, Open};
 use crate::panics;
-use crate::run::{self, INGESTED_AS, PendingRun, Run, RunWriter};
+use crate::run::{self, INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
 use crate::tree::limiter;
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
@@ -147,7 +147,7 @@ impl Ingestion {
         }
         let version = Version {
             key,
-            sequence: INGESTED_AS,
+            sequence: INGESTED_SEQUENCE,
             kind,
             value,
         };

@@ -1,17 +1,17 @@
 //! All versions of a super version but those in ranges that were deleted, and those that have expired.
 
-use super::snapshots::Moment;
+use super::snapshots::ReadPoint;
 use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::tree::merge::Merge;
-use crate::versions::{Version, Versions};
+use crate::versions::{Version, VersionCursor};
 
 /// The versions of a super version that expiry and deletions of ranges, as of a moment, leave.
 pub(super) struct LiveVersions<'a> {
     versions: Merge<'a>,
     version: &'a SuperVersion,
-    moment: Moment,
+    read_point: ReadPoint,
     /// Whether any range was deleted: without that, nothing is asked.
     has_ranges: bool,
 }
@@ -20,19 +20,19 @@ impl<'a> LiveVersions<'a> {
     pub(super) fn new(
         version: &'a SuperVersion,
         order: &KeyOrder,
-        moment: Moment,
+        read_point: ReadPoint,
     ) -> LiveVersions<'a> {
         LiveVersions {
             versions: version.versions(order),
             version,
-            moment,
+            read_point,
             has_ranges: version.has_ranges(),
         }
     }
 
     /// Makes it as good as new, as of another moment.
-    pub(super) fn reopen(&mut self, moment: Moment) {
-        self.moment = moment;
+    pub(super) fn reopen(&mut self, read_point: ReadPoint) {
+        self.read_point = read_point;
         self.has_ranges = self.version.has_ranges();
     }
 
@@ -43,10 +43,10 @@ impl<'a> LiveVersions<'a> {
 
     fn stands_on_covered(&self) -> bool {
         let is_covered = |at: Version<'_>| {
-            self.has_ranges && self.version.cover(at.key, self.moment.sequence) > at.sequence
+            self.has_ranges && self.version.cover(at.key, self.read_point.sequence) > at.sequence
         };
         let at = self.versions.at();
-        at.is_some_and(|at| at.sequence <= self.moment.expired_sequence || is_covered(at))
+        at.is_some_and(|at| at.sequence <= self.read_point.expired_sequence || is_covered(at))
     }
 
     fn pass_forward(&mut self) -> Result<()> {
@@ -64,7 +64,7 @@ impl<'a> LiveVersions<'a> {
     }
 }
 
-impl Versions for LiveVersions<'_> {
+impl VersionCursor for LiveVersions<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.versions.seek_first()?;
         self.pass_forward()
@@ -98,7 +98,7 @@ impl Versions for LiveVersions<'_> {
     fn at(&self) -> Option<Version<'_>> {
         self.versions.at()
     }
-    fn rest(&mut self) {
-        self.versions.rest();
+    fn reset(&mut self) {
+        self.versions.reset();
     }
 }

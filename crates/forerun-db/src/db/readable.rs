@@ -76,10 +76,10 @@ pub(super) mod sealed {
 /// which starts an iterator. `$moment` says which moment the type reads, and `$errors` which errors
 /// only this type returns.
 macro_rules! readable {
-    ($source:ty, $moment:literal, $errors:literal) => {
+    ($source:ty, $read_point:literal, $errors:literal) => {
         impl $source {
             /// Returns the value of `key`, or `None` if the key is not there.
-            #[doc = $moment]
+            #[doc = $read_point]
             ///
             /// # Errors
             /// [`Error::Io`](crate::Error::Io) and [`Error::CorruptFile`](crate::Error::CorruptFile)
@@ -92,7 +92,7 @@ macro_rules! readable {
 
             /// Looks up all `keys` at once and puts the answers into `values`, in the order of the
             /// keys. Reuse `values` for the next batch: once it has grown, a batch allocates nothing.
-            #[doc = $moment]
+            #[doc = $read_point]
             ///
             /// # Errors
             /// [`Error::Forked`](crate::Error::Forked) in a fork. An error that concerns one key is
@@ -121,7 +121,7 @@ macro_rules! readable {
             }
 
             /// Iterates over all entries, in key order.
-            #[doc = $moment]
+            #[doc = $read_point]
             ///
             /// If the read fails, the iterator returns the error and ends.
             #[doc = $errors]
@@ -132,7 +132,7 @@ macro_rules! readable {
 
             /// Iterates over the entries whose keys lie in `range`, in key order. A range that ends
             /// before it starts is empty.
-            #[doc = $moment]
+            #[doc = $read_point]
             ///
             /// If the read fails, the iterator returns the error and ends.
             #[doc = $errors]
@@ -144,7 +144,7 @@ macro_rules! readable {
             }
 
             /// Iterates over the entries whose keys start with `prefix`, in key order.
-            #[doc = $moment]
+            #[doc = $read_point]
             ///
             /// The order must keep such keys together, as [`Bytewise`](crate::Bytewise) and
             /// [`ReverseBytewise`](crate::ReverseBytewise) do. With any other comparator the

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::planted::{self, Defect};
-pub(super) use crate::versions::Moment;
+pub(super) use crate::versions::ReadPoint;
 
 /// Up to which sequence number everything has expired, by keyspace. Never changed: another one takes its place.
 #[derive(Debug, Default)]
@@ -48,8 +48,8 @@ pub(super) struct Seen {
 
 impl Seen {
     /// What it sees of one.
-    pub(super) fn in_keyspace(&self, id: u32) -> Moment {
-        Moment {
+    pub(super) fn in_keyspace(&self, id: u32) -> ReadPoint {
+        ReadPoint {
             sequence: self.sequence,
             expired_sequence: self.expired.in_keyspace(id),
         }
@@ -107,7 +107,7 @@ impl Snapshots {
     /// The sequence numbers that readers go by, ascending: those of the snapshots, and the newest visible one, which
     /// `now` gives: later readers go by a greater one. And up to which everything in a keyspace has expired for all of
     /// them, be it for `now`, for whom it has expired for later readers too.
-    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> Moment) -> (Vec<u64>, u64) {
+    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> ReadPoint) -> (Vec<u64>, u64) {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
         let now = now();
@@ -146,7 +146,7 @@ mod tests {
             sequence,
             expired: Arc::clone(expired),
         };
-        let now = |expired_sequence| Moment {
+        let now = |expired_sequence| ReadPoint {
             sequence: 8,
             expired_sequence,
         };

@@ -28,7 +28,7 @@ use crate::tree::catalog::KeyspaceRuns;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
 use crate::tree::merge::Merge;
-use crate::versions::Versions;
+use crate::versions::VersionCursor;
 
 /// Memtables and runs.
 #[derive(Clone)]
@@ -120,7 +120,7 @@ impl SuperVersion {
 
     /// All versions, merged.
     pub(super) fn versions<'a>(&'a self, order: &KeyOrder) -> Merge<'a> {
-        let mut cursors: Vec<Box<dyn Versions + 'a>> = Vec::new();
+        let mut cursors: Vec<Box<dyn VersionCursor + 'a>> = Vec::new();
         for table in &self.tables {
             cursors.push(Box::new(table.memtable.versions()));
         }

@@ -14,7 +14,7 @@ use super::Inner;
 use super::cursor::Cursor;
 use super::iter::Iter;
 use super::keyspace_data::KeyspaceData;
-use super::snapshots::{Expired, Moment, Seen};
+use super::snapshots::{Expired, ReadPoint, Seen};
 use super::super_version::SuperVersion;
 use crate::memtable::{Bytewise, Comparator, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
@@ -22,7 +22,7 @@ use crate::planted::{self, Defect};
 use crate::run::SearchKey;
 use crate::run::lookup::Found;
 use crate::tree::lookup;
-use crate::versions::{Kind, Versions};
+use crate::versions::{Kind, VersionCursor};
 use crate::{Error, Result, Values};
 
 /// Keys that are looked for in runs together. More in flight hide nothing more, and what they need lies on the stack.
@@ -33,7 +33,7 @@ pub(super) struct View<'a> {
     inner: &'a Inner,
     keyspace: &'a Arc<KeyspaceData>,
     version: Guard<Arc<SuperVersion>>,
-    moment: Moment,
+    read_point: ReadPoint,
 }
 
 impl Inner {
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
             true => 0,
             false => keyspace.expired_sequence(&inner.clock, sequence),
         };
-        let moment = Moment {
+        let read_point = ReadPoint {
             sequence,
             expired_sequence: expired_sequence.max(version.expired_sequence),
         };
@@ -91,7 +91,7 @@ impl<'a> View<'a> {
             inner,
             keyspace,
             version,
-            moment,
+            read_point,
         }
     }
 
@@ -108,7 +108,7 @@ impl<'a> View<'a> {
             inner,
             keyspace,
             version,
-            moment: seen.in_keyspace(keyspace.id()),
+            read_point: seen.in_keyspace(keyspace.id()),
         }
     }
 
@@ -127,12 +127,12 @@ impl<'a> View<'a> {
 
     fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.counters.count_lookups(1);
-        let cover = self.version.cover(key, self.moment.sequence);
+        let cover = self.version.cover(key, self.read_point.sequence);
         if cover > 0 {
             return self.get_covered(key, cover);
         }
         for table in &self.version.tables {
-            match table.memtable.get_as_of(key, self.moment)? {
+            match table.memtable.get_as_of(key, self.read_point)? {
                 Lookup::Value(value) => return Ok(Some(value.to_vec())),
                 Lookup::Deleted => return Ok(None),
                 Lookup::Missing => {}
@@ -184,7 +184,7 @@ impl<'a> View<'a> {
                 };
                 newest
                     .memtable
-                    .multi_get_as_of(keys, self.moment, strategy, answer);
+                    .multi_get_as_of(keys, self.read_point, strategy, answer);
                 older
             }
             // Nothing was written to the keyspace lately.
@@ -204,16 +204,16 @@ impl<'a> View<'a> {
 
     fn search_key<'k>(&self, key: &'k [u8]) -> SearchKey<'k> {
         SearchKey {
-            expired_sequence: self.moment.expired_sequence,
-            ..SearchKey::new(key, self.moment.sequence)
+            expired_sequence: self.read_point.expired_sequence,
+            ..SearchKey::new(key, self.read_point.sequence)
         }
     }
 
     /// The value of a key in a range that was deleted as of `cover`: only what is newer counts.
     fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
         let mut versions = self.version.versions(self.keyspace.order());
-        versions.seek(key, self.moment.sequence)?;
-        let gone = cover.max(self.moment.expired_sequence);
+        versions.seek(key, self.read_point.sequence)?;
+        let gone = cover.max(self.read_point.expired_sequence);
         let newest = versions.at().filter(|at| {
             let is_alive = at.sequence > gone && at.kind == Kind::Value;
             is_alive && self.keyspace.order().compare(at.key, key).is_eq()
@@ -227,7 +227,7 @@ impl<'a> View<'a> {
         let mut missing = values.take_missing();
         for (position, key) in keys.iter().enumerate() {
             let key = key.as_ref();
-            match self.version.cover(key, self.moment.sequence) {
+            match self.version.cover(key, self.read_point.sequence) {
                 0 => missing.push(position as u32),
                 cover => match self.get_covered(key, cover) {
                     Ok(Some(value)) => values.set_found(position, &value),
@@ -260,7 +260,7 @@ impl<'a> View<'a> {
             }
             let mut is_missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
-            memtable.multi_get_as_of(&batch[..left], self.moment, strategy, |i, lookup| {
+            memtable.multi_get_as_of(&batch[..left], self.read_point, strategy, |i, lookup| {
                 let position = positions[i] as usize;
                 match lookup {
                     Ok(Lookup::Value(value)) => values.set_found(position, value),
@@ -323,7 +323,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
-        let cursor = Cursor::open(self.keyspace, &self.version, self.moment);
+        let cursor = Cursor::open(self.keyspace, &self.version, self.read_point);
         let iter = Iter::new(cursor, (start, end));
         match self.version.is_dropped {
             true => iter.failing(self.keyspace.dropped()),

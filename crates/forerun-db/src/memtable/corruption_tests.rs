@@ -58,7 +58,7 @@ fn node<'a>(table: &'a MemTable, key: &[u8], snapshot: u64) -> Node<'a> {
         Target::new(
             table.list.order(),
             key,
-            crate::versions::Moment::at(snapshot),
+            crate::versions::ReadPoint::at(snapshot),
         ),
     );
     while descent.step::<Trusting, _>(&mut NoTrail).unwrap() == Step::Read {}

@@ -7,7 +7,7 @@ use super::memory_checks::{Checked, Visit};
 use super::node::{Node, REST_BYTES, Seen, Stands, Target};
 use super::skip_list::SkipList;
 use super::skip_list_index::INDEX_LEVEL;
-use crate::versions::{Kind, Moment};
+use crate::versions::{Kind, ReadPoint};
 
 /// What a memtable knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,9 +214,9 @@ impl<'a, 'k> Descent<'a, 'k> {
 pub(super) fn find_alone<'a, V: Visit>(
     list: &'a SkipList,
     key: &[u8],
-    moment: Moment,
+    read_point: ReadPoint,
 ) -> Checked<Lookup<'a>> {
-    let target = Target::new(list.order(), key, moment);
+    let target = Target::new(list.order(), key, read_point);
     let descent = start::<V>(list, target).land::<V, _>(&mut NoTrail)?;
     Ok(descent.answer())
 }

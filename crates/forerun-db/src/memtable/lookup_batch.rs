@@ -11,7 +11,7 @@ use super::partition::partition;
 use super::skip_list::{SkipList, Splice};
 use super::skip_list_index::GROUP;
 use super::strategy::Strategy;
-use crate::versions::Moment;
+use crate::versions::ReadPoint;
 
 /// Lookups in flight. Each asks for one line or two at a time, and a Zen 4 core has room for 24 misses: from 12 to 24
 /// lookups measure alike, and 32 are slower.
@@ -20,7 +20,7 @@ const IN_FLIGHT: usize = 16;
 /// A batch: the keys, and what it sees.
 pub(super) struct Batch<'k, K> {
     pub(super) keys: &'k [K],
-    pub(super) moment: Moment,
+    pub(super) read_point: ReadPoint,
 }
 
 impl<'k, K: AsRef<[u8]>> Batch<'k, K> {
@@ -30,7 +30,7 @@ impl<'k, K: AsRef<[u8]>> Batch<'k, K> {
     }
 
     pub(super) fn target(&self, list: &SkipList, position: usize) -> Target<'k> {
-        Target::new(list.order(), self.key(position), self.moment)
+        Target::new(list.order(), self.key(position), self.read_point)
     }
 
     /// The positions in key order, each with its key's prefix.
@@ -89,7 +89,10 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
     match strategy {
         Strategy::Single => {
             for (position, key) in batch.keys.iter().enumerate() {
-                sink(position, find_alone::<V>(list, key.as_ref(), batch.moment));
+                sink(
+                    position,
+                    find_alone::<V>(list, key.as_ref(), batch.read_point),
+                );
             }
         }
         Strategy::Finger => finger::<V, K>(list, batch, sink),

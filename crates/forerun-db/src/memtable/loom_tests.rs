@@ -43,7 +43,7 @@ fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
 }
 
 fn finds(list: &SkipList, key: &[u8]) -> bool {
-    match find_alone::<Trusting>(list, key, crate::versions::Moment::at(100)) {
+    match find_alone::<Trusting>(list, key, crate::versions::ReadPoint::at(100)) {
         Ok(Lookup::Value(value)) => {
             assert_eq!(value, key, "a node that is found is whole");
             true
@@ -58,7 +58,7 @@ fn check_all(list: &SkipList, keys: &[&[u8]]) {
     for key in keys {
         assert!(finds(list, key), "{key:?}");
         assert!(matches!(
-            find_alone::<Paranoid>(list, key, crate::versions::Moment::at(100)),
+            find_alone::<Paranoid>(list, key, crate::versions::ReadPoint::at(100)),
             Ok(Lookup::Value(_))
         ));
     }
@@ -71,7 +71,7 @@ fn check_all(list: &SkipList, keys: &[&[u8]]) {
         // The prefix beside a pointer never exceeds that of the key behind it.
         assert!(
             link.prefix
-                <= Target::new(list.order(), next.key(), crate::versions::Moment::at(0)).prefix
+                <= Target::new(list.order(), next.key(), crate::versions::ReadPoint::at(0)).prefix
         );
         at = next;
         seen += 1;

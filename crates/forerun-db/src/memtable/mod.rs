@@ -50,7 +50,7 @@ use self::node::{Node, Seal};
 use self::prepared::Refused;
 use self::skip_list::{NewListError, SkipList};
 use crate::comparator::KeyOrder;
-use crate::versions::{Moment, Version, Versions, Visible};
+use crate::versions::{ReadPoint, Version, VersionCursor, VisibleEntries};
 use crate::{Error, Op, Result, Values};
 
 /// What a memtable is made with.
@@ -182,12 +182,12 @@ impl MemTable {
     /// # Errors
     /// [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
     pub fn get(&self, key: &[u8], snapshot: u64) -> Result<Lookup<'_>> {
-        self.get_as_of(key, Moment::at(snapshot))
+        self.get_as_of(key, ReadPoint::at(snapshot))
     }
 
     /// [`get`](Self::get) where entries expire: of one that has, the key is deleted.
-    pub(crate) fn get_as_of(&self, key: &[u8], moment: Moment) -> Result<Lookup<'_>> {
-        with_checks!(self, V => descent::find_alone::<V>(&self.list, key, moment))
+    pub(crate) fn get_as_of(&self, key: &[u8], read_point: ReadPoint) -> Result<Lookup<'_>> {
+        with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point))
             .map_err(corrupt_entry)
     }
 
@@ -203,18 +203,18 @@ impl MemTable {
         strategy: Strategy,
         sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
-        self.multi_get_as_of(keys, Moment::at(snapshot), strategy, sink);
+        self.multi_get_as_of(keys, ReadPoint::at(snapshot), strategy, sink);
     }
 
     /// [`multi_get`](Self::multi_get) where entries expire, as [`get_as_of`](Self::get_as_of).
     pub(crate) fn multi_get_as_of<'a, K: AsRef<[u8]>>(
         &'a self,
         keys: &[K],
-        moment: Moment,
+        read_point: ReadPoint,
         strategy: Strategy,
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
-        let batch = Batch { keys, moment };
+        let batch = Batch { keys, read_point };
         with_checks!(self, V => lookup_batch::run::<V, K>(&self.list, &batch, strategy, |position, lookup| {
             sink(position, lookup.map_err(corrupt_entry));
         }));
@@ -239,7 +239,7 @@ impl MemTable {
     /// A cursor over the entries that `snapshot` sees.
     pub fn cursor(&self, snapshot: u64) -> Cursor<'_> {
         let order = self.list.order().clone();
-        Cursor(Visible::new(self.versions(), order, snapshot))
+        Cursor(VisibleEntries::new(self.versions(), order, snapshot))
     }
 
     /// A cursor over all versions.
@@ -296,7 +296,7 @@ fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
 /// its snapshot. It lends the entry it stands at.
 ///
 /// All moves can fail with [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
-pub struct Cursor<'a>(Visible<TableVersions<'a>>);
+pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);
 
 impl Cursor<'_> {
     /// Goes to the first entry.
@@ -353,7 +353,7 @@ impl<'a> TableVersions<'a> {
     }
 }
 
-impl Versions for TableVersions<'_> {
+impl VersionCursor for TableVersions<'_> {
     fn seek_first(&mut self) -> Result<()> {
         let list = &self.table.list;
         self.go(with_checks!(self.table, V => skip_list_cursor::first::<V>(list)))

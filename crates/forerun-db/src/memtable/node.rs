@@ -29,7 +29,7 @@ use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::arena::Arena;
 use crate::comparator::KeyOrder;
-use crate::versions::{Kind, MAX_SEQUENCE, Moment};
+use crate::versions::{Kind, MAX_SEQUENCE, ReadPoint};
 
 /// The tallest tower: with half the nodes of each level on the next, enough for more nodes than memory holds.
 pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
@@ -483,12 +483,12 @@ pub(super) struct Target<'k> {
 
 impl<'k> Target<'k> {
     #[inline(always)]
-    pub(super) fn new(order: &KeyOrder, key: &'k [u8], moment: Moment) -> Self {
+    pub(super) fn new(order: &KeyOrder, key: &'k [u8], read_point: ReadPoint) -> Self {
         Target {
             key,
             prefix: order.prefix(key),
-            sequence: moment.sequence,
-            expired_sequence: moment.expired_sequence,
+            sequence: read_point.sequence,
+            expired_sequence: read_point.expired_sequence,
         }
     }
 }

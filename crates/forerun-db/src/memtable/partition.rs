@@ -74,8 +74,8 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
                 let target = Target {
                     key: batch.key(key.position),
                     prefix: key.prefix,
-                    sequence: batch.moment.sequence,
-                    expired_sequence: batch.moment.expired_sequence,
+                    sequence: batch.read_point.sequence,
+                    expired_sequence: batch.read_point.expired_sequence,
                 };
                 next.stands(list.order(), &target) != Stands::Before
             };
@@ -104,14 +104,14 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
         std::mem::swap(&mut pending, &mut next_round);
     }
     for &(_, node) in &hits {
-        if let Lookup::Value(value) = Lookup::of(node, batch.moment.expired_sequence) {
+        if let Lookup::Value(value) = Lookup::of(node, batch.read_point.expired_sequence) {
             prefetch_value(value);
         }
     }
     for (position, node) in hits {
         sink(
             position,
-            Ok(Lookup::of(node, batch.moment.expired_sequence)),
+            Ok(Lookup::of(node, batch.read_point.expired_sequence)),
         );
     }
 }

@@ -23,7 +23,7 @@ use super::memory_checks::{Checked, Trusting};
 use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
 use super::skip_list_index::{INDEX_LEVEL, MIN_INDEXED_ENTRIES, SkipListIndex};
 use crate::comparator::KeyOrder;
-use crate::versions::{Kind, MAX_SEQUENCE, Moment};
+use crate::versions::{Kind, MAX_SEQUENCE, ReadPoint};
 
 pub(super) struct SkipList {
     arena: Arena,
@@ -155,7 +155,7 @@ impl SkipList {
         let height = node.height();
         // Relaxed: see `top_level`.
         self.height.fetch_max(height, Ordering::Relaxed);
-        let target = Target::new(&self.order, node.key(), Moment::at(sequence));
+        let target = Target::new(&self.order, node.key(), ReadPoint::at(sequence));
         let mut path = Splice::new(self.head());
         let mut descent = if height <= INDEX_LEVEL {
             let descent = start::<Trusting>(self, target);

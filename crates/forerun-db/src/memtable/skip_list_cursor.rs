@@ -4,7 +4,7 @@ use super::descent::{NoTrail, start};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Target};
 use super::skip_list::SkipList;
-use crate::versions::Moment;
+use crate::versions::ReadPoint;
 
 /// The first version.
 pub(super) fn first<V: Visit>(list: &SkipList) -> Checked<Option<Node<'_>>> {
@@ -64,7 +64,7 @@ fn seek<'a, V: Visit>(
     key: &[u8],
     sequence: u64,
 ) -> Checked<(Node<'a>, Option<Node<'a>>)> {
-    let target = Target::new(list.order(), key, Moment::at(sequence));
+    let target = Target::new(list.order(), key, ReadPoint::at(sequence));
     let descent = start::<V>(list, target);
     Ok(descent.land::<V, _>(&mut NoTrail)?.place())
 }

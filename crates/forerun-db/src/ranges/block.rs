@@ -29,7 +29,7 @@ const PARTS: usize = 16;
 const SCANNED: usize = LEAF * PARTS;
 
 /// The most tombstones in a block: the bounds are numbered in 32 bits.
-const MOST: usize = 1 << 30;
+const MAX_TOMBSTONES: usize = 1 << 30;
 
 /// Sixteen tombstones.
 struct Leaf {
@@ -256,7 +256,7 @@ impl Block {
 
     /// Whether there is room for another block in this one.
     pub(super) fn can_take(&self, next: &Block) -> bool {
-        self.count() + next.count() <= MOST
+        self.count() + next.count() <= MAX_TOMBSTONES
     }
 
     pub(super) fn count(&self) -> usize {

@@ -27,7 +27,7 @@ use crate::cache::driver::Reads;
 use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
 use crate::io::reads::read_exact_at;
-use crate::versions::{Version, Versions};
+use crate::versions::{Version, VersionCursor};
 
 /// Leaves that a cursor reads into the cache before it goes past it.
 const LEAVES_INTO_CACHE: u32 = 8;
@@ -118,7 +118,7 @@ pub(crate) struct RunCursor<'r> {
     prefix_len: Option<usize>,
     /// Leaves that may still be read into the cache, and how many at most.
     into_cache: u32,
-    most_into_cache: u32,
+    max_into_cache: u32,
     ahead: Ahead,
 }
 
@@ -133,7 +133,7 @@ impl<'r> RunCursor<'r> {
             key: Vec::new(),
             prefix_len: None,
             into_cache: LEAVES_INTO_CACHE,
-            most_into_cache: LEAVES_INTO_CACHE,
+            max_into_cache: LEAVES_INTO_CACHE,
             ahead: Ahead::default(),
         }
     }
@@ -142,7 +142,7 @@ impl<'r> RunCursor<'r> {
     pub(crate) fn past_cache(run: &'r Run) -> Self {
         RunCursor {
             into_cache: 0,
-            most_into_cache: 0,
+            max_into_cache: 0,
             ..RunCursor::new(run)
         }
     }
@@ -361,7 +361,7 @@ impl<'r> RunCursor<'r> {
     }
 }
 
-impl Versions for RunCursor<'_> {
+impl VersionCursor for RunCursor<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.row = None;
         self.descend(To::First)?;
@@ -416,10 +416,10 @@ impl Versions for RunCursor<'_> {
             value: page.value(row),
         })
     }
-    fn rest(&mut self) {
+    fn reset(&mut self) {
         self.row = None;
         // One that goes past the cache does so for good.
-        self.into_cache = self.most_into_cache;
+        self.into_cache = self.max_into_cache;
         self.ahead = Ahead::default();
         if self.leaf.bytes.capacity() > KEPT_PAGE_BYTES {
             self.leaf = Held::default();

@@ -33,12 +33,12 @@ fn go() -> impl Strategy<Value = Go> {
 }
 
 /// Takes a cursor through steps beside an index into the sorted list.
-fn walk(cursor: &mut dyn Versions, order: &KeyOrder, list: &[Held], steps: &[Go]) {
+fn walk(cursor: &mut dyn VersionCursor, order: &KeyOrder, list: &[Held], steps: &[Go]) {
     let rank = |number: u16, sequence: u64| {
         let target = held(&key(number.into()), sequence, None);
         list.partition_point(|held| held.version().compare(order, &target.version()).is_lt())
     };
-    let check = |cursor: &dyn Versions, at: Option<usize>| {
+    let check = |cursor: &dyn VersionCursor, at: Option<usize>| {
         assert_eq!(
             cursor.at(),
             at.and_then(|at| list.get(at)).map(Held::version)

@@ -8,7 +8,7 @@ use crate::versions::{Kind, MAX_SEQUENCE};
 /// Bytes of a key or a value that are shown.
 const SHOWN_BYTES: usize = 48;
 
-/// The page as text: a line of what it is, and a line a row, the first `most_rows` of them.
+/// The page as text: a line of what it is, and a line a row, the first `max_rows` of them.
 ///
 /// ```text
 /// leaf of 14,212 bytes, 3 rows in 1 group, prefix "user:0000"
@@ -16,14 +16,14 @@ const SHOWN_BYTES: usize = 48;
 ///     0  31370000  "user:000017"            12  value of 5 bytes "hello"
 ///     1  31380000  "user:000018"             9  deletion
 /// ```
-pub(crate) fn page(page: Page<'_>, most_rows: usize) -> String {
+pub(crate) fn page(page: Page<'_>, max_rows: usize) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = write_page(page, most_rows, &mut text);
+    let _ = write_page(page, max_rows, &mut text);
     text
 }
 
-fn write_page(page: Page<'_>, most_rows: usize, text: &mut String) -> std::fmt::Result {
+fn write_page(page: Page<'_>, max_rows: usize, text: &mut String) -> std::fmt::Result {
     let kind = match page.kind() {
         PageKind::Leaf => "leaf",
         PageKind::Internal => "internal page",
@@ -40,7 +40,7 @@ fn write_page(page: Page<'_>, most_rows: usize, text: &mut String) -> std::fmt::
         [] => writeln!(text)?,
         prefix => writeln!(text, ", prefix {}", Shown(prefix))?,
     }
-    let shown = rows.min(most_rows);
+    let shown = rows.min(max_rows);
     let mut key = Vec::new();
     let mut keys = Vec::with_capacity(shown);
     for row in 0..shown {

@@ -21,7 +21,7 @@ use crate::comparator::KeyOrder;
 const WORDS: usize = 8;
 
 /// More bits a key than this tell nothing more: eight of them are looked at.
-const MOST_BITS_PER_KEY: u32 = 64;
+const MAX_BITS_PER_KEY: u32 = 64;
 
 /// Bytes of a block on disk.
 const BLOCK_BYTES: usize = WORDS * 4;
@@ -75,7 +75,7 @@ impl Filter {
         if bits_per_key == 0 || hashes.is_empty() {
             return Filter::default();
         }
-        let bits = hashes.len() as u64 * u64::from(bits_per_key.min(MOST_BITS_PER_KEY));
+        let bits = hashes.len() as u64 * u64::from(bits_per_key.min(MAX_BITS_PER_KEY));
         // Fewer than 2^32 blocks: a run of so many keys is beyond what its page numbers reach.
         let blocks = bits
             .div_ceil(BLOCK_BYTES as u64 * 8)
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_key_that_is_there_passes_and_few_others_do() {
         let present = hashes(0..20_000);
-        for (bits, most_per_mille) in [(4, 360), (10, 14), (16, 3)] {
+        for (bits, max_per_mille) in [(4, 360), (10, 14), (16, 3)] {
             let filter = Filter::build(&present, bits);
             assert!(present.iter().all(|hash| filter.may_contain(*hash)));
             let passed = hashes(20_000..70_000)
@@ -171,7 +171,7 @@ mod tests {
                 .filter(|hash| filter.may_contain(*hash))
                 .count();
             assert!(
-                passed < 50 * most_per_mille,
+                passed < 50 * max_per_mille,
                 "{passed} of 50,000 pass at {bits} bits"
             );
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cursor::RunCursor;
 use super::reader::Run;
 use crate::Result;
-use crate::versions::{Version, Versions};
+use crate::versions::{Version, VersionCursor};
 
 /// A cursor over the runs of a level, which are ascending and have no key in common.
 #[derive(Debug)]
@@ -54,26 +54,28 @@ impl<'r> LevelCursor<'r> {
     fn go_on(&mut self, at: usize) -> Result<()> {
         match self.at() {
             Some(_) => Ok(()),
-            None => self.at_run(at + 1).map_or(Ok(()), Versions::seek_first),
+            None => self
+                .at_run(at + 1)
+                .map_or(Ok(()), VersionCursor::seek_first),
         }
     }
 
     fn go_back(&mut self, at: usize) -> Result<()> {
         match (self.at(), at.checked_sub(1)) {
-            (None, Some(before)) => self.at_run(before).map_or(Ok(()), Versions::seek_last),
+            (None, Some(before)) => self.at_run(before).map_or(Ok(()), VersionCursor::seek_last),
             _ => Ok(()),
         }
     }
 }
 
-impl Versions for LevelCursor<'_> {
+impl VersionCursor for LevelCursor<'_> {
     fn seek_first(&mut self) -> Result<()> {
-        self.at_run(0).map_or(Ok(()), Versions::seek_first)
+        self.at_run(0).map_or(Ok(()), VersionCursor::seek_first)
     }
 
     fn seek_last(&mut self) -> Result<()> {
         let last = self.runs.len().wrapping_sub(1);
-        self.at_run(last).map_or(Ok(()), Versions::seek_last)
+        self.at_run(last).map_or(Ok(()), VersionCursor::seek_last)
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
@@ -122,9 +124,9 @@ impl Versions for LevelCursor<'_> {
     fn at(&self) -> Option<Version<'_>> {
         self.cursor.as_ref()?.1.at()
     }
-    fn rest(&mut self) {
+    fn reset(&mut self) {
         if let Some((_, cursor)) = &mut self.cursor {
-            cursor.rest();
+            cursor.reset();
         }
     }
 }

@@ -183,7 +183,7 @@ pub(crate) fn find_in<'r, 'g>(
             let Some(row) = row else { continue };
             // Where it has expired, what is older has too.
             let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
-            return Ok(match page.says(row) {
+            return Ok(match page.live_value(row) {
                 Some(value) if !has_expired => Found::Value(value),
                 _ => Found::Deleted,
             });

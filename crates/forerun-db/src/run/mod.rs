@@ -30,7 +30,6 @@ pub(crate) mod level_cursor;
 pub(crate) mod lookup;
 mod meta;
 mod obsolete_files;
-mod out;
 mod page;
 mod page_builder;
 mod page_check;
@@ -39,6 +38,7 @@ mod page_search;
 mod page_tests;
 mod pending;
 mod reader;
+mod run_output;
 
 mod stored;
 #[cfg(test)]
@@ -50,7 +50,7 @@ pub(crate) use meta::{Holds, RunMeta};
 pub(crate) use obsolete_files::ObsoleteFiles;
 pub(crate) use page::{Page, PageKind};
 pub use page_search::{PageSearch, UnknownPageSearch};
-pub(crate) use pending::{INGESTED_AS, PendingRun};
+pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
 pub(crate) use reader::Run;
 pub(crate) use stored::{PageLocation, unstore};
 pub(crate) use writer::RunWriter;

@@ -269,7 +269,7 @@ impl<'a> Page<'a> {
     #[inline(always)]
     pub(crate) fn prefetch_record(&self, row: usize) {
         /// Bytes of a record that are asked for; the hardware follows a longer one by itself.
-        const MOST_BYTES: usize = 4 * LINE_BYTES;
+        const MAX_BYTES: usize = 4 * LINE_BYTES;
         /// What is asked for where a record's end is not at hand.
         const USUAL_BYTES: usize = 2 * LINE_BYTES;
         let record = self.record(row);
@@ -278,7 +278,7 @@ impl<'a> Page<'a> {
         let last = row % GROUP_ROWS == GROUP_ROWS - 1 || row + 1 >= self.rows();
         let end = match last {
             true => record.at + USUAL_BYTES,
-            false => self.record(row + 1).at.min(record.at + MOST_BYTES),
+            false => self.record(row + 1).at.min(record.at + MAX_BYTES),
         };
         let mut at = record.at;
         while at < end {
@@ -337,7 +337,7 @@ impl<'a> Page<'a> {
 
     /// What a leaf's row says of its key: its value, or `None` where it is a deletion.
     #[inline(always)]
-    pub(crate) fn says(&self, row: usize) -> Option<&'a [u8]> {
+    pub(crate) fn live_value(&self, row: usize) -> Option<&'a [u8]> {
         let record = self.record(row);
         let start = record.suffix + record.suffix_len;
         let value = self.slice(start..start + self.u32_at(record.at + 8) as usize);
@@ -347,7 +347,7 @@ impl<'a> Page<'a> {
     /// What a leaf's row says of its key.
     #[inline(always)]
     pub(crate) fn version_kind(&self, row: usize) -> Kind {
-        match self.says(row) {
+        match self.live_value(row) {
             Some(_) => Kind::Value,
             None => Kind::Deletion,
         }
@@ -356,7 +356,7 @@ impl<'a> Page<'a> {
     /// The value in a leaf's row; empty for a deletion.
     #[inline(always)]
     pub(crate) fn value(&self, row: usize) -> &'a [u8] {
-        self.says(row).unwrap_or_default()
+        self.live_value(row).unwrap_or_default()
     }
 
     /// The number of the page that an internal page's row leads to, without reading the row.

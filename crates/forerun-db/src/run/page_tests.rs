@@ -77,10 +77,10 @@ fn prefix() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-pub(super) fn entries(most: usize) -> impl Strategy<Value = Vec<Entry>> {
+pub(super) fn entries(max: usize) -> impl Strategy<Value = Vec<Entry>> {
     let value = prop::option::weighted(0.9, prop::collection::vec(any::<u8>(), 0..20));
     let entry = (key(), 0..6_u64, value);
-    (prefix(), prop::collection::vec(entry, 1..most)).prop_map(|(prefix, entries)| {
+    (prefix(), prop::collection::vec(entry, 1..max)).prop_map(|(prefix, entries)| {
         let whole = |(key, sequence, value): (Vec<u8>, u64, Option<Vec<u8>>)| Entry {
             key: [prefix.as_slice(), &key].concat(),
             sequence,

@@ -12,14 +12,14 @@ use std::path::PathBuf;
 
 use super::Compression;
 use super::meta::{Footer, RunMeta};
-use super::out::Out;
+use super::run_output::RunOutput;
 use super::stored::PageLocation;
 use crate::io::{Io, OpenMode};
 use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// The sequence number that is written beside the versions of an ingestion, whose own comes later.
-pub(crate) const INGESTED_AS: u64 = 1;
+pub(crate) const INGESTED_SEQUENCE: u64 = 1;
 
 /// What a run's file still needs: its description, behind the filter.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Undescribed {
 
 impl Undescribed {
     /// Writes the end of the file, and makes all of it durable.
-    pub(super) fn describe(self, out: &mut Out) -> Result<RunMeta> {
+    pub(super) fn describe(self, out: &mut RunOutput) -> Result<RunMeta> {
         let mut meta = self.meta;
         let meta_offset = out.offset();
         out.stored(&meta.encode(), Compression::None)?;
@@ -66,7 +66,7 @@ pub(crate) struct PendingRun {
 
 impl PendingRun {
     /// Lets go of a file to which all was written that there is.
-    pub(super) fn new(out: Out, rest: Undescribed) -> PendingRun {
+    pub(super) fn new(out: RunOutput, rest: Undescribed) -> PendingRun {
         PendingRun {
             offset: out.offset(),
             salt: out.salt,
@@ -85,7 +85,7 @@ impl PendingRun {
         (meta.smallest_sequence, meta.largest_sequence) = (sequence, sequence);
         let opened = io.open(&self.path, OpenMode::ReadWrite);
         let file = opened.map_err(|error| Error::io("open", &self.path, error))?;
-        let mut out = Out {
+        let mut out = RunOutput {
             file,
             path: self.path,
             salt: self.salt,

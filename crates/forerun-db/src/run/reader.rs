@@ -76,7 +76,7 @@ impl Run {
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
         let charge = cache.charge(footer.root.raw_len as usize);
-        let filter_charge = cache.charge_if_room(filter.bytes());
+        let filter_charge = cache.try_charge(filter.bytes());
         let filter = filter_charge.map(|charge| OnceLock::from((filter, charge)));
         Ok(Run {
             number,
@@ -187,7 +187,7 @@ impl Run {
             return Ok(());
         }
         let cache = self.slots.cache();
-        let Some(charge) = cache.charge_if_room(self.filter_bytes()) else {
+        let Some(charge) = cache.try_charge(self.filter_bytes()) else {
             return Ok(());
         };
         let filter = self.read_filter()?;

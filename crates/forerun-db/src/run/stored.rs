@@ -36,11 +36,11 @@ pub(crate) struct PageLocation {
 
 impl PageLocation {
     /// The fewest bytes that a page has in the file: the trailer, and what the shortest page is compressed to.
-    pub(crate) const LEAST_STORED_BYTES: u64 =
+    pub(crate) const MIN_STORED_BYTES: u64 =
         TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MOST);
 
     /// The most bytes of a page: one row of the longest key and value, and what the page has around them.
-    const MOST_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
+    const MAX_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
 
     /// Offset of the first byte behind it.
     pub(crate) fn end(&self) -> u64 {
@@ -51,7 +51,7 @@ impl PageLocation {
     /// that must be in proportion to what is stored.
     pub(crate) fn is_sound(&self) -> bool {
         let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
-        (Page::MIN_BYTES..=Self::MOST_RAW_BYTES).contains(&(self.raw_len as usize))
+        (Page::MIN_BYTES..=Self::MAX_RAW_BYTES).contains(&(self.raw_len as usize))
             && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MOST)
             && self.offset.checked_add(self.stored_len.into()).is_some()
     }
@@ -91,10 +91,10 @@ fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
         start + lz4_flex::block::get_maximum_output_size(bytes.len()),
         0,
     );
-    let most = bytes.len() - bytes.len() / 8;
+    let max = bytes.len() - bytes.len() / 8;
     let packed = lz4_flex::block::compress_into(bytes, &mut file[start..])
         .ok()
-        .filter(|packed| *packed <= most);
+        .filter(|packed| *packed <= max);
     file.truncate(start + packed.unwrap_or(0));
     packed.is_some()
 }

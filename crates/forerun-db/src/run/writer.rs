@@ -13,11 +13,11 @@ use std::path::Path;
 
 use super::filter::{self, Filter};
 use super::meta::{Holds, RunMeta, encode_header, new_salt};
-use super::out::Out;
 use super::page::{PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
 use super::page_search::shared_len;
 use super::pending::{PendingRun, Undescribed};
+use super::run_output::RunOutput;
 use super::stored::PageLocation;
 use super::{Compression, RunOptions};
 use crate::comparator::KeyOrder;
@@ -27,7 +27,7 @@ use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
 
 /// Writes a run. Dropped without [`finish`](Self::finish), it leaves a file that is no run.
 pub(crate) struct RunWriter {
-    out: Out,
+    out: RunOutput,
     options: RunOptions,
     order: KeyOrder,
     leaf: PageBuilder,
@@ -89,7 +89,12 @@ impl Level {
     }
 
     /// Adds a child. If the page is full, it is stored first, and handed over to the level above it.
-    fn add(&mut self, child: Child, out: &mut Out, page: &mut Vec<u8>) -> Result<Option<Child>> {
+    fn add(
+        &mut self,
+        child: Child,
+        out: &mut RunOutput,
+        page: &mut Vec<u8>,
+    ) -> Result<Option<Child>> {
         let payload = Payload::Child(child.location);
         let full = !self.builder.fits(&child.separator.key, &payload);
         let stored = match full {
@@ -105,7 +110,7 @@ impl Level {
     }
 
     /// Stores the page in the making, and begins the next one.
-    fn finish(&mut self, out: &mut Out, page: &mut Vec<u8>) -> Result<Child> {
+    fn finish(&mut self, out: &mut RunOutput, page: &mut Vec<u8>) -> Result<Child> {
         let children = self.builder.rows() as u32;
         self.builder.finish(self.first_child, page);
         self.first_child += children;
@@ -133,7 +138,7 @@ impl RunWriter {
         let salt = new_salt();
         let limit_bytes = options.page_limit_bytes();
         Ok(RunWriter {
-            out: Out {
+            out: RunOutput {
                 file,
                 path: path.to_owned(),
                 salt,
@@ -252,7 +257,7 @@ impl RunWriter {
     }
 
     /// Writes and syncs all but the description of versions that get one sequence number together, later. They were
-    /// added as number [`INGESTED_AS`](super::pending::INGESTED_AS).
+    /// added as number [`INGESTED_SEQUENCE`](super::pending::INGESTED_AS).
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -264,7 +269,7 @@ impl RunWriter {
     }
 
     /// Lays down the last pages and the filter.
-    fn finish_pages(mut self) -> Result<(Out, Undescribed)> {
+    fn finish_pages(mut self) -> Result<(RunOutput, Undescribed)> {
         if self.meta.entries == 0 {
             let path = self.out.path;
             return Err(Error::EmptyRun { path });

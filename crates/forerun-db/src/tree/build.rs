@@ -17,7 +17,7 @@ use crate::io::Io;
 use crate::run::{self, Run, RunOptions, RunWriter};
 use crate::tree::limiter::{self, RateLimiter};
 use crate::tree::retain::Retain;
-use crate::versions::Versions;
+use crate::versions::VersionCursor;
 use crate::{Error, Result};
 
 /// Bytes between two looks at the limiter and the stop flag.
@@ -70,7 +70,7 @@ impl RunNumbers {
 /// # Errors
 /// What reading `versions` or writing gives; [`Error::Closed`] if it was told to stop. Nothing is left of it then.
 pub(crate) fn write_runs(
-    versions: &mut dyn Versions,
+    versions: &mut dyn VersionCursor,
     retain: &mut Retain,
     below: impl FnMut(&[u8]) -> bool,
     build: &Build<'_>,
@@ -109,7 +109,7 @@ pub(crate) fn open_written(
 
 /// The files alone; `written` names each from before it is created.
 fn write_files(
-    versions: &mut dyn Versions,
+    versions: &mut dyn VersionCursor,
     retain: &mut Retain,
     mut below: impl FnMut(&[u8]) -> bool,
     build: &Build<'_>,

@@ -65,7 +65,7 @@ pub(crate) struct KeyspaceRuns {
 
 /// What a store is made of at one moment.
 #[derive(Debug)]
-pub(crate) struct Moment {
+pub(crate) struct CatalogSnapshot {
     pub(crate) manifest: Manifest,
     /// Those that the manifest names, in its order.
     pub(crate) runs: Vec<Arc<Run>>,
@@ -329,9 +329,9 @@ impl Catalog {
 
     /// What there is now: the manifest, and the runs that it names, in its order. As long as somebody has them, their
     /// files can be read.
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn snapshot(&self) -> CatalogSnapshot {
         let runs = self.runs.iter().flat_map(KeyspaceRuns::all);
-        Moment {
+        CatalogSnapshot {
             manifest: self.manifest.clone(),
             runs: runs.cloned().collect(),
         }

@@ -12,7 +12,7 @@ use crate::tree::levels::Edit;
 use crate::tree::merge::Merge;
 use crate::tree::pick::Compaction;
 use crate::tree::retain::Retain;
-use crate::versions::Versions;
+use crate::versions::VersionCursor;
 
 /// What a compaction did.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,7 @@ pub(crate) fn compact(
             ..Compacted::default()
         });
     }
-    let mut cursors: Vec<Box<dyn Versions + '_>> = Vec::new();
+    let mut cursors: Vec<Box<dyn VersionCursor + '_>> = Vec::new();
     match compaction.from {
         0 => cursors.extend(compaction.upper.iter().map(|run| run_cursor(run))),
         _ => cursors.push(level_cursor(&compaction.upper)),
@@ -78,10 +78,10 @@ pub(crate) fn compact(
     })
 }
 
-fn run_cursor(run: &Run) -> Box<dyn Versions + '_> {
+fn run_cursor(run: &Run) -> Box<dyn VersionCursor + '_> {
     Box::new(RunCursor::past_cache(run))
 }
 
-fn level_cursor(runs: &[Arc<Run>]) -> Box<dyn Versions + '_> {
+fn level_cursor(runs: &[Arc<Run>]) -> Box<dyn VersionCursor + '_> {
     Box::new(LevelCursor::past_cache(runs))
 }

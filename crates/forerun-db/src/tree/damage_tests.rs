@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::world::{DIR, KEYS, World, check_reads, grown, open, prepare_again, store_options};
+use super::fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again, store_options};
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
 use crate::run;
@@ -21,7 +21,7 @@ use crate::versions::testing::{Held, all_of};
 use crate::wal::closed::Closed;
 use crate::{Error, Result};
 
-impl World {
+impl Fixture {
     fn verify(&self) -> Verified {
         let dir = Path::new(DIR);
         verify_levels(
@@ -83,9 +83,9 @@ fn is_in(loss: &Loss, key: &[u8]) -> bool {
 #[test]
 fn a_sound_store_verifies_and_everything_in_it_is_counted() {
     for is_reverse in [false, true] {
-        let world = grown(is_reverse);
-        let verified = world.verify();
-        let levels = world.levels();
+        let fixture = grown(is_reverse);
+        let verified = fixture.verify();
+        let levels = fixture.levels();
         assert!(verified.problems.is_empty(), "{:?}", verified.problems);
         assert_eq!(verified.runs as usize, levels.run_count());
         let sum = |of: fn(&run::RunMeta) -> u64| {
@@ -94,16 +94,16 @@ fn a_sound_store_verifies_and_everything_in_it_is_counted() {
         assert_eq!(verified.entries, sum(|meta| meta.entries));
         assert_eq!(verified.bytes, sum(|meta| meta.file_bytes));
         assert_eq!(verified.pages, sum(|meta| u64::from(meta.pages())));
-        assert!(world.repair().unwrap().was_sound());
+        assert!(fixture.repair().unwrap().was_sound());
     }
 }
 
 #[test]
 fn any_changed_byte_of_a_run_is_found_and_named() {
-    let world = grown(false);
-    let path = world.run_path(0);
+    let fixture = grown(false);
+    let path = fixture.run_path(0);
     let number = run::number(path.file_name().unwrap().to_str().unwrap());
-    let levels = world.levels();
+    let levels = fixture.levels();
     let (_, run) = levels
         .runs()
         .find(|(_, run)| Some(run.number()) == number)
@@ -113,23 +113,23 @@ fn any_changed_byte_of_a_run_is_found_and_named() {
         let (named, dir) = (record(run), Path::new(DIR));
         let order = levels.order();
         verify_file(
-            &world.io,
+            &fixture.io,
             dir,
             &named,
             order,
-            &world.cache,
-            &world.stop,
+            &fixture.cache,
+            &fixture.stop,
             &mut found,
         )
         .unwrap();
         found.problems
     };
     assert!(problems().is_empty());
-    let good = world.io.read(&path).unwrap();
+    let good = fixture.io.read(&path).unwrap();
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
-        world.io.write(&path, &bad);
+        fixture.io.write(&path, &bad);
         match &problems()[..] {
             [Error::CorruptFile { path: named, .. }] => assert_eq!(*named, path, "byte {at}"),
             [Error::NewerFormat { .. }] => {
@@ -139,59 +139,59 @@ fn any_changed_byte_of_a_run_is_found_and_named() {
         }
     }
     for len in [0, 31, 64, good.len() / 2, good.len() - 1] {
-        world.io.write(&path, &good[..len]);
+        fixture.io.write(&path, &good[..len]);
         assert_eq!(problems().len(), 1, "cut to {len}");
     }
-    world.io.take(&path);
-    assert_eq!(world.verify().problems.len(), 1);
+    fixture.io.take(&path);
+    assert_eq!(fixture.verify().problems.len(), 1);
 }
 
 #[test]
 fn a_lost_manifest_is_made_from_the_runs() {
     for is_reverse in [false, true] {
-        let mut world = grown(is_reverse);
+        let mut fixture = grown(is_reverse);
         for damage in [None, Some(&b"FORE-MAN and no more"[..])] {
             match damage {
-                Some(bytes) => world.io.write("/db/MANIFEST", bytes),
-                None => world.io.take("/db/MANIFEST"),
+                Some(bytes) => fixture.io.write("/db/MANIFEST", bytes),
+                None => fixture.io.take("/db/MANIFEST"),
             }
-            let repaired = world.repair().unwrap();
+            let repaired = fixture.repair().unwrap();
             assert!(
                 repaired.rebuilt_manifest && repaired.losses.is_empty(),
                 "{repaired:?}"
             );
-            let io = world.io.kill();
-            world.reopen_on(io);
-            world.check();
-            assert!(world.verify().problems.is_empty());
+            let io = fixture.io.kill();
+            fixture.reopen_on(io);
+            fixture.check();
+            assert!(fixture.verify().problems.is_empty());
         }
         // It goes on as before.
-        world.write(3, Some(30));
-        world.flush().unwrap();
-        world.compact_all().unwrap();
-        world.check();
+        fixture.write(3, Some(30));
+        fixture.flush().unwrap();
+        fixture.compact_all().unwrap();
+        fixture.check();
     }
 }
 
 #[test]
 fn a_bad_page_costs_what_was_in_it_and_nothing_else() {
-    let mut world = grown(false);
-    world.compact_all().unwrap();
-    let path = world.run_path(1);
-    let mut bytes = world.io.read(&path).unwrap();
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    let path = fixture.run_path(1);
+    let mut bytes = fixture.io.read(&path).unwrap();
     bytes[100] ^= 1;
-    world.io.write(&path, &bytes);
-    let repaired = world.repair().unwrap();
+    fixture.io.write(&path, &bytes);
+    let repaired = fixture.repair().unwrap();
     let [loss] = &repaired.losses[..] else {
         panic!("{repaired:?}")
     };
     assert_eq!((&loss.path, repaired.new_runs), (&path, 1));
     assert!(loss.keys.is_some(), "{loss}");
     assert_eq!(repaired.set_aside, [path.with_extension("run.bad")]);
-    assert_eq!(world.io.read(&repaired.set_aside[0]), Some(bytes));
-    let expected = world.expected(world.sequence);
+    assert_eq!(fixture.io.read(&repaired.set_aside[0]), Some(bytes));
+    let expected = fixture.expected(fixture.sequence);
     let mut lost = 0;
-    for (key, value) in world.found() {
+    for (key, value) in fixture.found() {
         match is_in(loss, &key) {
             true => lost += usize::from(value.as_ref() != expected.get(&key)),
             false => assert_eq!(
@@ -203,17 +203,17 @@ fn a_bad_page_costs_what_was_in_it_and_nothing_else() {
         }
     }
     assert!(lost > 0 && lost < 60, "{lost} keys are lost");
-    assert!(world.repair().unwrap().was_sound());
+    assert!(fixture.repair().unwrap().was_sound());
 }
 
 #[test]
 fn a_run_that_is_another_ones_is_not_taken_for_it() {
-    let world = grown(false);
-    let (path, other) = (world.run_path(0), world.run_path(1));
-    world.io.write(&path, &world.io.read(other).unwrap());
-    let repaired = world.repair().unwrap();
+    let fixture = grown(false);
+    let (path, other) = (fixture.run_path(0), fixture.run_path(1));
+    fixture.io.write(&path, &fixture.io.read(other).unwrap());
+    let repaired = fixture.repair().unwrap();
     assert_eq!(repaired.losses.len(), 1, "{repaired:?}");
-    assert!(world.found().len() == usize::from(KEYS));
+    assert!(fixture.found().len() == usize::from(KEYS));
 }
 
 proptest! {
@@ -224,14 +224,14 @@ proptest! {
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>(), 0_u8..6), 1..5),
         is_reverse in any::<bool>(),
     ) {
-        let world = grown(is_reverse);
+        let fixture = grown(is_reverse);
         let mut is_format_newer = false;
         let mut is_taken = false;
         for (file, at, byte, how) in damage {
-            let files = world.io.files();
+            let files = fixture.io.files();
             let files: Vec<_> = files.iter().filter(|path| !path.ends_with("FORMAT")).collect();
             let path = file.get(&files);
-            let mut bytes = world.io.read(path).unwrap();
+            let mut bytes = fixture.io.read(path).unwrap();
             if bytes.is_empty() {
                 continue;
             }
@@ -239,29 +239,29 @@ proptest! {
             match how {
                 0 => {
                     is_taken = true;
-                    world.io.take(path);
+                    fixture.io.take(path);
                 }
-                1 => world.io.write(path, &bytes[..at]),
+                1 => fixture.io.write(path, &bytes[..at]),
                 _ => {
                     bytes[at] = byte;
                     is_format_newer |= (8..12).contains(&at);
-                    world.io.write(path, &bytes);
+                    fixture.io.write(path, &bytes);
                 }
             }
         }
-        match world.repair() {
+        match fixture.repair() {
             Ok(repaired) => {
-                let expected = world.expected(world.sequence);
-                for (key, value) in world.found() {
+                let expected = fixture.expected(fixture.sequence);
+                for (key, value) in fixture.found() {
                     // Without a manifest nobody knows of a run that is not there.
                     let is_unknown = is_taken && repaired.rebuilt_manifest;
                     if is_unknown || repaired.losses.iter().any(|loss| is_reverse || is_in(loss, &key)) {
-                        prop_assert!(world.possible(&key).contains(&value));
+                        prop_assert!(fixture.possible(&key).contains(&value));
                     } else {
                         prop_assert_eq!(value.as_ref(), expected.get(&key), "key {}", key.escape_ascii());
                     }
                 }
-                prop_assert!(world.repair().unwrap().was_sound());
+                prop_assert!(fixture.repair().unwrap().was_sound());
             }
             Err(Error::NewerFormat { .. }) => prop_assert!(is_format_newer),
             Err(other) => prop_assert!(false, "{other}"),
@@ -273,33 +273,33 @@ proptest! {
 fn a_repair_that_fails_anywhere_is_begun_again() {
     let base = grown(false);
     let prepare = || {
-        let world = base.fork();
-        let path = world.run_path(0);
-        let mut bytes = world.io.read(&path).unwrap();
+        let fixture = base.fork();
+        let path = fixture.run_path(0);
+        let mut bytes = fixture.io.read(&path).unwrap();
         bytes[50] ^= 1;
-        world.io.write(&path, &bytes);
-        world.io.take("/db/MANIFEST");
+        fixture.io.write(&path, &bytes);
+        fixture.io.take("/db/MANIFEST");
         // Were a file back that a compaction had replaced, there would be more to read.
-        world.io.sync_dir(Path::new(DIR)).unwrap();
-        world
+        fixture.io.sync_dir(Path::new(DIR)).unwrap();
+        fixture
     };
     let reference = prepare();
     let losses = reference.repair().unwrap().losses.len();
     let expected = reference.found();
     for call in 0.. {
         for fault in [Fault::Fail(EIO), Fault::PowerLoss] {
-            let mut world = prepare();
-            world.io.fail_call(world.io.calls() + call, fault);
-            let first = world.repair();
-            let Some(hit) = world.io.hit() else {
+            let mut fixture = prepare();
+            fixture.io.fail_call(fixture.io.calls() + call, fault);
+            let first = fixture.repair();
+            let Some(hit) = fixture.io.hit() else {
                 assert_eq!(first.unwrap().losses.len(), losses);
                 assert!(call > 20);
                 return;
             };
             if fault == Fault::PowerLoss {
-                world.io = world.io.crash(call);
+                fixture.io = fixture.io.crash(call);
             }
-            let again = world
+            let again = fixture
                 .repair()
                 .unwrap_or_else(|error| panic!("after {hit}: {error}"));
             // A run that was cut short in its writing looks like one more that is lost, in all.
@@ -308,7 +308,7 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
             if again.rebuilt_manifest && first.is_err() && known.count() != losses {
                 panic!("after {hit}: {again:?}");
             }
-            let found = world.found();
+            let found = fixture.found();
             for (key, value) in &found {
                 assert!(
                     expected[key] == *value,
@@ -320,18 +320,18 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
     }
 }
 
-fn with_log(world: World) -> (World, LogEnd) {
-    world.io.write("/db/wal-000003.log", &[3; 100]);
-    world.io.write("/db/wal-000004.log", &[4; 90]);
+fn with_log(fixture: Fixture) -> (Fixture, LogEnd) {
+    fixture.io.write("/db/wal-000003.log", &[3; 100]);
+    fixture.io.write("/db/wal-000004.log", &[4; 90]);
     let log = LogEnd {
         segments: vec![(3, 100), (4, 60)],
-        last_sequence: world.sequence,
+        last_sequence: fixture.sequence,
     };
-    (world, log)
+    (fixture, log)
 }
 
 /// The store in a checkpoint, as a world whose directory it is.
-fn world_of(world: &World, io: &FaultIo) -> World {
+fn world_of(fixture: &Fixture, io: &FaultIo) -> Fixture {
     let copy = FaultIo::new();
     copy.create_dir(Path::new(DIR)).unwrap();
     copy.sync_dir(Path::new("/")).unwrap();
@@ -340,7 +340,7 @@ fn world_of(world: &World, io: &FaultIo) -> World {
             copy.write(Path::new(DIR).join(name), &io.read(&path).unwrap());
         }
     }
-    let mut next = prepare_again(world);
+    let mut next = prepare_again(fixture);
     next.reopen_on(copy);
     next
 }
@@ -348,29 +348,29 @@ fn world_of(world: &World, io: &FaultIo) -> World {
 #[test]
 fn a_checkpoint_is_a_store_of_its_own() {
     for has_links in [true, false] {
-        let (mut world, log) = with_log(grown(false));
-        world.io.set_links(has_links);
-        world
+        let (mut fixture, log) = with_log(grown(false));
+        fixture.io.set_links(has_links);
+        fixture
             .catalog
-            .checkpoint(Path::new("/copy"), &log, &world.stop)
+            .checkpoint(Path::new("/copy"), &log, &fixture.stop)
             .unwrap();
-        let io = world.io.crash(0);
+        let io = fixture.io.crash(0);
         assert_eq!(io.read("/copy/wal-000003.log"), Some(vec![3; 100]));
         assert_eq!(io.read("/copy/wal-000004.log"), Some(vec![4; 60]));
         assert_eq!(io.read("/copy/FORMAT"), io.read("/db/FORMAT"));
         let closed = Closed::decode(&io.read("/copy/CLOSED").unwrap()).unwrap();
         assert_eq!(
             (closed.segment, closed.len_bytes, closed.last_sequence),
-            (4, 60, world.sequence)
+            (4, 60, fixture.sequence)
         );
-        world_of(&world, &io).check();
+        world_of(&fixture, &io).check();
 
-        world.reopen_on(io.clone());
-        (0..KEYS).for_each(|key| world.write(key, None));
-        world.flush().unwrap();
-        world.compact_all().unwrap();
-        world.check();
-        let mut old = world_of(&world, &io);
+        fixture.reopen_on(io.clone());
+        (0..KEYS).for_each(|key| fixture.write(key, None));
+        fixture.flush().unwrap();
+        fixture.compact_all().unwrap();
+        fixture.check();
+        let mut old = world_of(&fixture, &io);
         old.model
             .retain(|version| version.sequence <= log.last_sequence);
         old.sequence = log.last_sequence;
@@ -381,21 +381,21 @@ fn a_checkpoint_is_a_store_of_its_own() {
 
 #[test]
 fn a_checkpoint_goes_nowhere_where_something_is() {
-    let (world, log) = with_log(grown(false));
-    world.io.create_dir("/copy".as_ref()).unwrap();
-    world
+    let (fixture, log) = with_log(grown(false));
+    fixture.io.create_dir("/copy".as_ref()).unwrap();
+    fixture
         .io
         .open("/copy/mine".as_ref(), OpenMode::Create)
         .unwrap();
-    let refused = world
+    let refused = fixture
         .catalog
-        .checkpoint(Path::new("/copy"), &log, &world.stop);
+        .checkpoint(Path::new("/copy"), &log, &fixture.stop);
     assert!(matches!(refused, Err(Error::AlreadyExists { .. })));
-    assert!(world.io.read("/copy/mine").is_some());
-    world.io.remove("/copy/mine".as_ref()).unwrap();
-    world
+    assert!(fixture.io.read("/copy/mine").is_some());
+    fixture.io.remove("/copy/mine".as_ref()).unwrap();
+    fixture
         .catalog
-        .checkpoint(Path::new("/copy"), &log, &world.stop)
+        .checkpoint(Path::new("/copy"), &log, &fixture.stop)
         .unwrap();
 }
 
@@ -409,13 +409,13 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
             (Fault::PowerLoss, true),
             (Fault::PowerLoss, false),
         ] {
-            let (world, log) = with_log(base.fork());
-            world.io.set_links(has_links);
-            world.io.fail_call(world.io.calls() + call, fault);
-            let made = world
+            let (fixture, log) = with_log(base.fork());
+            fixture.io.set_links(has_links);
+            fixture.io.fail_call(fixture.io.calls() + call, fault);
+            let made = fixture
                 .catalog
-                .checkpoint(Path::new("/copy"), &log, &world.stop);
-            let Some(hit) = world.io.hit() else {
+                .checkpoint(Path::new("/copy"), &log, &fixture.stop);
+            let Some(hit) = fixture.io.hit() else {
                 made.unwrap();
                 if has_links {
                     continue;
@@ -425,18 +425,18 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
             };
             if fault != Fault::PowerLoss {
                 assert!(made.is_err(), "{hit}");
-                assert!(world.io.read("/copy/FORMAT").is_none(), "{hit}");
-                check_reads(&world, &hit);
-                world
+                assert!(fixture.io.read("/copy/FORMAT").is_none(), "{hit}");
+                check_reads(&fixture, &hit);
+                fixture
                     .catalog
-                    .checkpoint(Path::new("/copy"), &log, &world.stop)
+                    .checkpoint(Path::new("/copy"), &log, &fixture.stop)
                     .unwrap();
-                world_of(&world, &world.io).check();
+                world_of(&fixture, &fixture.io).check();
             } else {
                 for seed in 0..6 {
-                    let io = world.io.crash(seed);
+                    let io = fixture.io.crash(seed);
                     if io.read("/copy/FORMAT").is_some() {
-                        world_of(&world, &io).check();
+                        world_of(&fixture, &io).check();
                     }
                 }
             }
@@ -446,24 +446,24 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
 
 #[test]
 fn a_checkpoint_has_every_run_and_holds_none() {
-    let (world, log) = with_log(grown(false));
-    let before: Vec<usize> = world
+    let (fixture, log) = with_log(grown(false));
+    let before: Vec<usize> = fixture
         .levels()
         .runs()
         .map(|(_, run)| Arc::strong_count(run))
         .collect();
-    world
+    fixture
         .catalog
-        .checkpoint(Path::new("/copy"), &log, &world.stop)
+        .checkpoint(Path::new("/copy"), &log, &fixture.stop)
         .unwrap();
-    let after: Vec<usize> = world
+    let after: Vec<usize> = fixture
         .levels()
         .runs()
         .map(|(_, run)| Arc::strong_count(run))
         .collect();
     assert_eq!(before, after);
     assert_eq!(
-        run_files(&world.io, Path::new("/copy")).unwrap(),
-        run_files(&world.io, Path::new(DIR)).unwrap()
+        run_files(&fixture.io, Path::new("/copy")).unwrap(),
+        run_files(&fixture.io, Path::new(DIR)).unwrap()
     );
 }

@@ -212,7 +212,7 @@ fn a_failure_at_any_read_fails_only_keys_of_that_page() {
         .iter()
         .map(|key| SearchKey::new(key, 10_000))
         .collect();
-    let (mut call, mut most) = (0, 0);
+    let (mut call, mut max) = (0, 0);
     loop {
         let cache = cache(1_000);
         let (tree, versions) = deep(&io, &cache, order);
@@ -239,11 +239,11 @@ fn a_failure_at_any_read_fails_only_keys_of_that_page() {
             (1..keys.len()).contains(&failed),
             "read {call}: {failed} keys"
         );
-        most = most.max(failed);
+        max = max.max(failed);
         check(&tree, &map, &keys, &context);
         call += 1;
     }
-    assert!(call > 50 && most > 3, "{call} reads, {most} keys");
+    assert!(call > 50 && max > 3, "{call} reads, {max} keys");
 }
 
 #[test]

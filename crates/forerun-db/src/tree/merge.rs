@@ -17,7 +17,7 @@ use std::cmp::Ordering;
 
 use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::versions::{Version, Versions};
+use crate::versions::{Version, VersionCursor};
 
 /// The versions of many cursors, in order.
 ///
@@ -39,7 +39,7 @@ pub(crate) struct Merge<'a> {
 }
 
 struct Source<'a> {
-    cursor: Box<dyn Versions + 'a>,
+    cursor: Box<dyn VersionCursor + 'a>,
     /// What decides most comparisons without a call: [`KeyOrder::prefix`] of the key it stands at; `None` if it stands
     /// nowhere.
     prefix: Option<u64>,
@@ -58,7 +58,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Merges cursors that are in this order. It stands nowhere.
-    pub(crate) fn new(order: KeyOrder, cursors: Vec<Box<dyn Versions + 'a>>) -> Merge<'a> {
+    pub(crate) fn new(order: KeyOrder, cursors: Vec<Box<dyn VersionCursor + 'a>>) -> Merge<'a> {
         let tree = vec![0; cursors.len()];
         let sources = cursors
             .into_iter()
@@ -82,7 +82,7 @@ impl<'a> Merge<'a> {
     fn place(
         &mut self,
         direction: Direction,
-        place: impl Fn(&mut (dyn Versions + 'a)) -> Result<()>,
+        place: impl Fn(&mut (dyn VersionCursor + 'a)) -> Result<()>,
     ) -> Result<()> {
         self.stands = false;
         self.direction = direction;
@@ -203,7 +203,7 @@ impl Source<'_> {
     }
 }
 
-impl Versions for Merge<'_> {
+impl VersionCursor for Merge<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.place(Direction::Forward, |cursor| cursor.seek_first())
     }
@@ -237,10 +237,10 @@ impl Versions for Merge<'_> {
         }
     }
 
-    fn rest(&mut self) {
+    fn reset(&mut self) {
         self.stands = false;
         for source in &mut self.sources {
-            source.cursor.rest();
+            source.cursor.reset();
             source.prefix = None;
         }
     }
@@ -280,7 +280,7 @@ mod tests {
         prop::collection::vec(one, 1..80)
     }
 
-    fn walk(cursor: &mut dyn Versions, step: &Move) -> Result<()> {
+    fn walk(cursor: &mut dyn VersionCursor, step: &Move) -> Result<()> {
         match *step {
             Move::First => cursor.seek_first(),
             Move::Last => cursor.seek_last(),
@@ -311,7 +311,7 @@ mod tests {
                     all.push(version);
                 }
             }
-            let cursors = parts.into_iter().map(|part| Box::new(Sorted::new(order.clone(), part)) as Box<dyn Versions>).collect();
+            let cursors = parts.into_iter().map(|part| Box::new(Sorted::new(order.clone(), part)) as Box<dyn VersionCursor>).collect();
             let mut merge = Merge::new(order.clone(), cursors);
             let mut plain = Sorted::new(order, all);
             for step in &moves {
@@ -373,7 +373,7 @@ mod tests {
         }
         let shared = Sorted::new(KeyOrder::Bytewise, late);
         let handle = shared.handle();
-        let cursors: Vec<Box<dyn Versions>> = vec![
+        let cursors: Vec<Box<dyn VersionCursor>> = vec![
             Box::new(Sorted::new(KeyOrder::Bytewise, early)),
             Box::new(shared),
         ];

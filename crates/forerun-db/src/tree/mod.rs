@@ -24,6 +24,8 @@ pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
 pub(crate) mod describe;
+#[cfg(test)]
+mod fixture;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod lookup;
@@ -41,8 +43,6 @@ pub(crate) mod salvage;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod verify;
-#[cfg(test)]
-mod world;
 
 pub use one_run::{Add, OneRun};
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use proptest::prelude::*;
 
-use super::world::{DIR, KEYS, World, check_reads, grown, open, prepare_again};
+use super::fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again};
 use crate::io::fault::{EIO, Fault};
 use crate::run::{self, Run};
 use crate::tree::catalog::run_files;
@@ -57,41 +57,41 @@ proptest! {
 
     #[test]
     fn every_reader_finds_what_was_written(steps in steps(), is_reverse in any::<bool>()) {
-        let mut world = World::new(is_reverse);
+        let mut fixture = Fixture::new(is_reverse);
         for step in steps {
             match step {
-                Step::Write(writes) => writes.into_iter().for_each(|(key, value)| world.write(key, value)),
-                Step::Flush => world.flush().unwrap(),
-                Step::Compact => drop(world.compact(&BTreeSet::new()).unwrap()),
-                Step::CompactAll => world.compact_all().unwrap(),
-                Step::Snapshot => world.snapshots.push(world.sequence),
+                Step::Write(writes) => writes.into_iter().for_each(|(key, value)| fixture.write(key, value)),
+                Step::Flush => fixture.flush().unwrap(),
+                Step::Compact => drop(fixture.compact(&BTreeSet::new()).unwrap()),
+                Step::CompactAll => fixture.compact_all().unwrap(),
+                Step::Snapshot => fixture.snapshots.push(fixture.sequence),
                 Step::Release(which) => {
-                    if !world.snapshots.is_empty() {
-                        let which = which.index(world.snapshots.len());
-                        world.snapshots.remove(which);
+                    if !fixture.snapshots.is_empty() {
+                        let which = which.index(fixture.snapshots.len());
+                        fixture.snapshots.remove(which);
                     }
                 }
-                Step::Hold => world.readers.push(Arc::clone(world.levels())),
-                Step::LetGo => world.readers.clear(),
+                Step::Hold => fixture.readers.push(Arc::clone(fixture.levels())),
+                Step::LetGo => fixture.readers.clear(),
                 Step::Reopen => {
-                    let io = world.io.crash(0);
-                    world.reopen_on(io);
+                    let io = fixture.io.crash(0);
+                    fixture.reopen_on(io);
                 }
             }
-            world.check();
+            fixture.check();
         }
     }
 }
 
 #[test]
 fn levels_come_to_their_targets_and_stay_there() {
-    let mut world = grown(false);
-    while world.compact(&BTreeSet::new()).unwrap() {
-        world.check();
+    let mut fixture = grown(false);
+    while fixture.compact(&BTreeSet::new()).unwrap() {
+        fixture.check();
     }
-    let levels = world.levels();
-    let targets = Targets::new(levels, &world.options);
-    assert!(levels.level(0).runs().len() < world.options.level0_runs);
+    let levels = fixture.levels();
+    let targets = Targets::new(levels, &fixture.options);
+    assert!(levels.level(0).runs().len() < fixture.options.level0_runs);
     assert!(targets.base < LEVELS - 1, "{targets:?}");
     for level in 1..LEVELS - 1 {
         assert!(
@@ -100,7 +100,7 @@ fn levels_come_to_their_targets_and_stay_there() {
         );
     }
     assert!(levels.run_count() > 5);
-    let limit_bytes = 3 * world.options.run_bytes;
+    let limit_bytes = 3 * fixture.options.run_bytes;
     assert!(
         levels
             .runs()
@@ -110,20 +110,20 @@ fn levels_come_to_their_targets_and_stay_there() {
 
 #[test]
 fn after_a_full_compaction_there_is_one_version_a_key_and_no_deletion() {
-    let mut world = grown(false);
-    world.snapshots.push(world.sequence);
-    world.compact_all().unwrap();
-    world.check();
-    world.snapshots.clear();
+    let mut fixture = grown(false);
+    fixture.snapshots.push(fixture.sequence);
+    fixture.compact_all().unwrap();
+    fixture.check();
+    fixture.snapshots.clear();
     for key in 0..KEYS {
-        world.write(key, (key % 3 == 0).then_some(9));
+        fixture.write(key, (key % 3 == 0).then_some(9));
     }
-    world.flush().unwrap();
-    world.compact_all().unwrap();
-    world.check();
-    let levels = world.levels();
+    fixture.flush().unwrap();
+    fixture.compact_all().unwrap();
+    fixture.check();
+    let levels = fixture.levels();
     let entries: u64 = levels.runs().map(|(_, run)| run.meta().entries).sum();
-    assert_eq!(entries as usize, world.expected(world.sequence).len());
+    assert_eq!(entries as usize, fixture.expected(fixture.sequence).len());
     assert!(
         levels
             .runs()
@@ -133,30 +133,30 @@ fn after_a_full_compaction_there_is_one_version_a_key_and_no_deletion() {
 
 #[test]
 fn ascending_writes_are_moved_and_not_rewritten() {
-    let mut world = World::new(false);
+    let mut fixture = Fixture::new(false);
     for start in (0..KEYS).step_by(20) {
-        (start..start + 20).for_each(|key| world.write(key, Some(200)));
-        world.flush().unwrap();
-        while let Some(compaction) = pick(world.levels(), &world.options, &BTreeSet::new()) {
+        (start..start + 20).for_each(|key| fixture.write(key, Some(200)));
+        fixture.flush().unwrap();
+        while let Some(compaction) = pick(fixture.levels(), &fixture.options, &BTreeSet::new()) {
             assert!(compaction.is_move());
-            world.run(&compaction).unwrap();
-            world.check();
+            fixture.run(&compaction).unwrap();
+            fixture.check();
         }
     }
-    assert!(world.levels().level(0).runs().len() < 3);
+    assert!(fixture.levels().level(0).runs().len() < 3);
 }
 
 #[test]
 fn two_compactions_at_once_take_different_runs() {
-    let mut world = grown(false);
+    let mut fixture = grown(false);
     for round in 0..6 {
         for key in 0..KEYS {
-            world.write((key * 13 + round) % KEYS, Some(100));
+            fixture.write((key * 13 + round) % KEYS, Some(100));
         }
-        world.flush().unwrap();
+        fixture.flush().unwrap();
         let mut busy = BTreeSet::new();
         let mut under_way = Vec::new();
-        while let Some(compaction) = pick(world.levels(), &world.options, &busy) {
+        while let Some(compaction) = pick(fixture.levels(), &fixture.options, &busy) {
             for number in compaction.numbers() {
                 assert!(busy.insert(number), "run {number} is in two compactions");
             }
@@ -164,21 +164,21 @@ fn two_compactions_at_once_take_different_runs() {
         }
         // The last one first: their order must not matter.
         while let Some(compaction) = under_way.pop() {
-            world.run(&compaction).unwrap();
+            fixture.run(&compaction).unwrap();
             drop(compaction);
         }
-        world.check();
+        fixture.check();
     }
 }
 
 #[test]
 fn the_file_of_an_obsolete_run_goes_with_its_last_reader() {
-    let mut world = grown(false);
-    let reader = Arc::clone(world.levels());
-    let files = || run_files(&world.io, Path::new(DIR)).unwrap();
+    let mut fixture = grown(false);
+    let reader = Arc::clone(fixture.levels());
+    let files = || run_files(&fixture.io, Path::new(DIR)).unwrap();
     let before = files();
-    world.compact_all().unwrap();
-    let files = || run_files(&world.io, Path::new(DIR)).unwrap();
+    fixture.compact_all().unwrap();
+    let files = || run_files(&fixture.io, Path::new(DIR)).unwrap();
     assert!(before.iter().all(|number| files().contains(number)));
     let runs: Vec<Weak<Run>> = reader.runs().map(|(_, run)| Arc::downgrade(run)).collect();
     drop(reader);
@@ -197,21 +197,21 @@ fn the_file_of_an_obsolete_run_goes_with_its_last_reader() {
 
 #[test]
 fn a_rate_limit_and_a_stop_are_heeded() {
-    let mut world = grown(false);
-    world.write(1, Some(10));
-    let before = run_files(&world.io, Path::new(DIR)).unwrap();
-    world.stop = AtomicBool::new(true);
-    assert!(matches!(world.flush(), Err(Error::Closed)));
-    assert!(matches!(world.compact_all(), Err(Error::Closed)));
-    assert_eq!(run_files(&world.io, Path::new(DIR)).unwrap(), before);
-    world.stop = AtomicBool::new(false);
-    world.flush().unwrap();
-    world.check();
+    let mut fixture = grown(false);
+    fixture.write(1, Some(10));
+    let before = run_files(&fixture.io, Path::new(DIR)).unwrap();
+    fixture.stop = AtomicBool::new(true);
+    assert!(matches!(fixture.flush(), Err(Error::Closed)));
+    assert!(matches!(fixture.compact_all(), Err(Error::Closed)));
+    assert_eq!(run_files(&fixture.io, Path::new(DIR)).unwrap(), before);
+    fixture.stop = AtomicBool::new(false);
+    fixture.flush().unwrap();
+    fixture.check();
 }
 
 /// Fails each call of `work` in turn, in each way. What is read must be the same whatever fails, in this process, in
 /// one that opens the store after it, and after a loss of power; and trying again must do.
-fn fail_everywhere(prepare: impl Fn() -> World, work: impl Fn(&mut World) -> Result<()>) {
+fn fail_everywhere(prepare: impl Fn() -> Fixture, work: impl Fn(&mut Fixture) -> Result<()>) {
     let faults = [
         Fault::Fail(EIO),
         Fault::TornWrite(EIO),
@@ -222,10 +222,10 @@ fn fail_everywhere(prepare: impl Fn() -> World, work: impl Fn(&mut World) -> Res
     for call in 0.. {
         let mut met = false;
         for fault in faults {
-            let mut world = prepare();
-            world.io.fail_call(world.io.calls() + call, fault);
-            let result = work(&mut world);
-            let Some(hit) = world.io.hit() else {
+            let mut fixture = prepare();
+            fixture.io.fail_call(fixture.io.calls() + call, fault);
+            let result = work(&mut fixture);
+            let Some(hit) = fixture.io.hit() else {
                 result.unwrap();
                 continue;
             };
@@ -241,25 +241,25 @@ fn fail_everywhere(prepare: impl Fn() -> World, work: impl Fn(&mut World) -> Res
             }
             let context = format!("{fault:?} at call {call}, {hit}");
             if fault != Fault::PowerLoss {
-                check_reads(&world, &context);
-                let mut next = prepare_again(&world);
-                let io = world.io.kill();
+                check_reads(&fixture, &context);
+                let mut next = prepare_again(&fixture);
+                let io = fixture.io.kill();
                 next.reopen_on(io);
                 next.check();
                 // This process goes on instead.
-                let mut world = prepare();
-                world.io.fail_call(world.io.calls() + call, fault);
-                let _ = work(&mut world);
-                work(&mut world).unwrap_or_else(|error| panic!("again after {context}: {error}"));
-                check_reads(&world, &context);
-                let io = world.io.kill();
-                world.reopen_on(io);
-                world.check();
-                assert_eq!(world.sequence, prepared.sequence);
+                let mut fixture = prepare();
+                fixture.io.fail_call(fixture.io.calls() + call, fault);
+                let _ = work(&mut fixture);
+                work(&mut fixture).unwrap_or_else(|error| panic!("again after {context}: {error}"));
+                check_reads(&fixture, &context);
+                let io = fixture.io.kill();
+                fixture.reopen_on(io);
+                fixture.check();
+                assert_eq!(fixture.sequence, prepared.sequence);
             } else {
                 for seed in 0..6 {
-                    let mut next = prepare_again(&world);
-                    next.reopen_on(world.io.crash(seed));
+                    let mut next = prepare_again(&fixture);
+                    next.reopen_on(fixture.io.crash(seed));
                     next.check();
                 }
             }
@@ -273,41 +273,41 @@ fn fail_everywhere(prepare: impl Fn() -> World, work: impl Fn(&mut World) -> Res
 
 #[test]
 fn a_failure_at_any_call_of_a_flush_loses_nothing() {
-    let mut world = grown(false);
-    (0..50).for_each(|key| world.write(key * 3, (key % 4 > 0).then_some(100)));
-    fail_everywhere(|| world.fork(), World::flush);
+    let mut fixture = grown(false);
+    (0..50).for_each(|key| fixture.write(key * 3, (key % 4 > 0).then_some(100)));
+    fail_everywhere(|| fixture.fork(), Fixture::flush);
 }
 
 #[test]
 fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
-    let mut world = grown(false);
-    while world.levels().level(0).runs().len() < 3 {
-        (0..30).for_each(|key| world.write(key * 5, (key % 4 > 0).then_some(100)));
-        world.flush().unwrap();
+    let mut fixture = grown(false);
+    while fixture.levels().level(0).runs().len() < 3 {
+        (0..30).for_each(|key| fixture.write(key * 5, (key % 4 > 0).then_some(100)));
+        fixture.flush().unwrap();
     }
     fail_everywhere(
-        || world.fork(),
-        |world| world.compact(&BTreeSet::new()).map(drop),
+        || fixture.fork(),
+        |fixture| fixture.compact(&BTreeSet::new()).map(drop),
     );
 }
 
 #[test]
 fn runs_without_a_manifest_are_not_thrown_away() {
-    let world = grown(false);
-    let before = run_files(&world.io, Path::new(DIR)).unwrap();
-    world.io.take("/db/MANIFEST");
-    let opened = open(&world.io, &world.order, &world.cache);
+    let fixture = grown(false);
+    let before = run_files(&fixture.io, Path::new(DIR)).unwrap();
+    fixture.io.take("/db/MANIFEST");
+    let opened = open(&fixture.io, &fixture.order, &fixture.cache);
     assert!(
         matches!(opened, Err(Error::CorruptFile { .. })),
         "{opened:?}"
     );
-    assert_eq!(run_files(&world.io, Path::new(DIR)).unwrap(), before);
+    assert_eq!(run_files(&fixture.io, Path::new(DIR)).unwrap(), before);
 }
 
 #[test]
 fn a_missing_run_and_another_in_its_place_are_named() {
-    let world = grown(false);
-    let (io, levels) = (&world.io, world.levels());
+    let fixture = grown(false);
+    let (io, levels) = (&fixture.io, fixture.levels());
     let paths: Vec<_> = levels
         .runs()
         .map(|(_, run)| run::path(Path::new(DIR), run.number()))
@@ -318,11 +318,11 @@ fn a_missing_run_and_another_in_its_place_are_named() {
             Some(bytes) => io.write(&paths[0], &bytes),
             None => io.take(&paths[0]),
         }
-        match open(io, &world.order, &world.cache) {
+        match open(io, &fixture.order, &fixture.cache) {
             Err(Error::CorruptFile { path, .. }) => assert_eq!(path, paths[0]),
             other => panic!("{other:?}"),
         }
         io.write(&paths[0], &first);
     }
-    open(io, &world.order, &world.cache).unwrap();
+    open(io, &fixture.order, &fixture.cache).unwrap();
 }

@@ -87,9 +87,9 @@ pub fn check_with_io(
 
 /// A file system whose panics are failures, and of which no more files are open than the options say.
 fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
-    let most_open = options.max_open_files;
-    let most_open = most_open.unwrap_or_else(open_files::default_most);
-    Arc::new(OpenFiles::new(Arc::new(GuardedIo(io)), most_open))
+    let max_open = options.max_open_files;
+    let max_open = max_open.unwrap_or_else(open_files::default_most);
+    Arc::new(OpenFiles::new(Arc::new(GuardedIo(io)), max_open))
 }
 
 fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Checked> {

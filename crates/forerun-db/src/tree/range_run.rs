@@ -15,11 +15,11 @@ use super::build::{Build, begin, open_written};
 use crate::ranges::{RangeRef, RangeTombstone};
 use crate::run::cursor::RunCursor;
 use crate::run::{Holds, Run, RunOptions};
-use crate::versions::{Kind, Version, Versions};
+use crate::versions::{Kind, Version, VersionCursor};
 use crate::{Error, Result};
 
 /// With so many runs of ranges, the next one takes the place of all.
-pub(crate) const MOST_RANGE_RUNS: usize = 8;
+pub(crate) const MAX_RANGE_RUNS: usize = 8;
 
 /// Writes deletions of ranges to a run of their own, and opens it. `None`: there are none.
 ///
@@ -75,7 +75,7 @@ pub(crate) fn read_range_run(run: &Run) -> Result<Vec<RangeTombstone>> {
 }
 
 /// The deletions of ranges that versions stand for, in the order they were made.
-pub(crate) fn collect_ranges(versions: &mut dyn Versions) -> Result<Vec<RangeTombstone>> {
+pub(crate) fn collect_ranges(versions: &mut dyn VersionCursor) -> Result<Vec<RangeTombstone>> {
     let mut tombstones = Vec::new();
     versions.seek_first()?;
     while let Some(version) = versions.at() {

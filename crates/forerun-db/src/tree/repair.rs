@@ -42,7 +42,7 @@ use crate::tree::range_run::{collect_ranges, write_range_run};
 use crate::tree::retain::Retain;
 use crate::tree::salvage::{KeyRange, Loss, Salvage};
 use crate::tree::verify::{Verified, verify_run};
-use crate::versions::Versions;
+use crate::versions::VersionCursor;
 use crate::wal::segment::{self, Header};
 use crate::{Error, Options, Result};
 
@@ -359,7 +359,11 @@ impl Repair<'_> {
 
     /// Writes versions to new runs: the newest of each key, deletions included, since nobody holds a snapshot, and what
     /// deletions hide may be anywhere.
-    fn write(&mut self, build: &Build<'_>, versions: &mut dyn Versions) -> Result<Vec<Arc<Run>>> {
+    fn write(
+        &mut self,
+        build: &Build<'_>,
+        versions: &mut dyn VersionCursor,
+    ) -> Result<Vec<Arc<Run>>> {
         let mut retain = Retain::new(build.order.clone(), Vec::new());
         let runs = write_runs(versions, &mut retain, |_| true, build)?;
         self.repaired.new_runs += runs.len();
@@ -393,9 +397,9 @@ impl Repair<'_> {
             runs.push(match &group.runs[..] {
                 [run] => vec![Arc::clone(run)],
                 several => {
-                    let cursors = several
-                        .iter()
-                        .map(|run| Box::new(RunCursor::past_cache(run)) as Box<dyn Versions + '_>);
+                    let cursors = several.iter().map(|run| {
+                        Box::new(RunCursor::past_cache(run)) as Box<dyn VersionCursor + '_>
+                    });
                     let mut merge = Merge::new(order.clone(), cursors.collect());
                     let merged = self.write(build, &mut merge)?;
                     self.replaced.extend(several.iter().map(|run| run.number()));

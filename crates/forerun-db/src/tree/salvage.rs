@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::run::{Page, PageKind, PageLocation, Run};
-use crate::versions::{Kind, MAX_SEQUENCE, Version, Versions};
+use crate::versions::{Kind, MAX_SEQUENCE, Version, VersionCursor};
 use crate::{BadRange, Error, Result};
 
 /// Internal pages above a leaf, at most; see `verify.rs`.
@@ -248,7 +248,7 @@ impl<'r> Salvage<'r> {
     }
 }
 
-impl Versions for Salvage<'_> {
+impl VersionCursor for Salvage<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.enter_forward(0)
     }

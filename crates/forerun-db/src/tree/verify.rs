@@ -16,7 +16,9 @@ use std::sync::Arc;
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
-use crate::run::{Filter, INGESTED_AS, Page, PageKind, PageLocation, Run, RunMeta, SearchKey};
+use crate::run::{
+    Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, Run, RunMeta, SearchKey,
+};
 use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
 use crate::tree::limiter;
@@ -313,7 +315,7 @@ impl<'a> Walk<'a> {
             self.sum.deletions += u64::from(page.version_kind(row) == Kind::Deletion);
             self.sum.raw_bytes += (key.len() + page.value(row).len()) as u64;
             let counted = self.run.sequence(sequence);
-            if counted != sequence && sequence != INGESTED_AS {
+            if counted != sequence && sequence != INGESTED_SEQUENCE {
                 return Err(self.bad(place, "a version of an ingestion has a number of its own"));
             }
             self.sum.smallest_sequence = self.sum.smallest_sequence.min(counted);

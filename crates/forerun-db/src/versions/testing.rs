@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forerun_core::sync::Mutex;
 
-use super::{Kind, Version, Versions};
+use super::{Kind, Version, VersionCursor};
 use crate::comparator::KeyOrder;
 use crate::{Error, Result};
 
@@ -40,7 +40,7 @@ pub(crate) fn held(key: &[u8], sequence: u64, value: Option<&[u8]>) -> Held {
 }
 
 /// Collects what a cursor gives from its first version on.
-pub(crate) fn all_of(versions: &mut dyn Versions) -> Result<Vec<Held>> {
+pub(crate) fn all_of(versions: &mut dyn VersionCursor) -> Result<Vec<Held>> {
     let mut all = Vec::new();
     versions.seek_first()?;
     while let Some(version) = versions.at() {
@@ -133,7 +133,7 @@ impl Sorted {
     }
 }
 
-impl Versions for Sorted {
+impl VersionCursor for Sorted {
     fn seek_first(&mut self) -> Result<()> {
         self.enter()?;
         self.go(Some(0));

@@ -8,7 +8,7 @@
 //! Forwards the cursor rests on the entry itself and lends it. Backwards a key's versions come oldest first, so
 //! that only the next key shows which was the newest: the entry is kept, and the cursor rests before its key.
 
-use super::{Kind, MAX_SEQUENCE, Version, Versions};
+use super::{Kind, MAX_SEQUENCE, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
@@ -32,7 +32,7 @@ const KEPT_BYTES: usize = 4 << 10;
 const BEHIND_ALL: u64 = 0;
 
 /// A cursor over the entries that a snapshot sees, in key order, both ways.
-pub(crate) struct Visible<C> {
+pub(crate) struct VisibleEntries<C> {
     versions: C,
     order: KeyOrder,
     snapshot: u64,
@@ -53,9 +53,9 @@ enum Rests {
     BeforeKey,
 }
 
-impl<C: Versions> Visible<C> {
-    pub(crate) fn new(versions: C, order: KeyOrder, snapshot: u64) -> Visible<C> {
-        Visible {
+impl<C: VersionCursor> VisibleEntries<C> {
+    pub(crate) fn new(versions: C, order: KeyOrder, snapshot: u64) -> VisibleEntries<C> {
+        VisibleEntries {
             versions,
             order,
             snapshot,
@@ -77,9 +77,9 @@ impl<C: Versions> Visible<C> {
     }
 
     /// Gives back memory that is not worth keeping for another use.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.rests = Rests::Nowhere;
-        self.versions.rest();
+        self.versions.reset();
         for kept in [&mut self.key, &mut self.value] {
             kept.clear();
             kept.shrink_to(KEPT_BYTES);
@@ -293,7 +293,7 @@ mod tests {
         }
     }
 
-    impl Versions for Sorted {
+    impl VersionCursor for Sorted {
         fn seek_first(&mut self) -> Result<()> {
             self.go(0)
         }
@@ -352,7 +352,7 @@ mod tests {
                 versions.push((vec![*key], sequence, kind, value));
             }
             versions.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-            let mut visible = Visible::new(Sorted { versions, at: None }, KeyOrder::Bytewise, snapshot);
+            let mut visible = VisibleEntries::new(Sorted { versions, at: None }, KeyOrder::Bytewise, snapshot);
             let mut at: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let key = vec![key];

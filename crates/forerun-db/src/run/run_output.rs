@@ -11,7 +11,7 @@ use crate::{Error, Result};
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// The file, at its end.
-pub(super) struct Out {
+pub(super) struct RunOutput {
     pub(super) file: Box<dyn IoFile>,
     pub(super) path: PathBuf,
     pub(super) salt: u64,
@@ -24,7 +24,7 @@ pub(super) struct Out {
     pub(super) last_page: PageLocation,
 }
 
-impl Out {
+impl RunOutput {
     /// Where the next byte goes.
     pub(super) fn offset(&self) -> u64 {
         self.written_bytes + self.buffer.len() as u64

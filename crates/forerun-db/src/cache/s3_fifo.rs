@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use super::frames::FrameNo;
-use super::words::{Stands, Words};
+use super::words::{WordState, Words};
 
 /// One in so many bytes is for pages on probation.
 const SMALL_SHARE: usize = 10;
@@ -24,13 +24,13 @@ const SMALL_SHARE: usize = 10;
 const USES_TO_STAY: u64 = 2;
 
 /// Pages that are looked at for a victim, before the next one is taken whatever its uses: the lock is held meanwhile.
-const MOST_LOOKS: usize = 64;
+const MAX_SCANNED: usize = 64;
 
 /// No frame.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum In {
+enum QueueKind {
     Small,
     Main,
 }
@@ -41,7 +41,7 @@ struct Resident {
     words: Arc<Words>,
     page_no: u32,
     bytes: usize,
-    queue: In,
+    queue: QueueKind,
     /// Neighbours in the queue: the one that came before, and the one that came after.
     older: u32,
     newer: u32,
@@ -66,7 +66,7 @@ impl Queue {
 
 /// The queues.
 #[derive(Debug)]
-pub(super) struct Policy {
+pub(super) struct S3Fifo {
     /// By frame, then by entry of the table of large pages.
     nodes: [Vec<Option<Resident>>; 2],
     small: Queue,
@@ -82,9 +82,9 @@ pub(super) struct Victim {
     pub(super) bytes: usize,
 }
 
-impl Policy {
+impl S3Fifo {
     pub(super) fn new() -> Self {
-        Policy {
+        S3Fifo {
             nodes: [Vec::new(), Vec::new()],
             small: Queue::EMPTY,
             main: Queue::EMPTY,
@@ -110,13 +110,13 @@ impl Policy {
         page_no: u32,
         bytes: usize,
     ) {
-        let queue = match words.stands(page_no) {
-            Stands::Absent(eviction)
+        let queue = match words.state(page_no) {
+            WordState::Absent(eviction)
                 if eviction > 0 && self.evictions - eviction <= self.main.len as u64 =>
             {
-                In::Main
+                QueueKind::Main
             }
-            _ => In::Small,
+            _ => QueueKind::Small,
         };
         let nodes = &mut self.nodes[usize::from(frame.is_large())];
         if nodes.len() <= frame.index() {
@@ -151,33 +151,33 @@ impl Policy {
             let small_first = self.small.bytes * SMALL_SHARE > self.bytes();
             let queue = match (self.small.oldest, self.main.oldest) {
                 (NONE, NONE) => return None,
-                (_, NONE) => In::Small,
-                (NONE, _) => In::Main,
-                _ if small_first => In::Small,
-                _ => In::Main,
+                (_, NONE) => QueueKind::Small,
+                (NONE, _) => QueueKind::Main,
+                _ if small_first => QueueKind::Small,
+                _ => QueueKind::Main,
             };
             let frame = FrameNo::from_bits(self.queue(queue).oldest);
             let resident = self.node(frame)?;
             let (words, page_no) = (Arc::clone(&resident.words), resident.page_no);
-            let Stands::Resident { uses, .. } = words.stands(page_no) else {
+            let WordState::Resident { uses, .. } = words.state(page_no) else {
                 debug_assert!(false, "a page in a queue is resident");
                 return self.remove(frame);
             };
             looks += 1;
-            let patient = looks <= MOST_LOOKS;
+            let patient = looks <= MAX_SCANNED;
             match queue {
-                In::Small if uses >= USES_TO_STAY && patient => {
+                QueueKind::Small if uses >= USES_TO_STAY && patient => {
                     words.forget_uses(page_no, frame, uses, 0);
-                    self.requeue(frame, In::Main);
+                    self.requeue(frame, QueueKind::Main);
                 }
-                In::Main if uses > 0 && patient => {
+                QueueKind::Main if uses > 0 && patient => {
                     words.forget_uses(page_no, frame, uses, uses - 1);
-                    self.requeue(frame, In::Main);
+                    self.requeue(frame, QueueKind::Main);
                 }
                 _ => {
                     let remembered = match queue {
-                        In::Small => self.evictions + 1,
-                        In::Main => 0,
+                        QueueKind::Small => self.evictions + 1,
+                        QueueKind::Main => 0,
                     };
                     // It fails if the page was used just now: then it is looked at again.
                     if words.unlink(page_no, frame, uses, remembered) {
@@ -189,10 +189,10 @@ impl Policy {
         }
     }
 
-    fn queue(&mut self, queue: In) -> &mut Queue {
+    fn queue(&mut self, queue: QueueKind) -> &mut Queue {
         match queue {
-            In::Small => &mut self.small,
-            In::Main => &mut self.main,
+            QueueKind::Small => &mut self.small,
+            QueueKind::Main => &mut self.main,
         }
     }
 
@@ -209,13 +209,13 @@ impl Policy {
         self.node(FrameNo::from_bits(bits))
     }
 
-    fn requeue(&mut self, frame: FrameNo, queue: In) {
+    fn requeue(&mut self, frame: FrameNo, queue: QueueKind) {
         self.unlink(frame);
         self.push(frame, queue);
     }
 
     /// Puts a node, which is in no queue, at the end of one.
-    fn push(&mut self, frame: FrameNo, queue: In) {
+    fn push(&mut self, frame: FrameNo, queue: QueueKind) {
         let newest = self.queue(queue).newest;
         let Some(node) = self.node(frame) else {
             return;

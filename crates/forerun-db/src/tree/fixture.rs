@@ -29,7 +29,7 @@ pub(super) const DIR: &str = "/db";
 pub(super) const KEYS: u16 = 160;
 
 /// A store of runs alone: what is not flushed is in a list.
-pub(super) struct World {
+pub(super) struct Fixture {
     pub(super) io: FaultIo,
     pub(super) order: KeyOrder,
     pub(super) comparator: &'static str,
@@ -47,8 +47,8 @@ pub(super) struct World {
     pub(super) readers: Vec<Arc<Levels>>,
 }
 
-impl World {
-    pub(super) fn new(is_reverse: bool) -> World {
+impl Fixture {
+    pub(super) fn new(is_reverse: bool) -> Fixture {
         let comparator: Arc<dyn Comparator> = match is_reverse {
             true => Arc::new(ReverseBytewise),
             false => Arc::new(Bytewise),
@@ -61,7 +61,7 @@ impl World {
         io.create_dir(Path::new(DIR)).unwrap();
         io.sync_dir(Path::new("/")).unwrap();
         io.write("/db/FORMAT", &encode_format(name));
-        World {
+        Fixture {
             catalog: open(&io, &order, &cache).unwrap(),
             io,
             order,
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// Another one with the same history and the same files, all of them durable, opened anew.
-    pub(super) fn fork(&self) -> World {
+    pub(super) fn fork(&self) -> Fixture {
         let mut fork = prepare_again(self);
         let io = FaultIo::new();
         io.create_dir(Path::new(DIR)).unwrap();
@@ -291,37 +291,37 @@ pub(super) fn open(io: &FaultIo, order: &KeyOrder, cache: &Arc<PageCache>) -> Re
 }
 
 /// Enough runs for several levels.
-pub(super) fn grown(is_reverse: bool) -> World {
-    let mut world = World::new(is_reverse);
+pub(super) fn grown(is_reverse: bool) -> Fixture {
+    let mut fixture = Fixture::new(is_reverse);
     for round in 0..12_u16 {
         for i in 0..40 {
             let key = (i * 7 + round * 31) % KEYS;
-            world.write(key, (i % 9 != round % 9).then_some(usize::from(i) * 11));
+            fixture.write(key, (i % 9 != round % 9).then_some(usize::from(i) * 11));
         }
-        world.flush().unwrap();
-        world.compact(&BTreeSet::new()).unwrap();
+        fixture.flush().unwrap();
+        fixture.compact(&BTreeSet::new()).unwrap();
     }
-    world
+    fixture
 }
 
 /// A world with the same history, to be opened on other files.
-pub(super) fn prepare_again(world: &World) -> World {
-    let mut next = World::new(matches!(world.order, KeyOrder::Custom(_)));
-    next.model.clone_from(&world.model);
-    next.sequence = world.sequence;
+pub(super) fn prepare_again(fixture: &Fixture) -> Fixture {
+    let mut next = Fixture::new(matches!(fixture.order, KeyOrder::Custom(_)));
+    next.model.clone_from(&fixture.model);
+    next.sequence = fixture.sequence;
     next
 }
 
-pub(super) fn check_reads(world: &World, context: &str) {
-    let levels = world.levels();
+pub(super) fn check_reads(fixture: &Fixture, context: &str) {
+    let levels = fixture.levels();
     let contents: BTreeMap<u64, Vec<Held>> = levels
         .runs()
         .map(|(_, run)| (run.number(), all_of(&mut RunCursor::new(run)).unwrap()))
         .collect();
-    let expected = world.expected(world.sequence);
+    let expected = fixture.expected(fixture.sequence);
     for key in 0..KEYS {
         let key = format!("{key:05}").into_bytes();
-        let found = world.read(levels, &contents, &key, world.sequence);
+        let found = fixture.read(levels, &contents, &key, fixture.sequence);
         assert_eq!(
             found,
             expected.get(&key).cloned(),
