@@ -1,4 +1,4 @@
-//! Versions of keys: what a memtable, a run and a merge of them hold, in one order.
+//! Versions of keys, in the one order that memtables, runs and merges share.
 //!
 //! ```text
 //!   apple @9 value │ apple @4 deletion │ apple @2 value │ bee @7 value │ …
@@ -6,7 +6,7 @@
 //!   └── sequence number descending ────┘
 //! ```
 //!
-//! A read as of a snapshot takes, of each key, the first version that is not newer than the snapshot.
+//! A read at a snapshot takes the first version of each key that is not newer than the snapshot.
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -20,19 +20,20 @@ use crate::comparator::KeyOrder;
 pub use visible_entries::Entry;
 pub(crate) use visible_entries::VisibleEntries;
 
-/// The largest sequence number; stands before all versions of a key.
+/// The largest sequence number. It sorts before all versions of a key.
 pub(crate) const MAX_SEQUENCE: u64 = (1 << 56) - 1;
 
-/// What a version says of its key.
+/// The kind of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It is not there.
+    /// The key is deleted.
     Deletion,
-    /// It has a value.
+    /// The key has a value.
     Value,
 }
 
-/// What a read of a keyspace sees: operations up to `sequence`, but for those up to `expired_sequence`.
+/// What a read of a keyspace sees: operations up to `sequence`, except those up to
+/// `expired_sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadPoint {
     pub(crate) sequence: u64,
@@ -40,7 +41,7 @@ pub(crate) struct ReadPoint {
 }
 
 impl ReadPoint {
-    /// As of a sequence number, where nothing has expired.
+    /// At a sequence number, with nothing expired.
     pub(crate) fn at(sequence: u64) -> ReadPoint {
         ReadPoint {
             sequence,
@@ -49,7 +50,7 @@ impl ReadPoint {
     }
 }
 
-/// One version, where it lies.
+/// One version, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version<'a> {
     pub(crate) key: &'a [u8],
@@ -60,7 +61,7 @@ pub(crate) struct Version<'a> {
 }
 
 impl Version<'_> {
-    /// Where this version stands relative to another: by key, then newest first.
+    /// Orders versions by key, then newest first.
     pub(crate) fn compare(&self, order: &KeyOrder, other: &Version<'_>) -> Ordering {
         order
             .compare(self.key, other.key)
@@ -68,32 +69,35 @@ impl Version<'_> {
     }
 }
 
-/// A cursor over all versions of something, in order; it stands at one of them or nowhere.
+/// A cursor over all versions of something, in order. It is positioned at a version or nowhere.
 ///
-/// After an error it stands nowhere.
+/// After an error it is positioned nowhere.
 pub(crate) trait VersionCursor: Send {
-    /// Goes to the first version.
+    /// Moves to the first version.
     fn seek_first(&mut self) -> Result<()>;
 
-    /// Goes to the last version.
+    /// Moves to the last version.
     fn seek_last(&mut self) -> Result<()>;
 
-    /// Goes to the first version of `key` that is not newer than `sequence`, or if there is none, to the first
-    /// one behind. With [`MAX_SEQUENCE`]: to the newest version of `key`, or behind.
+    /// Moves to the first version at or behind (`key`, `sequence`): the newest version of `key`
+    /// that is not newer than `sequence`, or else the next version. With [`MAX_SEQUENCE`], the
+    /// first version of `key` or the next key.
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()>;
 
-    /// Goes to the last version that stands strictly before (`key`, `sequence`).
+    /// Moves to the last version strictly before (`key`, `sequence`).
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()>;
 
-    /// Goes one version on; from the last one, nowhere. Standing nowhere, it stays there.
+    /// Moves to the next version; past the last one, to nowhere. A cursor positioned nowhere stays
+    /// there.
     fn next(&mut self) -> Result<()>;
 
-    /// Goes one version back; from the first one, nowhere. Standing nowhere, it stays there.
+    /// Moves to the previous version; past the first one, to nowhere. A cursor positioned nowhere
+    /// stays there.
     fn prev(&mut self) -> Result<()>;
 
-    /// The version it stands at.
+    /// The current version.
     fn at(&self) -> Option<Version<'_>>;
 
-    /// Makes it as good as new, for another use: it stands nowhere. It keeps memory for pages, but not much.
+    /// Prepares the cursor for reuse: it is positioned nowhere, and keeps only little memory.
     fn reset(&mut self) {}
 }

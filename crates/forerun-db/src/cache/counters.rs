@@ -1,4 +1,4 @@
-//! Counters of the cache, each updated once a batch.
+//! The cache's counters. Each batch updates them once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ pub(super) struct Counters {
     shards: [Shard; SHARDS],
 }
 
-/// Two lines apart, because processors fetch lines in pairs.
+/// Aligned to two lines, because CPUs fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
@@ -21,10 +21,10 @@ struct Shard {
 }
 
 impl Counters {
-    /// Counts pages that were wanted and there, and those that were not.
+    /// Counts hits and misses.
     pub(super) fn count(&self, hits: u64, misses: u64) {
         let shard = &self.shards[thread_number() % SHARDS];
-        // Relaxed, here and below: a count orders nothing.
+        // Relaxed, here and below: a counter orders nothing.
         if hits > 0 {
             shard.hits.fetch_add(hits, Ordering::Relaxed);
         }

@@ -7,8 +7,8 @@
 //!   turn:      the round's reads begin together ─ reading ─ verify, publish ─ ended ──> every lookup that waits
 //! ```
 //!
-//! A lookup gets its page from the request itself, so that it need not be in the cache a moment later. What fails is
-//! told to the lookups that wait for that page and to nobody else.
+//! A lookup takes its page from the request, so the page need not stay in the cache. A failure goes
+//! only to the lookups that wait for that page.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -29,19 +29,20 @@ use crate::planted::{self, Defect};
 use crate::run::PageLocation;
 use crate::{Error, Result};
 
-/// What pages are read from: a run.
+/// Where pages are read from: a run.
 pub(crate) trait PageSource: Sync {
     fn file(&self) -> &dyn IoFile;
 
-    /// For messages.
+    /// For error messages.
     fn path(&self) -> &Path;
 
     fn slots(&self) -> &PageSlots;
 
-    /// Refuses a place where no page can be, before memory is taken for it.
+    /// Rejects a location that cannot hold a page, before memory is allocated for it.
     fn check_location(&self, location: PageLocation) -> Result<()>;
 
-    /// Makes a page of what was stored: checked, decompressed, its structure checked too. `into` has the page's length.
+    /// Decodes a stored page into `into`, which has the page's length: verifies the checksum,
+    /// decompresses, and checks the structure.
     fn unstore(
         &self,
         location: PageLocation,
@@ -50,16 +51,16 @@ pub(crate) trait PageSource: Sync {
     ) -> Result<(), &'static str>;
 }
 
-/// Bytes of buffers that a thread keeps from one batch to the next. To make and clear them anew costs as much as a read
-/// that the system answers from memory.
+/// Bytes of buffers that a thread keeps from one batch to the next. Allocating and clearing them
+/// costs as much as a read that the system answers from memory.
 const KEPT_BYTES: usize = 2 << 20;
 
 thread_local! {
-    /// Buffers of this thread's reads, while no batch uses them.
+    /// This thread's read buffers between batches.
     static KEPT: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Pages lent to a batch from which on it comes to an end: no new lookups begin.
+/// Once this many heap pages are lent to a batch, it starts no new lookups.
 const CROWDED_FROM: usize = 8;
 
 /// The reads of one batch.
@@ -81,7 +82,7 @@ struct State<'g> {
     reads: Option<BatchedReads<'g>>,
     done: Vec<Done>,
     buffers: Vec<Vec<u8>>,
-    /// Pages that are not in the cache and that this batch has all the same.
+    /// Heap pages of this batch, which are not in the cache.
     lent: Vec<(&'g PageSlots, u32, &'g [u8])>,
 }
 
@@ -89,9 +90,9 @@ struct Request<'g> {
     source: &'g dyn PageSource,
     page_no: u32,
     location: PageLocation,
-    /// Lookups that have not taken the outcome. None: the request is free.
+    /// Lookups that have not taken the outcome. 0: the request is free.
     waiters: u32,
-    /// `None` while it is under way.
+    /// `None` while the read is in progress.
     outcome: Option<Result<&'g [u8]>>,
 }
 
@@ -117,7 +118,8 @@ impl<'g> Reads<'g> {
         }
     }
 
-    /// A page that is in the cache, with whatever its frame holds behind it: its length need not be known.
+    /// A page in the cache, together with the rest of its frame: the caller need not know its
+    /// length.
     #[inline(always)]
     pub(crate) fn resident(&self, slots: &'g PageSlots, page_no: u32) -> Option<&'g [u8]> {
         let bytes = slots.get(page_no, usize::MAX, self.pin)?;
@@ -125,7 +127,7 @@ impl<'g> Reads<'g> {
         Some(bytes)
     }
 
-    /// A page that was not: a future that is pending until it is read.
+    /// A page that was not resident: a future that completes when it has been read.
     pub(crate) fn page(
         &self,
         source: &'g dyn PageSource,
@@ -138,12 +140,12 @@ impl<'g> Reads<'g> {
         }
     }
 
-    /// Whether so many pages were lent that the batch had better come to an end.
+    /// Whether so many pages are lent that the batch should end soon.
     pub(crate) fn crowded(&self) -> bool {
         self.crowd.get() >= CROWDED_FROM
     }
 
-    /// The request for a page, its waiter counted.
+    /// The request for a page, with one more waiter.
     fn request(&self, source: &'g dyn PageSource, page_no: u32, location: PageLocation) -> u32 {
         let slots = source.slots();
         let mut state = self.state.borrow_mut();
@@ -158,7 +160,7 @@ impl<'g> Reads<'g> {
         });
         if let Some((at, request)) = open {
             request.waiters += 1;
-            // For the others it is as if it had been there.
+            // For the later waiters, the page counts as resident.
             self.hits.set(self.hits.get() + 1);
             if request.outcome.is_none() {
                 self.parked.set(self.parked.get() + 1);
@@ -199,13 +201,13 @@ impl<'g> Reads<'g> {
         at
     }
 
-    /// Takes in the end of a read.
+    /// Completes a read.
     fn complete(&self, state: &mut State<'g>, done: Done) {
         let at = done.token as usize;
         let request = &state.requests[at];
         let (source, page_no, location) = (request.source, request.page_no, request.location);
         if request.waiters == 0 {
-            // Every lookup that waited for it was dropped.
+            // Every lookup that waited for it has been dropped.
             state.free.push(done.token);
         } else {
             let outcome =
@@ -255,7 +257,7 @@ impl<'g> Reads<'g> {
     }
 }
 
-/// Refuses what the run does not have.
+/// Rejects pages that the run does not have.
 fn check(source: &dyn PageSource, page_no: u32, location: PageLocation) -> Result<()> {
     if page_no as usize >= source.slots().len() {
         let reason = "a page leads to one that the run does not have";
@@ -273,7 +275,7 @@ impl Driver for Reads<'_> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let reads = state.reads.get_or_insert_with(|| {
-            // A thread on its end may have no thread-local value any more.
+            // A thread that is exiting may have no thread-local values any more.
             state.buffers = KEPT.try_with(Cell::take).unwrap_or_default();
             BatchedReads::new(self.backend)
         });
@@ -299,7 +301,7 @@ impl Driver for Reads<'_> {
             for done in done.drain(..) {
                 self.complete(state, done);
             }
-            // A read that nobody waits for any more lets nobody go on.
+            // The end of a read that nobody waits for wakes nobody.
             if wait == Wait::Never || self.parked.get() < parked || idle {
                 break;
             }
@@ -320,14 +322,14 @@ impl Drop for Reads<'_> {
     }
 }
 
-/// Leaves buffers to this thread's next batch, as many as it may keep.
+/// Keeps buffers for this thread's next batch, up to the limit.
 fn keep(mut buffers: Vec<Vec<u8>>) {
     let mut bytes = 0;
     buffers.retain(|buffer| {
         bytes += buffer.capacity();
         bytes <= KEPT_BYTES
     });
-    // On a thread's end they are dropped.
+    // When the thread exits, they are dropped.
     let _ = KEPT.try_with(|kept| kept.set(buffers));
 }
 
@@ -335,7 +337,7 @@ fn keep(mut buffers: Vec<Vec<u8>>) {
 #[must_use = "the page is worth waiting for"]
 pub(crate) struct Awaited<'r, 'g> {
     reads: &'r Reads<'g>,
-    /// There until the outcome is taken.
+    /// `Some` until the outcome is taken.
     request: Option<u32>,
 }
 
@@ -363,7 +365,7 @@ impl<'g> Future for Awaited<'_, 'g> {
 
 impl Drop for Awaited<'_, '_> {
     fn drop(&mut self) {
-        // Dropped before its time: by a panic elsewhere.
+        // Dropped early, because of a panic elsewhere.
         let Some(at) = self.request else {
             return;
         };

@@ -5,20 +5,21 @@
 //!   large     │ ─> heap │ null │ ─> heap │ …                        pages that fill no frame
 //! ```
 //!
-//! Frames lie in one region of huge pages. Each is a line longer than a page: pages begin with what every search of
-//! them reads, and at a distance of 16 KiB those lines would share eight sets of the second-level cache.
+//! Frames lie in one region of huge pages. Each is one cache line longer than a page. Every search
+//! reads the beginning of a page; at a distance of 16 KiB, those lines would share eight sets of
+//! the second-level cache.
 //!
-//! A page larger than a frame lies on the heap, and has an entry in a table instead.
+//! A page larger than a frame is on the heap, and has an entry in a table instead.
 //!
 //! # What makes it sound
 //!
-//! A frame is in one of three states, and each is a type or a place:
+//! A frame is in one of three states. Each state is a type or a place:
 //!
-//! - *blank*: there is one [`FreeFrame`] for it. Who has that, and nobody else, may write the frame. It is not `Clone`.
-//! - *published*: the blank was given up for a [`FrameNo`], which a slot names. Nobody writes the frame. Readers read
-//!   it while they are pinned.
-//! - *waiting*: no slot names it any more. When every reader that was pinned then has gone, [`Frames::reclaim`] makes
-//!   its blank again.
+//! - *free*: a [`FreeFrame`] exists for it. Only its owner may write the frame. It is not `Clone`.
+//! - *published*: the [`FreeFrame`] was exchanged for a [`FrameNo`], which a slot names. Nobody
+//!   writes the frame. Readers read it while they are pinned.
+//! - *waiting*: no slot names it any more. Once every reader pinned at that time has gone,
+//!   [`Frames::reclaim`] makes its [`FreeFrame`] again.
 
 #![allow(
     unsafe_code,
@@ -32,32 +33,35 @@ use std::sync::Arc;
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 
-/// What keeps a reader's pages in place: none that it may have seen is overwritten before the pin is dropped.
+/// Keeps a reader's pages in place: no page that the reader may have seen is overwritten before the
+/// pin is dropped.
 ///
-/// It is of the process's own epoch, which a [`Guard`] need not be.
+/// A pin always belongs to the process's own epoch; a [`Guard`] need not.
 pub(crate) struct Pin(Guard);
 
-/// Pins the current thread. Pins nest, and are to be held for a batch, not for long.
+/// Pins the current thread. Pins nest. Hold them for a batch, not for long.
 #[inline]
 pub(crate) fn pin() -> Pin {
     Pin(forerun_core::epoch::pin())
 }
 
-/// Lets time pass for what waits for readers to go, as far as they have gone. Not to be called while pinned.
+/// Advances the epoch, as far as readers allow, to free what waits for them. Do not call this while
+/// pinned.
 pub(crate) fn reclaim() {
-    // An epoch each, and what was deferred in one is run two epochs later.
+    // Each round advances one epoch; deferred work runs two epochs later.
     for _ in 0..3 {
         forerun_core::epoch::pin().flush();
     }
 }
 
 impl Pin {
-    /// Runs something once every thread that is pinned now has been without a pin.
+    /// Runs `then` once every thread that is pinned now has been unpinned.
     pub(super) fn defer(&self, then: impl FnOnce() + Send + 'static) {
         self.0.defer(then);
     }
 
-    /// Hands on what was deferred, and runs what may be run. Not to be called under a lock that something deferred takes.
+    /// Passes deferred work on, and runs what is ready. Do not call this under a lock that deferred
+    /// work takes.
     pub(super) fn flush(&self) {
         self.0.flush();
     }
@@ -69,7 +73,7 @@ impl fmt::Debug for Pin {
     }
 }
 
-/// Which frame, or entry of the table of large pages.
+/// The number of a frame, or of an entry in the table of large pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameNo(u32);
 
@@ -80,12 +84,12 @@ impl FrameNo {
         self.0 & Self::LARGE != 0
     }
 
-    /// Its place among those of its kind.
+    /// Its index among frames, or among entries.
     pub(super) fn index(self) -> usize {
         (self.0 & !Self::LARGE) as usize
     }
 
-    /// As a slot holds it.
+    /// As stored in a slot.
     #[inline(always)]
     pub(super) fn to_bits(self) -> u32 {
         self.0
@@ -98,7 +102,7 @@ impl FrameNo {
     }
 }
 
-/// The right to write a frame, or to fill an entry of the table.
+/// The exclusive right to write a frame, or to fill an entry of the table.
 #[derive(Debug)]
 pub(super) struct FreeFrame(FrameNo);
 
@@ -108,7 +112,7 @@ impl FreeFrame {
     }
 }
 
-/// Where blanks that were never used come from.
+/// Hands out frames that have never been used.
 #[derive(Debug)]
 pub(super) struct Fresh {
     next: u32,
@@ -127,7 +131,7 @@ impl Iterator for Fresh {
     }
 }
 
-/// A page on the heap, at the beginning of a line.
+/// A heap page that starts on a cache line.
 pub(super) struct HeapPage {
     bytes: Box<[u8]>,
     start: usize,
@@ -137,7 +141,7 @@ pub(super) struct HeapPage {
 }
 
 impl HeapPage {
-    /// Zeros. `None`: there is no such memory.
+    /// A page of zeros; `None` if there is no memory.
     pub(super) fn new(len: usize) -> Option<HeapPage> {
         let mut bytes = Vec::new();
         bytes
@@ -169,9 +173,9 @@ impl HeapPage {
         &mut self.bytes[self.start..self.start + self.len]
     }
 
-    /// Lends the page to this pin: it lives as long as it is not published, and its bytes are counted until it is freed.
+    /// Lends the unpublished page to this pin. Its bytes are counted until it is freed.
     pub(super) fn lend<'g>(mut self, counter: &Arc<AtomicUsize>, pin: &'g Pin) -> &'g [u8] {
-        // Relaxed: a count orders nothing.
+        // Relaxed: a counter orders nothing.
         counter.fetch_add(self.len, Ordering::Relaxed);
         self.counted = Some(Arc::clone(counter));
         let shared = Owned::new(self).into_shared(&pin.0);
@@ -195,14 +199,15 @@ impl Drop for HeapPage {
 /// All frames.
 pub(super) struct Frames {
     region: Region,
-    /// From a frame to the next.
+    /// The distance from one frame to the next.
     stride_bytes: usize,
     page_bytes: usize,
     large: Box<[Atomic<HeapPage>]>,
 }
 
 impl Frames {
-    /// `count` frames for pages of up to `page_bytes`, and a table for `large` larger ones, with all blanks of both.
+    /// Creates `count` frames for pages of up to `page_bytes` and a table for `large` larger pages,
+    /// and returns them with the free frames and entries.
     pub(super) fn new(
         count: usize,
         page_bytes: usize,
@@ -236,12 +241,12 @@ impl Frames {
         Ok((frames, fresh, fresh_large))
     }
 
-    /// The longest page that a frame takes.
+    /// The largest page that fits into a frame.
     pub(super) fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    /// The memory that a frame takes.
+    /// The memory of one frame.
     pub(super) fn stride_bytes(&self) -> usize {
         self.stride_bytes
     }
@@ -254,7 +259,8 @@ impl Frames {
             .wrapping_add(no.index() * self.stride_bytes)
     }
 
-    /// The bytes of a blank frame, for its only owner. `free_frame` must be one of these frames', and not a large one.
+    /// The bytes of a free frame, for its owner. `free_frame` must belong to these frames, and must
+    /// not be a large page's.
     pub(super) fn free_frame_bytes<'b>(&'b self, free_frame: &'b mut FreeFrame) -> &'b mut [u8] {
         assert!(!free_frame.is_large(), "an entry of the table has no bytes");
         let start = self.start(free_frame.0);
@@ -264,7 +270,7 @@ impl Frames {
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Gives a frame up for being written: it may be named by a slot from now on.
+    /// Gives up the right to write a frame. A slot may name it from now on.
     pub(super) fn publish(free_frame: FreeFrame) -> FrameNo {
         free_frame.0
     }
@@ -277,7 +283,7 @@ impl Frames {
         free_frame.0
     }
 
-    /// The first `len` bytes of a published page, or what there is of them.
+    /// The first `len` bytes of a published page, or fewer if it is shorter.
     ///
     /// # Safety
     /// `no` must have been loaded with Acquire, while `pin` was held, from a slot that names one of these frames.
@@ -298,7 +304,7 @@ impl Frames {
         unsafe { std::slice::from_raw_parts(self.start(no), len.min(self.page_bytes)) }
     }
 
-    /// Makes a frame blank again. A large page is freed.
+    /// Makes a frame free again. Frees a large page.
     ///
     /// # Safety
     /// `no` must have been published, and every slot that named it must name it no more. Either no reader can have a
@@ -316,7 +322,7 @@ impl Frames {
         FreeFrame(no)
     }
 
-    /// Gives the memory of a blank frame back to the system. It comes back, as zeros, when it is written.
+    /// Returns a free frame's memory to the system. When it is written again, it starts as zeros.
     pub(super) fn release(&self, free_frame: &mut FreeFrame) {
         if !free_frame.is_large() {
             // SAFETY: the frame lies in the region, and its blank is borrowed mutably: nothing refers to its bytes.

@@ -1,8 +1,9 @@
-//! Models of the words' orderings, run by loom through every interleaving and every weak outcome it knows:
-//! `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib cache::loom_tests`.
+//! Loom models of the words' memory orderings, over every interleaving and every weak outcome that
+//! loom knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib cache::loom_tests`.
 //!
-//! The words are the real ones. The lock is loom's, a frame is a cell that loom watches for races, and the epoch is the
-//! least there can be: one reader's flag, by which an evictor that finds it down knows that nobody is left.
+//! The words are the real ones. The lock is loom's. A frame is a cell that loom watches for races.
+//! The epoch is the simplest possible: one flag per reader; an evictor that finds it cleared knows
+//! that no reader is left.
 
 #![allow(
     unsafe_code,
@@ -37,7 +38,7 @@ unsafe impl Sync for Cache {}
 // SAFETY: as above.
 unsafe impl Send for Cache {}
 
-/// What a frame holds for a page.
+/// The content of a frame that holds this page.
 fn bytes_of(page_no: u32) -> u64 {
     100 + u64::from(page_no)
 }
@@ -52,7 +53,8 @@ impl Cache {
         })
     }
 
-    /// Fills a frame that is nobody else's, and publishes it. Whether no other thread was faster.
+    /// Fills a frame that this thread owns and publishes it. Returns false if another thread was
+    /// faster.
     fn fill(&self, page_no: u32, frame: u32) -> bool {
         // SAFETY: the frame is this thread's; loom checks it.
         self.frames[frame as usize].with_mut(|cell| unsafe { *cell = bytes_of(page_no) });
@@ -64,7 +66,7 @@ impl Cache {
         first
     }
 
-    /// Takes a page out. Its frame may be used once no reader is left.
+    /// Evicts a page. Its frame may be reused once no reader is left.
     fn evict(&self, page_no: u32) -> Option<u32> {
         let _held = self.lock.lock().unwrap();
         loop {
@@ -113,7 +115,7 @@ fn a_page_that_is_found_is_whole() {
         };
         let reader = {
             let cache = cache.clone();
-            // The second look counts a use, or finds one counted.
+            // The second read counts a use, or finds it counted.
             thread::spawn(move || cache.read(0) && cache.read(0))
         };
         cache.read(0);

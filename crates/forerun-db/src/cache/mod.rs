@@ -1,19 +1,19 @@
-//! The pages of runs in memory, under one budget of bytes.
+//! Caches the pages of runs in memory, within one budget of bytes.
 //!
 //! ```text
 //!   run ── PageSlots ── a word a page ──> frame ──> bytes        slots.rs, words.rs, frames.rs
 //!                                           ^
 //!   miss: read, verify ── publish ──────────┘                    driver.rs
-//!                            └ room needed: evict, wait          policy.rs
+//!                            └ no free frame: evict, wait        s3_fifo.rs
 //! ```
 //!
-//! A reader finds a page by its number in its run, with one load and no lock, and may use it as long as it is pinned
-//! (`crossbeam_epoch`). A page that is evicted loses its word at once and its frame when every reader that was pinned
-//! then has gone. So some frames are always on their way: a reserve is evicted ahead of need. A reader that finds no
-//! frame all the same gets its page on the heap, for the length of its pin, and is told to come to an end soon
-//! ([`driver`]).
+//! A reader finds a page by its number in its run, with one load and no lock, and may use it while
+//! it is pinned (`crossbeam_epoch`). An evicted page loses its word at once, and its frame once
+//! every reader pinned at that time has gone. Some frames are therefore always waiting, so the
+//! cache evicts a reserve ahead of need. A reader that still finds no frame gets its page on the
+//! heap for the length of its pin, and should finish soon ([`driver`]).
 //!
-//! One lock is taken a few times for each page that is read from the file, and never for one that is in memory.
+//! Reading a page from a file takes one lock a few times. A page in memory takes none.
 
 mod counters;
 pub(crate) mod driver;
@@ -43,46 +43,47 @@ use counters::Counters;
 use frames::{Frames, FreeFrame, Fresh, HeapPage};
 use s3_fifo::S3Fifo;
 
-/// Of the budget, the part that pages have whatever else is charged to it: a quarter.
+/// Pages keep at least a quarter of the budget, whatever else is charged to it.
 const MIN_PAGES_SHARE: usize = 4;
 
-/// Of the frames, the part that is emptied ahead of need, and how many that is at least, if they are not a quarter of
-/// all, and at most: a chunk of a batch may read that many pages while its own pin is in the way of emptying more.
+/// The share of the frames that is evicted ahead of need. It has a minimum, but not more than a
+/// quarter of all frames, and a maximum: one chunk of a batch may read that many pages while its
+/// own pin prevents more frames from becoming free.
 const RESERVE_SHARE: usize = 16;
 const RESERVE_MIN_FRAMES: usize = 64;
 const RESERVE_MAX_FRAMES: usize = 256;
 
-/// Of the pages' bytes, the most that one large page takes, and that is kept free for the next ones; and how many pages
-/// that shall be.
+/// The share of the pages' budget that a single large page may take, and that is reserved for the
+/// next large pages; and how many of them.
 const LARGE_SHARE: usize = 4;
 const RESERVED_PAGES: usize = 8;
 
-/// Pages that are evicted under one lock.
+/// Pages evicted per lock acquisition.
 const EVICT_AT_ONCE: usize = 32;
 
-/// What the cache may take.
+/// The cache's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheOptions {
-    /// Memory for pages, and for all that is charged.
+    /// Memory for pages, and for everything charged to the cache.
     pub(crate) capacity_bytes: usize,
-    /// The longest page that fills a frame.
+    /// The largest page that fits into a frame.
     pub(crate) page_bytes: usize,
-    /// What the frames lie in.
+    /// The kind of memory pages for the frames.
     pub(crate) pages: Pages,
 }
 
-/// What the cache did and holds.
+/// Counters and sizes of the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Pages that were wanted and there.
+    /// Page reads answered from memory.
     pub hits: u64,
-    /// Pages that were read from files.
+    /// Page reads that went to a file.
     pub misses: u64,
-    /// Pages that made room for others.
+    /// Pages evicted.
     pub evictions: u64,
-    /// Memory of pages, of frames kept for them, and of all that is charged.
+    /// Memory for pages, for free frames, and for everything charged to the cache.
     pub used_bytes: usize,
     /// The budget.
     pub capacity_bytes: usize,
@@ -104,15 +105,15 @@ impl fmt::Display for CacheStats {
     }
 }
 
-/// The cache. It is shared by the runs of a store, or of several.
+/// The page cache of one store, or of several.
 pub(crate) struct PageCache {
     frames: Frames,
     state: Mutex<State>,
-    /// Bytes of pages on the heap that are lent and not yet freed.
+    /// Bytes of heap pages that are lent and not freed yet.
     heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
     capacity_bytes: usize,
-    /// For what is deferred: it does not keep the cache alive.
+    /// For deferred work. It does not keep the cache alive.
     this: std::sync::Weak<PageCache>,
 }
 
@@ -121,29 +122,29 @@ struct State {
     policy: S3Fifo,
     free: Vec<FreeFrame>,
     fresh: Fresh,
-    /// Frames whose memory was given back.
+    /// Frames whose memory has been released.
     retired: Vec<FreeFrame>,
     free_large: Vec<FreeFrame>,
     fresh_large: Fresh,
-    /// Memory of frames, in whatever state, that has not been given back.
+    /// Memory of all frames, in any state, that has not been released.
     frame_bytes: usize,
     large_bytes: usize,
-    /// Of both, what waits for readers to go.
+    /// The part of both that waits for readers.
     waiting_bytes: usize,
     charged_bytes: usize,
-    /// Room that is made for large pages.
+    /// Reservation for large pages.
     reserved_bytes: usize,
 }
 
-/// A frame that nobody else knows of. Dropped, it is free again.
+/// A frame that nobody else knows of. Dropping it frees it.
 struct OwnedFrame<'c> {
     cache: &'c PageCache,
-    /// There until it is published.
+    /// `Some` until it is published.
     free_frame: Option<FreeFrame>,
 }
 
 impl OwnedFrame<'_> {
-    /// Gives the frame up, to be published.
+    /// Takes the frame out, to publish it.
     fn into_free_frame(mut self) -> FreeFrame {
         self.free_frame
             .take()
@@ -168,14 +169,14 @@ impl Drop for OwnedFrame<'_> {
     }
 }
 
-/// A page that was read, where it was read to.
+/// A page that was read, in the place it was read to.
 enum Filled<'c> {
     Frame(OwnedFrame<'c>),
     Heap(HeapPage),
 }
 
 impl Filled<'_> {
-    /// The first `len` bytes: those of the page, which it was made for.
+    /// The first `len` bytes, which the page fills.
     fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         match self {
             Filled::Frame(frame) => &mut frame.bytes_mut()[..len],
@@ -188,7 +189,7 @@ impl PageCache {
     /// An empty cache.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if there is no address space for the budget.
+    /// [`Error::OutOfMemory`] if there is not enough address space for the budget.
     pub(crate) fn new(options: CacheOptions) -> Result<Arc<PageCache>> {
         let page_bytes = options.page_bytes.max(CACHE_LINE_BYTES);
         let count = (options.capacity_bytes / (page_bytes + CACHE_LINE_BYTES)).max(1);
@@ -231,19 +232,19 @@ impl PageCache {
             used_bytes: state.frame_bytes
                 + state.large_bytes
                 + state.charged_bytes
-                // Relaxed: a count orders nothing.
+                // Relaxed: a counter orders nothing.
                 + self.heap_page_bytes.load(Ordering::Relaxed),
             capacity_bytes: self.capacity_bytes,
         }
     }
 
-    /// Charges memory that lies elsewhere and must be there, such as a root page's, to the budget, until what is returned is
-    /// dropped. Pages have the rest, and a quarter of the budget at least.
+    /// Charges required memory outside the cache, such as a root page's, to the budget until the
+    /// returned [`Charge`] is dropped. Pages get the rest, and at least a quarter of the budget.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
         self.charge_state(self.lock(), bytes)
     }
 
-    /// Charges memory that can be done without, such as a filter's, if it leaves pages their quarter.
+    /// Charges optional memory, such as a filter's, if that leaves pages their quarter.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         let state = self.lock();
         let max = self.capacity_bytes - self.capacity_bytes / MIN_PAGES_SHARE;
@@ -262,13 +263,13 @@ impl PageCache {
         }
     }
 
-    /// Counts pages that were wanted and there, and those that were not.
+    /// Counts hits and misses.
     pub(crate) fn count(&self, hits: u64, misses: u64) {
         self.counters.count(hits, misses);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock is left half-way by a panic: what may fail there is asked before.
+        // A panic leaves no change half-done: everything fallible runs before the first change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -280,12 +281,12 @@ impl PageCache {
             .max(self.frames.stride_bytes())
     }
 
-    /// What pages take, all told.
+    /// What pages take in total.
     fn held_bytes(state: &State) -> usize {
         state.frame_bytes + state.large_bytes
     }
 
-    /// A place for a page of `len` bytes to be read to. `None`: there is no memory.
+    /// Memory to read a page of `len` bytes into; `None` if there is none.
     fn allocate(&self, len: usize, pin: &Pin) -> Option<Filled<'_>> {
         if len > self.frames.page_bytes() {
             return HeapPage::new(len).map(Filled::Heap);
@@ -294,7 +295,7 @@ impl PageCache {
         let mut free_frame = take();
         self.evict_ahead(pin);
         if free_frame.is_none() {
-            // Readers may have gone that frames wait for.
+            // The readers that frames wait for may have gone.
             pin.flush();
             free_frame = take();
         }
@@ -307,13 +308,13 @@ impl PageCache {
         }
     }
 
-    /// A frame to write, if one is free or there is room for one more.
+    /// A frame to write, if one is free or the budget allows one more.
     fn free_frame(&self, state: &mut State) -> Option<FreeFrame> {
         if let Some(free_frame) = state.free.pop() {
             return Some(free_frame);
         }
         let stride_bytes = self.frames.stride_bytes();
-        // Room for a large page is not kept at the price of the others.
+        // A reservation for large pages must not displace the others.
         state.reserved_bytes = 0;
         if Self::held_bytes(state) + stride_bytes > self.budget_bytes(state) {
             return None;
@@ -323,10 +324,10 @@ impl PageCache {
         Some(free_frame)
     }
 
-    /// An entry for a large page, if there is room for its bytes.
+    /// An entry for a large page, if the budget allows its bytes.
     fn admit(&self, state: &mut State, page: &HeapPage) -> Option<FreeFrame> {
         if page.len() <= self.frames.page_bytes() {
-            // It should have had a frame: it would take room from pages that have.
+            // This page should have had a frame. Caching it would displace pages that have one.
             return None;
         }
         let wanted = page.len();
@@ -334,7 +335,7 @@ impl PageCache {
         if wanted > budget / LARGE_SHARE {
             return None;
         }
-        // The next ones shall find room too.
+        // Reserves memory for the next large pages too.
         let several = (RESERVED_PAGES * wanted).min(budget / LARGE_SHARE);
         state.reserved_bytes = state.reserved_bytes.max(several);
         self.shrink(state);
@@ -349,7 +350,7 @@ impl PageCache {
         Some(free_frame)
     }
 
-    /// Evicts as long as the reserve is not full: pages that will be free when readers have gone.
+    /// Evicts until the reserve is full. The pages become free once their readers have gone.
     fn evict_ahead(&self, pin: &Pin) {
         loop {
             let mut evicted = Vec::new();
@@ -359,7 +360,7 @@ impl PageCache {
             let frames = budget / stride_bytes;
             let least = RESERVE_MIN_FRAMES.min(frames / 4).max(1);
             let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_MAX_FRAMES);
-            // Once it is worth it, several at a time.
+            // Waits until there is enough to do, then evicts several pages at once.
             let slack = (reserve / 2).min(EVICT_AT_ONCE / 2) * stride_bytes;
             let reserve = reserve * stride_bytes + state.reserved_bytes;
             if self.available_bytes(&state) + slack >= reserve && state.reserved_bytes == 0 {
@@ -383,7 +384,7 @@ impl PageCache {
         }
     }
 
-    /// Bytes that frames may take before anything else must go, now or when readers have gone.
+    /// Bytes that frames may take before another eviction, now or once readers have gone.
     fn available_bytes(&self, state: &State) -> usize {
         let stride_bytes = self.frames.stride_bytes();
         let held = Self::held_bytes(state) - state.waiting_bytes;
@@ -391,7 +392,7 @@ impl PageCache {
         state.free.len() * stride_bytes + room / stride_bytes * stride_bytes
     }
 
-    /// Takes a blank back that has `bytes` of memory.
+    /// Takes back a free frame with `bytes` of memory.
     fn put_back(&self, state: &mut State, free_frame: FreeFrame, bytes: usize) {
         if free_frame.is_large() {
             state.large_bytes -= bytes;
@@ -402,7 +403,7 @@ impl PageCache {
         }
     }
 
-    /// Gives the memory of free frames back while more is held than pages may have.
+    /// Releases free frames' memory while pages hold more than their budget.
     fn shrink(&self, state: &mut State) {
         while Self::held_bytes(state) + state.reserved_bytes > self.budget_bytes(state)
             && let Some(mut free_frame) = state.free.pop()
@@ -414,7 +415,7 @@ impl PageCache {
     }
 }
 
-/// A part of the budget that is taken by something else than pages.
+/// A part of the budget taken by something other than pages.
 #[derive(Debug)]
 pub(crate) struct Charge {
     cache: Arc<PageCache>,

@@ -1,29 +1,32 @@
-//! Which page goes when room is needed: S3-FIFO (Yang, Zhang, Qiu, Yue and Vigfusson, SOSP 2023).
+//! Chooses which page to evict: S3-FIFO (Yang, Zhang, Qiu, Yue and Vigfusson, SOSP 2023).
 //!
 //! ```text
-//!   new ──> small, a tenth ──┬─ used twice or more ──> main ──┬─ used ──> main again, a use less
-//!                            └─ else: out, remembered         └─ else: out
-//!   remembered and wanted again ──────────────────────> main
+//!   new ──> small, a tenth ──┬─ used twice or more ──> main ──┬─ used ──> main again, one use less
+//!                            └─ else: evicted, a ghost        └─ else: evicted
+//!   ghost, read again ────────────────────────────────> main
 //! ```
 //!
-//! A scan's pages pass through the small queue and leave the main one alone. What is remembered of a page that went is
-//! the number of its eviction, and it stands in the page's own word: a page that comes back before as many others have
-//! gone as the main queue holds goes there at once.
+//! A scan's pages pass through the small queue and leave the main queue alone. The ghost entry of
+//! an evicted page is the number of its eviction, in the page's own word. If the page comes back
+//! before as many evictions have happened as the main queue has pages, it goes straight to the main
+//! queue.
 //!
-//! The queues are lists through the frames' nodes, so that a run that is dropped takes its pages out of the middle.
+//! The queues are lists linked through the frames' nodes, so that dropping a run removes its pages
+//! from the middle.
 
 use std::sync::Arc;
 
 use super::frames::FrameNo;
 use super::words::{WordState, Words};
 
-/// One in so many bytes is for pages on probation.
+/// One in this many bytes is for the small queue.
 const SMALL_SHARE: usize = 10;
 
-/// Uses, besides the one that brought it in, that take a page from the small queue to the main one.
+/// Uses, besides the first, that promote a page from the small queue to the main one.
 const USES_TO_STAY: u64 = 2;
 
-/// Pages that are looked at for a victim, before the next one is taken whatever its uses: the lock is held meanwhile.
+/// Pages to scan for a victim before the next one is taken regardless of its uses, because the lock
+/// is held meanwhile.
 const MAX_SCANNED: usize = 64;
 
 /// No frame.
@@ -35,14 +38,14 @@ enum QueueKind {
     Main,
 }
 
-/// A page that is resident.
+/// A resident page.
 #[derive(Debug)]
 struct Resident {
     words: Arc<Words>,
     page_no: u32,
     bytes: usize,
     queue: QueueKind,
-    /// Neighbours in the queue: the one that came before, and the one that came after.
+    /// Neighbors in the queue: the one before, and the one after.
     older: u32,
     newer: u32,
 }
@@ -67,7 +70,7 @@ impl Queue {
 /// The queues.
 #[derive(Debug)]
 pub(super) struct S3Fifo {
-    /// By frame, then by entry of the table of large pages.
+    /// Indexed by frame, then by entry in the table of large pages.
     nodes: [Vec<Option<Resident>>; 2],
     small: Queue,
     main: Queue,
@@ -75,7 +78,7 @@ pub(super) struct S3Fifo {
     evictions: u64,
 }
 
-/// What was evicted.
+/// An evicted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Victim {
     pub(super) frame: FrameNo,
@@ -102,7 +105,8 @@ impl S3Fifo {
         self.evictions
     }
 
-    /// Takes in a page that is about to become resident: its word still says how it went, if it ever did.
+    /// Adds a page that is about to become resident. Its word still holds its last eviction, if
+    /// any.
     pub(super) fn insert(
         &mut self,
         frame: FrameNo,
@@ -133,7 +137,7 @@ impl S3Fifo {
         self.push(frame, queue);
     }
 
-    /// Takes a page out that its run gives back. Whether it was in.
+    /// Removes a page that its run gives back, and returns whether it was queued.
     pub(super) fn remove(&mut self, frame: FrameNo) -> Option<Victim> {
         self.node(frame)?;
         self.unlink(frame);
@@ -144,7 +148,7 @@ impl S3Fifo {
         })
     }
 
-    /// Makes a page absent, and takes it out. `None`: there is none.
+    /// Makes a page absent and removes it; `None` if there is no page.
     pub(super) fn evict(&mut self) -> Option<Victim> {
         let mut looks = 0;
         loop {
@@ -179,7 +183,7 @@ impl S3Fifo {
                         QueueKind::Small => self.evictions + 1,
                         QueueKind::Main => 0,
                     };
-                    // It fails if the page was used just now: then it is looked at again.
+                    // This fails if the page was used just now. Then it is examined again.
                     if words.unlink(page_no, frame, uses, remembered) {
                         self.evictions += 1;
                         return self.remove(frame);
@@ -214,7 +218,7 @@ impl S3Fifo {
         self.push(frame, queue);
     }
 
-    /// Puts a node, which is in no queue, at the end of one.
+    /// Appends a node, which is in no queue, to a queue.
     fn push(&mut self, frame: FrameNo, queue: QueueKind) {
         let newest = self.queue(queue).newest;
         let Some(node) = self.node(frame) else {
@@ -236,7 +240,7 @@ impl S3Fifo {
         queue.len += 1;
     }
 
-    /// Takes a node out of its queue.
+    /// Removes a node from its queue.
     fn unlink(&mut self, frame: FrameNo) {
         let Some(node) = self.node(frame) else {
             return;

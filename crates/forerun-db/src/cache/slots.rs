@@ -1,4 +1,4 @@
-//! The pages of one run in the cache, reached by their numbers.
+//! The pages of one run in the cache, by page number.
 
 #![allow(
     unsafe_code,
@@ -15,17 +15,17 @@ use super::words::{WordState, Words};
 use super::{Charge, Filled, PageCache, State};
 use crate::planted::{self, Defect};
 
-/// One word for each page of a run: a child page is found without a search.
+/// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]
 pub(crate) struct PageSlots {
     words: Arc<Words>,
     cache: Arc<PageCache>,
-    /// Of the words' own memory.
+    /// Charges the words' own memory.
     _charge: Charge,
 }
 
 impl PageSlots {
-    /// Slots for `count` pages, none of them in the cache.
+    /// Slots for `count` pages, none of them resident.
     pub(crate) fn new(cache: &Arc<PageCache>, count: usize) -> Self {
         PageSlots {
             words: Arc::new(Words::new(count)),
@@ -34,7 +34,7 @@ impl PageSlots {
         }
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
@@ -43,7 +43,7 @@ impl PageSlots {
         &self.cache
     }
 
-    /// Asks for the line of a page's slot. Any number is allowed.
+    /// Prefetches the line of a page's slot. Any number is allowed.
     #[inline(always)]
     pub(crate) fn prefetch(&self, page_no: u32) {
         prefetch_read(self.words.address(page_no));
@@ -51,8 +51,8 @@ impl PageSlots {
 
     /// A page of `len` bytes, if it is in the cache.
     ///
-    /// It stays there, for this reader, until the pin is dropped. The borrow of the slots keeps them, and with them the
-    /// run, from being dropped meanwhile.
+    /// It stays there, for this reader, until the pin is dropped. The borrow keeps the slots, and
+    /// with them the run, alive.
     #[inline(always)]
     pub(crate) fn get<'g>(&'g self, page_no: u32, len: usize, pin: &'g Pin) -> Option<&'g [u8]> {
         let frame = self.words.find(page_no)?;
@@ -61,9 +61,10 @@ impl PageSlots {
         Some(unsafe { self.cache.frames.bytes(frame, len, pin) })
     }
 
-    /// Puts a page into the cache, or drops it if another thread was faster; and gives it to the reader.
+    /// Puts a page into the cache, or drops it if another thread was faster, and returns the cached
+    /// page.
     ///
-    /// A page for which there was no frame, or is no room, is lent to this reader only.
+    /// A page without a frame, or without space in the budget, is lent to this reader only.
     pub(super) fn publish<'g>(
         &'g self,
         page_no: u32,
@@ -74,7 +75,8 @@ impl PageSlots {
         let cache = &*self.cache;
         let mut state = cache.lock();
         if let Some(bytes) = self.get(page_no, len, pin) {
-            // It cannot go while the lock is held, nor afterwards for this pin.
+            // The page cannot be evicted while the lock is held, and this pin protects it
+            // afterwards.
             drop(state);
             return Published::Cached(bytes);
         }
@@ -105,14 +107,14 @@ impl PageSlots {
 
 /// What became of a page that was read.
 pub(super) enum Published<'g> {
-    /// It is in the cache, by this reader's doing or another's.
+    /// It is in the cache; this reader or another one put it there.
     Cached(&'g [u8]),
-    /// It is this reader's until the pin is dropped.
+    /// It belongs to this reader until the pin is dropped.
     Lent(&'g [u8]),
 }
 
 impl PageCache {
-    /// Frees what was evicted, when every reader that may have seen it has gone.
+    /// Frees evicted frames once every reader that may have seen them has gone.
     pub(super) fn free_later(&self, evicted: Vec<Victim>, pin: &Pin) {
         let cache = self.this.clone();
         let is_early = planted::is(Defect::FrameReusedEarly)
@@ -134,14 +136,14 @@ impl PageCache {
             true => free(),
             false => pin.defer(free),
         }
-        // Else it would lie in this thread's bag until some dozens more have come.
+        // Otherwise it would stay in this thread's bag until several dozen more have arrived.
         pin.flush();
     }
 }
 
 impl Drop for PageSlots {
     fn drop(&mut self) {
-        /// Pages whose words are looked at under one lock.
+        /// Pages whose words are examined per lock acquisition.
         const AT_ONCE: usize = 1024;
         let pages = 0..self.words.len() as u32;
         let mut from = pages.start;
@@ -158,7 +160,7 @@ impl Drop for PageSlots {
     }
 }
 
-/// Takes a page out of the cache, its frame free at once.
+/// Removes a page from the cache and frees its frame at once.
 ///
 /// # Safety
 /// No reader may have a reference to the page's bytes.

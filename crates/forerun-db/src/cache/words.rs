@@ -1,12 +1,12 @@
-//! One word a page: where it is in memory, or when it was there last.
+//! One word per page: where it is in memory, or when it was evicted.
 //!
 //! ```text
 //!   resident   │ 1 │ 0 … │ frame, 32 bits │ 0 … │ uses, 0 to 3 │
 //!   absent     │ 0 │ number of the eviction that took it, 0: none      │
 //! ```
 //!
-//! Words become resident and absent under the cache's lock only. Without it readers load them and count a use, up to
-//! three: pages that are used all the time are not written to.
+//! Only the holder of the cache's lock makes words resident or absent. Readers load words without
+//! the lock and count uses, up to three, so they do not write to pages that are in constant use.
 
 use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
@@ -16,14 +16,14 @@ const RESIDENT: u64 = 1 << 63;
 const FRAME_SHIFT: u32 = 8;
 const USES: u64 = 3;
 
-/// What a word says.
+/// The decoded state of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WordState {
     Resident {
         frame: FrameNo,
         uses: u64,
     },
-    /// Number of the eviction, if it was resident.
+    /// The number of its last eviction, or 0 if it was never resident.
     Absent(u64),
 }
 
@@ -55,49 +55,49 @@ impl Words {
         self.0.len()
     }
 
-    /// Where a page's word lies, to be prefetched.
+    /// The address of a page's word, to prefetch it.
     #[inline(always)]
     pub(super) fn address(&self, page_no: u32) -> *const AtomicU64 {
         self.0.as_ptr().wrapping_add(page_no as usize)
     }
 
-    /// The frame of a page, if it is resident, and a use counted.
+    /// The frame of a page, if it is resident. Counts a use.
     #[inline(always)]
     pub(super) fn find(&self, page_no: u32) -> Option<FrameNo> {
         let word = self.0.get(page_no as usize)?;
-        // Acquire: pairs with the Release of `publish`, so that the frame's bytes are seen. A count in between is a
-        // read-modify-write, which leaves the pair as it is.
+        // Acquire: pairs with the Release in `publish`, so that the frame's bytes are visible. A
+        // use counted in between is a read-modify-write and keeps the release sequence intact.
         let seen = word.load(Ordering::Acquire);
         if seen & RESIDENT == 0 {
             return None;
         }
         if seen & USES < USES {
-            // Relaxed: a count orders nothing. It fails if the word has changed: then the use is not counted, and if the
-            // page was evicted, the word that says so stays.
+            // Relaxed: a counter orders nothing. If the word has changed, this fails and the use is
+            // not counted. In particular, it never overwrites the word of an evicted page.
             let _ = word.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
         Some(FrameNo::from_bits((seen >> FRAME_SHIFT) as u32))
     }
 
-    /// How a page stands. For the holder of the cache's lock, for whom only the uses may change.
+    /// A page's state. For the holder of the cache's lock: only the uses may change meanwhile.
     pub(super) fn state(&self, page_no: u32) -> WordState {
-        // Relaxed: what changes besides the uses is ordered by the lock.
+        // Relaxed: the lock orders everything but the uses.
         read(self.0[page_no as usize].load(Ordering::Relaxed))
     }
 
-    /// Makes an absent page resident. Under the lock.
+    /// Makes an absent page resident. Requires the lock.
     pub(super) fn publish(&self, page_no: u32, frame: FrameNo) {
         let word = &self.0[page_no as usize];
         debug_assert!(word.load(Ordering::Relaxed) & RESIDENT == 0);
-        // Release: the frame's bytes, written before, are seen by whoever finds it here. A plain store: nobody else
-        // changes the word of an absent page while the lock is held.
+        // Release: whoever finds the frame here sees the bytes written before. A plain store
+        // suffices: nobody else changes an absent page's word while the lock is held.
         word.store(resident(frame, 0), Ordering::Release);
     }
 
-    /// Makes a resident page absent if it was used no more than `uses` times. Under the lock.
+    /// Makes a resident page absent if it was used at most `uses` times. Requires the lock.
     pub(super) fn unlink(&self, page_no: u32, frame: FrameNo, uses: u64, eviction: u64) -> bool {
-        // Relaxed: no bytes are told of. That no reader finds the frame after the grace period is the epoch's doing:
-        // whoever is pinned after it sees what was stored before it.
+        // Relaxed: this publishes no bytes. The epoch ensures that no reader finds the frame after
+        // the grace period: a thread pinned later sees what was stored before.
         self.0[page_no as usize]
             .compare_exchange(
                 resident(frame, uses),
@@ -108,9 +108,9 @@ impl Words {
             .is_ok()
     }
 
-    /// Takes one use off, or all. Under the lock.
+    /// Subtracts one use, or all. Requires the lock.
     pub(super) fn forget_uses(&self, page_no: u32, frame: FrameNo, seen: u64, left: u64) {
-        // Relaxed, and it may fail: it is a count.
+        // Relaxed, and it may fail: this is only a count.
         let _ = self.0[page_no as usize].compare_exchange(
             resident(frame, seen),
             resident(frame, left),

@@ -9,8 +9,8 @@
 //!   file      later leaves: several with one read, past the cache    │ leaf │ leaf │ leaf │ …
 //! ```
 //!
-//! A cursor holds no pin between calls, so it may be kept for long. A short scan leaves what it read in the cache, a long
-//! one does not.
+//! A cursor holds no pin between calls, so it may live long. A short scan leaves its pages in the
+//! cache; a long scan does not.
 
 use std::ops::Range;
 
@@ -29,13 +29,13 @@ use crate::io::ReadBackend;
 use crate::io::reads::read_exact_at;
 use crate::versions::{Version, VersionCursor};
 
-/// Leaves that a cursor reads into the cache before it goes past it.
+/// Leaves that a cursor reads into the cache before it bypasses it.
 const LEAVES_INTO_CACHE: u32 = 8;
 
-/// Bytes of a page's buffer that a cursor keeps for another use.
+/// Bytes of a page buffer that a reused cursor keeps.
 const KEPT_PAGE_BYTES: usize = 64 << 10;
 
-/// Bytes of the first and of the largest read of several leaves.
+/// Sizes of the first and of the largest read-ahead.
 const AHEAD_FROM_BYTES: u64 = 32 << 10;
 const AHEAD_UP_TO_BYTES: u64 = 256 << 10;
 
@@ -43,7 +43,7 @@ const AHEAD_UP_TO_BYTES: u64 = 256 << 10;
 #[derive(Debug, Default)]
 struct Held {
     bytes: Vec<u8>,
-    /// `None`: the buffer holds no page.
+    /// `None` if the buffer holds no page.
     number: Option<u32>,
 }
 
@@ -53,15 +53,15 @@ impl Held {
     }
 }
 
-/// An internal page, and the row the cursor went down by.
+/// An internal page, and the row at which the cursor descended.
 #[derive(Debug, Default)]
 struct Above {
-    /// The root's stays empty.
+    /// Empty for the root.
     held: Held,
     row: usize,
 }
 
-/// Where a descent goes.
+/// Where to descend.
 #[derive(Clone, Copy)]
 enum To<'k> {
     First,
@@ -87,12 +87,12 @@ enum Way {
     Backward,
 }
 
-/// A part of the file that holds leaves to come.
+/// A part of the file that holds the next leaves.
 #[derive(Debug, Default)]
 struct Ahead {
     bytes: Vec<u8>,
     offset: u64,
-    /// Bytes of the next read.
+    /// Size of the next read.
     window: u64,
 }
 
@@ -108,22 +108,22 @@ impl Ahead {
 #[derive(Debug)]
 pub(crate) struct RunCursor<'r> {
     run: &'r Run,
-    /// From the root down to the page above the leaf; empty if the root is the leaf.
+    /// The path from the root to the leaf's parent; empty if the root is the leaf.
     path: Vec<Above>,
     leaf: Held,
-    /// The row it stands at, if it stands anywhere.
+    /// The current row, if any.
     row: Option<usize>,
-    /// The key there, and how many bytes of it are the leaf's prefix.
+    /// The current key, and how many of its bytes are the leaf's prefix.
     key: Vec<u8>,
     prefix_len: Option<usize>,
-    /// Leaves that may still be read into the cache, and how many at most.
+    /// How many more leaves may be read into the cache, and the initial value of that.
     into_cache: u32,
     max_into_cache: u32,
     ahead: Ahead,
 }
 
 impl<'r> RunCursor<'r> {
-    /// A cursor that stands nowhere.
+    /// A cursor without a position.
     pub(crate) fn new(run: &'r Run) -> Self {
         RunCursor {
             run,
@@ -138,7 +138,7 @@ impl<'r> RunCursor<'r> {
         }
     }
 
-    /// A cursor that leaves the cache as it is: for reading the whole run, once.
+    /// A cursor that bypasses the cache, for reading the whole run once.
     pub(crate) fn past_cache(run: &'r Run) -> Self {
         RunCursor {
             into_cache: 0,
@@ -147,7 +147,7 @@ impl<'r> RunCursor<'r> {
         }
     }
 
-    /// The page on the path at `level`; the root at 0.
+    /// The page at `level` of the path; level 0 is the root.
     fn above(&self, level: usize) -> Page<'_> {
         match level {
             0 => self.run.root(),
@@ -155,7 +155,7 @@ impl<'r> RunCursor<'r> {
         }
     }
 
-    /// Goes down from the root to a leaf.
+    /// Descends from the root to a leaf.
     fn descend(&mut self, to: To<'_>) -> Result<()> {
         self.ahead.window = AHEAD_FROM_BYTES;
         if self.run.root().kind() == PageKind::Leaf {
@@ -173,13 +173,13 @@ impl<'r> RunCursor<'r> {
         self.go_down(0, to, Way::Forward)
     }
 
-    /// Goes down from the row of the page at `level`.
+    /// Descends from the current row of the page at `level`.
     fn go_down(&mut self, mut level: usize, to: To<'_>, way: Way) -> Result<()> {
         loop {
             let page = self.above(level);
             let row = self.path[level].row;
             let (number, location) = page.child(row);
-            // Leaves have the first numbers, and a child has a smaller one than its parent.
+            // Leaves have the lowest numbers, and a child's number is smaller than its parent's.
             let above = self.path[level].held.number.unwrap_or(u32::MAX);
             if number >= above {
                 let reason = "a page leads to one that is not below it";
@@ -206,7 +206,8 @@ impl<'r> RunCursor<'r> {
         }
     }
 
-    /// Loads the leaf below the row of the page at `level`, which becomes the last one of the path.
+    /// Loads the leaf below the current row of the page at `level`, which becomes the end of the
+    /// path.
     fn load_leaf(&mut self, level: usize, way: Way) -> Result<()> {
         self.path.truncate(level + 1);
         let page = self.above(level);
@@ -232,7 +233,8 @@ impl<'r> RunCursor<'r> {
         Ok(())
     }
 
-    /// Loads a leaf past the cache, from what was read ahead, or with what lies before or behind it.
+    /// Loads a leaf without the cache: from the read-ahead buffer, or together with the leaves
+    /// before or behind it.
     fn load_ahead(
         &mut self,
         number: u32,
@@ -266,7 +268,7 @@ impl<'r> RunCursor<'r> {
                 unstore(run.salt(), location, stored, &mut self.leaf.bytes)
                     .map_err(|reason| run.corrupt(location.offset, reason))?;
             }
-            // It could not be read with the others: what fails may be another's.
+            // The large read failed, perhaps because of another leaf. Read this one alone.
             None => {
                 let stored = &mut self.ahead.bytes;
                 run.read_page(location, stored, &mut self.leaf.bytes)?;
@@ -277,7 +279,7 @@ impl<'r> RunCursor<'r> {
         Ok(())
     }
 
-    /// Reads a part of the file; if that fails, nothing is read.
+    /// Reads a part of the file ahead. On an error, the buffer is empty.
     fn read_ahead(&mut self, range: Range<u64>) {
         let ahead = &mut self.ahead;
         ahead.offset = range.start;
@@ -292,7 +294,7 @@ impl<'r> RunCursor<'r> {
         }
     }
 
-    /// Goes to the neighbouring leaf. Whether there is one.
+    /// Moves to the neighboring leaf, and returns whether there is one.
     fn turn_leaf(&mut self, way: Way) -> Result<bool> {
         let mut level = self.path.len();
         while level > 0 {
@@ -316,7 +318,7 @@ impl<'r> RunCursor<'r> {
         Ok(false)
     }
 
-    /// Stands at a row of the leaf.
+    /// Moves to a row of the leaf.
     fn stand(&mut self, row: usize) {
         let page = Page::new(&self.leaf.bytes);
         match self.prefix_len {
@@ -418,7 +420,7 @@ impl VersionCursor for RunCursor<'_> {
     }
     fn reset(&mut self) {
         self.row = None;
-        // One that goes past the cache does so for good.
+        // A cursor that bypasses the cache always does.
         self.into_cache = self.max_into_cache;
         self.ahead = Ahead::default();
         if self.leaf.bytes.capacity() > KEPT_PAGE_BYTES {
@@ -429,7 +431,7 @@ impl VersionCursor for RunCursor<'_> {
     }
 }
 
-/// Copies a page from the cache, if it is there.
+/// Copies a page from the cache, if it is resident.
 fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> bool {
     let pin = cache::pin();
     let Some(bytes) = run.slots().get(number, location.raw_len as usize, &pin) else {
@@ -442,7 +444,7 @@ fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut Held) 
     true
 }
 
-/// Loads a page through the cache, unless the buffer holds it already.
+/// Loads a page through the cache, unless the buffer already holds it.
 fn load(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> Result<()> {
     if held.number == Some(number) || copy_cached(run, number, location, held) {
         return Ok(());

@@ -1,14 +1,14 @@
-//! A page, for people.
+//! Prints a page for people to read.
 
 use std::fmt::Write as _;
 
 use super::page::{GROUP_ROWS, Page, PageKind};
 use crate::versions::{Kind, MAX_SEQUENCE};
 
-/// Bytes of a key or a value that are shown.
+/// Bytes shown of a key or a value.
 const SHOWN_BYTES: usize = 48;
 
-/// The page as text: a line of what it is, and a line a row, the first `max_rows` of them.
+/// The page as text: one line about the page, then one line for each of the first `max_rows` rows.
 ///
 /// ```text
 /// leaf of 14,212 bytes, 3 rows in 1 group, prefix "user:0000"
@@ -101,7 +101,7 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Bytes as text, those that cannot be printed escaped, a long end cut.
+/// Bytes as text: unprintable ones escaped, long ones truncated.
 struct Shown<'a>(&'a [u8]);
 
 impl std::fmt::Display for Shown<'_> {

@@ -1,4 +1,4 @@
-//! Which keys cannot be in a run: a split-block Bloom filter.
+//! Tells which keys cannot be in a run: a split-block Bloom filter.
 //!
 //! ```text
 //!   hash   │ upper half: which block │ lower half: which bit of each word │
@@ -6,8 +6,9 @@
 //!              1 bit    1 bit         1 bit
 //! ```
 //!
-//! A key that is in the run has all its eight bits set, so an unset one says that it is not there. One key touches one
-//! cache line, which is why a batch can ask for the lines of all its keys before it reads the first.
+//! All eight bits of a key in the run are set, so one unset bit proves that a key is missing. Each
+//! key touches a single cache line, so a batch can prefetch the lines of all its keys before it
+//! reads the first.
 //!
 //! The scheme is that of Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters" (2007), with the
 //! bit choice of Apache Parquet.
@@ -20,13 +21,13 @@ use crate::comparator::KeyOrder;
 /// Words of a block.
 const WORDS: usize = 8;
 
-/// More bits a key than this tell nothing more: eight of them are looked at.
+/// More bits than this per key gain nothing: a test reads eight.
 const MAX_BITS_PER_KEY: u32 = 64;
 
 /// Bytes of a block on disk.
 const BLOCK_BYTES: usize = WORDS * 4;
 
-/// One odd number a word: multiplied with the hash, its upper five bits choose the bit.
+/// One odd number for each word. Multiplied by the hash, its upper five bits choose the bit.
 const ODD: [u32; WORDS] = [
     0x47b6_137b,
     0x4497_4d91,
@@ -44,7 +45,8 @@ pub(crate) fn hash(key: &[u8]) -> u64 {
     XxHash3_64::oneshot(key)
 }
 
-/// Whether keys in this order may have a filter: those that compare equal must have the same bytes, and so one hash.
+/// Whether keys in this order may have a filter. Keys that compare equal must have the same bytes,
+/// so that they have one hash.
 pub(crate) fn fits(order: &KeyOrder) -> bool {
     match order {
         KeyOrder::Bytewise => true,
@@ -63,20 +65,20 @@ impl Block {
     }
 }
 
-/// A filter in memory. Without blocks it lets every key pass.
+/// A filter in memory. Without blocks, every key passes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     blocks: Box<[Block]>,
 }
 
 impl Filter {
-    /// A filter over keys with these hashes.
+    /// Builds a filter over keys with these hashes.
     pub(crate) fn build(hashes: &[u64], bits_per_key: u32) -> Filter {
         if bits_per_key == 0 || hashes.is_empty() {
             return Filter::default();
         }
         let bits = hashes.len() as u64 * u64::from(bits_per_key.min(MAX_BITS_PER_KEY));
-        // Fewer than 2^32 blocks: a run of so many keys is beyond what its page numbers reach.
+        // Fewer than 2^32 blocks: page numbers do not reach that many keys.
         let blocks = bits
             .div_ceil(BLOCK_BYTES as u64 * 8)
             .min(u64::from(u32::MAX));
@@ -109,13 +111,13 @@ impl Filter {
         }
     }
 
-    /// Asks for the line that [`may_contain`](Self::may_contain) reads.
+    /// Prefetches the line that [`may_contain`](Self::may_contain) reads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         prefetch_read(self.blocks.as_ptr().wrapping_add(self.place(hash)));
     }
 
-    /// The block of a hash. Only without blocks there is none there.
+    /// The block of a hash. Out of bounds only for a filter without blocks.
     #[inline(always)]
     fn place(&self, hash: u64) -> usize {
         (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
@@ -133,7 +135,7 @@ impl Filter {
         }
     }
 
-    /// Reads a filter, or tells what is wrong with it.
+    /// Decodes a filter, or says what is wrong with it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Filter, &'static str> {
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
         if !rest.is_empty() || u32::try_from(blocks.len()).is_err() {
@@ -205,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_bits_are_those_that_the_format_tells() {
-        // Worked out by hand: block (hash >> 32) * blocks >> 32, bit (low half * odd) >> 27.
+        // Computed by hand: block (hash >> 32) * blocks >> 32, bit (low half * odd) >> 27.
         let hash = 0x8000_0000_0000_0001;
         let mut hashes = vec![hash];
         hashes.resize(100, hash);

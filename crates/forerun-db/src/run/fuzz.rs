@@ -1,4 +1,4 @@
-//! Bytes from outside, read as each part of a run: nothing may panic.
+//! Fuzz targets: arbitrary bytes, read as each part of a run, must not cause a panic.
 
 use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, RunMeta};
@@ -7,14 +7,15 @@ use super::stored::PageLocation;
 use super::{PageSearch, dump, page_search, unstore};
 use crate::comparator::KeyOrder;
 
-/// Reads `bytes` as a page that may pass its check or not, and looks for `key` in it.
+/// Reads `bytes` as a page, valid or not, and searches it for `key`.
 ///
-/// Returns whether the check passed.
+/// Returns whether the page is valid.
 #[doc(hidden)]
 pub fn read_page(bytes: &[u8], key: &[u8]) -> bool {
     let good = Page::check(bytes).is_ok();
     let page = Page::new(bytes);
-    // A page that is none may say that it has any number of rows. Then there is much to go through, but nothing to see.
+    // An invalid page may claim any number of rows. Reading them all would take long and show
+    // nothing.
     let rows = page.rows();
     if rows > bytes.len() {
         return false;
@@ -40,7 +41,7 @@ pub fn read_page(bytes: &[u8], key: &[u8]) -> bool {
     good
 }
 
-/// Reads `bytes` as a page that is stored, with what must match to get to the page's own check.
+/// Reads `bytes` as a stored page, with a location that lets it reach the page's own check.
 #[doc(hidden)]
 pub fn read_stored(bytes: &[u8], raw_len: u16) {
     let location = PageLocation {
@@ -54,7 +55,7 @@ pub fn read_stored(bytes: &[u8], raw_len: u16) {
     }
 }
 
-/// Reads `bytes` as a run's description and as its footer.
+/// Reads `bytes` as a run's metadata and as its footer.
 #[doc(hidden)]
 pub fn read_meta(bytes: &[u8]) {
     if let Ok(meta) = RunMeta::decode(bytes) {

@@ -1,4 +1,4 @@
-//! A cursor over all versions of the disjoint runs of a level: one run's cursor after the other's.
+//! A cursor over all versions in a level of disjoint runs. It visits one run after the other.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use super::reader::Run;
 use crate::Result;
 use crate::versions::{Version, VersionCursor};
 
-/// A cursor over the runs of a level, which are ascending and have no key in common.
+/// A cursor over the runs of a level, which are in ascending order and share no key.
 #[derive(Debug)]
 pub(crate) struct LevelCursor<'r> {
     runs: &'r [Arc<Run>],
-    /// The cursor over one of them, and which.
+    /// The current run and the cursor over it.
     cursor: Option<(usize, RunCursor<'r>)>,
     open: fn(&'r Run) -> RunCursor<'r>,
 }
 
 impl<'r> LevelCursor<'r> {
-    /// A cursor that stands nowhere.
+    /// A cursor without a position.
     pub(crate) fn new(runs: &'r [Arc<Run>]) -> Self {
         LevelCursor {
             runs,
@@ -26,7 +26,7 @@ impl<'r> LevelCursor<'r> {
         }
     }
 
-    /// A cursor that leaves the cache as it is.
+    /// A cursor that bypasses the cache.
     pub(crate) fn past_cache(runs: &'r [Arc<Run>]) -> Self {
         LevelCursor {
             open: RunCursor::past_cache,
@@ -34,7 +34,7 @@ impl<'r> LevelCursor<'r> {
         }
     }
 
-    /// The cursor over the run at a place, if there is a run.
+    /// The cursor over the run at an index, if there is one.
     fn at_run(&mut self, at: usize) -> Option<&mut RunCursor<'r>> {
         let runs = self.runs;
         let run = runs.get(at)?;
@@ -44,13 +44,13 @@ impl<'r> LevelCursor<'r> {
         self.cursor.as_mut().map(|(_, cursor)| cursor)
     }
 
-    /// The first run that does not end before `key`; their number if there is none.
+    /// The first run that does not end before `key`; the number of runs if all do.
     fn first_not_before(&self, key: &[u8]) -> usize {
         let ends_before = |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
         self.runs.partition_point(ends_before)
     }
 
-    /// Goes on to the first version of the next run, if the cursor has come to the end of its own.
+    /// Moves to the first version of the next run if the current run is exhausted.
     fn go_on(&mut self, at: usize) -> Result<()> {
         match self.at() {
             Some(_) => Ok(()),

@@ -25,7 +25,7 @@ use crate::cache::{PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
 use crate::{Error, Result};
 
-/// What the runs know of a key.
+/// The result of a lookup in runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found<'g> {
     /// The newest visible value.
@@ -36,7 +36,7 @@ pub(crate) enum Found<'g> {
     Missing,
 }
 
-/// What lookups in runs go through.
+/// What a lookup in runs needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
@@ -71,8 +71,8 @@ impl PageSource for Run {
     }
 }
 
-/// Asks for the lines that a search of a page reads first: the header's, and of an internal page, which has more rows, the
-/// next one with more fences.
+/// Prefetches the lines that a page search reads first: the header's line, and for an internal
+/// page, which has more rows, the next line of fences.
 #[inline(always)]
 fn prefetch_start(bytes: &[u8], leaf: bool) {
     prefetch_read(bytes.as_ptr());
@@ -81,10 +81,11 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
     }
 }
 
-/// Looks a key up in runs, from the newest on, until one knows it.
+/// Looks a key up in runs, newest first, until one knows it.
 ///
-/// One state for all of it, which holds the key by reference and gives errors in a box: a state of two cache lines is
-/// moved into its slot by a few instructions, a larger one by a call.
+/// The whole lookup is one future. It holds the key by reference and boxes errors, because the
+/// compiler moves a future of two cache lines with a few instructions, but a larger one with a
+/// call.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps its arguments a second time in its state, and the state is to stay small"
@@ -98,11 +99,13 @@ pub(crate) fn find_in<'r, 'g>(
 ) -> impl Future<Output = Result<Found<'g>, Box<Error>>> + use<'r, 'g> {
     async move {
         for run in runs {
-            // The root and what lies directly below it is used by every lookup, and so is near.
+            // Every lookup reads the root and its children, so they are probably in the CPU's
+            // cache.
             let mut near = true;
             let mut bytes = run.root().bytes();
             let mut page_no = u32::MAX;
-            // Down to a leaf: a child's number is smaller than its parent's, so this ends whatever the pages say.
+            // Descends to a leaf. A child's number is smaller than its parent's, so this ends
+            // whatever the pages contain.
             while Page::new(bytes).kind() == PageKind::Internal {
                 let row = if search == PageSearch::KeyPrefixes {
                     let step = page_search::group_of(Page::new(bytes), run.order(), key.key);
@@ -143,7 +146,8 @@ pub(crate) fn find_in<'r, 'g>(
                     Some(child) => {
                         let is_leaf = child_no < run.meta().leaf_pages;
                         prefetch_start(child, is_leaf);
-                        // The first lines of what lies below the root are as near as the root is.
+                        // The first lines of the root's children are as likely in the CPU's cache
+                        // as the root.
                         if !near || is_leaf {
                             suspend().await;
                         }
@@ -181,7 +185,7 @@ pub(crate) fn find_in<'r, 'g>(
             };
             let page = Page::new(bytes);
             let Some(row) = row else { continue };
-            // Where it has expired, what is older has too.
+            // If this version has expired, older ones have too.
             let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
             return Ok(match page.live_value(row) {
                 Some(value) if !has_expired => Found::Value(value),

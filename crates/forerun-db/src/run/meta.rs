@@ -1,11 +1,11 @@
-//! What a run says of itself, and the ends of its file: header and footer.
+//! A run's metadata, and both ends of its file: header and footer.
 //!
 //! ```text
 //!   header   │ magic │ version │ 0 │ salt │ checksum │                                              32 bytes
 //!   footer   │ magic │ version │ pages │ root: offset, stored, raw │ filter │ meta │ salt │ checksum │ 64 bytes
 //! ```
 //!
-//! Whatever is written here comes back as it was: [`RunMeta`], [`Footer`].
+//! [`RunMeta`] and [`Footer`] decode to exactly what was encoded.
 
 use forerun_core::sync::random_seed;
 
@@ -16,68 +16,68 @@ use crate::{MAX_KEY_BYTES, Result};
 /// Bytes before the first page.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// Bytes at the end of the file.
+/// Bytes in the footer.
 pub(super) const FOOTER_BYTES: usize = 64;
 
 const VERSION: u32 = 1;
 const HEADER_MAGIC: [u8; 8] = *b"FORE-RUN";
 const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
 
-/// What the versions of a run are.
+/// What kind of versions a run holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Of keys.
+    /// Versions of keys.
     #[default]
     Keys,
-    /// Deletions of ranges: from the key up to, not including, the value.
+    /// Range deletions: each covers keys from its key up to its value, which is excluded.
     Ranges,
 }
 
-/// What a run says of itself.
+/// A run's metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunMeta {
-    /// Versions, deletions among them.
+    /// The number of versions, including deletions.
     pub(crate) entries: u64,
-    /// Versions that are deletions.
+    /// The number of versions that are deletions.
     pub(crate) deletions: u64,
-    /// Bytes of all keys and values, as they were given.
+    /// Total bytes of keys and values, as the user wrote them.
     pub(crate) raw_bytes: u64,
     /// The smallest sequence number.
     pub(crate) smallest_sequence: u64,
-    /// The largest one.
+    /// The largest sequence number.
     pub(crate) largest_sequence: u64,
-    /// When it was made, in seconds since 1970.
+    /// When the run was created, in seconds since 1970.
     pub(crate) created_unix: u64,
-    /// Deletions of ranges with sequence numbers up to this one have nothing left to cover here.
+    /// Range deletions with sequence numbers up to this one have nothing left to cover in this run.
     pub(crate) ranges_applied: u64,
-    /// The sequence number of all its versions, whatever is written beside each; 0: each has its own. That of an
-    /// ingestion is known only when its pages are written.
+    /// One sequence number for all versions, instead of the ones in the pages; 0 means that each
+    /// version has its own. An ingestion learns its number only after its pages are written.
     pub(crate) ingested_sequence: u64,
-    /// Pages with versions.
+    /// The number of leaf pages.
     pub(crate) leaf_pages: u32,
-    /// Pages above them.
+    /// The number of internal pages.
     pub(crate) internal_pages: u32,
-    /// The most bytes of a page, but for pages of one row and internal ones of two.
+    /// Maximum page size, except for leaf pages with one row and internal pages with two.
     pub(crate) page_bytes: u32,
-    /// The first key.
+    /// The smallest key.
     pub(crate) smallest: Vec<u8>,
-    /// The last key.
+    /// The largest key.
     pub(crate) largest: Vec<u8>,
-    /// The name of the comparator that the keys are ordered by.
+    /// The name of the comparator that orders the keys.
     pub(crate) comparator: String,
-    /// The keyspace that it was written for, by number and by name: for a repair.
+    /// The number and the name of the run's keyspace, for repairs.
     pub(crate) keyspace: u32,
     pub(crate) keyspace_name: String,
     /// What its versions are.
     pub(crate) holds: Holds,
-    /// Bytes of the file; not written in it.
+    /// Size of the file. Not stored in the file.
     pub(crate) file_bytes: u64,
-    /// The checksum of the footer, which depends on all else in the file; not written in the meta.
+    /// The footer's checksum, which depends on the rest of the file. Not stored in the metadata.
     pub(crate) checksum: u64,
 }
 
 impl RunMeta {
-    /// All pages.
+    /// The number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.leaf_pages.saturating_add(self.internal_pages)
     }
@@ -120,7 +120,7 @@ impl RunMeta {
         bytes
     }
 
-    /// Reads what [`encode`](Self::encode) gives, or tells what is wrong with it.
+    /// Decodes what [`encode`](Self::encode) wrote, or says what is wrong with it.
     pub(super) fn decode(bytes: &[u8]) -> Result<RunMeta, &'static str> {
         let mut rest = Fields(bytes);
         let mut meta = RunMeta {
@@ -159,7 +159,7 @@ impl RunMeta {
     }
 }
 
-/// Bytes that are read from the front.
+/// Bytes to decode, consumed from the front.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -203,7 +203,7 @@ impl<'a> Fields<'a> {
 
 /// A salt for a new run.
 pub(super) fn new_salt() -> u64 {
-    // Nobody outside can guess it, and that is all it is for.
+    // Nobody outside can guess it. It has no other purpose.
     random_seed()
 }
 
@@ -217,7 +217,7 @@ pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// Checks a header, which must be that of a run with this salt.
+/// Checks a header, and that it belongs to the run with this salt.
 pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
     if bytes[..8] != HEADER_MAGIC {
         return Err("this is no run");
@@ -228,20 +228,20 @@ pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), 
     }
 }
 
-/// The end of a run's file, where reading it begins.
+/// The end of a run's file. Opening a run reads it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) pages: u32,
     pub(super) root: PageLocation,
-    /// Where the filter begins: behind the root.
+    /// Where the filter begins, right behind the root.
     pub(super) filter_offset: u64,
-    /// Where the meta begins: behind the filter.
+    /// Where the metadata begins, right behind the filter.
     pub(super) meta_offset: u64,
     pub(super) salt: u64,
 }
 
 impl Footer {
-    /// The bytes of a footer that stands at `offset`, and its checksum.
+    /// Encodes the footer for `offset`, and returns it with its checksum.
     pub(super) fn encode(&self, offset: u64) -> ([u8; FOOTER_BYTES], u64) {
         let mut bytes = [0; FOOTER_BYTES];
         bytes[..8].copy_from_slice(&FOOTER_MAGIC);
@@ -258,7 +258,7 @@ impl Footer {
         (bytes, sum)
     }
 
-    /// Reads the footer that stands at `offset`, with its checksum, or tells what is wrong with it.
+    /// Decodes the footer at `offset` and its checksum, or says what is wrong with it.
     pub(super) fn decode(
         bytes: &[u8; FOOTER_BYTES],
         offset: u64,
@@ -286,7 +286,8 @@ impl Footer {
         if version != VERSION {
             return Err("the run is of a later format");
         }
-        // Memory is taken for each page before one is read, so there must be bytes for all of them.
+        // Opening a run allocates memory for each page before it reads any, so the file must be
+        // large enough to hold them all.
         let pages_bytes = footer.filter_offset.saturating_sub(HEADER_BYTES as u64);
         let sound = footer.root.is_sound()
             && footer.pages > 0
@@ -379,7 +380,7 @@ mod tests {
         };
         let decodes = |footer: Footer| Footer::decode(&footer.encode(1 << 40).0, 1 << 40).is_ok();
         assert!(decodes(footer(80, root)));
-        // A word would be kept for each page: 32 GiB.
+        // The run would need one word for each page: 32 GiB.
         assert!(!decodes(footer(u32::MAX, root)));
         assert!(!decodes(footer(801, root)));
         let huge = |raw_len| PageLocation {

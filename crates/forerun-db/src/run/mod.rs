@@ -5,16 +5,17 @@
 //!
 //!   lookup  filter ─ may be here ─> root ─> internal ─> leaf: first version not before (key, sequence)
 //!
-//!   page.rs          a page, byte by byte            page_builder.rs, page_check.rs: made, validated
-//!   search.rs        where a key is in a page        search/compare.rs, page_search.rs
-//!   filter.rs        which keys cannot be in the run
-//!   stored.rs        a page as it lies in the file: checksum, compression
-//!   meta.rs          what a run says of itself; header, footer
-//!   writer.rs        versions in order -> a file       out.rs: its end; pending.rs: numbered when it is written
-//!   reader.rs        a file -> an open run
-//!   dump.rs          a page, for people
-//!   lookup.rs        keys, one or many, in the runs that may hold them
-//!   cursor.rs        all versions of a run, in order      level_cursor.rs: of a level
+//!   page.rs            a page, byte by byte; page_builder.rs builds it, page_check.rs validates it
+//!   page_search/       finds a key in a page
+//!   filter.rs          tells which keys cannot be in the run
+//!   stored.rs          a page in the file: checksum, compression
+//!   meta.rs            metadata, header, footer
+//!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
+//!   reader.rs          opens a file as a run
+//!   obsolete_files.rs  removes files of runs that nobody needs
+//!   lookup.rs          finds a key in runs
+//!   cursor.rs          all versions of a run, in order; level_cursor.rs: of a level
+//!   dump.rs            prints a page
 //! ```
 //!
 //! `docs/internals/format.md` defines the bytes.
@@ -57,15 +58,16 @@ pub(crate) use writer::RunWriter;
 
 use std::path::{Path, PathBuf};
 
-/// How the pages of a run are made.
+/// How the pages of a run are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOptions {
-    /// The most bytes of a page, from 4 KiB to 64 KiB; what is below or above counts as that. Only a page of one row
-    /// may be larger, and an internal page of two. Default: 16 KiB.
+    /// Maximum size of a page, from 4 KiB to 64 KiB. Values outside that range are clamped. Only a
+    /// page with a single row, or an internal page with two, may be larger. Default: 16 KiB.
     pub page_bytes: usize,
-    /// How pages are compressed. Default: [`Compression::Lz4`].
+    /// Compression of pages. Default: [`Compression::Lz4`].
     pub compression: Compression,
-    /// Bits a key of the filter, at most 64; 0 for none. At the default of 10, one missing key in 100 is looked for in vain.
+    /// Filter bits for each key, at most 64; 0 means no filter. With the default of 10, the filter
+    /// passes one missing key in 100.
     pub filter_bits_per_key: u32,
 }
 
@@ -80,12 +82,12 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// The smallest limit of a page.
+    /// The lowest limit for a page.
     pub const MIN_PAGE_BYTES: usize = 4 << 10;
-    /// The largest one.
+    /// The highest limit for a page.
     pub const MAX_PAGE_BYTES: usize = 64 << 10;
 
-    /// The limit of a page, brought into its bounds.
+    /// The page limit, clamped to its bounds.
     pub(crate) fn page_limit_bytes(&self) -> usize {
         self.page_bytes
             .clamp(Self::MIN_PAGE_BYTES, Self::MAX_PAGE_BYTES)
@@ -95,19 +97,19 @@ impl RunOptions {
 /// How the pages of a run are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// They are not.
+    /// Pages are not compressed.
     None,
-    /// By LZ4, each page that gets an eighth smaller by it.
+    /// LZ4, for each page that it shrinks by at least an eighth.
     #[default]
     Lz4,
 }
 
-/// What is looked up: the newest version of a key that is not newer than a sequence number.
+/// A lookup's target: the newest version of a key that is not newer than a sequence number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchKey<'k> {
     /// The user key.
     pub(crate) key: &'k [u8],
-    /// The newest sequence number that is seen.
+    /// The newest visible sequence number.
     pub(crate) sequence: u64,
     /// The key's hash, for the filters of all runs.
     pub(crate) hash: u64,
@@ -116,7 +118,7 @@ pub(crate) struct SearchKey<'k> {
 }
 
 impl<'k> SearchKey<'k> {
-    /// The empty key, as of nothing: to fill an array with.
+    /// The empty key at sequence number 0, to initialize arrays.
     pub(crate) const NONE: SearchKey<'static> = SearchKey {
         key: &[],
         sequence: 0,
@@ -142,10 +144,10 @@ pub(crate) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("run-{number:06}.run"))
 }
 
-/// The number in a run's name; `None` if it is another file's.
+/// The number in a run's file name; `None` for any other file.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("run-")?.strip_suffix(".run")?;
     let number = digits.parse().ok()?;
-    // Only the form that `path` gives: no sign, no missing or extra zeros.
+    // Accept only the form that `path` writes: no sign, no missing or extra zeros.
     (number > 0 && format!("{number:06}") == digits).then_some(number)
 }

@@ -12,11 +12,13 @@
 //!   internal record   │ tag │ child's location │ [suffix_len] │ suffix │
 //! ```
 //!
-//! `docs/internals/format.md` has it byte by byte. A search reads line 0, the line of one group's heads with the one of its row
-//! entries behind it, and the record: three misses that wait for each other, not one or two for each halving of the rows.
+//! `docs/internals/format.md` defines every byte. A search reads line 0, two lines of one group
+//! (its heads, and the row entries next to them), and the record. That makes three dependent cache
+//! misses, where a binary search has one or two for each step.
 //!
-//! [`Page::check`] (`page_check.rs`) validates a page once, when it comes from disk. Whoever reads it afterwards trusts it in that it asks no
-//! questions, and not further: this is safe code, and wrong bytes give wrong rows, not a panic or memory of others.
+//! [`Page::check`] (`page_check.rs`) validates a page once, when it is read from disk. Later
+//! readers do not check again. This is safe code all the same: wrong bytes give wrong rows, but no
+//! panic and no access outside the page.
 
 use std::ops::Range;
 
@@ -26,35 +28,35 @@ use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
 use crate::versions::Kind;
 
-/// Rows of a group: as many heads as fill a cache line.
+/// Rows in a group: as many heads as fit into a cache line.
 pub(super) const GROUP_ROWS: usize = 16;
 
-/// The line that the layout is made for, on every machine.
+/// The cache line size that the layout assumes on every machine.
 pub(super) const LINE_BYTES: usize = 64;
 
-/// Bytes of a group: its heads and its row entries.
+/// Bytes in a group: its heads and its row entries.
 pub(super) const GROUP_BYTES: usize = 2 * LINE_BYTES;
 
 /// Bytes before the fences.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// Bytes of the prefix that stand in the header.
+/// Bytes of the prefix that the header holds.
 pub(super) const PREFIX_HEAD_BYTES: usize = 16;
 
 /// The longest prefix.
 pub(super) const MAX_PREFIX_BYTES: usize = u16::MAX as usize;
 
-/// Bits of a row entry that hold the record's offset.
+/// Bits of a row entry for the record's offset.
 pub(super) const OFFSET_BITS: u32 = 20;
 
-/// The suffix length in a row entry that means: this long or longer, see the record.
+/// A suffix length in a row entry that means "this long or longer": the record has the length.
 pub(super) const LONG_SUFFIX: usize = (1 << (32 - OFFSET_BITS)) - 1;
 
 /// Bytes of a record before the suffix and its length.
 pub(super) const LEAF_RECORD_BYTES: usize = 12;
 pub(super) const INTERNAL_RECORD_BYTES: usize = 24;
 
-/// The lower byte of a tag.
+/// Values of a tag's lowest byte.
 pub(super) const DELETION: u8 = 0;
 pub(super) const VALUE: u8 = 1;
 pub(super) const SEPARATOR: u8 = 255;
@@ -79,7 +81,7 @@ pub(super) fn sequence_of(tag: u64) -> u64 {
     tag >> 8
 }
 
-/// Where the groups of a page of so many rows begin: at the end of the line of the last fence.
+/// Where the groups of a page with this many rows begin: at the next line after the fences.
 pub(super) const fn groups_start(rows: usize) -> usize {
     (HEADER_BYTES + 4 * rows.div_ceil(GROUP_ROWS)).next_multiple_of(LINE_BYTES)
 }
@@ -87,9 +89,9 @@ pub(super) const fn groups_start(rows: usize) -> usize {
 /// What a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageKind {
-    /// Its rows are versions.
+    /// Rows are versions.
     Leaf,
-    /// Its rows are pages.
+    /// Rows point to other pages.
     Internal,
 }
 
@@ -111,21 +113,21 @@ impl PageKind {
     }
 }
 
-/// A page in memory, checked before.
+/// A page in memory that has been checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
     pub(super) line: &'a [u8; LINE_BYTES],
     pub(super) bytes: &'a [u8],
 }
 
-/// What is read where there is no page: one without rows.
+/// An empty page, which stands in for missing bytes.
 static NO_PAGE: [u8; LINE_BYTES] = [0; LINE_BYTES];
 
 impl<'a> Page<'a> {
     /// Bytes of the smallest page.
     pub(crate) const MIN_BYTES: usize = LINE_BYTES + GROUP_BYTES;
 
-    /// The page in `bytes`, which have been [checked](Self::check).
+    /// Wraps `bytes`, which have been [checked](Self::check).
     #[inline(always)]
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         match bytes.first_chunk() {
@@ -137,7 +139,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// All of its bytes.
+    /// The whole page.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -150,7 +152,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// At least 1, in a page that was checked.
+    /// The number of rows; at least 1 in a checked page.
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
         self.line_u32(4) as usize
@@ -161,7 +163,7 @@ impl<'a> Page<'a> {
         self.rows().div_ceil(GROUP_ROWS)
     }
 
-    /// What all keys of the page begin with.
+    /// The common prefix of all keys in the page.
     #[inline(always)]
     pub(crate) fn prefix(&self) -> &'a [u8] {
         let end = self.records_start();
@@ -173,7 +175,7 @@ impl<'a> Page<'a> {
         usize::from(u16::from_le_bytes([self.line[2], self.line[3]]))
     }
 
-    /// The first bytes of the prefix, without another line; behind its end there are zeros.
+    /// The first bytes of the prefix, from the header's line, padded with zeros.
     #[inline(always)]
     pub(super) fn prefix_head(&self) -> &'a [u8; PREFIX_HEAD_BYTES] {
         let (_, head) = self.line[..HEADER_BYTES]
@@ -182,7 +184,7 @@ impl<'a> Page<'a> {
         head
     }
 
-    /// The fences: whole blocks of eight, of which the last are `u32::MAX` where there are no groups for them.
+    /// The fences, in whole blocks of eight. Unused fences at the end are `u32::MAX`.
     #[inline(always)]
     pub(super) fn fences(&self) -> &'a [[u8; 32]] {
         let end = groups_start(self.rows());
@@ -202,7 +204,7 @@ impl<'a> Page<'a> {
         u32_in(heads, row % GROUP_ROWS * 4)
     }
 
-    /// Asks for the two lines of a group.
+    /// Prefetches the two lines of a group.
     #[inline(always)]
     pub(super) fn prefetch_group(&self, group: usize) {
         let at = groups_start(self.rows()) + group * GROUP_BYTES;
@@ -210,13 +212,13 @@ impl<'a> Page<'a> {
         prefetch_read(self.bytes.as_ptr().wrapping_add(at + LINE_BYTES));
     }
 
-    /// Asks for the line that holds a row's entry.
+    /// Prefetches the line with a row's entry.
     #[inline(always)]
     pub(super) fn prefetch_entry(&self, row: usize) {
         prefetch_read(self.bytes.as_ptr().wrapping_add(self.entry_at(row)));
     }
 
-    /// Asks for the part of the prefix that is not in the header.
+    /// Prefetches the part of the prefix that is not in the header.
     #[inline(always)]
     pub(super) fn prefetch_prefix(&self) {
         let start = self.records_start().wrapping_sub(self.prefix_len());
@@ -224,7 +226,7 @@ impl<'a> Page<'a> {
         prefetch_read(self.bytes.as_ptr().wrapping_add(at));
     }
 
-    /// Where a row's record and the suffix in it are.
+    /// Locates a row's record and its suffix.
     #[inline(always)]
     pub(super) fn record(&self, row: usize) -> Record {
         let entry = match self.bytes.get(self.entry_at(row)..) {
@@ -255,26 +257,26 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Asks for the lines of a record that a comparison reads.
+    /// Prefetches the lines of a record that a comparison reads.
     #[inline(always)]
     pub(super) fn prefetch_key(&self, record: &Record) {
-        /// Most comparisons end within so many bytes of the suffix.
+        /// Most comparisons end within this many bytes of the suffix.
         const LOOKED_AT_BYTES: usize = 16;
         let last = record.suffix + record.suffix_len.min(LOOKED_AT_BYTES);
         prefetch_read(self.bytes.as_ptr().wrapping_add(record.at));
         prefetch_read(self.bytes.as_ptr().wrapping_add(last));
     }
 
-    /// Asks for what an answer from this row reads: the record with the beginning of its value.
+    /// Prefetches what an answer from this row reads: the record and the start of its value.
     #[inline(always)]
     pub(crate) fn prefetch_record(&self, row: usize) {
-        /// Bytes of a record that are asked for; the hardware follows a longer one by itself.
+        /// Bytes of a record to prefetch; the hardware prefetcher follows longer ones.
         const MAX_BYTES: usize = 4 * LINE_BYTES;
-        /// What is asked for where a record's end is not at hand.
+        /// Bytes to prefetch when the record's end is unknown.
         const USUAL_BYTES: usize = 2 * LINE_BYTES;
         let record = self.record(row);
-        // It ends where the next one begins. The entry of that is in the same line, but for the last of a group, whose
-        // successor's line nobody has asked for.
+        // The record ends where the next one begins. The next row's entry is in the same line,
+        // except after the last row of a group: that line has not been prefetched.
         let last = row % GROUP_ROWS == GROUP_ROWS - 1 || row + 1 >= self.rows();
         let end = match last {
             true => record.at + USUAL_BYTES,
@@ -287,7 +289,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// What the row's key has behind the page's prefix.
+    /// A row's key without the common prefix.
     #[inline(always)]
     pub(crate) fn suffix(&self, row: usize) -> &'a [u8] {
         self.record_suffix(&self.record(row))
@@ -298,14 +300,14 @@ impl<'a> Page<'a> {
         self.slice(record.suffix..record.suffix + record.suffix_len)
     }
 
-    /// Puts the row's key into `key`, instead of what is there.
+    /// Replaces `key` with a row's key.
     pub(crate) fn key_into(&self, row: usize, key: &mut Vec<u8>) {
         key.clear();
         key.extend_from_slice(self.prefix());
         key.extend_from_slice(self.suffix(row));
     }
 
-    /// Whether a row's key is this one.
+    /// Whether a row has this key.
     #[inline(always)]
     pub(crate) fn key_is(&self, order: &KeyOrder, row: usize, key: &[u8]) -> bool {
         match order {
@@ -319,7 +321,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The sequence number of a row's version, or of its separator.
+    /// The sequence number of a row's version or separator.
     #[inline(always)]
     pub(crate) fn sequence(&self, row: usize) -> u64 {
         self.record_sequence(&self.record(row))
@@ -335,7 +337,7 @@ impl<'a> Page<'a> {
         u64::from(self.u32_at(record.at)) | u64::from(self.u32_at(record.at + 4)) << 32
     }
 
-    /// What a leaf's row says of its key: its value, or `None` where it is a deletion.
+    /// The value in a leaf's row, or `None` for a deletion.
     #[inline(always)]
     pub(crate) fn live_value(&self, row: usize) -> Option<&'a [u8]> {
         let record = self.record(row);
@@ -344,7 +346,7 @@ impl<'a> Page<'a> {
         (self.tag(&record) as u8 == VALUE).then_some(value)
     }
 
-    /// What a leaf's row says of its key.
+    /// Whether a leaf's row is a value or a deletion.
     #[inline(always)]
     pub(crate) fn version_kind(&self, row: usize) -> Kind {
         match self.live_value(row) {
@@ -359,13 +361,13 @@ impl<'a> Page<'a> {
         self.live_value(row).unwrap_or_default()
     }
 
-    /// The number of the page that an internal page's row leads to, without reading the row.
+    /// The number of an internal row's child. Does not read the row.
     #[inline(always)]
     pub(crate) fn child_number(&self, row: usize) -> u32 {
         self.line_u32(8).wrapping_add(row as u32)
     }
 
-    /// The page that an internal page's row leads to: its number, and where it is stored.
+    /// The number of an internal row's child, and where it is stored.
     #[inline]
     pub(crate) fn child(&self, row: usize) -> (u32, PageLocation) {
         let at = self.record(row).at;
@@ -414,7 +416,7 @@ impl<'a> Page<'a> {
 /// Where a row's record is in its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Its first byte.
+    /// The record's first byte.
     pub(super) at: usize,
     /// The suffix's first byte.
     pub(super) suffix: usize,

@@ -1,4 +1,4 @@
-//! A page in the making: rows are gathered until the page is full, then laid out.
+//! Builds a page: gathers rows until the page is full, then lays them out.
 //!
 //! ```text
 //!   staged   key │ value │ key │ value │ …      whole keys: what they share is known only when the last has come
@@ -11,12 +11,12 @@ use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
 use crate::versions::MAX_SEQUENCE;
 
-/// What a row says of its key.
+/// A row's payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
-    /// A leaf's: its value.
+    /// A leaf's row: the value.
     Value(&'a [u8]),
-    /// An internal page's: where the child is.
+    /// An internal page's row: where the child is.
     Child(PageLocation),
 }
 
@@ -37,7 +37,7 @@ struct Row {
     child: PageLocation,
 }
 
-/// Gathers rows, in order, and makes pages of them.
+/// Gathers rows in order and makes pages of them.
 pub(super) struct PageBuilder {
     kind: PageKind,
     order: KeyOrder,
@@ -47,22 +47,22 @@ pub(super) struct PageBuilder {
     size: Size,
 }
 
-/// What a page's length depends on.
+/// What determines a page's size.
 #[derive(Clone, Copy, Default)]
 struct Size {
     rows: usize,
-    /// Rows that have a key: all but an internal page's first.
+    /// Rows with a key: all rows except an internal page's first.
     keys: usize,
-    /// What all keys share.
+    /// Length of the common prefix.
     prefix_len: usize,
     key_bytes: usize,
     value_bytes: usize,
-    /// Keys that are so long that their record may have to tell.
+    /// Keys so long that the record may have to store the suffix length.
     long_keys: usize,
 }
 
 impl Size {
-    /// Bytes of the page; a few more where a key is long, but its suffix is not.
+    /// The page's size. A few bytes too large if a key is long but its suffix is not.
     fn page_bytes(&self, kind: PageKind) -> usize {
         groups_start(self.rows)
             + self.rows.div_ceil(GROUP_ROWS) * GROUP_BYTES
@@ -75,7 +75,7 @@ impl Size {
 }
 
 impl PageBuilder {
-    /// A builder of pages of at most so many bytes.
+    /// Builds pages of at most `limit_bytes` bytes.
     pub(super) fn new(kind: PageKind, order: KeyOrder, limit_bytes: usize) -> Self {
         PageBuilder {
             kind,
@@ -91,8 +91,8 @@ impl PageBuilder {
         self.rows.len()
     }
 
-    /// Whether the page has room for one more row. A leaf always takes one row, and an internal page two: else there
-    /// could be levels above levels of pages with one child each.
+    /// Whether one more row fits. A leaf always takes one row, and an internal page two: otherwise
+    /// there could be level upon level of pages with one child each.
     pub(super) fn fits(&self, key: &[u8], payload: &Payload<'_>) -> bool {
         let least = match self.kind {
             PageKind::Leaf => 1,
@@ -102,8 +102,8 @@ impl PageBuilder {
         self.rows.len() < least || size.page_bytes(self.kind) <= self.limit_bytes
     }
 
-    /// Adds a row behind those that are there. Of an internal page's first row neither key nor tag is kept: it is before
-    /// everything.
+    /// Appends a row. An internal page's first row keeps neither key nor tag, because it is before
+    /// every key.
     pub(super) fn add(&mut self, key: &[u8], tag: u64, payload: Payload<'_>) {
         self.size = self.size_with(key, &payload);
         let (key, tag) = match self.is_keyless() {
@@ -127,7 +127,7 @@ impl PageBuilder {
         self.rows.push(row);
     }
 
-    /// Lays the page out in `page`, instead of what is there, and begins the next one.
+    /// Lays the page out in `page`, replacing its content, and starts the next page.
     pub(super) fn finish(&mut self, first_child: u32, page: &mut Vec<u8>) {
         debug_assert!(!self.rows.is_empty());
         let rows = self.rows.len();
@@ -139,7 +139,7 @@ impl PageBuilder {
 
         page.clear();
         page.resize(prefix_start, 0);
-        // The last key: an internal page's first has none.
+        // The last key. An internal page's first row has none.
         let last = &self.rows[rows - 1];
         page.extend_from_slice(&self.staged[last.key_at..][..prefix_len]);
 
@@ -167,7 +167,7 @@ impl PageBuilder {
                 | (suffix.len().min(LONG_SUFFIX) as u32) << OFFSET_BITS;
             page[head_at..][..4].copy_from_slice(&head.to_le_bytes());
             page[head_at + LINE_BYTES..][..4].copy_from_slice(&entry.to_le_bytes());
-            // The last row of a group has the last word.
+            // The group's last row sets the fence.
             page[HEADER_BYTES + group * 4..][..4].copy_from_slice(&head.to_le_bytes());
 
             page.extend_from_slice(&staged.tag.to_le_bytes());
@@ -195,7 +195,7 @@ impl PageBuilder {
         self.begin();
     }
 
-    /// Empties the builder. What a single large row has taken is given back.
+    /// Empties the builder, and frees what a single large row has allocated.
     fn begin(&mut self) {
         self.rows.clear();
         self.staged.clear();
@@ -203,12 +203,12 @@ impl PageBuilder {
         self.size = Size::default();
     }
 
-    /// Whether the row that comes next is one without a key.
+    /// Whether the next row has no key.
     fn is_keyless(&self) -> bool {
         self.kind == PageKind::Internal && self.rows.is_empty()
     }
 
-    /// The size with one more row.
+    /// The page's size with one more row.
     fn size_with(&self, key: &[u8], payload: &Payload<'_>) -> Size {
         let mut size = self.size;
         size.rows += 1;

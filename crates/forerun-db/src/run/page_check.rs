@@ -1,4 +1,5 @@
-//! Validation of a page: of its structure when it comes from disk, of its order by those who verify a store.
+//! Validates pages: their structure when they are read from disk, and their order when a store is
+//! verified.
 
 use super::page::*;
 use super::page_search::head_of;
@@ -6,11 +7,12 @@ use crate::comparator::KeyOrder;
 use crate::versions::MAX_SEQUENCE;
 
 impl Page<'_> {
-    /// Checks the structure of a page: that each part is where the header says, that there are as many rows, that each
-    /// record is where its entry says and ends where the next begins, and that heads and fences agree and ascend.
+    /// Checks a page's structure: every part is where the header says, the number of rows is right,
+    /// every record is where its entry says and ends where the next one begins, and heads and
+    /// fences agree and ascend.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Says what is wrong.
     pub(crate) fn check(bytes: &[u8]) -> Result<(), &'static str> {
         if bytes.len() < Page::MIN_BYTES {
             return Err("the page is too short");
@@ -100,7 +102,7 @@ impl Page<'_> {
         }
     }
 
-    /// Checks a leaf's record, and returns the length of the value.
+    /// Checks a leaf's record, and returns its value's length.
     fn check_version(&self, record: &Record) -> Result<usize, &'static str> {
         let value_len = self.u32_at(record.at + 8) as usize;
         match self.tag(record) as u8 {
@@ -111,7 +113,7 @@ impl Page<'_> {
         }
     }
 
-    /// Checks an internal page's record, which has nothing behind the suffix.
+    /// Checks an internal page's record, which ends with the suffix.
     fn check_separator(&self, row: usize, record: &Record) -> Result<usize, &'static str> {
         let tag = self.tag(record);
         if tag as u8 != SEPARATOR {
@@ -120,18 +122,18 @@ impl Page<'_> {
         if row == 0 && (tag != separator_tag(MAX_SEQUENCE) || record.suffix_len != 0) {
             return Err("the first child has a separator");
         }
-        // In a record that is cut short this reads zeros, which are no location.
+        // A truncated record reads as zeros, which are no valid location.
         match self.child(row).1.is_sound() {
             true => Ok(0),
             false => Err("a child's location is impossible"),
         }
     }
 
-    /// Checks what [`check`](Self::check) takes as given, for it costs a comparison a row: that the rows ascend in the
-    /// order of keys, and that their heads are those of their keys.
+    /// Checks what [`check`](Self::check) takes for granted because it costs one comparison per
+    /// row: that rows ascend in key order, and that heads match their keys.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Says what is wrong.
     pub(crate) fn verify_order(&self, order: &KeyOrder) -> Result<(), &'static str> {
         // An internal page's first row has no key.
         let first = usize::from(self.kind() == PageKind::Internal);

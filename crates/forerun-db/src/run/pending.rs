@@ -1,12 +1,12 @@
-//! A run whose versions get their sequence number when its pages are written already.
+//! A run whose pages are written before its versions get their sequence number.
 //!
 //! ```text
 //!   finish_later   │ header │ pages … │ root │ filter │                        synced; no run yet: nothing to begin at
 //!   finish(@7)     │ header │ pages … │ root │ filter │ meta: all @7 │ footer │ synced; small, whatever the run's size
 //! ```
 //!
-//! So an ingestion takes its number last, and the run tells it itself: a run that is opened, copied or found by a repair
-//! needs nobody to know how old its versions are.
+//! An ingestion takes its number last, and the run itself stores it. So whoever opens, copies or
+//! repairs the run knows how old its versions are without asking anyone.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ use crate::io::{Io, OpenMode};
 use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
-/// The sequence number that is written beside the versions of an ingestion, whose own comes later.
+/// The sequence number stored with an ingestion's versions. The real one comes later.
 pub(crate) const INGESTED_SEQUENCE: u64 = 1;
 
-/// What a run's file still needs: its description, behind the filter.
+/// What a run's file still lacks: its metadata, behind the filter.
 #[derive(Debug)]
 pub(super) struct Undescribed {
     pub(super) meta: RunMeta,
@@ -30,7 +30,7 @@ pub(super) struct Undescribed {
 }
 
 impl Undescribed {
-    /// Writes the end of the file, and makes all of it durable.
+    /// Writes the end of the file, and makes it durable.
     pub(super) fn describe(self, out: &mut RunOutput) -> Result<RunMeta> {
         let mut meta = self.meta;
         let meta_offset = out.offset();
@@ -54,18 +54,19 @@ impl Undescribed {
     }
 }
 
-/// A file that has all of a run but its description, which names its sequence number. No file is held open for it.
+/// A run's file that lacks only its metadata, which contains the sequence number. The file is not
+/// kept open.
 #[derive(Debug)]
 pub(crate) struct PendingRun {
     path: PathBuf,
-    /// Where the description goes.
+    /// Where the metadata goes.
     offset: u64,
     salt: u64,
     rest: Undescribed,
 }
 
 impl PendingRun {
-    /// Lets go of a file to which all was written that there is.
+    /// Closes a file to which everything known has been written.
     pub(super) fn new(out: RunOutput, rest: Undescribed) -> PendingRun {
         PendingRun {
             offset: out.offset(),
@@ -75,10 +76,10 @@ impl PendingRun {
         }
     }
 
-    /// Gives all versions a sequence number, describes the run, and makes that durable.
+    /// Gives all versions their sequence number, writes the metadata, and makes the file durable.
     ///
     /// # Errors
-    /// [`Error::Io`]; it is still no run then.
+    /// [`Error::Io`]; then the file is still not a run.
     pub(crate) fn finish(mut self, io: &dyn Io, sequence: u64) -> Result<RunMeta> {
         let meta = &mut self.rest.meta;
         meta.ingested_sequence = sequence;

@@ -1,9 +1,9 @@
-//! A file becomes an open run.
+//! Opens the file of a run.
 //!
 //! ```text
-//!   footer ─> header, meta, filter, root      read and checked at once, kept as long as the run is open;
-//!                                             the filter only where the cache's budget has room for it
-//!   pages below the root                      read when they are asked for, kept by the cache
+//!   footer ─> header, metadata, filter, root   read and checked on open, kept while the run is open;
+//!                                              the filter only if it fits the cache's budget
+//!   pages below the root                       read on demand, kept by the cache
 //! ```
 
 use std::ops::Range;
@@ -31,27 +31,28 @@ pub(crate) struct Run {
     order: KeyOrder,
     meta: RunMeta,
     salt: u64,
-    /// Behind the last page.
+    /// Offset just behind the last page.
     pages_end: u64,
     /// Where the filter is in the file.
     filter_range: Range<u64>,
-    /// There once there was room for it. Without it, every key may be in the run.
+    /// Set once the filter fits into the cache's budget. Without it, the run may hold any key.
     filter: OnceLock<(Filter, Charge)>,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
-    /// For the root, which is in memory as long as the run is open.
+    /// Charges the root, which stays in memory as long as the run is open.
     _charge: Charge,
-    /// Set when no manifest names the run any more: its file goes with it.
+    /// Set once no manifest names the run any more. Then its file is removed when the run is
+    /// dropped.
     obsolete_files: OnceLock<Arc<ObsoleteFiles>>,
 }
 
 impl Run {
-    /// Opens the run in a file: reads and checks all of it but the pages below the root.
+    /// Opens the run in a file. Reads and checks everything except the pages below the root.
     ///
     /// # Errors
-    /// [`Error::CorruptFile`] if something in there is not what was written, [`Error::ComparatorMismatch`] if it is ordered
-    /// by another comparator, [`Error::NewerFormat`], [`Error::Io`].
+    /// [`Error::CorruptFile`] if the bytes are not what was written, [`Error::ComparatorMismatch`]
+    /// if another comparator orders the run, [`Error::NewerFormat`], [`Error::Io`].
     pub(crate) fn open(
         io: &dyn Io,
         path: &Path,
@@ -96,20 +97,20 @@ impl Run {
         })
     }
 
-    /// What the run in a file says of itself, whatever its order.
+    /// Reads the metadata of the run in a file, whatever its order.
     ///
     /// # Errors
-    /// As [`open`](Self::open), but for the order.
+    /// As [`open`](Self::open), except that any comparator will do.
     pub(crate) fn read_meta(io: &dyn Io, path: &Path) -> Result<RunMeta> {
         read_ends(io, path).map(|(_, _, meta)| meta)
     }
 
-    /// What the run says of itself.
+    /// The run's metadata.
     pub(crate) fn meta(&self) -> &RunMeta {
         &self.meta
     }
 
-    /// The number in its name.
+    /// The number in its file name.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -118,7 +119,7 @@ impl Run {
         &self.path
     }
 
-    /// The sequence number of a version, given the one that is written beside it.
+    /// The sequence number of a version, given the one stored with it.
     #[inline(always)]
     pub(crate) fn sequence(&self, written: u64) -> u64 {
         match self.meta.ingested_sequence {
@@ -127,8 +128,9 @@ impl Run {
         }
     }
 
-    /// What to look for in the pages instead of a sequence number. The versions of an ingestion are all written as
-    /// number 1, so that what is sought from the ingestion's number on finds them as it is; what is older is behind.
+    /// The sequence number to search the pages for. An ingestion stores all its versions as number
+    /// 1, so readers at or after the ingestion's number find them unchanged; older readers find
+    /// nothing.
     #[inline(always)]
     pub(crate) fn sought_sequence(&self, sequence: u64) -> u64 {
         if self.is_visible(sequence) {
@@ -138,7 +140,8 @@ impl Run {
         }
     }
 
-    /// Whether readers as of a sequence number may see anything of the run: of an ingestion that came later they do not.
+    /// Whether readers at a sequence number may see anything in the run. They do not see a later
+    /// ingestion.
     #[inline(always)]
     pub(crate) fn is_visible(&self, sequence: u64) -> bool {
         sequence >= self.meta.ingested_sequence
@@ -159,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Asks for the line that [`may_contain`](Self::may_contain) reads.
+    /// Prefetches the line that [`may_contain`](Self::may_contain) reads.
     #[inline(always)]
     pub(crate) fn prefetch_filter(&self, hash: u64) {
         if let Some((filter, _)) = self.filter.get() {
@@ -167,7 +170,7 @@ impl Run {
         }
     }
 
-    /// Bytes that the filter takes in memory, where it is there.
+    /// The filter's size in memory, whether it is loaded or not.
     pub(crate) fn filter_bytes(&self) -> usize {
         let stored = self.filter_range.end - self.filter_range.start;
         (stored as usize).saturating_sub(TRAILER_BYTES)
@@ -178,10 +181,10 @@ impl Run {
         self.filter.get().is_some()
     }
 
-    /// Brings the filter into memory, if it is not there, and there is room for it.
+    /// Loads the filter if it is not in memory and the cache's budget has space for it.
     ///
     /// # Errors
-    /// As [`open`](Self::open). The run is as good as before.
+    /// As [`open`](Self::open). The run remains usable.
     pub(crate) fn load_filter(&self) -> Result<()> {
         if self.has_filter() {
             return Ok(());
@@ -191,33 +194,33 @@ impl Run {
             return Ok(());
         };
         let filter = self.read_filter()?;
-        // Another thread may have been faster.
+        // Another thread may have loaded it first.
         let _ = self.filter.set((filter, charge));
         Ok(())
     }
 
-    /// Reads the filter, whether it is in memory or not.
+    /// Reads the filter from the file, whether it is in memory or not.
     pub(crate) fn read_filter(&self) -> Result<Filter> {
         read_filter(&*self.file, &self.path, self.salt, &self.filter_range)
     }
 
-    /// The page where every search begins.
+    /// The page where every search starts.
     #[inline(always)]
     pub(crate) fn root(&self) -> Page<'_> {
         Page::new(self.root.bytes())
     }
 
-    /// Where the root is stored: the last page.
+    /// Where the root is stored. It is the last page.
     pub(crate) fn root_location(&self) -> PageLocation {
         self.root_location
     }
 
-    /// From the first page to behind the last one, in the file.
+    /// The range of the file that holds pages.
     pub(crate) fn pages_range(&self) -> Range<u64> {
         HEADER_BYTES as u64..self.pages_end
     }
 
-    /// The pages of the run that are in the cache. The root needs none.
+    /// The run's pages in the cache. The root is not among them.
     #[inline(always)]
     pub(crate) fn slots(&self) -> &PageSlots {
         &self.slots
@@ -231,7 +234,7 @@ impl Run {
         self.salt
     }
 
-    /// Reads a page into `page`, instead of what is there, without the cache; `stored` is room for what is in the file.
+    /// Reads a page into `page`, bypassing the cache. `stored` is a buffer for its stored form.
     pub(crate) fn read_page(
         &self,
         location: PageLocation,
@@ -246,10 +249,10 @@ impl Run {
             .map_err(|reason| self.corrupt(location.offset, reason))
     }
 
-    /// Whether a page can be there, as the page above says.
+    /// Checks that a location from a parent page can hold a page.
     ///
     /// # Errors
-    /// [`Error::CorruptFile`] if not.
+    /// [`Error::CorruptFile`] if it cannot.
     #[inline]
     pub(crate) fn check_location(&self, location: PageLocation) -> Result<()> {
         match location.offset >= HEADER_BYTES as u64 && location.end() <= self.pages_end {
@@ -258,20 +261,21 @@ impl Run {
         }
     }
 
-    /// Removes the file when the last one who holds the run lets go of it. For a run that no manifest names, durably.
+    /// Removes the file when the last reference to the run is dropped. Call this only once no
+    /// manifest names the run durably.
     pub(crate) fn remove_when_dropped(&self, obsolete_files: &Arc<ObsoleteFiles>) {
-        // Once is enough.
+        // A second call changes nothing.
         let _ = self.obsolete_files.set(Arc::clone(obsolete_files));
     }
 
-    /// Names what is wrong in the file.
+    /// An error that says what is wrong in the file, and where.
     #[cold]
     pub(crate) fn corrupt(&self, offset: u64, reason: &'static str) -> Error {
         Error::corrupt_file(&self.path, offset, reason)
     }
 }
 
-/// Opens the file of a run and reads its ends: the footer, the header, and what the run says of itself.
+/// Opens a run's file and reads both ends: footer, header and metadata.
 fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMeta)> {
     let opened = io.open(path, OpenMode::ReadImmutable);
     let file = opened.map_err(|error| Error::io("open", path, error))?;
@@ -308,7 +312,7 @@ fn read_filter(file: &dyn IoFile, path: &Path, salt: u64, at: &Range<u64>) -> Re
     filter.map_err(|reason| Error::corrupt_file(path, at.start, reason))
 }
 
-/// Reads a part of a file that is to be held in memory.
+/// Reads a part of a file into memory.
 fn read_part(file: &dyn IoFile, path: &Path, from: u64, to: u64) -> Result<Vec<u8>> {
     let too_large = |_| Error::corrupt_file(path, from, "it is too large");
     let mut bytes = zeros(usize::try_from(to - from).map_err(too_large)?)?;
@@ -324,7 +328,7 @@ impl Drop for Run {
     }
 }
 
-/// Checks that a root is one: a leaf that is all there is, or the page above the others.
+/// Checks that a root is either the only page, a leaf, or the parent of all other pages.
 fn check_root(root: Page<'_>, meta: &RunMeta) -> Result<(), &'static str> {
     let last_child = root.child_number(root.rows() - 1);
     let sound = match root.kind() {
@@ -384,7 +388,7 @@ fn resize(bytes: &mut Vec<u8>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that begin with a cache line.
+/// Bytes that start on a cache line.
 #[derive(Debug)]
 struct LineAligned {
     bytes: Vec<u8>,
@@ -395,7 +399,7 @@ struct LineAligned {
 impl LineAligned {
     fn zeros(len: usize) -> Result<Self> {
         let bytes = zeros(len + LINE_BYTES - 1)?;
-        // The bytes stay where they are: nothing is added to them.
+        // The vector never grows, so its bytes do not move.
         let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES - 1);
         Ok(LineAligned { bytes, start, len })
     }

@@ -1,4 +1,4 @@
-//! A run's file, at its end: bytes are stored, gathered, and written in large pieces.
+//! The output file of a run writer: encodes, buffers and writes in large pieces.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,16 @@ use super::stored::{PageLocation, store};
 use crate::io::{IoFile, write_all_at};
 use crate::{Error, Result};
 
-/// Bytes that are gathered before they are written.
+/// Size of the write buffer.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The file, at its end.
+/// The output file.
 pub(super) struct RunOutput {
     pub(super) file: Box<dyn IoFile>,
     pub(super) path: PathBuf,
     pub(super) salt: u64,
     pub(super) compression: Compression,
-    /// What is not written yet.
+    /// Bytes not written yet.
     pub(super) buffer: Vec<u8>,
     /// Offset of the buffer's first byte.
     pub(super) written_bytes: u64,
@@ -25,7 +25,7 @@ pub(super) struct RunOutput {
 }
 
 impl RunOutput {
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub(super) fn offset(&self) -> u64 {
         self.written_bytes + self.buffer.len() as u64
     }
@@ -37,7 +37,7 @@ impl RunOutput {
         Ok(self.last_page)
     }
 
-    /// Adds bytes under a checksum.
+    /// Appends bytes with a checksum.
     pub(super) fn stored(
         &mut self,
         bytes: &[u8],
@@ -55,19 +55,19 @@ impl RunOutput {
         })
     }
 
-    /// Makes durable what was written.
+    /// Syncs the file.
     pub(super) fn sync(&self) -> Result<()> {
         let synced = self.file.sync();
         synced.map_err(|error| Error::io("sync", &self.path, error))
     }
 
-    /// Writes what is gathered.
+    /// Writes the buffer.
     pub(super) fn write(&mut self) -> Result<()> {
         write_all_at(&*self.file, &self.buffer, self.written_bytes)
             .map_err(|error| Error::io("write", &self.path, error))?;
         self.written_bytes += self.buffer.len() as u64;
         self.buffer.clear();
-        // What a single large value has taken is given back.
+        // Frees what a single large value has allocated.
         self.buffer.shrink_to(2 * BUFFER_BYTES);
         Ok(())
     }

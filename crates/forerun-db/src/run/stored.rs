@@ -1,4 +1,4 @@
-//! A page as it lies in the file: perhaps compressed, under a checksum that is bound to its place.
+//! A page as the file stores it: possibly compressed, with a checksum that includes its offset.
 //!
 //! ```text
 //!   ┌───────────────────────┬───────┬──────────┐
@@ -14,13 +14,13 @@ use super::Compression;
 use super::page::Page;
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
-/// Bytes behind what is stored: the codec and the checksum.
+/// Bytes after the stored page: the codec and the checksum.
 pub(crate) const TRAILER_BYTES: usize = 9;
 
 const RAW: u8 = 0;
 const LZ4: u8 = 1;
 
-/// LZ4 makes of one byte at most so many.
+/// LZ4 expands one byte to at most this many.
 const LZ4_MOST: u64 = 255;
 
 /// Where a page is in its run's file.
@@ -28,27 +28,27 @@ const LZ4_MOST: u64 = 255;
 pub(crate) struct PageLocation {
     /// Offset in the file.
     pub(crate) offset: u64,
-    /// Bytes in the file, trailer included.
+    /// Bytes in the file, including the trailer.
     pub(crate) stored_len: u32,
-    /// Bytes of the page itself, in memory.
+    /// Bytes of the uncompressed page.
     pub(crate) raw_len: u32,
 }
 
 impl PageLocation {
-    /// The fewest bytes that a page has in the file: the trailer, and what the shortest page is compressed to.
+    /// The smallest stored page: the trailer, and the shortest page at the best compression.
     pub(crate) const MIN_STORED_BYTES: u64 =
         TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MOST);
 
-    /// The most bytes of a page: one row of the longest key and value, and what the page has around them.
+    /// The largest page: one row with the longest key and value, and the page around it.
     const MAX_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
 
-    /// Offset of the first byte behind it.
+    /// Offset just behind the page.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.stored_len))
     }
 
-    /// Whether there can be such a page at all. A reader makes room for `raw_len` bytes before it has seen the page, so
-    /// that must be in proportion to what is stored.
+    /// Whether such a page can exist. A reader allocates `raw_len` bytes before it has seen the
+    /// page, so the size must be in proportion to what is stored.
     pub(crate) fn is_sound(&self) -> bool {
         let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
         (Page::MIN_BYTES..=Self::MAX_RAW_BYTES).contains(&(self.raw_len as usize))
@@ -57,12 +57,13 @@ impl PageLocation {
     }
 }
 
-/// The checksum of something stored at `offset`.
+/// The checksum of bytes stored at `offset`.
 pub(crate) fn checksum(salt: u64, offset: u64, bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(salt.wrapping_add(offset), bytes)
 }
 
-/// Appends `bytes` to a file's bytes as what is stored at `offset`, and returns how many bytes that took.
+/// Appends `bytes` to `file` in their stored form for `offset`, and returns how many bytes that
+/// took.
 pub(crate) fn store(
     salt: u64,
     offset: u64,
@@ -84,7 +85,7 @@ pub(crate) fn store(
     file.len() - start
 }
 
-/// Appends the compressed bytes, if that saves an eighth; else appends nothing.
+/// Appends the compressed bytes if that saves an eighth; otherwise appends nothing.
 fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
     let start = file.len();
     file.resize(
@@ -99,7 +100,7 @@ fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
     packed.is_some()
 }
 
-/// Checks what is stored at `offset`, and returns its bytes, uncompressed ones, without the trailer.
+/// Verifies uncompressed bytes stored at `offset`, and returns them without the trailer.
 pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8], &'static str> {
     match verified(salt, offset, stored)? {
         (bytes, RAW) => Ok(bytes),
@@ -107,11 +108,11 @@ pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8]
     }
 }
 
-/// Takes a page out of what is stored at its location into `into`, which has `raw_len` bytes: checks the checksum,
-/// decompresses, and checks the page's structure, so that a search may trust it from then on.
+/// Decodes a stored page into `into`, which is `raw_len` bytes long: verifies the checksum,
+/// decompresses, and checks the page's structure. A search may trust the page from then on.
 ///
 /// # Errors
-/// What is wrong with it; `into` holds something then that is no page.
+/// Says what is wrong. Then `into` does not hold a valid page.
 pub(crate) fn unstore(
     salt: u64,
     location: PageLocation,
@@ -133,7 +134,7 @@ pub(crate) fn unstore(
     Page::check(into)
 }
 
-/// The bytes under a checksum that matches, and their codec.
+/// Verifies the checksum, and returns the bytes and their codec.
 fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], u8), &'static str> {
     let (summed, sum) = stored
         .split_last_chunk::<8>()

@@ -1,4 +1,4 @@
-//! What the tests of lookups and cursors share: versions with deep trees, written as runs.
+//! What the tests of lookups and cursors share: runs with deep trees of pages.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Bytewise, ReverseBytewise};
 
 pub(crate) const PAGE_BYTES: usize = RunOptions::MIN_PAGE_BYTES;
 
-/// A cache for so many pages.
+/// A cache with space for this many pages.
 pub(crate) fn cache(frames: usize) -> Arc<PageCache> {
     let options = CacheOptions {
         capacity_bytes: frames * (PAGE_BYTES + 64),
@@ -31,14 +31,14 @@ pub(crate) fn orders() -> [KeyOrder; 2] {
     ]
 }
 
-/// A key with long separators around it, so that few thousand of them make a tree of three levels.
+/// A key with long separators around it, so that a few thousand keys make a tree of three levels.
 pub(crate) fn key(number: usize) -> Vec<u8> {
     let mut key = format!("{:04}", number / 5).repeat(30).into_bytes();
     key.extend_from_slice(format!("{}", number % 5).as_bytes());
     key
 }
 
-/// Writes versions, sorts them before, as a run, and opens it.
+/// Sorts versions, writes them as a run, and opens it.
 pub(crate) fn run(
     io: &dyn Io,
     dir: &Path,
@@ -70,14 +70,14 @@ pub(crate) fn run(
     Arc::new(Run::open(io, &path, number, order.clone(), cache).unwrap())
 }
 
-/// All versions in order.
+/// All versions, sorted.
 pub(crate) fn sorted(order: &KeyOrder, versions: &[Held]) -> Vec<Held> {
     let mut sorted = versions.to_vec();
     sorted.sort_by(|a, b| a.version().compare(order, &b.version()));
     sorted
 }
 
-/// The answer to a lookup, by looking at everything.
+/// The expected answer to a lookup, found by looking at every version.
 pub(crate) fn answer(
     order: &KeyOrder,
     versions: &[Held],

@@ -1,4 +1,4 @@
-//! Versions in order become a file.
+//! Writes versions, in order, to a file.
 //!
 //! ```text
 //!   add ─> leaf in the making ──full──> stored ─┐
@@ -6,8 +6,9 @@
 //!          internal page above ─full──> stored ─┘
 //! ```
 //!
-//! One leaf and the internal page above it are in the making at a time, and a small buffer waits to be written. Kept until
-//! the end are eight bytes a key, for the filter, and a separator for each internal page above the leaves.
+//! Memory: one leaf and one internal page per level under construction, a small write buffer, and
+//! until the end, eight bytes per key for the filter and a separator for each internal page above
+//! the leaves.
 
 use std::path::Path;
 
@@ -25,28 +26,29 @@ use crate::io::{Io, OpenMode};
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
 
-/// Writes a run. Dropped without [`finish`](Self::finish), it leaves a file that is no run.
+/// Writes a run. If it is dropped without [`finish`](Self::finish), the file it leaves is not a
+/// run.
 pub(crate) struct RunWriter {
     out: RunOutput,
     options: RunOptions,
     order: KeyOrder,
     leaf: PageBuilder,
-    /// What separates the leaf in the making from the one before.
+    /// The separator between the current leaf and the one before it.
     separator: Separator,
     above: Level,
     /// Finished pages of the level above the leaves.
     parents: Vec<Child>,
-    /// A page that is laid out.
+    /// A page that has been laid out.
     page: Vec<u8>,
-    /// Of each key, for the filter.
+    /// The hash of each key, for the filter.
     hashes: Vec<u64>,
-    /// The last version that was added.
+    /// The last version added.
     last_key: Vec<u8>,
     last_sequence: u64,
     meta: RunMeta,
 }
 
-/// What stands between two pages of a level.
+/// Separates two pages of a level.
 #[derive(Clone, Debug)]
 struct Separator {
     key: Vec<u8>,
@@ -54,7 +56,7 @@ struct Separator {
 }
 
 impl Separator {
-    /// Before everything.
+    /// Before every key.
     fn first() -> Self {
         Separator {
             key: Vec::new(),
@@ -69,12 +71,12 @@ struct Child {
     location: PageLocation,
 }
 
-/// An internal page in the making.
+/// An internal page under construction.
 struct Level {
     builder: PageBuilder,
-    /// That of its first child.
+    /// The separator of its first child.
     separator: Separator,
-    /// Number of its first child.
+    /// The number of its first child.
     first_child: u32,
 }
 
@@ -88,7 +90,7 @@ impl Level {
         }
     }
 
-    /// Adds a child. If the page is full, it is stored first, and handed over to the level above it.
+    /// Adds a child. If the page is full, first stores it and passes it to the level above.
     fn add(
         &mut self,
         child: Child,
@@ -109,7 +111,7 @@ impl Level {
         Ok(stored)
     }
 
-    /// Stores the page in the making, and begins the next one.
+    /// Stores the current page and starts the next one.
     fn finish(&mut self, out: &mut RunOutput, page: &mut Vec<u8>) -> Result<Child> {
         let children = self.builder.rows() as u32;
         self.builder.finish(self.first_child, page);
@@ -124,7 +126,7 @@ impl Level {
 }
 
 impl RunWriter {
-    /// Creates the file, or empties it.
+    /// Creates the file, or truncates it.
     pub(crate) fn create(
         io: &dyn Io,
         path: &Path,
@@ -167,11 +169,11 @@ impl RunWriter {
         })
     }
 
-    /// Adds a version, which must stand behind the last one.
+    /// Adds a version, which must come after the last one.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`] if it does not, and nothing has changed then; [`Error::KeyTooLong`], [`Error::ValueTooLong`];
-    /// [`Error::Io`].
+    /// [`Error::OutOfOrder`] if it does not; then nothing has changed. [`Error::KeyTooLong`],
+    /// [`Error::ValueTooLong`], [`Error::Io`].
     pub(crate) fn add(&mut self, version: Version<'_>) -> Result<()> {
         let Version {
             key,
@@ -215,49 +217,50 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Bytes of the file so far: of the pages that are finished.
+    /// Size of the file so far, counting finished pages.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.out.offset()
     }
 
-    /// Versions so far.
+    /// Versions added so far.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> u64 {
         self.meta.entries
     }
 
-    /// Leaves that are finished.
+    /// Finished leaves.
     pub(crate) fn leaves(&self) -> u32 {
         self.meta.leaf_pages
     }
 
-    /// Notes the keyspace that it is written for.
+    /// Records the run's keyspace.
     pub(crate) fn note_keyspace(&mut self, id: u32, name: &str) {
         self.meta.keyspace = id;
         self.meta.keyspace_name = name.to_owned();
     }
 
-    /// Notes up to which deletion of a range the versions that are covered were left out.
+    /// Records up to which range deletion the covered versions were dropped.
     pub(crate) fn note_ranges_applied(&mut self, sequence: u64) {
         self.meta.ranges_applied = sequence;
     }
 
-    /// Notes that the versions are deletions of ranges.
+    /// Records that the versions are range deletions.
     pub(crate) fn note_ranges(&mut self) {
         self.meta.holds = Holds::Ranges;
     }
 
-    /// Writes what is left, and makes the file durable; its name in the directory is for the caller to sync.
+    /// Writes the rest, and makes the file durable. The caller syncs its name in the directory.
     ///
     /// # Errors
-    /// [`Error::EmptyRun`] if there is no version in it; [`Error::Io`].
+    /// [`Error::EmptyRun`] if the run has no version; [`Error::Io`].
     pub(crate) fn finish(self) -> Result<RunMeta> {
         let (mut out, rest) = self.finish_pages()?;
         rest.describe(&mut out)
     }
 
-    /// Writes and syncs all but the description of versions that get one sequence number together, later. They were
-    /// added as number [`INGESTED_SEQUENCE`](super::pending::INGESTED_AS).
+    /// Writes and syncs everything except the metadata, for versions that will get one common
+    /// sequence number later. They were added as number
+    /// [`INGESTED_SEQUENCE`](super::pending::INGESTED_SEQUENCE).
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -268,7 +271,7 @@ impl RunWriter {
         Ok(PendingRun::new(out, rest))
     }
 
-    /// Lays down the last pages and the filter.
+    /// Stores the last pages and the filter.
     fn finish_pages(mut self) -> Result<(RunOutput, Undescribed)> {
         if self.meta.entries == 0 {
             let path = self.out.path;
@@ -306,10 +309,10 @@ impl RunWriter {
         Ok(())
     }
 
-    /// What separates the last version from a next one with this key.
+    /// The separator between the last version and a next one with this key.
     fn separator_before(&self, key: &[u8]) -> Separator {
         if self.order.compare(&self.last_key, key).is_eq() {
-            // Two versions of one key: the next one's number is smaller, so this one's is not 0.
+            // Two versions of one key: the next number is smaller, so this one is not 0.
             return Separator {
                 key: key.to_vec(),
                 tag: separator_tag(self.last_sequence.saturating_sub(1)),

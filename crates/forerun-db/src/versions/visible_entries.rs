@@ -1,19 +1,21 @@
-//! What a snapshot sees of versions: of each key the newest that it may see, if that is a value.
+//! The entries visible to a snapshot: for each key the newest version it may see, if that is a
+//! value.
 //!
 //! ```text
 //!   versions   apple @9 │ apple @4 │ bee @7 deletion │ bee @3 │ cow @5
 //!   as of 8                apple @4                              cow @5
 //! ```
 //!
-//! Forwards the cursor rests on the entry itself and lends it. Backwards a key's versions come oldest first, so
-//! that only the next key shows which was the newest: the entry is kept, and the cursor rests before its key.
+//! Moving forward, the cursor stays on the entry and lends it. Moving backward, it meets a key's
+//! versions oldest first, and only the next key shows which one was the newest. So it copies the
+//! entry, and stops before the entry's key.
 
 use super::{Kind, MAX_SEQUENCE, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
 
-/// An entry of a store or a memtable, lent.
+/// An entry of a store or a memtable, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The user key.
@@ -22,34 +24,34 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// How many versions are passed one by one before a search for what follows them is the shorter way.
+/// After this many single steps, a new search is faster than more steps.
 const WALK_LIMIT: usize = 8;
 
-/// Bytes of a key or a value that are kept for another use.
+/// Bytes of key and value buffers that are kept for reuse.
 const KEPT_BYTES: usize = 4 << 10;
 
-/// Stands behind all versions of a key: real ones are numbered from 1.
+/// Sorts behind all versions of a key: their numbers start at 1.
 const BEHIND_ALL: u64 = 0;
 
-/// A cursor over the entries that a snapshot sees, in key order, both ways.
+/// A cursor over the entries that a snapshot sees, in key order, in both directions.
 pub(crate) struct VisibleEntries<C> {
     versions: C,
     order: KeyOrder,
     snapshot: u64,
-    rests: Rests,
-    /// The key whose versions are being passed; backwards, the entry's.
+    position: Position,
+    /// The key whose versions are being skipped; moving backward, the entry's key.
     key: Vec<u8>,
-    /// Backwards, the entry's value.
+    /// Moving backward, the entry's value.
     value: Vec<u8>,
 }
 
-/// Where the cursor beneath rests.
+/// Where the underlying cursor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rests {
+enum Position {
     Nowhere,
     /// On the entry.
     OnEntry,
-    /// On the version before all of the entry's key, or nowhere; the entry is kept.
+    /// Before all versions of the entry's key, or nowhere; the entry is copied.
     BeforeKey,
 }
 
@@ -59,26 +61,26 @@ impl<C: VersionCursor> VisibleEntries<C> {
             versions,
             order,
             snapshot,
-            rests: Rests::Nowhere,
+            position: Position::Nowhere,
             key: Vec::new(),
             value: Vec::new(),
         }
     }
 
-    /// Makes it as good as new, as of another snapshot.
+    /// Resets the cursor, for another snapshot.
     pub(crate) fn reopen(&mut self, snapshot: u64) {
         self.snapshot = snapshot;
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
     }
 
-    /// The cursor beneath.
+    /// The underlying cursor.
     pub(crate) fn versions_mut(&mut self) -> &mut C {
         &mut self.versions
     }
 
-    /// Gives back memory that is not worth keeping for another use.
+    /// Frees memory that is not worth keeping for reuse.
     pub(crate) fn reset(&mut self) {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.reset();
         for kept in [&mut self.key, &mut self.value] {
             kept.clear();
@@ -86,88 +88,88 @@ impl<C: VersionCursor> VisibleEntries<C> {
         }
     }
 
-    /// Goes to the first entry.
+    /// Moves to the first entry.
     pub(crate) fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.seek_first()?;
         self.settle_forward()
     }
 
-    /// Goes to the last entry.
+    /// Moves to the last entry.
     pub(crate) fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.seek_last()?;
         self.settle_backward()
     }
 
-    /// Goes to the first entry whose key is `key` or behind it.
+    /// Moves to the first entry at or behind `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.seek(key, self.snapshot)?;
         self.settle_forward()
     }
 
-    /// Goes to the first entry whose key is behind `key`.
+    /// Moves to the first entry behind `key`.
     pub(crate) fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.seek(key, BEHIND_ALL)?;
         self.settle_forward()
     }
 
-    /// Goes to the last entry whose key is before `key`.
+    /// Moves to the last entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.seek_before(key, MAX_SEQUENCE)?;
         self.settle_backward()
     }
 
-    /// Goes to the last entry whose key is `key` or before it.
+    /// Moves to the last entry at or before `key`.
     pub(crate) fn seek_back(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.rests = Rests::Nowhere;
+        self.position = Position::Nowhere;
         self.versions.seek_before(key, BEHIND_ALL)?;
         self.settle_backward()
     }
 
-    /// Goes to the next entry; to the first, if it stands nowhere.
+    /// Moves to the next entry; to the first, if the cursor is positioned nowhere.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>> {
-        match std::mem::replace(&mut self.rests, Rests::Nowhere) {
-            Rests::Nowhere => return self.seek_first(),
-            Rests::OnEntry => self.pass_key()?,
-            Rests::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
+        match std::mem::replace(&mut self.position, Position::Nowhere) {
+            Position::Nowhere => return self.seek_first(),
+            Position::OnEntry => self.pass_key()?,
+            Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
         self.settle_forward()
     }
 
-    /// Goes to the entry before; to the last, if it stands nowhere.
+    /// Moves to the previous entry; to the last, if the cursor is positioned nowhere.
     pub(crate) fn prev(&mut self) -> Result<Option<Entry<'_>>> {
-        match std::mem::replace(&mut self.rests, Rests::Nowhere) {
-            Rests::Nowhere => return self.seek_last(),
-            Rests::OnEntry => {
+        match std::mem::replace(&mut self.position, Position::Nowhere) {
+            Position::Nowhere => return self.seek_last(),
+            Position::OnEntry => {
                 keep(&mut self.key, self.versions.at().map(|at| at.key));
                 self.versions.seek_before(&self.key, MAX_SEQUENCE)?;
             }
-            Rests::BeforeKey => {}
+            Position::BeforeKey => {}
         }
         self.settle_backward()
     }
 
-    /// The entry it stands at.
+    /// The current entry.
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
-        match self.rests {
-            Rests::Nowhere => None,
-            Rests::OnEntry => self.versions.at().map(|at| Entry {
+        match self.position {
+            Position::Nowhere => None,
+            Position::OnEntry => self.versions.at().map(|at| Entry {
                 key: at.key,
                 value: at.value,
             }),
-            Rests::BeforeKey => Some(Entry {
+            Position::BeforeKey => Some(Entry {
                 key: &self.key,
                 value: &self.value,
             }),
         }
     }
 
-    /// From where the cursor rests on, to the first version that is visible, the newest such of its key, and no
-    /// deletion.
+    /// From the underlying cursor's position on, finds the first key whose newest visible version
+    /// is a value.
     fn settle_forward(&mut self) -> Result<Option<Entry<'_>>> {
         while let Some(Version { sequence, kind, .. }) = self.versions.at() {
             if sequence > self.snapshot {
@@ -175,14 +177,14 @@ impl<C: VersionCursor> VisibleEntries<C> {
             } else if kind == Kind::Deletion {
                 self.pass_key()?;
             } else {
-                self.rests = Rests::OnEntry;
+                self.position = Position::OnEntry;
                 break;
             }
         }
         Ok(self.entry())
     }
 
-    /// Goes on from a version that is too new: an older one of the same key may do.
+    /// Skips a version that is too new. An older one of the same key may be visible.
     fn pass_newer(&mut self) -> Result<()> {
         self.versions.next()?;
         let mut passed = 1;
@@ -199,7 +201,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
         Ok(())
     }
 
-    /// Goes on to the first version of the next key.
+    /// Moves to the first version of the next key.
     fn pass_key(&mut self) -> Result<()> {
         keep(&mut self.key, self.versions.at().map(|at| at.key));
         for _ in 0..WALK_LIMIT {
@@ -211,7 +213,8 @@ impl<C: VersionCursor> VisibleEntries<C> {
         self.versions.seek(&self.key, BEHIND_ALL)
     }
 
-    /// From where the cursor rests back, to the first key that has an entry; the cursor comes to rest before it.
+    /// From the underlying cursor's position back, finds the first key with an entry, and stops
+    /// before it.
     fn settle_backward(&mut self) -> Result<Option<Entry<'_>>> {
         while let Some(at) = self.versions.at() {
             keep(&mut self.key, Some(at.key));
@@ -222,7 +225,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
                     break;
                 };
                 newest = Some(at.kind);
-                // Keys that are equal may be spelled in several ways: the key shown is the one that came with the value.
+                // Equal keys may have different bytes. Shows the key that came with the value.
                 if at.key != self.key {
                     keep(&mut self.key, Some(at.key));
                 }
@@ -244,18 +247,18 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 self.versions.prev()?;
             }
             if self.is_at_key() {
-                // What is left of the key is too new, or passed over.
+                // The key's other versions are too new, or have been skipped.
                 self.versions.seek_before(&self.key, MAX_SEQUENCE)?;
             }
             if newest == Some(Kind::Value) {
-                self.rests = Rests::BeforeKey;
+                self.position = Position::BeforeKey;
                 break;
             }
         }
         Ok(self.entry())
     }
 
-    /// Whether the cursor rests on a version of `key`.
+    /// Whether the underlying cursor is at a version of `key`.
     fn is_at_key(&self) -> bool {
         let at = self.versions.at();
         at.is_some_and(|at| self.order.compare(at.key, &self.key).is_eq())
@@ -275,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// Versions in a sorted vector: the plain reference.
+    /// Versions in a sorted vector, as a reference.
     struct Sorted {
         versions: Vec<(Vec<u8>, u64, Kind, Vec<u8>)>,
         at: Option<usize>,
