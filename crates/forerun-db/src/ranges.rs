@@ -1,18 +1,21 @@
-//! Deletions of ranges of keys.
+//! Range deletions.
 //!
 //! ```text
-//!   blocks   [ 4096 tombstones ][ 512 ][ 64 ][ 16 ]   tail [ 5 ]        oldest first; a read asks all of them
-//!                                                └─ sixteen in the tail become a block, and two blocks of one size become one
+//!   blocks   [ 4096 tombstones ][ 512 ][ 64 ][ 16 ]   tail [ 5 ]        oldest first; a read asks all
+//!                                                └─ 16 in the tail become a block;
+//!                                                   two blocks of one size merge
 //! ```
 //!
-//! A range is deleted by one record, however many keys are in it: its tombstone covers their versions with smaller
-//! sequence numbers. The tombstones of a memtable stand beside it, and when that is flushed, in a run of their own
-//! (`tree/range_run.rs`). Other runs are written without what is covered (`tree/retain.rs`), and one all of which is covered is removed unread. A tombstone is
-//! forgotten once every run that it could cover anything of was written knowing it.
+//! One record deletes a range, however many keys are in it: its tombstone covers their versions
+//! with smaller sequence numbers. A memtable keeps its tombstones beside it. A flush writes them to
+//! a run of their own (`tree/range_run.rs`). Flushes and compactions drop covered versions
+//! (`tree/retain.rs`), and a run that is covered entirely is removed unread. A tombstone is
+//! forgotten once every run that it could cover has been written with it applied.
 //!
-//! Tombstones come one at a time, while others read. A new one is put into a slot of the tail, which readers scan; what
-//! is in blocks never changes. So adding one of n costs log n steps, taken now and then for many at once, and readers take no
-//! lock. Tombstones may be added in any order; a reader is given only those it sees.
+//! Tombstones arrive one at a time, while others read. A new one fills a slot of the tail, which
+//! readers scan; blocks never change. Adding one of n tombstones costs log n steps amortized, and
+//! readers take no lock. Tombstones may be added in any order; each reader sees only those up to
+//! its sequence number.
 
 mod block;
 #[cfg(test)]
@@ -28,7 +31,7 @@ use self::block::{Block, LEAF};
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
 
-/// The deletion of all keys from `start` up to, not including, `end`, as of `sequence`.
+/// Deletes all keys from `start` up to `end`, which is excluded, as of `sequence`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RangeTombstone {
     pub(crate) start: Vec<u8>,
@@ -36,7 +39,7 @@ pub(crate) struct RangeTombstone {
     pub(crate) sequence: u64,
 }
 
-/// A [`RangeTombstone`] that is elsewhere.
+/// A borrowed [`RangeTombstone`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RangeRef<'a> {
     pub(crate) start: &'a [u8],
@@ -44,17 +47,17 @@ pub(crate) struct RangeRef<'a> {
     pub(crate) sequence: u64,
 }
 
-/// Deletions of ranges, searched by key. Some can be added while others read.
+/// Range tombstones, searched by key. They can be added while others read.
 pub(crate) struct Ranges {
     order: KeyOrder,
     list: ArcSwap<List>,
     count: AtomicUsize,
     used_bytes: AtomicUsize,
-    /// Held by whoever adds.
+    /// Held while adding.
     adding: Mutex<()>,
 }
 
-/// The tombstones of a [`Ranges`] at one moment, and those that are added to its tail.
+/// The tombstones of a [`Ranges`] at one time. New ones are added to its tail.
 #[derive(Clone, Default)]
 pub(crate) struct List {
     /// Oldest first.
@@ -62,13 +65,13 @@ pub(crate) struct List {
     tail: Arc<Tail>,
 }
 
-/// The newest tombstones: the slots are filled one after the other.
+/// The newest tombstones. Slots are filled in order.
 #[derive(Default)]
 struct Tail([OnceLock<Slot>; LEAF]);
 
 #[derive(Clone)]
 struct Slot {
-    /// Start and end.
+    /// Start, then end.
     keys: Box<[u8]>,
     start_len: usize,
     sequence: u64,
@@ -97,9 +100,10 @@ impl<'a> RangeRef<'a> {
         order.compare(self.start, key).is_le() && order.compare(key, self.end).is_lt()
     }
 
-    /// The most memory that a [`Ranges`] takes for it, in bytes. The leaf has 20 for each beside its keys; a tombstone
-    /// has at most two fragments of 8 bytes in the block it is in, and in each block that is kept as a part: of these
-    /// there is one for every sixteenfold.
+    /// An upper bound of the memory that a [`Ranges`] uses for it, in bytes. The leaf has 20 bytes
+    /// for each tombstone besides its keys. A tombstone has at most two fragments of 8 bytes in its
+    /// block, and in each block that is kept as a part; there is one such block for every factor of
+    /// sixteen.
     pub(crate) fn used_bytes(&self) -> usize {
         const EACH_BYTES: usize = 84;
         if planted::is(Defect::RangesUncounted) {
@@ -110,7 +114,7 @@ impl<'a> RangeRef<'a> {
 }
 
 impl Ranges {
-    /// None yet.
+    /// An empty set.
     pub(crate) fn new(order: KeyOrder) -> Ranges {
         Ranges::with_list(order, List::default(), 0, 0)
     }
@@ -126,7 +130,7 @@ impl Ranges {
         ranges
     }
 
-    /// Makes as few blocks of them as possible, for those who read.
+    /// Merges the blocks into as few as possible, for faster reads.
     fn merge_blocks(&self) {
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let mut list = List::clone(&self.list.load());
@@ -150,12 +154,12 @@ impl Ranges {
         }
     }
 
-    /// These and others, in as few blocks as possible. The tombstones of both are shared.
+    /// These tombstones and others, in as few blocks as possible. Both sets share the tombstones.
     pub(crate) fn with<'r>(&self, others: impl IntoIterator<Item = RangeRef<'r>>) -> Ranges {
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let list = self.list.load_full();
         let mut copy = List::clone(&list);
-        // The next slot of this one's tail is this one's.
+        // The next slot of this tail belongs to this set.
         copy.tail = Arc::new(Tail(std::array::from_fn(|at| list.tail.0[at].clone())));
         let ranges = Ranges::with_list(self.order.clone(), copy, self.len(), self.used_bytes());
         ranges.add(others);
@@ -163,9 +167,9 @@ impl Ranges {
         ranges
     }
 
-    /// Adds tombstones. They are to be there before a reader may see their sequence numbers.
+    /// Adds tombstones. Call this before a reader can see their sequence numbers.
     pub(crate) fn add<'r>(&self, tombstones: impl IntoIterator<Item = RangeRef<'r>>) {
-        // What is there is sound even if a comparator panicked.
+        // The list is sound even if a comparator has panicked.
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let mut list = self.list.load_full();
         let mut filled = list.tail.iter().count();
@@ -184,8 +188,8 @@ impl Ranges {
         if is_other {
             self.list.store(list);
         }
-        // Relaxed: a reader that is to see a tombstone has seen its sequence number become visible, which happens after
-        // this. The bytes are a statistic.
+        // Relaxed: a reader that must see a tombstone has seen its sequence number become visible,
+        // which happens after this. The size is only a statistic.
         self.count.fetch_add(count, Ordering::Relaxed);
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -202,12 +206,12 @@ impl Ranges {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// What [`RangeRef::used_bytes`] is for all of them.
+    /// The sum of [`RangeRef::used_bytes`].
     pub(crate) fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// All there are now.
+    /// All current tombstones.
     pub(crate) fn list(&self) -> Arc<List> {
         self.list.load_full()
     }
@@ -220,16 +224,17 @@ impl Ranges {
         in_blocks.chain(in_tail).max().unwrap_or(0)
     }
 
-    /// The newest tombstone that covers `key` and is not newer than `snapshot`: versions of the key with smaller sequence
-    /// numbers are deleted for it. 0: there is none.
+    /// The sequence number of the newest tombstone that covers `key` and is not newer than
+    /// `snapshot`; 0 if there is none. Versions of the key with smaller numbers are deleted for
+    /// that snapshot.
     pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
         let list = self.list.load();
         let newest = list.newest_over(&self.order, key, snapshot);
         newest.map_or(0, |tombstone| tombstone.sequence)
     }
 
-    /// Whether all keys from `smallest` to `largest`, both included, are covered by tombstones that are newer than
-    /// `sequence` and not newer than `snapshot`.
+    /// Whether tombstones newer than `sequence` and not newer than `snapshot` cover all keys from
+    /// `smallest` to `largest`, both included.
     pub(crate) fn covers_all(
         &self,
         smallest: &[u8],
@@ -241,7 +246,7 @@ impl Ranges {
         let mut key = smallest;
         while self.order.compare(key, largest).is_le() {
             match list.newest_over(&self.order, key, snapshot) {
-                // It ends behind the key, unless a comparator contradicts itself.
+                // It ends behind the key, unless the comparator contradicts itself.
                 Some(newest) if newest.sequence > sequence && newest.covers(&self.order, key) => {
                     key = newest.end;
                 }
@@ -267,13 +272,13 @@ impl Ranges {
 }
 
 impl List {
-    /// The tombstones, in the order they came in.
+    /// The tombstones, in the order they were added.
     pub(crate) fn iter(&self) -> impl Iterator<Item = RangeRef<'_>> {
         let in_blocks = self.blocks.iter().flat_map(|block| block.iter());
         in_blocks.chain(self.tail.iter())
     }
 
-    /// Bytes of memory that it takes.
+    /// Memory in use.
     #[cfg(test)]
     fn taken_bytes(&self) -> usize {
         let in_tail: usize = self
@@ -287,7 +292,7 @@ impl List {
 
     fn newest_over(&self, order: &KeyOrder, key: &[u8], snapshot: u64) -> Option<RangeRef<'_>> {
         let in_tail = block::newest_of(self.tail.iter(), order, key, snapshot);
-        // From the newest on: numbers ascend, but for a few that overtook each other.
+        // Newest first: sequence numbers ascend, except for a few that overtook each other.
         let blocks = self.blocks.iter().rev();
         blocks.fold(in_tail, |newest, block| {
             let is_newer =
@@ -298,7 +303,7 @@ impl List {
         })
     }
 
-    /// These, the full tail as a block, and an empty tail.
+    /// A list with the full tail as a block, and an empty tail.
     fn with_tail_in_blocks(&self, order: &KeyOrder) -> List {
         const NONE: RangeRef<'_> = RangeRef {
             start: &[],

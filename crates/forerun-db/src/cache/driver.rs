@@ -1,10 +1,10 @@
 //! What lookups wait for when a page is not in memory: the reads of a batch.
 //!
 //! ```text
-//!   lookup ── page(source, number) ──> request ──┐ queued        one request a page, whoever asks
+//!   lookup ── page(source, number) ──> request ──┐ queued        one request per page
 //!   lookup ── page(source, number) ──────^       │
 //!                                                v
-//!   turn:      the round's reads begin together ─ reading ─ verify, publish ─ ended ──> every lookup that waits
+//!   round:     submits all queued reads together ─ reading ─ verify, publish ──> every lookup that waits
 //! ```
 //!
 //! A lookup takes its page from the request, so the page need not stay in the cache. A failure goes

@@ -1,207 +1,19 @@
-//! The cache with pages that tell their numbers, from files that count and fail.
+//! The page cache: contents, budgets, failures and threads.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 
-use forerun_core::{Driver, Wait, alone_with, interleave_with, suspend};
+use forerun_core::{Driver, Wait, alone_with, interleave_with};
 use proptest::prelude::*;
 
-use super::driver::{PageSource, Reads};
+use super::driver::Reads;
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
-use crate::io::{Io, IoFile, OpenMode, OsIo, ReadBackend};
-use crate::run::PageLocation;
+use crate::io::{Io, OpenMode, ReadBackend};
 
-const PAGE: usize = 2048;
+mod numbered_pages;
 
-/// A source of pages, each full of its own number.
-struct Numbered {
-    file: Box<dyn IoFile>,
-    slots: PageSlots,
-    /// Length of each page, and where it begins.
-    lens: Vec<usize>,
-    offsets: Vec<u64>,
-}
-
-/// Bytes in the file before each page: its number.
-const HEAD: usize = 8;
-
-fn contents(lens: &[usize]) -> (Vec<u8>, Vec<u64>) {
-    let mut bytes = Vec::new();
-    let mut offsets = Vec::new();
-    for (number, len) in lens.iter().enumerate() {
-        offsets.push(bytes.len() as u64);
-        bytes.extend_from_slice(&(number as u64).to_le_bytes());
-        bytes.resize(bytes.len() + len, number as u8);
-    }
-    (bytes, offsets)
-}
-
-impl Numbered {
-    fn new(cache: &Arc<PageCache>, file: Box<dyn IoFile>, lens: Vec<usize>) -> Self {
-        let offsets = contents(&lens).1;
-        Numbered {
-            file,
-            slots: PageSlots::new(cache, lens.len()),
-            lens,
-            offsets,
-        }
-    }
-
-    fn modelled(io: &FaultIo, cache: &Arc<PageCache>, lens: Vec<usize>) -> Self {
-        io.write("/pages", &contents(&lens).0);
-        let file = io.open("/pages".as_ref(), OpenMode::Read).unwrap();
-        Numbered::new(cache, file, lens)
-    }
-
-    fn real(dir: &Path, cache: &Arc<PageCache>, lens: Vec<usize>) -> Self {
-        std::fs::write(dir.join("pages"), contents(&lens).0).unwrap();
-        let file = OsIo.open(&dir.join("pages"), OpenMode::Read).unwrap();
-        Numbered::new(cache, file, lens)
-    }
-
-    fn location(&self, page_no: u32) -> PageLocation {
-        let len = self.lens[page_no as usize];
-        PageLocation {
-            offset: self.offsets[page_no as usize],
-            stored_len: (HEAD + len) as u32,
-            raw_len: len as u32,
-        }
-    }
-
-    fn is_page(&self, page_no: u32, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.lens[page_no as usize]);
-        let own = bytes.iter().all(|byte| *byte == page_no as u8);
-        assert!(own, "page {page_no} is {:?}…", &bytes[..8]);
-    }
-}
-
-impl PageSource for Numbered {
-    fn file(&self) -> &dyn IoFile {
-        &*self.file
-    }
-    fn path(&self) -> &Path {
-        Path::new("/pages")
-    }
-    fn slots(&self) -> &PageSlots {
-        &self.slots
-    }
-    fn check_location(&self, _: PageLocation) -> Result<()> {
-        Ok(())
-    }
-    fn unstore(
-        &self,
-        location: PageLocation,
-        stored: &[u8],
-        into: &mut [u8],
-    ) -> Result<(), &'static str> {
-        let (head, page) = stored.split_first_chunk::<HEAD>().ok_or("short")?;
-        let number = u64::from_le_bytes(*head) as usize;
-        if self.offsets.get(number) != Some(&location.offset) {
-            return Err("another page");
-        }
-        if page.iter().any(|byte| *byte != number as u8) {
-            return Err("torn");
-        }
-        into.copy_from_slice(page);
-        Ok(())
-    }
-}
-
-fn cache_of(frames: usize) -> Arc<PageCache> {
-    PageCache::new(CacheOptions {
-        capacity_bytes: frames * (PAGE + CACHE_LINE_BYTES),
-        page_bytes: PAGE,
-        pages: Pages::Small,
-    })
-    .unwrap()
-}
-
-/// A page, as a lookup takes it: from the cache, or read.
-async fn page<'g>(reads: &Reads<'g>, source: &'g Numbered, page_no: u32) -> Result<&'g [u8]> {
-    let location = source.location(page_no);
-    let len = location.raw_len as usize;
-    match reads.resident(&source.slots, page_no) {
-        // The rest of the frame is not the page's.
-        Some(bytes) => Ok(&bytes[..len]),
-        None => reads.page(source, page_no, location).await,
-    }
-}
-
-/// Takes pages, `W` at a time, checks them, and returns how many failed.
-fn take_all(source: &Numbered, pages: &[u32], backend: ReadBackend) -> Vec<usize> {
-    let mut failed = Vec::new();
-    let mut first = 0;
-    while first < pages.len() {
-        let pin = pin();
-        let reads = Reads::new(source.slots.cache(), &pin, backend);
-        let mut begun = first;
-        let lookups = std::iter::from_fn(|| {
-            let page_no = *pages.get(begun)?;
-            if begun > first && reads.crowded() {
-                return None;
-            }
-            begun += 1;
-            let reads = &reads;
-            Some(async move {
-                let bytes = page(reads, source, page_no).await?;
-                source.is_page(page_no, bytes);
-                // It stays while others come and go.
-                suspend().await;
-                suspend().await;
-                source.is_page(page_no, bytes);
-                Ok::<(), Error>(())
-            })
-        });
-        interleave_with::<16, _, _>(&reads, lookups, |at, result| {
-            if result.is_err() {
-                failed.push(first + at);
-            }
-        });
-        first = begun;
-        let crowded = reads.crowded();
-        drop(reads);
-        drop(pin);
-        if crowded {
-            reclaim();
-        }
-    }
-    failed.sort_unstable();
-    failed
-}
-
-/// Numbers of pages in no order.
-fn shuffled(count: u32, of: u32, seed: u64) -> Vec<u32> {
-    let mut state = seed | 1;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-            (state >> 33) as u32 % of
-        })
-        .collect()
-}
-
-/// Waits until all that was evicted is free: readers of other tests may be in its way.
-fn settle(cache: &PageCache) {
-    for _ in 0..20_000 {
-        if cache.lock().waiting_bytes == 0 && cache.heap_page_bytes.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        reclaim();
-        std::thread::sleep(std::time::Duration::from_micros(500));
-    }
-    panic!("frames wait for nobody: {:?}", cache.stats());
-}
-
-/// Takes pages so slowly that each finds a frame.
-fn scan(source: &Numbered, pages: impl Iterator<Item = u32>) {
-    let pages: Vec<_> = pages.collect();
-    for part in pages.chunks(4) {
-        settle(source.slots.cache());
-        take_all(source, part, ReadBackend::Sync);
-    }
-}
+use numbered_pages::{HEAD, Numbered, PAGE, cache_of, page, scan, shuffled, take_all, wait_idle};
 
 #[test]
 fn every_page_comes_out_as_it_is_whatever_the_budget_and_the_backend() {
@@ -236,7 +48,7 @@ fn a_page_that_many_wait_for_is_read_once() {
 }
 
 #[test]
-fn a_failure_at_any_read_is_told_to_those_that_wait_for_that_page_only() {
+fn a_failure_at_any_read_reaches_only_those_that_wait_for_that_page() {
     let wanted = [1, 2, 3, 2, 1, 4, 2, 5, 6, 7, 0, 2];
     for call in 0..8 {
         for fault in [Fault::Fail(EIO), Fault::ShortWrite] {
@@ -331,7 +143,7 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 1_000]);
     let some = shuffled(3_000, 1_000, 5);
     take_all(&source, &some, ReadBackend::Sync);
-    settle(&cache);
+    wait_idle(&cache);
     let full = cache.stats();
     assert!(
         full.used_bytes <= capacity && full.used_bytes > capacity * 8 / 10,
@@ -340,9 +152,9 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     let charge = cache.charge(capacity / 2);
     let again: Vec<Charge> = (0..10).map(|_| cache.charge(100)).collect();
     take_all(&source, &some, ReadBackend::Sync);
-    settle(&cache);
+    wait_idle(&cache);
     take_all(&source, &some[..100], ReadBackend::Sync);
-    settle(&cache);
+    wait_idle(&cache);
     let charged = cache.stats();
     assert!(charged.used_bytes <= capacity, "{charged:?}");
     // However much is charged, pages have a quarter.
@@ -353,7 +165,7 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     assert!(cache.stats().misses <= before + 1);
     drop((charge, again, all));
     take_all(&source, &some, ReadBackend::Sync);
-    settle(&cache);
+    wait_idle(&cache);
     let back = cache.stats().used_bytes;
     assert!(back <= capacity && back > capacity * 8 / 10, "{back}");
     drop(source);
@@ -378,7 +190,7 @@ fn pages_longer_than_a_frame_are_cached_too_and_counted() {
             take_all(&source, &shuffled(1_000, 100, seed), ReadBackend::Sync),
             []
         );
-        settle(&cache);
+        wait_idle(&cache);
         let stats = cache.stats();
         assert!(stats.used_bytes <= capacity, "{stats:?}");
     }
@@ -390,7 +202,7 @@ fn pages_longer_than_a_frame_are_cached_too_and_counted() {
     // One that is longer than pages may be is read all the same.
     let long = Numbered::modelled(&io, &cache, vec![capacity * 2; 2]);
     assert_eq!(take_all(&long, &[0, 1, 0, 1], ReadBackend::Sync), []);
-    settle(&cache);
+    wait_idle(&cache);
     assert!(cache.stats().used_bytes <= capacity);
 }
 
@@ -456,7 +268,7 @@ fn threads_hammer_a_tiny_cache() {
                 take_all(&other, &shuffled(20, 10, 3), ReadBackend::Sync);
             }
         });
-        settle(&cache);
+        wait_idle(&cache);
         let stats = cache.stats();
         assert!(stats.used_bytes <= stats.capacity_bytes, "{stats:?}");
     }
@@ -506,7 +318,7 @@ fn a_lookup_that_is_dropped_does_not_keep_the_others_waiting() {
 }
 
 proptest! {
-    /// The cache in one thread against a plain count: what was read once and not evicted is a hit.
+    /// A page that was read and not evicted is a hit; any other is a miss.
     #[test]
     fn what_is_resident_is_a_hit_and_what_is_not_a_miss(
         frames in 4_usize..40,
@@ -516,7 +328,7 @@ proptest! {
         let cache = cache_of(frames);
         let source = Numbered::modelled(&io, &cache, vec![PAGE; 50]);
         for page_no in wanted {
-            settle(&cache);
+            wait_idle(&cache);
             let resident = source.slots.get(page_no, PAGE, &pin()).is_some();
             let (before, calls) = (cache.stats(), io.calls());
             take_all(&source, &[page_no], ReadBackend::Sync);

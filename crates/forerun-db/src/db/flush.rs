@@ -251,7 +251,7 @@ impl Inner {
         let version = keyspace.version.load();
         let (levels, known) = (version.levels.edit(edit), version.ranges.list());
         drop(version);
-        let (needs, added) = (levels.needs(), table.ranges.list());
+        let (needs, added) = (levels.needed_ranges(), table.ranges.list());
         let mut tombstones: Vec<_> = added.iter().filter(|range| needs.holds(*range)).collect();
         edit.ranges = tombstones
             .iter()

@@ -1,4 +1,4 @@
-//! Range tombstones that do not change any more, searched by key.
+//! Immutable blocks of range tombstones, searched by key.
 //!
 //! ```text
 //!   tombstones   b ├──────── @7 ────────┤ m            packed sixteen to a leaf, in the order they came in
@@ -6,12 +6,13 @@
 //!   fragments    b ├── @7 ──┤h ├──── @9 ────┤ t        each names the newest tombstone over it: at most two a tombstone
 //! ```
 //!
-//! A reader that sees all of a block searches its fragments. A reader whose sequence number lies inside a block asks the
-//! blocks that it was merged from: of these it sees most whole or not at all. A block keeps them by the sixteen, so that
-//! all its levels together take a few bytes a tombstone, and the smallest blocks are scanned.
+//! A reader that sees a whole block searches its fragments. A reader whose sequence number falls
+//! inside a block asks the blocks that it was merged from; it sees most of these entirely or not at
+//! all. A block keeps them by factors of sixteen, so that all levels together take a few bytes per
+//! tombstone, and it scans the smallest ones.
 //!
-//! RocksDB fragments tombstones too, and lists in each fragment every sequence number over it. With n nested ranges that
-//! makes n^2 numbers; here there is one a fragment.
+//! RocksDB also fragments tombstones, but lists every covering sequence number in each fragment.
+//! For n nested ranges that makes n^2 numbers; here there is one per fragment.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,46 +23,47 @@ use crate::comparator::KeyOrder;
 /// Tombstones in a leaf.
 pub(super) const LEAF: usize = 16;
 
-/// A block that is this many times as large as its largest part becomes a part itself.
+/// A block this many times as large as its largest part becomes a part itself.
 const PARTS: usize = 16;
 
-/// A block with at most this many tombstones has no parts: they are scanned.
+/// A block with at most this many tombstones has no parts and is scanned instead.
 const SCANNED: usize = LEAF * PARTS;
 
-/// The most tombstones in a block: the bounds are numbered in 32 bits.
+/// Maximum number of tombstones in a block, so that the numbers of bounds fit into 32 bits.
 const MAX_TOMBSTONES: usize = 1 << 30;
 
-/// Sixteen tombstones.
+/// A leaf of 16 tombstones.
 struct Leaf {
-    /// Start and end of each, one behind the other.
+    /// Start and end of each, concatenated.
     keys: Box<[u8]>,
-    /// Where each of these stops.
+    /// Where each of these ends.
     stops: [u32; 2 * LEAF],
     sequences: [u64; LEAF],
 }
 
-/// From its start up to the start of the next fragment.
+/// Extends from its start to the start of the next fragment.
 #[derive(Clone, Copy)]
 struct Fragment {
-    /// The bound that it starts at: `2 * tombstone` is the tombstone's start, `2 * tombstone + 1` its end.
+    /// The bound at which it starts: `2 * tombstone` is the tombstone's start, `2 * tombstone + 1`
+    /// its end.
     start: u32,
-    /// The newest tombstone over it, or [`NONE`].
+    /// The newest tombstone that covers it, or [`NONE`].
     newest: u32,
 }
 
 /// No tombstone.
 const NONE: u32 = u32::MAX;
 
-/// Tombstones, a multiple of [`LEAF`] of them.
+/// A block of tombstones; their number is a multiple of [`LEAF`].
 pub(super) struct Block {
     leaves: Box<[Arc<Leaf>]>,
-    /// Ascending; no two neighbours name the same tombstone.
+    /// Ascending. No two neighbors name the same tombstone.
     fragments: Box<[Fragment]>,
-    /// Blocks that together hold the same tombstones, oldest first; none if these are few.
+    /// Blocks that together hold the same tombstones, oldest first; empty for a small block.
     parts: Box<[Arc<Block>]>,
-    /// Tombstones in the largest part.
+    /// The number of tombstones in the largest part.
     largest_part: usize,
-    /// A block of level n was merged from two of level n - 1.
+    /// A block of level n is merged from two of level n - 1.
     level: u32,
     smallest_sequence: u64,
     largest_sequence: u64,
@@ -98,7 +100,7 @@ impl Leaf {
     }
 }
 
-/// Leaves, as tombstones are numbered in them.
+/// Leaves, addressed by tombstone number.
 #[derive(Clone, Copy)]
 struct Leaves<'a>(&'a [Arc<Leaf>]);
 
@@ -132,7 +134,8 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// Lays the fragments of some tombstones over those of others. The numbers in `b` are short of `b_first` tombstones.
+    /// Overlays two lists of fragments. The numbers in `b` do not yet count the first `b_first`
+    /// tombstones.
     fn overlay(
         self,
         order: &KeyOrder,
@@ -186,7 +189,7 @@ impl Block {
         let mut laid: Vec<Vec<Fragment>> = (0..LEAF as u32)
             .map(|newest| {
                 let tombstone = leaves.tombstone(newest);
-                // One that ends before it starts covers nothing.
+                // A tombstone that ends before it starts covers nothing.
                 match order.compare(tombstone.start, tombstone.end).is_lt() {
                     true => vec![
                         Fragment {
@@ -220,7 +223,7 @@ impl Block {
         }
     }
 
-    /// Both as one.
+    /// Merges two blocks.
     pub(super) fn merge(order: &KeyOrder, a: &Arc<Block>, b: &Arc<Block>) -> Block {
         let leaves: Box<[_]> = a.leaves.iter().chain(&b.leaves).cloned().collect();
         let a_count = a.count() as u32;
@@ -241,7 +244,7 @@ impl Block {
         }
     }
 
-    /// What a block that this one is merged into keeps of it: itself or its parts.
+    /// What a merged block keeps of this one: the block itself or its parts.
     fn as_parts(self: &Arc<Block>) -> &[Arc<Block>] {
         match self.count() >= PARTS * self.largest_part {
             true => std::slice::from_ref(self),
@@ -249,12 +252,12 @@ impl Block {
         }
     }
 
-    /// Whether the next block is merged into this one: they are of one size.
+    /// Whether to merge the next block into this one: they have the same size.
     pub(super) fn takes(&self, next: &Block) -> bool {
         self.level <= next.level && self.can_take(next)
     }
 
-    /// Whether there is room for another block in this one.
+    /// Whether another block fits into this one.
     pub(super) fn can_take(&self, next: &Block) -> bool {
         self.count() + next.count() <= MAX_TOMBSTONES
     }
@@ -267,7 +270,7 @@ impl Block {
         self.largest_sequence
     }
 
-    /// Bytes of memory that it takes, with its leaves or without.
+    /// Memory in use, with or without the leaves.
     #[cfg(test)]
     pub(super) fn taken_bytes(&self, with_leaves: bool) -> usize {
         const ARC_BYTES: usize = 16;
@@ -276,13 +279,13 @@ impl Block {
             true => self.leaves.iter().map(of_leaf).sum(),
             false => 0,
         };
-        // The leaves are shared with the parts.
+        // Parts share the leaves.
         let in_parts = self.parts.iter().map(|part| 8 + part.taken_bytes(false));
         let lists = 8 * self.leaves.len() + size_of::<Fragment>() * self.fragments.len();
         ARC_BYTES + size_of::<Block>() + lists + in_leaves + in_parts.sum::<usize>()
     }
 
-    /// The tombstones, in the order they came in.
+    /// The tombstones, in the order they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = RangeRef<'_>> {
         Leaves(&self.leaves).iter()
     }

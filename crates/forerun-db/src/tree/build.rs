@@ -1,11 +1,12 @@
-//! Versions become runs.
+//! Writes versions to new runs.
 //!
 //! ```text
 //!   versions ──> retain ──> RunWriter ──> run-000017.run │ run-000018.run │ …   cut where a run has its bytes,
 //!                │ dropped    │ limiter                                       and never inside a key
 //! ```
 //!
-//! What is returned is durable: bytes, and names. If it fails or is told to stop, what it wrote is removed.
+//! The returned runs are durable, contents and names. On an error, or if it is told to stop, it
+//! removes what it has written.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::path::{Path, PathBuf};
@@ -20,30 +21,30 @@ use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
 use crate::{Error, Result};
 
-/// Bytes between two looks at the limiter and the stop flag.
+/// Bytes between two checks of the limiter and the stop flag.
 const PIECE_BYTES: u64 = 128 << 10;
 
-/// Where and how runs are written.
+/// Where and how to write runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Build<'a> {
     pub(crate) io: &'a dyn Io,
     pub(crate) dir: &'a Path,
     pub(crate) order: &'a KeyOrder,
-    /// Name of the order.
+    /// The name of the key order.
     pub(crate) comparator: &'a str,
-    /// Number and name of the keyspace.
+    /// The keyspace's number and name.
     pub(crate) keyspace: (u32, &'a str),
     pub(crate) cache: &'a Arc<PageCache>,
     pub(crate) options: RunOptions,
-    /// Bytes at which the next run is begun; `u64::MAX`: there is one run.
+    /// Size at which the next run begins; `u64::MAX` for a single run.
     pub(crate) run_bytes: u64,
     pub(crate) numbers: &'a RunNumbers,
     pub(crate) limiter: &'a RateLimiter,
-    /// Set when the store is being closed.
+    /// Set when the store closes.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// Numbers for new runs: each is given once.
+/// Numbers for new runs. Each is used once.
 #[derive(Debug)]
 pub(crate) struct RunNumbers(AtomicU64);
 
@@ -52,23 +53,25 @@ impl RunNumbers {
         RunNumbers(AtomicU64::new(next))
     }
 
-    /// The next number.
+    /// Takes the next number.
     pub(crate) fn take(&self) -> u64 {
-        // Only that numbers differ matters.
+        // Relaxed: the numbers only have to differ.
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number above all that were given to those whose work the caller has seen.
+    /// A number above all that were taken by work the caller has seen.
     pub(crate) fn next(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Writes the versions that are kept to new runs, and opens them. `below` tells whether anything older than these
-/// versions may be of a key; see [`Retain::keeps`]. If nothing is kept, there is no run.
+/// Writes the versions worth keeping to new runs, and opens them. `below` tells whether an older
+/// version of a key may exist below; see [`Retain::keeps`]. If nothing is worth keeping, writes no
+/// run.
 ///
 /// # Errors
-/// What reading `versions` or writing gives; [`Error::Closed`] if it was told to stop. Nothing is left of it then.
+/// Errors of reading `versions` or of writing; [`Error::Closed`] if it is told to stop. Nothing
+/// written is left.
 pub(crate) fn write_runs(
     versions: &mut dyn VersionCursor,
     retain: &mut Retain,
@@ -80,7 +83,7 @@ pub(crate) fn write_runs(
     open_written(done, &written, build)
 }
 
-/// Makes the names of new files durable and opens them, or removes them.
+/// Makes the names of new files durable and opens them. On an error, removes them.
 pub(crate) fn open_written(
     done: Result<()>,
     written: &[(u64, PathBuf)],
@@ -100,14 +103,14 @@ pub(crate) fn open_written(
     });
     if opened.is_err() {
         for (_, path) in written {
-            // If that fails too, the next open removes it: no manifest names it.
+            // If that fails too, the next opening removes the file, because no manifest names it.
             let _ = build.io.remove(path);
         }
     }
     opened
 }
 
-/// The files alone; `written` names each from before it is created.
+/// Writes the files only. `written` lists each one before it is created.
 fn write_files(
     versions: &mut dyn VersionCursor,
     retain: &mut Retain,
@@ -120,7 +123,7 @@ fn write_files(
     limiter::check(build.stop)?;
     versions.seek_first()?;
     while let Some(version) = versions.at() {
-        // At each version, since one that is left out is not paid for below.
+        // Checked at every version, since dropped versions do not reach the check below.
         limiter::check(build.stop)?;
         let is_full = |writer: &mut RunWriter| {
             writer.written_bytes() >= build.run_bytes && !retain.is_of_last_key(version.key)
@@ -154,7 +157,7 @@ fn finish(mut writer: RunWriter, retain: &Retain) -> Result<()> {
     writer.finish().map(drop)
 }
 
-/// Begins a run. `written` names it from before it is created.
+/// Begins a run. `written` lists it before it is created.
 pub(crate) fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Result<RunWriter> {
     let number = build.numbers.take();
     let path = run::path(build.dir, number);

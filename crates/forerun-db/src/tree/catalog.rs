@@ -1,4 +1,4 @@
-//! The runs of an open store, of all its keyspaces, in memory and as the manifest on disk names them.
+//! The runs of an open store, for all keyspaces: in memory, and as the manifest on disk names them.
 //!
 //! ```text
 //!   install(edits):  levels ──edits──> new levels ──> MANIFEST, durably ──> removed runs: marked obsolete
@@ -8,8 +8,8 @@
 //!                                                         └──> levels stay; added runs: kept until a manifest is written
 //! ```
 //!
-//! A run's file is removed when two things have come to pass: a manifest without it is durable, and the last reader
-//! has let go of it. The first marks the run, the second is its drop, which removes the file of a run that is marked.
+//! A run's file is removed once a manifest without it is durable and the last reader has dropped
+//! it. The manifest change marks the run; dropping a marked run removes its file.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::collections::HashSet;
@@ -32,67 +32,70 @@ use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, MAX_KEYSPACES, Options, Result};
 
-/// What is true of the runs. One thread changes it at a time.
+/// The current set of runs. One thread at a time changes it.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     io: Arc<dyn Io>,
     dir: PathBuf,
-    /// As on disk, unless the last writing of it failed.
+    /// As on disk, unless the last write failed.
     manifest: Manifest,
-    /// Of each keyspace of the manifest, in its order.
+    /// One for each keyspace of the manifest, in its order.
     runs: Vec<KeyspaceRuns>,
     numbers: Arc<RunNumbers>,
     obsolete_files: Arc<ObsoleteFiles>,
-    /// Whether the last writing of it failed.
+    /// Whether the last write of the manifest failed.
     has_failed: bool,
-    /// Runs that a manifest names which could not be written for sure: it may be on disk all the same.
+    /// Runs named by a manifest whose write failed in doubt: it may be on disk all the same.
     in_doubt: Vec<Arc<Run>>,
 }
 
-/// The runs of a keyspace, and what of them is deleted.
+/// The runs of a keyspace, and what is deleted in them.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyspaceRuns {
     pub(crate) levels: Arc<Levels>,
-    /// The deletions of ranges that cover something in the runs.
+    /// The range deletions that still cover something in the runs.
     pub(crate) ranges: Arc<Ranges>,
-    /// The runs that hold these, and maybe others that cover nothing any more.
+    /// The runs that hold these range deletions. They may also hold others that cover nothing any
+    /// more.
     pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
-    /// Bytes of the runs that went since it was last seen which of the deletions are still needed.
+    /// Bytes of runs removed since the last check of which range deletions are still needed.
     gone_bytes: u64,
 }
 
-/// What a store is made of at one moment.
+/// The manifest and its runs at one time.
 #[derive(Debug)]
 pub(crate) struct CatalogSnapshot {
     pub(crate) manifest: Manifest,
-    /// Those that the manifest names, in its order.
+    /// The runs that the manifest names, in its order.
     pub(crate) runs: Vec<Arc<Run>>,
 }
 
-/// How far the log is in runs.
+/// How much of the log has been flushed to runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Logged {
-    /// Everything up to this sequence number is.
+    /// Everything up to this sequence number has been flushed.
     pub(crate) flushed_sequence: u64,
-    /// The first segment of the log with anything that is not.
+    /// The first log segment with anything that has not been flushed.
     pub(crate) first_segment: u64,
-    /// When all of that was written, if entries of any keyspace expire.
+    /// When the flushed entries were written, if entries of any keyspace expire.
     pub(crate) marks: Vec<Mark>,
 }
 
-/// Deletions of ranges are gone through once so many bytes of runs a deletion were rewritten or removed.
+/// Range deletions are checked once this many bytes of runs per deletion have been rewritten or
+/// removed.
 const FORGET_BYTES: u64 = 64;
 
 impl Catalog {
-    /// Opens the runs of a store, and removes files of runs that the manifest does not name. A store that has neither
-    /// gets a manifest.
+    /// Opens the runs of a store, and removes files of runs that the manifest does not name.
+    /// Creates a manifest for a store that has neither.
     ///
     /// # Errors
-    /// [`Error::CorruptFile`]: the manifest is damaged or lost, or a run is damaged, missing, or another one.
-    /// [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]: the options have not the comparator of a keyspace.
-    /// Nothing is removed or changed then.
+    /// [`Error::CorruptFile`] if the manifest is damaged or missing, or if a run is damaged,
+    /// missing or not the one named. [`Error::ComparatorMismatch`] or [`Error::KeyspaceComparator`]
+    /// if the options lack the comparator of a keyspace. On an error, nothing is removed or
+    /// changed.
     pub(crate) fn open(
         io: &Arc<dyn Io>,
         dir: &Path,
@@ -147,22 +150,22 @@ impl Catalog {
         })
     }
 
-    /// The keyspaces: their ids, names, and comparators.
+    /// The keyspaces: ids, names and comparators.
     pub(crate) fn keyspaces(&self) -> &[Keyspace] {
         &self.manifest.keyspaces
     }
 
-    /// A number above those of all keyspaces that there ever were.
+    /// A number above those of all keyspaces that have ever existed.
     pub(crate) fn next_keyspace(&self) -> u32 {
         self.manifest.next_keyspace
     }
 
-    /// The runs of a keyspace; `None` if there is none of this number any more.
+    /// The runs of a keyspace; `None` if the keyspace does not exist any more.
     pub(crate) fn runs_of(&self, keyspace: u32) -> Option<&KeyspaceRuns> {
         self.runs.get(self.place(keyspace)?)
     }
 
-    /// Where files of runs go that are of no use any more.
+    /// Removes the files of obsolete runs.
     pub(crate) fn obsolete_files(&self) -> &Arc<ObsoleteFiles> {
         &self.obsolete_files
     }
@@ -172,17 +175,17 @@ impl Catalog {
         &self.numbers
     }
 
-    /// Everything up to this sequence number is in runs.
+    /// Everything up to this sequence number has been flushed to runs.
     pub(crate) fn flushed_sequence(&self) -> u64 {
         self.manifest.flushed_sequence
     }
 
-    /// The first segment of the log with anything that is not.
+    /// The first log segment with anything that has not been flushed.
     pub(crate) fn first_segment(&self) -> u64 {
         self.manifest.first_segment
     }
 
-    /// When what is in runs was written.
+    /// When the entries in runs were written.
     pub(crate) fn marks(&self) -> &[Mark] {
         &self.manifest.marks
     }
@@ -191,14 +194,15 @@ impl Catalog {
         place(&self.manifest, keyspace)
     }
 
-    /// Makes changes of the runs of some keyspaces durable, all or none; the caller shows them to readers. With
-    /// `logged`, it also notes how far the log is in runs. What was written for a keyspace that was dropped meanwhile is
-    /// removed.
+    /// Makes changes to the runs of some keyspaces durable, all or none. The caller publishes them
+    /// to readers. With `logged`, it also records how much of the log has been flushed. Runs
+    /// written for a keyspace that has been dropped meanwhile are removed.
     ///
     /// # Errors
-    /// [`Error::Io`]: nothing has changed as far as this process is concerned, and the store goes on without it. If it
-    /// failed before the manifest was renamed, the added runs are removed. Else it is open until the next change which of
-    /// the two manifests is on disk, and every file that either names is there.
+    /// [`Error::Io`]: for this process nothing has changed, and the store goes on without the
+    /// change. If the write failed before the manifest was renamed, the added runs are removed.
+    /// Otherwise either manifest may be on disk until the next change, so the files of both are
+    /// kept.
     pub(crate) fn install(&mut self, edits: &[(u32, Edit)], logged: Option<&Logged>) -> Result<()> {
         let mut manifest = self.manifest.clone();
         let mut runs = self.runs.clone();
@@ -213,14 +217,15 @@ impl Catalog {
                 added.for_each(|run| run.remove_when_dropped(&self.obsolete_files));
                 continue;
             };
-            // What of a memtable has expired too comes into no run, or into a later one.
+            // Expired versions that are still in memtables are dropped when they are flushed, or later.
             let expired_sequence = edit.expired_sequence.min(manifest.flushed_sequence);
             runs[place].edit(edit, expired_sequence, &mut manifest.keyspaces[place]);
         }
         self.replace(manifest, runs, edits)
     }
 
-    /// Adds a keyspace whose entries live so many seconds, or for ever (0), durably, and returns its number.
+    /// Adds a keyspace durably and returns its number. Its entries live for `ttl` seconds; 0 means
+    /// for ever.
     ///
     /// # Errors
     /// [`Error::TooManyKeyspaces`]; [`Error::Io`], as [`install`](Self::install).
@@ -255,7 +260,8 @@ impl Catalog {
         self.replace(manifest, runs, &[]).map(|()| id)
     }
 
-    /// Removes a keyspace, durably, with all of its runs: their files go with their last readers.
+    /// Drops a keyspace durably, with all of its runs. Their files are removed with their last
+    /// readers.
     ///
     /// # Errors
     /// As [`install`](Self::install).
@@ -272,11 +278,11 @@ impl Catalog {
         self.replace(manifest, runs, &[])
     }
 
-    /// Writes the manifest once more, if the last change of it failed. So what a change needs is not made for nothing, time
-    /// and again, while manifests cannot be written; and it is known again which manifest is on disk.
+    /// Writes the manifest again if its last write failed. This avoids work for changes that cannot
+    /// be installed while manifests cannot be written, and settles which manifest is on disk.
     ///
     /// # Errors
-    /// [`Error::Io`]: it cannot be written now either.
+    /// [`Error::Io`] if it still cannot be written.
     pub(crate) fn write_again(&mut self) -> Result<()> {
         if !self.has_failed || planted::is(Defect::FailedManifestLeavesRuns) {
             return Ok(());
@@ -285,7 +291,7 @@ impl Catalog {
         self.replace(manifest, self.runs.clone(), &[])
     }
 
-    /// Puts another manifest and other runs in the place of these. `edits` led there.
+    /// Replaces the manifest and the runs. `edits` are the changes that led to them.
     fn replace(
         &mut self,
         mut manifest: Manifest,
@@ -298,7 +304,7 @@ impl Catalog {
         if let Err(error) = written {
             for (_, edit) in edits {
                 let added = edit.all_added();
-                // A run that only changes its level is named by both.
+                // Both manifests name a run that only changes its level.
                 let added = added.filter(|run| !edit.removed.contains(&run.number()));
                 match error {
                     ReplaceError::Unchanged(_)
@@ -315,7 +321,7 @@ impl Catalog {
         }
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
         let before = self.runs.iter().flat_map(KeyspaceRuns::all);
-        // Deletions of ranges that cover nothing were written in vain.
+        // A run of range deletions that cover nothing is not needed.
         let added = edits.iter().flat_map(|(_, edit)| &edit.range_runs);
         let before = before.chain(&self.in_doubt).chain(added);
         for run in before.filter(|run| !named.contains(&run.number())) {
@@ -327,8 +333,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// What there is now: the manifest, and the runs that it names, in its order. As long as somebody has them, their
-    /// files can be read.
+    /// The current manifest and the runs that it names, in its order. Their files can be read while
+    /// the caller holds them.
     pub(crate) fn snapshot(&self) -> CatalogSnapshot {
         let runs = self.runs.iter().flat_map(KeyspaceRuns::all);
         CatalogSnapshot {
@@ -337,8 +343,8 @@ impl Catalog {
         }
     }
 
-    /// Copies the store as it is now to a directory that is not there yet, or empty. As long as this is borrowed,
-    /// nothing that it needs goes away but by the caller: segments of the log from
+    /// Copies the current store to a directory that does not exist or is empty. While the catalog
+    /// is borrowed, only the caller can remove what the copy needs: log segments from
     /// [`first_segment`](Self::first_segment) on must stay.
     ///
     /// # Errors
@@ -355,7 +361,7 @@ impl KeyspaceRuns {
         of_keys.chain(&self.range_runs)
     }
 
-    /// Makes a change, here and in the manifest.
+    /// Applies a change, here and to the manifest.
     fn edit(&mut self, edit: &Edit, expired_sequence: u64, keyspace: &mut Keyspace) {
         let levels = self.levels.edit(edit);
         debug_assert!(levels.overlap().is_none(), "{:?}", levels.overlap());
@@ -367,7 +373,7 @@ impl KeyspaceRuns {
         self.expired_sequence = keyspace.expired_sequence;
     }
 
-    /// Adds deletions of ranges, and forgets those that cover nothing any more.
+    /// Adds range deletions, and forgets those that cover nothing any more.
     fn edit_ranges(&mut self, edit: &Edit, levels: &Levels) {
         let is_gone = |run: &&Arc<Run>| edit.removed.contains(&run.number());
         let gone = self.levels.runs().map(|(_, run)| run).filter(is_gone);
@@ -382,7 +388,7 @@ impl KeyspaceRuns {
         if !has_changed || self.ranges.is_empty() {
             return;
         }
-        // To go through all of them takes its time, so it waits until as much was done to the runs.
+        // Checking all of them takes time, so it waits until the runs have changed as much.
         let due_bytes = FORGET_BYTES.saturating_mul(self.ranges.len() as u64);
         if self.gone_bytes >= due_bytes || levels.needs_none(&self.ranges) {
             self.gone_bytes = 0;
@@ -394,17 +400,17 @@ impl KeyspaceRuns {
     }
 }
 
-/// Those of some deletions of ranges that cover anything in runs.
+/// Those range deletions that cover anything in the runs.
 fn needed_ranges<'r>(
     levels: &Levels,
     tombstones: impl IntoIterator<Item = RangeRef<'r>>,
 ) -> Ranges {
-    let needs = levels.needs();
+    let needs = levels.needed_ranges();
     let needed = tombstones.into_iter().filter(|range| needs.holds(*range));
     Ranges::of(levels.order().clone(), needed)
 }
 
-/// Opens the runs of ranges of a keyspace, and reads them. Those that nothing needs are left out.
+/// Opens and reads the range-deletion runs of a keyspace. Leaves out those that nothing needs.
 fn open_ranges(
     io: &dyn Io,
     dir: &Path,
@@ -422,7 +428,7 @@ fn open_ranges(
     Ok((runs, ranges))
 }
 
-/// Where a keyspace stands in a manifest.
+/// The index of a keyspace in a manifest.
 fn place(manifest: &Manifest, keyspace: u32) -> Option<usize> {
     let by_id = |of: &Keyspace| of.id.cmp(&keyspace);
     manifest.keyspaces.binary_search_by(by_id).ok()
@@ -455,7 +461,7 @@ pub(crate) fn open_levels(
     }
 }
 
-/// Opens the run that a record names, and no other.
+/// Opens the run that a record names, and rejects any other.
 pub(crate) fn open_run(
     io: &dyn Io,
     dir: &Path,
@@ -480,7 +486,7 @@ pub(crate) fn open_run(
     }
 }
 
-/// Numbers of the runs whose files are in a directory, ascending.
+/// Numbers of the runs with files in a directory, ascending.
 pub(crate) fn run_files(io: &dyn Io, dir: &Path) -> Result<Vec<u64>> {
     let names = io
         .list(dir)

@@ -1,16 +1,16 @@
-//! A store is made in a directory, out of files that are elsewhere, as of one moment.
+//! Creates a store in a directory from existing files, at one point in time.
 //!
 //! ```text
 //!   run-000007.run ──link or copy──> run-000007.run
-//!   wal-000003.log ──copy──────────> wal-000003.log    the log up to its end of that moment
-//!                                    CLOSED            where that is, so that it must all be there
+//!   wal-000003.log ──copy──────────> wal-000003.log    the log, up to the checkpoint
+//!                                    CLOSED            the log's end, so that a missing part is noticed
 //!                                    MANIFEST
 //!                      sync the directory
 //!                                    FORMAT            from here on it is a store
 //! ```
 //!
-//! A checkpoint is made so, of the files of the store itself, and a backup is restored so. Without `FORMAT` a directory is
-//! no store and is refused, so one that was cut short is never opened.
+//! Checkpoints copy the store's own files this way, and restoring a backup does the same. A
+//! directory without `FORMAT` is refused as no store, so an interrupted copy is never opened.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::io::ErrorKind;
@@ -26,17 +26,17 @@ use crate::wal::closed::{self, Closed};
 use crate::wal::segment;
 use crate::{Error, Result, run};
 
-/// The log as of one moment, from the first segment that the manifest needs.
+/// The log at one point in time, from the first segment that the manifest needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogEnd {
-    /// Numbers of the segments, ascending, and up to where each is copied: the end of a record.
+    /// Segment numbers, ascending, and how many bytes to copy of each: up to the end of a record.
     pub(crate) segments: Vec<(u64, u64)>,
-    /// Sequence number of the last operation up to there.
+    /// The sequence number of the last operation in these bytes.
     pub(crate) last_sequence: u64,
 }
 
-/// Copies a store to a directory that is not there yet, or empty. Runs do not change, so a second name is a copy. Files
-/// that this names must stay as they are until it is done, but for the log's growing.
+/// Copies a store to a directory that does not exist or is empty. Runs never change, so a hard link
+/// is a copy. The files must stay until this returns; the log may grow.
 ///
 /// # Errors
 /// As [`make_store`]; [`Error::Closed`] soon after `stop` is set.
@@ -82,12 +82,14 @@ pub(crate) fn checkpoint(
     )
 }
 
-/// Makes the store of a manifest in a directory that is not there yet, or empty. `put_run` makes the file of a run there,
-/// durably, and `put_log` all of the log; names are made durable here.
+/// Creates the store of a manifest in a directory that does not exist or is empty. `put_run`
+/// creates a run's file there, durably, and `put_log` the whole log. This function makes the names
+/// durable.
 ///
 /// # Errors
-/// [`Error::AlreadyExists`]: there is something. [`Error::Io`], or what `put_run` and `put_log` say: what was written is
-/// removed as far as that succeeds; what is left is no store.
+/// [`Error::AlreadyExists`] if the directory is not empty. [`Error::Io`], or the errors of
+/// `put_run` and `put_log`: removes what was written as far as possible; the remains are not a
+/// store.
 pub(crate) fn make_store(
     io: &dyn Io,
     into: &Path,
@@ -112,7 +114,7 @@ pub(crate) fn make_store(
         manifest.runs().try_for_each(put_run)?;
         put_log()?;
         manifest.write(io, into)?;
-        // All names before the one that makes it a store.
+        // All names become durable before the one that makes the directory a store.
         io.sync_dir(into)
             .map_err(|error| Error::io("sync", into, error))?;
         let format = store_dir::encode_format(manifest.comparator());
@@ -123,7 +125,7 @@ pub(crate) fn make_store(
     };
     let made = fill();
     if made.is_err() {
-        // FORMAT first, durably where it is there: without it the rest is no store.
+        // Removes FORMAT first, and durably if it exists: without it, the rest is not a store.
         let is_no_store = match io.remove(&into.join(store_dir::FORMAT)) {
             Ok(()) => io.sync_dir(into).is_ok(),
             Err(error) => error.kind() == ErrorKind::NotFound,

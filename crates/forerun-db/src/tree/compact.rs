@@ -1,4 +1,4 @@
-//! The work of a compaction: runs in, runs out, and the edit that puts the ones in place of the others.
+//! Runs a compaction: reads runs, writes runs, and returns the edit that swaps them.
 
 use std::sync::Arc;
 
@@ -14,23 +14,24 @@ use crate::tree::pick::Compaction;
 use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
 
-/// What a compaction did.
+/// The result of a compaction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Compacted {
-    /// To be installed.
+    /// The edit to install.
     pub(crate) edit: Edit,
-    /// Bytes of files read and written.
+    /// Bytes read from files and written to them.
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
-    /// Versions that were left out, and the deletions among them.
+    /// Dropped versions, and the deletions among them.
     pub(crate) dropped: u64,
     pub(crate) dropped_deletions: u64,
 }
 
-/// Merges the runs of a compaction. `retain` knows the snapshots that are alive, as of any moment since it was picked.
+/// Merges the runs of a compaction. `retain` knows the snapshots that were alive at any time since
+/// the compaction was picked.
 ///
 /// # Errors
-/// As [`write_runs`]: nothing is left of what was written, and the runs that went in are as they were.
+/// As [`write_runs`]: nothing written is left, and the input runs are unchanged.
 pub(crate) fn compact(
     compaction: &Compaction,
     mut retain: Retain,
@@ -59,8 +60,8 @@ pub(crate) fn compact(
         cursors.push(level_cursor(&compaction.lower));
     }
     let mut merge = Merge::new(build.order.clone(), cursors);
-    // All of a key that is older than what goes in lies deeper: whatever of level 0 stays behind has other keys or is
-    // newer.
+    // All older versions of a key are on deeper levels: the runs that stay on level 0 have other
+    // keys or are newer.
     let deeper = compaction.into + 1 + usize::from(planted::is(Defect::TombstoneDroppedEarly));
     let below = |key: &[u8]| compaction.levels.may_hold_from(deeper, key);
     let runs = write_runs(&mut merge, &mut retain, below, build)?;

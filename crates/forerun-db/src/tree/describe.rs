@@ -1,4 +1,4 @@
-//! A store's files, for people: which runs there are, what a run says of itself, what is in a page.
+//! Describes a store's files for people: the runs it has, a run's metadata, a page's content.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,28 +10,28 @@ use crate::tree::manifest::{Manifest, RunRecord};
 use crate::tree::offline::Place;
 use crate::{Access, Error, Options, Result};
 
-/// Bytes of a key that are shown.
+/// Bytes of a key to show.
 const SHOWN_BYTES: usize = 40;
 
-/// What a [`describe`] is to show.
+/// What [`describe`] shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Described {
-    /// The run of this number, instead of the manifest.
+    /// Show the run with this number instead of the manifest.
     pub run: Option<u64>,
-    /// The page of this number in the run, instead of what the run says of itself. Leaves are numbered from 0 in the
-    /// order of their keys, then the levels above them; the last page is the root.
+    /// Show the page with this number in the run instead of the run's metadata. Leaves come first,
+    /// numbered from 0 in key order, then the levels above them; the last page is the root.
     pub page: Option<u32>,
-    /// Rows of the page to show at most.
+    /// Maximum number of rows of the page to show.
     pub rows: usize,
 }
 
-/// Shows, as text, what is in the files of a store that nobody has open: the manifest with its runs, a run, or a page
-/// of one.
+/// Describes, as text, the files of a store that nobody has open: the manifest with its runs, one
+/// run, or one page of a run.
 ///
 /// # Errors
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
-/// [`Error::KeyspaceComparator`], [`Error::Io`];
-/// [`Error::CorruptFile`], also for a run or a page that is not there.
+/// [`Error::KeyspaceComparator`], [`Error::Io`]; [`Error::CorruptFile`], also for a run or a page
+/// that does not exist.
 pub fn describe(path: impl AsRef<Path>, options: &Options, what: Described) -> Result<String> {
     let path = path.as_ref();
     let io: Arc<dyn Io> = Arc::new(OsIo);
@@ -200,11 +200,11 @@ fn write_run(text: &mut String, run: &Run) -> std::fmt::Result {
     )
 }
 
-/// The page of a number: where it is, only the pages above it know.
+/// Finds a page by its number. Only the pages above it know where it is stored.
 fn find_page(run: &Run, wanted: u32) -> Result<Vec<u8>> {
     let mut stored = Vec::new();
     let mut level = vec![(run.meta().pages() - 1, run.root_location())];
-    // Children have lower numbers than the page above, so the levels end.
+    // A child's number is lower than its parent's, so this ends.
     while !level.is_empty() {
         let mut below: Vec<(u32, PageLocation)> = Vec::new();
         for (number, location) in level {
@@ -231,7 +231,7 @@ fn find_page(run: &Run, wanted: u32) -> Result<Vec<u8>> {
     Err(Error::corrupt_file(run.path(), 0, reason))
 }
 
-/// A key, quoted, with its unprintable bytes escaped and its end cut.
+/// A quoted key: unprintable bytes are escaped and long keys truncated.
 struct Shown<'a>(&'a [u8]);
 
 impl std::fmt::Display for Shown<'_> {

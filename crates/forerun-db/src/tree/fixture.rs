@@ -1,5 +1,5 @@
-//! A store of runs alone, for tests: a list takes the place of memtables and log, and all that was ever written is
-//! remembered.
+//! A store of runs only, for tests. A list replaces memtables and log, and the fixture remembers
+//! everything ever written.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 pub(super) const DIR: &str = "/db";
 pub(super) const KEYS: u16 = 160;
 
-/// A store of runs alone: what is not flushed is in a list.
+/// A store of runs only. What is not flushed is in a list.
 pub(super) struct Fixture {
     pub(super) io: FaultIo,
     pub(super) order: KeyOrder,
@@ -41,9 +41,9 @@ pub(super) struct Fixture {
     pub(super) memtable: Vec<Held>,
     pub(super) sequence: u64,
     pub(super) snapshots: Vec<u64>,
-    /// All that was ever written.
+    /// Everything ever written.
     pub(super) model: Vec<Held>,
-    /// Levels that readers hold.
+    /// Levels held by readers.
     pub(super) readers: Vec<Arc<Levels>>,
 }
 
@@ -88,7 +88,7 @@ impl Fixture {
         &self.catalog.runs_of(0).unwrap().levels
     }
 
-    /// Another one with the same history and the same files, all of them durable, opened anew.
+    /// A copy with the same history and the same files, all of them durable, reopened.
     pub(super) fn fork(&self) -> Fixture {
         let mut fork = prepare_again(self);
         let io = FaultIo::new();
@@ -155,7 +155,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// Runs the compaction that is due; whether one was.
+    /// Runs the compaction that is due, and returns whether there was one.
     pub(super) fn compact(&mut self, busy: &BTreeSet<u64>) -> Result<bool> {
         match pick(self.levels(), &self.options, busy) {
             Some(compaction) => self.run(&compaction).map(|()| true),
@@ -182,7 +182,7 @@ impl Fixture {
         Ok(())
     }
 
-    /// The store as another process finds it that opens it on this file system.
+    /// The store as another process would find it when it opens this file system.
     pub(super) fn reopen_on(&mut self, io: FaultIo) {
         self.readers.clear();
         self.catalog = open(&io, &self.order, &self.cache).unwrap();
@@ -197,7 +197,7 @@ impl Fixture {
             .collect();
     }
 
-    /// What a reader as of `sequence` finds, by key.
+    /// What a reader at `sequence` finds, by key.
     pub(super) fn expected(&self, sequence: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut map = BTreeMap::new();
         for version in self
@@ -236,7 +236,7 @@ impl Fixture {
                 );
             }
         }
-        // The files are those of the runs that somebody holds.
+        // The files are exactly those of the runs that somebody holds.
         let mut held_runs: BTreeSet<u64> = levels.runs().map(|(_, run)| run.number()).collect();
         for reader in &self.readers {
             held_runs.extend(reader.runs().map(|(_, run)| run.number()));
@@ -247,7 +247,7 @@ impl Fixture {
         );
     }
 
-    /// The newest version of `key` up to `sequence`, from the newest place that has one.
+    /// The newest version of `key` up to `sequence`, from the newest source that has one.
     pub(super) fn read(
         &self,
         levels: &Levels,
@@ -290,7 +290,7 @@ pub(super) fn open(io: &FaultIo, order: &KeyOrder, cache: &Arc<PageCache>) -> Re
     Catalog::open(&io, Path::new(DIR), &options, cache)
 }
 
-/// Enough runs for several levels.
+/// A store with enough runs for several levels.
 pub(super) fn grown(is_reverse: bool) -> Fixture {
     let mut fixture = Fixture::new(is_reverse);
     for round in 0..12_u16 {
@@ -304,7 +304,7 @@ pub(super) fn grown(is_reverse: bool) -> Fixture {
     fixture
 }
 
-/// A world with the same history, to be opened on other files.
+/// A fixture with the same history, to be opened on other files.
 pub(super) fn prepare_again(fixture: &Fixture) -> Fixture {
     let mut next = Fixture::new(matches!(fixture.order, KeyOrder::Custom(_)));
     next.model.clone_from(&fixture.model);

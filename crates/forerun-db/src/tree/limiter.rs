@@ -1,4 +1,4 @@
-//! How fast flushes and compactions write, so that reads get their share of the disk.
+//! Limits how fast flushes and compactions write, so that reads get their share of the disk.
 //!
 //! ```text
 //!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time takes off the rate
@@ -12,13 +12,13 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, thread, time};
 
 use crate::{Error, Result};
 
-/// The debt that may stand without a sleep, in time at the full rate.
+/// Debt allowed without sleeping, as time at the full rate.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// The longest sleep before the stop flag is looked at.
+/// The longest sleep between checks of the stop flag.
 const NAP: Duration = Duration::from_millis(50);
 
-/// A limit of bytes a second, shared by all who write runs.
+/// A limit in bytes per second, shared by all writers of runs.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     state: Mutex<State>,
@@ -27,12 +27,12 @@ pub(crate) struct RateLimiter {
 #[derive(Debug)]
 struct State {
     bytes_per_second: Option<u64>,
-    /// When everything written so far is paid for.
+    /// When everything written so far will have been paid for.
     paid_at: Instant,
 }
 
 impl RateLimiter {
-    /// At most this many bytes a second; `None`: no limit.
+    /// At most this many bytes per second; `None` for no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
         RateLimiter {
             state: Mutex::new(State {
@@ -42,14 +42,14 @@ impl RateLimiter {
         }
     }
 
-    /// Changes the limit; those who sleep notice it after their nap.
+    /// Changes the limit. Sleeping writers notice when they wake.
     pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
         let mut state = self.lock();
         state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
         state.paid_at = time::now();
     }
 
-    /// Notes bytes that were written, and sleeps as long as the limit asks for.
+    /// Records written bytes, and sleeps as long as the limit requires.
     ///
     /// # Errors
     /// [`Error::Closed`] as soon as `stop` is set.
@@ -60,7 +60,7 @@ impl RateLimiter {
             let Some(rate) = state.bytes_per_second else {
                 return Ok(());
             };
-            // Time that nobody used is not saved up, or an idle hour would buy a burst.
+            // Unused time is not saved up; otherwise an idle hour would allow a burst.
             let start = state.paid_at.max(time::now());
             state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
         }
@@ -80,9 +80,9 @@ impl RateLimiter {
     }
 }
 
-/// Fails if the store is being closed.
+/// Fails if the store is closing.
 pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
-    // Nothing is read on the strength of it: that it is seen soon is enough.
+    // Relaxed: no other data depends on the flag; it only has to be seen soon.
     match stop.load(Ordering::Relaxed) {
         true => Err(Error::Closed),
         false => Ok(()),

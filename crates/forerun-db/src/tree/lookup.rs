@@ -18,17 +18,17 @@ use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::{Run, SearchKey};
 use crate::tree::levels::Levels;
 
-/// Lookups in flight. In memory, from 8 to 64 measure alike, within 5%; a batch that waits for a disk wants all of its
-/// reads under way, and with 48 of 64 keys has most of what more would give.
+/// Lookups in flight. In memory, 8 to 64 perform alike, within 5%. A batch that waits for a disk
+/// benefits from having all its reads in flight; for 64 keys, 48 give most of the gain.
 const IN_FLIGHT: usize = 48;
 
-/// Keys that are looked up under one pin: what is evicted meanwhile waits for its end.
+/// Keys looked up under one pin. Pages evicted meanwhile become free only when it ends.
 const CHUNK_KEYS: usize = 256;
 
-/// Keys between asking for a filter's line and testing it.
+/// Keys between prefetching a filter's line and testing it.
 const FILTERS_AHEAD: usize = 16;
 
-/// Looks keys up, and hands what is known of each to `sink` with its position, in any order.
+/// Looks keys up, and passes each result to `sink` with its position, in any order.
 pub(crate) fn multi_get(
     tree: &Levels,
     keys: &[SearchKey<'_>],
@@ -67,7 +67,8 @@ impl<'g> Candidates<'g> {
             runs: Vec::with_capacity(2 * keys.len()),
             ends: Vec::with_capacity(keys.len()),
         };
-        // By range first, and some keys later by filter: those that stay move to the front.
+        // First by key range, then, some keys later, by filter. The runs that pass move to the
+        // front.
         let mut by_range: [u32; FILTERS_AHEAD] = [0; FILTERS_AHEAD];
         let mut all: Vec<&'g Run> = Vec::with_capacity(FILTERS_AHEAD * 4);
         for group in keys.chunks(FILTERS_AHEAD) {
@@ -101,8 +102,8 @@ impl<'g> Candidates<'g> {
     }
 }
 
-/// Looks up the keys of a chunk, and returns how many: fewer than all where the cache is so small that what they read
-/// fills it.
+/// Looks up the keys of a chunk and returns how many it did. It stops early if the cache is so
+/// small that these lookups fill it.
 fn look_up_chunk<const W: usize>(
     tree: &Levels,
     keys: &[SearchKey<'_>],
@@ -134,7 +135,7 @@ fn look_up_chunk<const W: usize>(
     begun
 }
 
-/// Looks one key up, and hands what is known of it to `take`.
+/// Looks one key up and passes the result to `take`.
 pub(crate) fn get<T>(
     tree: &Levels,
     key: SearchKey<'_>,

@@ -1,4 +1,4 @@
-//! `MANIFEST`: which runs the store is made of, and from where on the log is needed.
+//! `MANIFEST`: which runs make up the store, and from where on the log is needed.
 //!
 //! ```text
 //!  0       8         12         16       20
@@ -10,8 +10,9 @@
 //! keyspace = id │ name │ comparator │ levels, ranges: 8 × (count │ count × (number │ bytes │ checksum)) │ …
 //! ```
 //!
-//! `docs/internals/format.md` defines it. It is small (24 bytes a run), so each change writes it anew, in one piece and durably:
-//! there is no log of changes to replay, and no state between two manifests.
+//! `docs/internals/format.md` defines it. It is small (24 bytes per run), so each change rewrites
+//! it atomically and durably. There is no log of changes to replay, and no state between two
+//! manifests.
 
 mod decode;
 
@@ -24,10 +25,10 @@ use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::wal::record::u32_at;
 use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 
-/// Name of the file.
+/// The file's name.
 pub(crate) const NAME: &str = "MANIFEST";
 
-/// How many levels there are.
+/// The number of levels.
 pub(crate) const LEVELS: usize = 7;
 
 pub(crate) const KIND: Kind = Kind {
@@ -35,20 +36,20 @@ pub(crate) const KIND: Kind = Kind {
     version: 2,
 };
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// A number above those of all runs.
     pub(crate) next_run: u64,
-    /// The first segment of the log that holds anything that is in no run.
+    /// The first log segment with anything that is in no run.
     pub(crate) first_segment: u64,
     /// Everything up to this sequence number is in runs.
     pub(crate) flushed_sequence: u64,
-    /// A number above those of all keyspaces that there ever were.
+    /// A number above those of all keyspaces that have ever existed.
     pub(crate) next_keyspace: u32,
-    /// When what is in runs was written, if entries of any keyspace expire.
+    /// When the entries in runs were written, if entries of any keyspace expire.
     pub(crate) marks: Vec<Mark>,
-    /// Ascending by id. The first is the default one: id 0, and an empty name.
+    /// Ascending by id. The first is the default keyspace, with id 0 and an empty name.
     pub(crate) keyspaces: Vec<Keyspace>,
 }
 
@@ -57,30 +58,30 @@ pub(crate) struct Manifest {
 pub(crate) struct Keyspace {
     pub(crate) id: u32,
     pub(crate) name: String,
-    /// Name of the comparator that orders the keys.
+    /// The name of the comparator that orders the keys.
     pub(crate) comparator: String,
     /// The runs of each level, in the level's order.
     pub(crate) levels: [Vec<RunRecord>; LEVELS],
-    /// The runs that hold deletions of ranges of keys.
+    /// The runs that hold range deletions.
     pub(crate) range_runs: Vec<RunRecord>,
     /// Everything up to this sequence number has expired.
     pub(crate) expired_sequence: u64,
-    /// How many seconds entries live; 0: for ever.
+    /// How many seconds entries live; 0 means for ever.
     pub(crate) ttl: u64,
 }
 
-/// A run, so that its file is told from any other.
+/// Identifies a run's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunRecord {
     pub(crate) number: u64,
     /// Length of the file.
     pub(crate) bytes: u64,
-    /// Checksum of the file's footer.
+    /// The checksum of the file's footer.
     pub(crate) checksum: u64,
 }
 
 impl Keyspace {
-    /// One without runs.
+    /// A keyspace without runs.
     pub(crate) fn new(id: u32, name: &str, comparator: &str) -> Keyspace {
         Keyspace {
             id,
@@ -95,7 +96,7 @@ impl Keyspace {
 }
 
 impl Manifest {
-    /// That of a store without runs.
+    /// The manifest of a store without runs.
     pub(crate) fn new(comparator: &str) -> Manifest {
         Manifest {
             next_run: 1,
@@ -107,7 +108,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the one of a store; `None` if there is none.
+    /// Reads a store's manifest; `None` if there is none.
     pub(crate) fn read(io: &dyn Io, dir: &Path) -> Result<Option<Manifest>> {
         let path = dir.join(NAME);
         let file = match io.open(&path, OpenMode::Read) {
@@ -120,12 +121,12 @@ impl Manifest {
         decoded.map(Some).map_err(|bad| bad.of(&KIND, &path, dir))
     }
 
-    /// Writes it durably, in place of the one before.
+    /// Replaces the manifest atomically and durably.
     pub(crate) fn write(&self, io: &dyn Io, dir: &Path) -> Result<(), ReplaceError> {
         replace_file(io, dir, NAME, &self.encode())
     }
 
-    /// Name of the comparator that orders the store's own keyspace, as `FORMAT` has it.
+    /// The name of the comparator of the default keyspace, as in `FORMAT`.
     pub(crate) fn comparator(&self) -> &str {
         self.keyspaces.first().map_or("", |own| &own.comparator)
     }
@@ -185,7 +186,7 @@ impl Keyspace {
     }
 }
 
-/// Whether a keyspace other than the store's own may have this name.
+/// Whether a keyspace other than the default one may have this name.
 pub(crate) fn is_keyspace_name(name: &str) -> bool {
     (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len())
 }
@@ -256,7 +257,7 @@ mod tests {
                 body[at] = byte;
             }
             for body in [&body[..], &body[..cut.index(body.len())]] {
-                // As a faulty writer would leave it.
+                // What a faulty writer would write.
                 let bytes = KIND.seal_bytes(body);
                 if let Ok(manifest) = Manifest::decode(&bytes) {
                     prop_assert_eq!(manifest.encode(), bytes);

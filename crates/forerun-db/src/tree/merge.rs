@@ -1,4 +1,4 @@
-//! Many cursors as one.
+//! Merges many cursors into one.
 //!
 //! ```text
 //!              winner ── the cursor whose version is next
@@ -8,10 +8,11 @@
 //!         0    1  2    3      cursors
 //! ```
 //!
-//! Forward, every cursor but the winner stands at its first version behind the winner's; backward, at its last one
-//! before. A turn seeks all others to the winner's version, on its other side: it costs that, and need not assume that
-//! a cursor's contents stayed as they were (a memtable's grow). After an error the merge stands nowhere until it is
-//! positioned anew.
+//! Moving forward, every cursor except the winner is at its first version behind the winner's;
+//! moving backward, at its last one before. A change of direction seeks all others to the other
+//! side of the winner's version. That costs seeks, but does not assume that a cursor's contents
+//! have stayed the same: a memtable's contents grow. After an error the merge has no position until
+//! the next seek.
 
 use std::cmp::Ordering;
 
@@ -21,27 +22,27 @@ use crate::versions::{Version, VersionCursor};
 
 /// The versions of many cursors, in order.
 ///
-/// No two cursors may hold versions of one key with the same sequence number, or both are given, the earlier cursor's
-/// first.
+/// Cursors must not share a version with the same key and sequence number. If they do, the merge
+/// returns both, the earlier cursor's first.
 pub(crate) struct Merge<'a> {
     order: KeyOrder,
     sources: Vec<Source<'a>>,
-    /// `tree[0]` is the winner, `tree[1..]` who lost at each inner node. The node above node `n` is `n / 2`, and
-    /// cursor `i` is node `sources.len() + i`.
+    /// A loser tree: `tree[0]` is the winner, `tree[1..]` the losers at the inner nodes. The parent
+    /// of node `n` is `n / 2`, and cursor `i` is node `sources.len() + i`.
     tree: Vec<usize>,
     direction: Direction,
-    /// Whether there is a winner that stands somewhere.
+    /// Whether there is a winner with a position.
     stands: bool,
-    /// Where a turn happens.
+    /// The key at which the direction changes.
     pivot: Vec<u8>,
-    /// Room for who wins at each node while all matches are played.
+    /// Buffer for the winners of all nodes while every match is played.
     winners: Vec<usize>,
 }
 
 struct Source<'a> {
     cursor: Box<dyn VersionCursor + 'a>,
-    /// What decides most comparisons without a call: [`KeyOrder::prefix`] of the key it stands at; `None` if it stands
-    /// nowhere.
+    /// Decides most comparisons without a call: [`KeyOrder::prefix`] of the current key; `None` if
+    /// the cursor has no position.
     prefix: Option<u64>,
 }
 
@@ -52,12 +53,12 @@ enum Direction {
 }
 
 impl<'a> Merge<'a> {
-    /// How many cursors it merges.
+    /// The number of cursors.
     pub(crate) fn sources(&self) -> usize {
         self.sources.len()
     }
 
-    /// Merges cursors that are in this order. It stands nowhere.
+    /// Merges cursors that share this order. The merge starts without a position.
     pub(crate) fn new(order: KeyOrder, cursors: Vec<Box<dyn VersionCursor + 'a>>) -> Merge<'a> {
         let tree = vec![0; cursors.len()];
         let sources = cursors
@@ -78,7 +79,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Moves every cursor by `place` and finds the winner.
+    /// Moves every cursor with `place`, then finds the winner.
     fn place(
         &mut self,
         direction: Direction,
@@ -94,7 +95,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Goes one version on in `direction`.
+    /// Moves one version in `direction`.
     fn advance(&mut self, direction: Direction) -> Result<()> {
         if !std::mem::replace(&mut self.stands, false) {
             return Ok(());
@@ -118,7 +119,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Puts all cursors but the winner on the other side of the winner's version.
+    /// Moves all cursors except the winner to the other side of the winner's version.
     fn turn(&mut self, winner: usize, direction: Direction) -> Result<()> {
         let Some(version) = self.sources[winner].cursor.at() else {
             return Ok(());
@@ -144,7 +145,7 @@ impl<'a> Merge<'a> {
         if count == 0 {
             return;
         }
-        // Winners of the inner nodes move up; what is kept are the losers.
+        // Winners move up the tree; each node keeps its loser.
         let mut winners = std::mem::take(&mut self.winners);
         winners.resize(2 * count, 0);
         for (i, winner) in winners[count..].iter_mut().enumerate() {
@@ -161,7 +162,7 @@ impl<'a> Merge<'a> {
         self.stands = self.sources[self.tree[0]].prefix.is_some();
     }
 
-    /// Plays the matches of one cursor, which was the winner and has moved.
+    /// Replays the matches of one cursor: the former winner, which has moved.
     fn play(&mut self, mut player: usize) {
         let mut node = (self.sources.len() + player) / 2;
         while node > 0 {
@@ -174,7 +175,7 @@ impl<'a> Merge<'a> {
         self.stands = self.sources[player].prefix.is_some();
     }
 
-    /// Whether cursor `a` is to be given before cursor `b`. One that stands nowhere is given last.
+    /// Whether cursor `a` comes before cursor `b`. Cursors without a position come last.
     fn beats(&self, a: usize, b: usize) -> bool {
         let (Some(a_prefix), Some(b_prefix)) = (self.sources[a].prefix, self.sources[b].prefix)
         else {
@@ -185,7 +186,7 @@ impl<'a> Merge<'a> {
             .then_with(|| {
                 match (self.sources[a].cursor.at(), self.sources[b].cursor.at()) {
                     (Some(a), Some(b)) => a.compare(&self.order, &b),
-                    // Not so: both have a prefix.
+                    // Unreachable: both have a prefix.
                     _ => Ordering::Equal,
                 }
             })
@@ -292,7 +293,7 @@ mod tests {
     }
 
     proptest! {
-        /// Keys of nine bytes tie in their prefix and need the call; others do not.
+        /// Keys of nine bytes tie in their prefix and need the call; shorter ones do not.
         #[test]
         fn a_merge_walks_like_one_sorted_list(
             keys in prop::collection::vec((0_u8..8, 0_usize..5, any::<bool>()), 0..50),

@@ -1,4 +1,4 @@
-//! Which runs there are, and how they become fewer.
+//! The tree of runs: levels, manifest, compaction, verification and repair.
 //!
 //! ```text
 //!   memtable ──flush──> level 0   [ newest ] [       ] [ oldest ]          overlapping
@@ -7,14 +7,19 @@
 //!                         │
 //!                       level 6   [ a … b ][ b … d ][ e … h ][ … ] …       ten times as much
 //!
-//!   levels.rs    the runs by level, immutable          manifest.rs  the file that names them
-//!   merge.rs     many cursors as one                   catalog.rs   both together: opened, changed durably
-//!   retain.rs    which versions are still of use       build.rs     versions become runs
-//!   pick.rs      what to compact next                  compact.rs   the work of it; limiter.rs: not too fast
-//!   verify.rs    every byte looked at                  repair.rs    a manifest from what is left
-//!   checkpoint.rs  a copy by hard links            salvage.rs   what can be read of a damaged run
-//!   offline.rs   a closed store checked, repaired  describe.rs  and shown
-//!   range_run.rs  range deletions, in a run of their own
+//!   levels.rs      the runs by level, immutable; needed_ranges.rs: which range deletions they need
+//!   manifest.rs    the file that names them
+//!   catalog.rs     levels and manifest together: opens them, changes them durably
+//!   lookup.rs      finds keys in the levels
+//!   merge.rs       merges cursors
+//!   retain.rs      decides which versions to keep
+//!   build.rs       writes versions to runs; limiter.rs limits how fast
+//!   pick.rs        picks the next compaction; compact.rs runs it
+//!   range_run.rs   stores range deletions in a run of their own
+//!   verify.rs      verifies every byte
+//!   repair.rs      rebuilds manifest and runs; salvage.rs reads damaged runs
+//!   checkpoint.rs  copies a store by hard links
+//!   offline.rs     checks and repairs a closed store; describe.rs prints it
 //! ```
 
 pub(crate) mod build;
@@ -33,6 +38,7 @@ pub(crate) mod manifest;
 pub(crate) mod merge;
 #[cfg(test)]
 mod model_tests;
+mod needed_ranges;
 pub(crate) mod offline;
 mod one_run;
 pub(crate) mod pick;
@@ -46,11 +52,11 @@ pub(crate) mod verify;
 
 pub use one_run::{Add, OneRun};
 
-/// Reads `bytes` as a manifest, and returns how many runs it names; for fuzzing. What decodes encodes to the same
-/// bytes.
+/// Fuzz target: decodes `bytes` as a manifest's body and returns how many runs it names. Whatever
+/// decodes must encode to the same bytes.
 #[doc(hidden)]
 pub fn fuzz_manifest(bytes: &[u8]) -> usize {
-    // As a body, so that the checksums are right and what is behind them is reached.
+    // Adds the checksums, so that the fuzzer gets past them.
     let bytes = manifest::KIND.seal_bytes(bytes);
     match manifest::Manifest::decode(&bytes) {
         Ok(manifest) => {

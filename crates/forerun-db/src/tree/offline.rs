@@ -1,4 +1,4 @@
-//! What is done to a store that nobody has open: it is checked, and repaired.
+//! Work on a store that nobody has open: checking and repairing it.
 //!
 //! ```text
 //!   check    LOCK ─> MANIFEST ─> every byte of every run ─> every record of the log       changes nothing
@@ -32,27 +32,29 @@ use crate::{
     Access, Bytewise, Comparator, Create, Db, Error, Options, Recovery, RecoveryReport, Result,
 };
 
-/// Bytes of the cache that a check gets along with: it reads past it.
+/// Cache size for a check, which bypasses the cache.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What a look at every byte of a store found.
+/// The result of [`check`].
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// The runs.
+    /// Result for the runs.
     pub runs: Verified,
-    /// The log, if it can be read.
+    /// Result for the log, if it can be read.
     pub log: RecoveryReport,
-    /// Files that were left by a crash and that the next opening removes.
+    /// Files left by a crash. The next opening removes them.
     pub leftovers: usize,
-    /// Names of the keyspaces beside the store's own, in the order of their creation.
+    /// Names of all keyspaces except the default one, in order of creation.
     pub keyspaces: Vec<String>,
-    /// All that is wrong, runs and log.
+    /// Everything that is wrong, in runs and log.
     pub problems: Vec<Error>,
 }
 
-/// Looks at every byte of a store that nobody has open: the manifest, the runs, the log. Changes nothing.
+/// Verifies every byte of a store that nobody has open: the manifest, the runs and the log. Changes
+/// nothing.
 ///
-/// A torn end of the log, as a crash leaves it, is no problem; [`RecoveryReport::dropped_tail`] tells of it.
+/// A torn end of the log, as a crash leaves it, is not a problem; [`RecoveryReport::dropped_tail`]
+/// reports it.
 ///
 /// ```
 /// # let directory = tempfile::tempdir().unwrap();
@@ -67,15 +69,16 @@ pub struct Checked {
 ///
 /// # Errors
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
-/// [`Error::KeyspaceComparator`], [`Error::Io`]: it could not be looked at. What is wrong with what was looked at stands in the result.
+/// [`Error::KeyspaceComparator`], [`Error::Io`] if the store cannot be examined. Damage that is
+/// found is in the result.
 pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<Checked> {
     check_with_io(Arc::new(OsIo), path, options)
 }
 
-/// [`check`] on a file system of one's own.
+/// [`check`] on a file system of your own.
 ///
 /// # Errors
-/// As there.
+/// As [`check`].
 pub fn check_with_io(
     io: Arc<dyn Io>,
     path: impl AsRef<Path>,
@@ -85,7 +88,7 @@ pub fn check_with_io(
     panics::catch("checking a store", || check_on(io, path.as_ref(), options))
 }
 
-/// A file system whose panics are failures, and of which no more files are open than the options say.
+/// Turns panics of the file system into errors, and limits open files as the options say.
 fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
     let max_open = options.max_open_files;
     let max_open = max_open.unwrap_or_else(open_files::default_most);
@@ -116,7 +119,7 @@ impl Place {
             }
             Err(error @ Error::CorruptFile { .. }) => {
                 checked.problems.push(error);
-                // Without a manifest nobody knows what of the log is needed.
+                // Without a manifest, nobody knows which part of the log is needed.
                 return Ok(checked);
             }
             Err(other) => return Err(other),
@@ -152,11 +155,13 @@ impl Place {
     }
 }
 
-/// Makes a damaged store that nobody has open fit to be opened again, with all that can still be read.
+/// Repairs a damaged store that nobody has open, so that it opens again with everything that can
+/// still be read.
 ///
-/// Pages with wrong bytes are left out of their runs, a manifest that was lost is made from the runs, and a damaged log
-/// is read as far as it goes and put into runs. [`Repaired::losses`] lists what is lost; where that hid something
-/// older, the older values are back. Damaged runs are kept beside the others as `run-NNNNNN.run.bad`.
+/// Drops damaged pages from their runs, rebuilds a lost manifest from the runs, and flushes the
+/// readable part of a damaged log to runs. [`Repaired::losses`] lists what is lost; where a lost
+/// version hid an older one, the older value is back. Damaged runs are kept as
+/// `run-NNNNNN.run.bad`.
 ///
 /// # Errors
 /// As [`check`].
@@ -164,10 +169,10 @@ pub fn repair(path: impl AsRef<Path>, options: &Options) -> Result<Repaired> {
     repair_with_io(Arc::new(OsIo), path, options)
 }
 
-/// [`repair`] on a file system of one's own.
+/// [`repair`] on a file system of your own.
 ///
 /// # Errors
-/// As there.
+/// As [`check`].
 pub fn repair_with_io(
     io: Arc<dyn Io>,
     path: impl AsRef<Path>,
@@ -200,13 +205,14 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Repaired
     }
     let checked = place.check(&io, path, options)?;
     if !checked.problems.is_empty() {
-        // The runs are good now, so it is the log. What can be read of it goes into runs, and the log begins anew.
+        // The runs are sound now, so the damage is in the log. Flushes what can be read of it to
+        // runs, and starts a new log.
         let options = Options {
             recovery: Recovery::SkipCorrupt,
             create: Create::Never,
             ..options.clone()
         };
-        // Locked all the while: what others would write between two steps, the next one would not know of.
+        // The lock is held throughout, so nobody can write between two steps.
         let db = Db::open_in(Arc::clone(&io), path, options, place.dir)?;
         let skipped = db.recovery().skipped.iter();
         repaired.losses.extend(skipped.map(Into::into));
@@ -219,7 +225,7 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Repaired
     Ok(repaired)
 }
 
-/// Leaves the log behind: everything up to `last_sequence` that can be read is in runs.
+/// Abandons the log: everything readable up to `last_sequence` is in runs.
 fn begin_log_anew(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) -> Result<()> {
     let (Some(last), Some(mut manifest)) = (dir.segments.last(), Manifest::read(io, path)?) else {
         return Ok(());
@@ -227,7 +233,7 @@ fn begin_log_anew(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) 
     let flushed = &mut manifest.flushed_sequence;
     *flushed = last_sequence.max(*flushed);
     manifest.first_segment = last + 1;
-    // The segments go at the next opening.
+    // The next opening removes the segments.
     Ok(manifest.write(io, path)?)
 }
 
@@ -299,7 +305,7 @@ impl Place {
             Err(other) => Err(other),
         }
     }
-    /// Reads the log that a manifest needs, and changes nothing.
+    /// Reads the log that a manifest needs. Changes nothing.
     fn inspect_log(
         &self,
         io: &Arc<dyn Io>,
@@ -330,7 +336,8 @@ impl Place {
         inspect(io, path, &numbers, &circumstances, apply)
     }
 
-    /// Gives keyspaces that a lost manifest had, and that are in no run and so without a name, another one.
+    /// Names keyspaces that were in a lost manifest but are in no run, so that their names are
+    /// unknown.
     fn name_unknown_keyspaces(
         &self,
         io: &Arc<dyn Io>,
@@ -346,7 +353,7 @@ impl Place {
             Ok(())
         };
         match self.inspect_log(io, path, &manifest, None, u32::MAX, &mut note) {
-            // What is wrong with the log is seen when it is checked.
+            // Checking the log reports what is wrong with it.
             Ok(_) | Err(Error::CorruptFile { .. }) => {}
             Err(other) => return Err(other),
         }

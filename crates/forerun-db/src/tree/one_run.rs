@@ -1,4 +1,4 @@
-//! One run by itself, all of its pages in the cache: for measurements.
+//! A single run with all pages in the cache, for measurements.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::tree::lookup;
 use crate::versions::{Kind, MAX_SEQUENCE, Version};
 use crate::{Result, Values};
 
-/// One run, with nothing above or beside it. A store looks keys up in its runs in the same way.
+/// A single run. A store looks keys up in its runs the same way.
 pub struct OneRun {
     levels: Levels,
     run: Arc<Run>,
@@ -29,7 +29,7 @@ impl OneRun {
     /// Writes a run of the entries that `fill` adds, in order, and opens it.
     ///
     /// # Errors
-    /// That of writing or reading it, or of `fill`.
+    /// Errors of writing or reading the run, and those of `fill`.
     pub fn build(
         path: &Path,
         comparator: Arc<dyn Comparator>,
@@ -55,7 +55,8 @@ impl OneRun {
             Ok(())
         })?;
         let meta = writer.finish()?;
-        // All pages as if they were full, and as much again for those that are larger and for what the cache keeps free.
+        // All pages at full size, plus as much again for larger pages and for the cache's free
+        // frames.
         let page_bytes = options.page_limit_bytes();
         let all_bytes = meta.pages() as usize * (page_bytes + 128) + meta.raw_bytes as usize;
         let cache = PageCache::new(CacheOptions {
@@ -70,7 +71,7 @@ impl OneRun {
         Ok(one)
     }
 
-    /// Brings every page into the cache, by looking up a key of each leaf.
+    /// Reads every page into the cache, by looking up one key of each leaf.
     fn read_all(&self, keys: &[Vec<u8>]) -> Result<()> {
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let mut values = Values::new();
@@ -83,7 +84,7 @@ impl OneRun {
         Ok(())
     }
 
-    /// What there is to tell of it, for people.
+    /// A description for people.
     pub fn facts(&self) -> String {
         let meta = self.run.meta();
         format!(
@@ -95,7 +96,7 @@ impl OneRun {
         )
     }
 
-    /// Looks keys up one after the other, and copies what is found.
+    /// Looks keys up one after the other, and copies the values found.
     pub fn get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
         let context = self.context(search);
         values.reset(keys.len());
@@ -112,7 +113,7 @@ impl OneRun {
         }
     }
 
-    /// Looks keys up together, and copies what is found.
+    /// Looks keys up as a batch, and copies the values found.
     pub fn multi_get_values(&self, keys: &[&[u8]], search: PageSearch, values: &mut Values) {
         let context = self.context(search);
         values.reset(keys.len());

@@ -1,4 +1,4 @@
-//! What to compact next.
+//! Picks the next compaction.
 //!
 //! ```text
 //!   level 0   │ ▒▒▒▒▒▒▒ ▒▒▒▒▒ ▒▒▒▒▒▒▒▒ ▒▒▒ │  4 runs of 4            score 1.0
@@ -7,15 +7,16 @@
 //!   level 6   │ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ … │      2000 MiB               the last: no limit
 //! ```
 //!
-//! The last level has what it has, and each one above a tenth of the next: so the whole is at most a ninth larger than
-//! its last level. The topmost level that this gives at most `level1_bytes` is where level 0 goes; those between are
-//! empty. Of the level that is over its target most, the run is taken whose compaction rewrites least below for what
-//! it moves.
+//! The last level holds what it holds, and each level above may hold a tenth of the next one, so
+//! the whole tree is at most a ninth larger than its last level. Level 0 is merged into the topmost
+//! level whose target is at most `level1_bytes`; the levels between the two are empty. A compaction
+//! takes from the level that exceeds its target most, and picks the run that causes the least
+//! rewriting below for what it moves.
 //!
-//! A compaction takes, of level 0, the oldest run and all that overlap with it, so that what stays in level 0 is newer
-//! than what leaves or of other keys; of the level it goes into, all that overlaps. Two compactions may run at once if
-//! no run is in both, and only one of them takes from level 0: runs of a level are disjoint, so the ranges of two such
-//! compactions are as well.
+//! From level 0, a compaction takes the oldest run and every run that overlaps it, so that the runs
+//! that stay are newer or have other keys. From the level it merges into, it takes every
+//! overlapping run. Two compactions may run at once if they share no run and only one of them takes
+//! from level 0: runs of a level are disjoint, so the key ranges of two such compactions are too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,32 +30,32 @@ use crate::tree::manifest::LEVELS;
 
 const LAST: usize = LEVELS - 1;
 
-/// Runs to merge, and where to.
+/// Runs to merge, and the level they go to.
 #[derive(Clone, Debug)]
 pub(crate) struct Compaction {
-    /// As they were when this was picked.
+    /// The levels at the time of the pick.
     pub(crate) levels: Arc<Levels>,
     pub(crate) from: usize,
     pub(crate) into: usize,
-    /// Runs of `from`: of level 0 newest first, else ascending.
+    /// Runs of `from`: newest first on level 0, otherwise ascending.
     pub(crate) upper: Vec<Arc<Run>>,
-    /// Runs of `into` that overlap with them, ascending.
+    /// The overlapping runs of `into`, ascending.
     pub(crate) lower: Vec<Arc<Run>>,
 }
 
 impl Compaction {
-    /// The numbers of the runs that go into it.
+    /// Numbers of the input runs.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.upper.iter().chain(&self.lower).map(|run| run.number())
     }
 
-    /// Bytes of the files that go into it.
+    /// Size of the input files.
     pub(crate) fn bytes(&self) -> u64 {
         bytes(&self.upper) + bytes(&self.lower)
     }
 
-    /// Whether the run only has to change its level: nothing is to be merged with it, and no deletion in it is rid of
-    /// by writing it anew.
+    /// Whether the run can just change its level: there is nothing to merge it with, and rewriting
+    /// it would drop no deletion.
     pub(crate) fn is_move(&self) -> bool {
         let [run] = &self.upper[..] else { return false };
         let hides_nothing = || {
@@ -75,12 +76,12 @@ impl Compaction {
     }
 }
 
-/// How many bytes each level should have at most.
+/// Target size of each level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Targets {
-    /// Where level 0 is merged into: no level between the two has runs.
+    /// The level that level 0 is merged into. No level between the two has runs.
     pub(crate) base: usize,
-    /// Bytes a level; of levels 0 and those above `base`: 0.
+    /// Bytes for each level; 0 for level 0 and for levels above `base`.
     pub(crate) bytes: [u64; LEVELS],
 }
 
@@ -94,13 +95,14 @@ impl Targets {
             .map(|level| levels.bytes(level))
             .max()
             .unwrap_or(0);
-        // What `base` has if the levels below it are full up to the greatest.
+        // The share of `base` if the levels below it are full, up to the largest.
         let mut share = (base..LAST).fold(greatest, |bytes, _| bytes / factor);
         while base > 1 && share > base_limit {
             base -= 1;
             share /= factor;
         }
-        // Were the target of a small store's first level small as well, each flush would rewrite all of it.
+        // If the first level of a small store had a small target, each flush would rewrite the
+        // whole level.
         let share = share.clamp((base_limit / factor).max(1), base_limit);
         let mut bytes = [0; LEVELS];
         for (i, target) in bytes[base..].iter_mut().enumerate() {
@@ -110,7 +112,7 @@ impl Targets {
     }
 }
 
-/// The most urgent compaction that takes no run of `busy`; `None` if none is due.
+/// The most urgent compaction that takes no run in `busy`; `None` if none is due.
 pub(crate) fn pick(
     levels: &Arc<Levels>,
     options: &TreeOptions,
@@ -128,15 +130,15 @@ pub(crate) fn pick(
     })
 }
 
-/// How far the levels are over what they should have; from 1 on a compaction is due.
+/// How far the levels exceed their targets. From 1 on, a compaction is due.
 pub(crate) fn urgency(levels: &Levels, options: &TreeOptions) -> f64 {
     let (targets, none) = (Targets::new(levels, options), BTreeSet::new());
     let scores = (0..LAST).map(|level| score(levels, options, &targets, &none, level));
     scores.fold(0.0, f64::max)
 }
 
-/// How far a level is over what it should have; from 1 on it is to be compacted. Runs that a compaction is taking away
-/// do not count.
+/// How far a level exceeds its target. From 1 on, it needs a compaction. Runs that a running
+/// compaction takes away do not count.
 fn score(
     levels: &Levels,
     options: &TreeOptions,
@@ -153,13 +155,13 @@ fn score(
         0 => idle.count() as f64 / options.level0_runs.max(1) as f64,
         _ => {
             let bytes: u64 = idle.map(|run| run.meta().file_bytes).sum();
-            // More than the target, since a level at its target is as it should be.
+            // A level exactly at its target needs no compaction.
             bytes as f64 / (targets.bytes[level] as f64 + 1.0)
         }
     }
 }
 
-/// The oldest run of level 0, with all that overlap with it.
+/// The oldest run of level 0, with all runs that overlap it.
 fn pick_level0(levels: &Arc<Levels>, into: usize, busy: &BTreeSet<u64>) -> Option<Compaction> {
     let runs = levels.level(0).runs();
     if runs.iter().any(|run| busy.contains(&run.number())) {
@@ -168,7 +170,7 @@ fn pick_level0(levels: &Arc<Levels>, into: usize, busy: &BTreeSet<u64>) -> Optio
     let order = levels.order();
     let mut taken = vec![false; runs.len()];
     *taken.last_mut()? = true;
-    // Each run that comes in may widen the range, and let another one in.
+    // Each added run may widen the range, so that it overlaps another run.
     let mut range = Range::of(runs.last()?);
     loop {
         let before = range;
@@ -194,7 +196,7 @@ fn pick_run(levels: &Arc<Levels>, from: usize, busy: &BTreeSet<u64>) -> Option<C
     let mut start = 0;
     let mut best: Option<(f64, &Arc<Run>)> = None;
     for run in levels.level(from).runs() {
-        // Both levels ascend, so what lies before this run lies before the next one too.
+        // Both levels ascend, so runs before this one are also before the next one.
         while below
             .get(start)
             .is_some_and(|other| order.compare(largest(other), smallest(run)).is_lt())
@@ -219,7 +221,7 @@ fn pick_run(levels: &Arc<Levels>, from: usize, busy: &BTreeSet<u64>) -> Option<C
     into_next(levels, from, from + 1, vec![Arc::clone(run)], busy)
 }
 
-/// A compaction of these runs; `None` if one of those they are merged with is busy.
+/// A compaction of these runs; `None` if one of the runs they are merged with is busy.
 fn into_next(
     levels: &Arc<Levels>,
     from: usize,
@@ -251,9 +253,9 @@ fn into_next(
     })
 }
 
-/// The next step of bringing all that is in runs with numbers below `limit` into the last level, without deletions
-/// and without what `ranges` delete, where no snapshot needs it; `None` when that is done. No other compaction may be
-/// under way.
+/// The next step of moving everything in runs with numbers below `limit` to the last level, without
+/// deletions and without what `ranges` deletes, except where a snapshot needs it; `None` once that
+/// is done. No other compaction may be running.
 pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Option<Compaction> {
     let is_old = |run: &&Arc<Run>| run.number() < limit;
     let none = BTreeSet::new();
@@ -272,7 +274,7 @@ pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Op
     into_next(levels, LAST, LAST, vec![Arc::clone(run)], &none)
 }
 
-/// From a key to another one, both included.
+/// A range of keys; both ends are included.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Range<'a> {
     from: &'a [u8],

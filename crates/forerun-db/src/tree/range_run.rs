@@ -1,13 +1,13 @@
-//! Deletions of ranges in a file: a run whose keys are their starts and whose values are their ends.
+//! Stores range deletions in a run of their own: its keys are their starts, its values their ends.
 //!
 //! ```text
 //!   memtable's ranges ──flush──> run-000018.run     "b" @7 -> "m"     "h" @9 -> "t"     holds: ranges
 //!   MANIFEST   … levels: runs of keys … ranges: 18, 25
 //! ```
 //!
-//! So the manifest, which is written whole at each change, names a hundred thousand ranges in 24 bytes, and whatever copies,
-//! verifies or repairs runs does so with these. They are read when the store is opened. At the flush that would make too many of
-//! them, one takes the place of all.
+//! Each change rewrites the whole manifest, and this way it names a hundred thousand ranges in 24
+//! bytes. Everything that copies, verifies or repairs runs also handles these. Opening a store
+//! reads them. When a flush would make too many such runs, one run replaces them all.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::run::{Holds, Run, RunOptions};
 use crate::versions::{Kind, Version, VersionCursor};
 use crate::{Error, Result};
 
-/// With so many runs of ranges, the next one takes the place of all.
+/// At this many runs of range deletions, the next one replaces them all.
 pub(crate) const MAX_RANGE_RUNS: usize = 8;
 
-/// Writes deletions of ranges to a run of their own, and opens it. `None`: there are none.
+/// Writes range deletions to a run of their own and opens it; `None` if there are none.
 ///
 /// # Errors
 /// As [`write_runs`](super::build::write_runs).
@@ -37,7 +37,7 @@ pub(crate) fn write_range_run(
         by_start.then(b.sequence.cmp(&a.sequence))
     });
     let build = &Build {
-        // Nobody looks a key up in it.
+        // Nobody looks up keys in it.
         options: RunOptions {
             filter_bits_per_key: 0,
             ..build.options
@@ -62,7 +62,7 @@ pub(crate) fn write_range_run(
     open_written(done, &written, build).map(|mut runs| runs.pop())
 }
 
-/// The deletions of ranges in a run, in the order they were made.
+/// The range deletions in a run, in the order they were made.
 ///
 /// # Errors
 /// [`Error::CorruptFile`], also for a run of keys; [`Error::Io`].
@@ -74,7 +74,7 @@ pub(crate) fn read_range_run(run: &Run) -> Result<Vec<RangeTombstone>> {
     collect_ranges(&mut RunCursor::past_cache(run))
 }
 
-/// The deletions of ranges that versions stand for, in the order they were made.
+/// The range deletions that these versions represent, in the order they were made.
 pub(crate) fn collect_ranges(versions: &mut dyn VersionCursor) -> Result<Vec<RangeTombstone>> {
     let mut tombstones = Vec::new();
     versions.seek_first()?;

@@ -1,25 +1,27 @@
-//! A store whose manifest or runs are damaged is made to open again.
+//! Repairs a store whose manifest or runs are damaged.
 //!
 //! ```text
-//!   MANIFEST good   each run verified:  good ──> stays where it is
-//!                                       bad ───> what its good pages hold becomes a run in its place
+//!   MANIFEST good   each run verified:  good ──> stays
+//!                                       bad ───> a new run holds what its good pages hold
 //!
-//!   MANIFEST lost   every run found, verified or salvaged; then levels, from what overlaps and what is newer:
+//!   MANIFEST lost   finds, verifies or salvages every run, then places them by overlap and age:
 //!
-//!                     ├── @90..99 ──┤                       newer than what it overlaps with: a level above
-//!                  ├────── @10..80 ──────┤ ├── @20..95 ──┤  with nothing below: the last level
+//!                     ├── @90..99 ──┤                       newer than what it overlaps: a level above
+//!                  ├────── @10..80 ──────┤ ├── @20..95 ──┤  nothing below: the last level
 //!
-//!                   runs that overlap, and neither is the newer one in all: merged into one
+//!                   merges runs that overlap while neither is entirely newer
 //! ```
 //!
-//! Damaged files are kept under another name, `run-NNNNNN.run.bad`. The new runs are durable before the manifest that
-//! names them, and that before anything is removed; so a repair that is cut short is begun again.
+//! Damaged files are kept under another name, `run-NNNNNN.run.bad`. New runs become durable before
+//! the manifest that names them, and the manifest before anything is removed. An interrupted repair
+//! therefore simply starts over.
 //!
-//! What a lost manifest cannot tell: whether a run is one that a compaction had replaced and whose file was still
-//! there. Its versions come back then; they are no newer than those in the run that replaced it, so what is read
-//! changes only where a deletion was dropped meanwhile. A keyspace that was dropped comes back with such a file as well;
-//! and one that was in the log alone has lost its name. A flush that a crash cut short, with the manifest lost besides,
-//! leaves the runs of some keyspaces and not of others: what the log has for these is taken to be in runs.
+//! Without a manifest, a repair cannot tell whether a compaction had already replaced a run whose
+//! file was still there. Such a run's versions come back. They are no newer than those in the run
+//! that replaced it, so reads change only where a deletion has been dropped since. A dropped
+//! keyspace comes back with such a file too. A keyspace that was only in the log has lost its name.
+//! If a crash also interrupted a flush, some keyspaces have its run and others do not; the repair
+//! assumes that the log's entries for the others are in runs.
 
 mod group;
 
@@ -48,18 +50,19 @@ use crate::{Error, Options, Result};
 
 use group::Group;
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct Repaired {
-    /// Whether the manifest was lost or damaged, and was made from the runs.
+    /// Whether the manifest was lost or damaged, and has been rebuilt from the runs.
     pub rebuilt_manifest: bool,
-    /// Runs that were as they should be.
+    /// Runs that were sound.
     pub good_runs: usize,
-    /// Runs that were written anew, from damaged ones or because it could not be told which was newer.
+    /// Runs that were rewritten, because they were damaged or because the repair could not tell
+    /// which one was newer.
     pub new_runs: usize,
     /// What could not be read.
     pub losses: Vec<Loss>,
-    /// Damaged files, under the names they have now.
+    /// Damaged files, under their new names.
     pub set_aside: Vec<PathBuf>,
 }
 
@@ -70,13 +73,13 @@ impl Repaired {
     }
 }
 
-/// Repairs the runs of a store that nobody has open. `base` tells how runs are written; its numbers are not used, and what
-/// is of a keyspace comes from `options`.
+/// Repairs the runs of a store that nobody has open. `base` says how to write runs. Its numbers are
+/// not used, and each keyspace's settings come from `options`.
 ///
 /// # Errors
-/// [`Error::Io`], and what of a manifest or a run says that this release or these options cannot read it:
-/// [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]. What was there is there as
-/// before, then.
+/// [`Error::Io`]; or, if this release or these options cannot read a manifest or a run,
+/// [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]. Then
+/// nothing has changed.
 pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
     let found = run_files(base.io, base.dir)?;
     let (manifest, mut losses) = match Manifest::read(base.io, base.dir) {
@@ -113,7 +116,7 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
         Ok(manifest) => repair.finish(manifest),
         Err(error) => {
             for run in &repair.written {
-                // If that fails, it is one more run for the next repair.
+                // If that fails, the next repair finds one more run.
                 let _ = base.io.remove(run.path());
             }
             Err(error)
@@ -124,7 +127,7 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
 /// The records of the runs of all levels.
 type RunRecords = [Vec<RunRecord>; LEVELS];
 
-/// The name of a keyspace whose own is lost.
+/// The name for a keyspace that has lost its own.
 pub(crate) fn recovered_name(id: u32) -> String {
     format!("recovered-{id}")
 }
@@ -133,22 +136,22 @@ struct Repair<'b> {
     base: &'b Build<'b>,
     options: &'b Options,
     repaired: Repaired,
-    /// Numbers of the runs whose files are there, ascending.
+    /// Numbers of the runs that have files, ascending.
     found: &'b [u64],
     /// New runs.
     written: Vec<Arc<Run>>,
     /// Numbers of damaged runs.
     bad: Vec<u64>,
-    /// Numbers of runs whose versions are in new ones.
+    /// Numbers of runs whose versions are in the new runs.
     replaced: Vec<u64>,
-    /// The largest sequence number in runs that levels were made of.
+    /// The largest sequence number in the runs placed on levels.
     newest: u64,
 }
 
 impl Repair<'_> {
-    /// What of the manifest's runs can be read, keyspace by keyspace.
+    /// Repairs the runs that the manifest names, keyspace by keyspace.
     fn mend(&mut self, mut manifest: Manifest, losses: &mut Vec<Loss>) -> Result<Manifest> {
-        // All of them first, so that nothing is begun that cannot be done.
+        // Checks all of them first, so that it starts nothing it cannot finish.
         for keyspace in &manifest.keyspaces {
             self.with_build(keyspace, |_, _| Ok(()))?;
         }
@@ -171,7 +174,7 @@ impl Repair<'_> {
             let named = named.chain(&keyspace.range_runs);
             let mut numbers: Vec<u64> = named.map(|run| run.number).collect();
             numbers.sort_unstable();
-            // One that is not there is lost.
+            // A missing run is lost.
             let (numbers, missing): (Vec<u64>, Vec<u64>) = numbers
                 .into_iter()
                 .partition(|number| self.found.contains(number));
@@ -189,11 +192,11 @@ impl Repair<'_> {
         Ok(manifest)
     }
 
-    /// Does something with the way in which runs of a keyspace are written.
+    /// Calls `work` with the settings for writing a keyspace's runs.
     fn with_build<T>(
         &mut self,
         keyspace: &Keyspace,
-        f: impl FnOnce(&mut Self, &Build<'_>) -> Result<T>,
+        work: impl FnOnce(&mut Self, &Build<'_>) -> Result<T>,
     ) -> Result<T> {
         let Keyspace {
             id,
@@ -212,10 +215,11 @@ impl Repair<'_> {
             run_bytes: options.tree.run_bytes,
             ..*self.base
         };
-        f(self, &build)
+        work(self, &build)
     }
 
-    /// Puts, of each run that the manifest names, what can be read in its place. `None` if the levels are not disjoint.
+    /// Replaces each run that the manifest names with what can be read of it. `None` if the levels
+    /// are not disjoint.
     fn mend_keyspace(
         &mut self,
         build: &Build<'_>,
@@ -241,7 +245,7 @@ impl Repair<'_> {
         Ok(Some((levels.records(), range_runs)))
     }
 
-    /// Makes a manifest of the runs that are there. Each says which keyspace it was written for.
+    /// Builds a manifest from the existing runs. Each run stores the keyspace it was written for.
     fn rebuild(&mut self, losses: &mut Vec<Loss>) -> Result<Manifest> {
         self.repaired.rebuilt_manifest = true;
         let own = self.options.comparator.name();
@@ -260,7 +264,7 @@ impl Repair<'_> {
                 Err(error) => self.lose(*number, error, losses)?,
             }
         }
-        // Of two with one name the older was dropped before, and its files were still there.
+        // If two keyspaces share a name, the older one was dropped and its files remained.
         let mut names = HashSet::new();
         for (id, (keyspace, _)) in found.iter_mut().rev().filter(|(id, _)| **id > 0) {
             if !is_keyspace_name(&keyspace.name) || !names.insert(keyspace.name.clone()) {
@@ -282,7 +286,7 @@ impl Repair<'_> {
         }
         manifest.flushed_sequence = self.newest;
         if manifest.keyspaces.iter().any(|of| of.ttl > 0) && self.newest > 0 {
-            // When it was written is lost: at the latest now.
+            // The time of writing is lost. It is now at the latest.
             manifest.marks = vec![Mark {
                 second: self.base.io.unix_time_s(),
                 first_sequence: 1,
@@ -292,7 +296,7 @@ impl Repair<'_> {
         Ok(manifest)
     }
 
-    /// Notes that a run cannot be read.
+    /// Records that a run cannot be read.
     fn lose(&mut self, number: u64, error: Error, losses: &mut Vec<Loss>) -> Result<()> {
         if !matches!(error, Error::CorruptFile { .. }) {
             return Err(error);
@@ -308,8 +312,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// The run of this number, or a new one of what can be read of it. One that is not the one that was named counts as
-    /// lost.
+    /// The run with this number, or a new run of what can be read of it. A run other than the one
+    /// named counts as lost.
     fn read(
         &mut self,
         build: &Build<'_>,
@@ -357,8 +361,8 @@ impl Repair<'_> {
         Ok(written)
     }
 
-    /// Writes versions to new runs: the newest of each key, deletions included, since nobody holds a snapshot, and what
-    /// deletions hide may be anywhere.
+    /// Writes versions to new runs: the newest of each key. Nobody holds a snapshot. Deletions are
+    /// kept, because what they hide may be anywhere.
     fn write(
         &mut self,
         build: &Build<'_>,
@@ -371,7 +375,7 @@ impl Repair<'_> {
         Ok(runs)
     }
 
-    /// Puts runs of a keyspace on levels, by what overlaps and what is newer.
+    /// Places a keyspace's runs on levels, by overlap and age.
     fn rebuild_keyspace(
         &mut self,
         build: &Build<'_>,
@@ -379,7 +383,8 @@ impl Repair<'_> {
         numbers: &[u64],
         losses: &mut Vec<Loss>,
     ) -> Result<Keyspace> {
-        // Deletions of ranges that were in force still are: each run of them came with a flush, all of which is in runs.
+        // Range deletions remain in force: each run of them came from a flush, and everything in
+        // that flush is in runs.
         let (mut groups, mut range_runs) = (Vec::new(), Vec::new());
         for number in numbers {
             match self.read(build, *number, None, losses)? {
@@ -420,7 +425,7 @@ impl Repair<'_> {
         Ok(keyspace)
     }
 
-    /// Where the log begins, of what is left of it.
+    /// Finds where the remaining log begins.
     fn find_log(&self, manifest: &mut Manifest, losses: &mut Vec<Loss>) -> Result<()> {
         let (io, dir) = (self.base.io, self.base.dir);
         let names = io
@@ -442,7 +447,7 @@ impl Repair<'_> {
         let got = file
             .read_at(&mut bytes, 0)
             .map_err(|error| Error::io("read", &path, error))?;
-        // A bad header is recovery's to judge.
+        // Recovery judges a bad header.
         let Ok(header) = Header::decode(&bytes[..got]) else {
             return Ok(());
         };
@@ -461,13 +466,13 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Gives damaged files another name, besides the one they have.
+    /// Gives damaged files a second name.
     fn set_aside(&mut self) -> Result<()> {
         let build = self.base;
         for number in &self.bad {
             let path = run::path(build.dir, *number);
             let aside = path.with_extension("run.bad");
-            // One of an earlier repair that was cut short is of the same file.
+            // A leftover of an interrupted repair is the same file.
             let _ = build.io.remove(&aside);
             link_or_copy(build.io, &path, &aside)
                 .map_err(|error| Error::io("link", &path, error))?;
@@ -479,14 +484,14 @@ impl Repair<'_> {
             .map_err(|error| Error::io("sync", build.dir, error))
     }
 
-    /// Makes it so, durably.
+    /// Makes the repair durable.
     fn finish(self, mut manifest: Manifest) -> Result<Repaired> {
         let build = self.base;
         if self.bad.is_empty() && self.repaired.was_sound() {
             return Ok(self.repaired);
         }
         manifest.next_run = build.numbers.next();
-        // If that fails, which manifest there is is open, and so all files stay.
+        // If that fails, it is unknown which manifest is on disk, so all files stay.
         manifest.write(build.io, build.dir)?;
         let replaced = self.bad.iter().chain(&self.replaced).copied();
         let written = self.written.iter().map(|run| run.number());

@@ -1,4 +1,4 @@
-//! Which versions are still of use when runs are written.
+//! Decides which versions to keep when runs are written.
 //!
 //! ```text
 //!   key k       @90 v   @70 v   @60 ✕   @40 v   @30 v           snapshots 65 and 35
@@ -6,9 +6,9 @@
 //!               keep    drop    keep    drop    keep
 //! ```
 //!
-//! A version is of use if a reader may see it: the newest of its key, and the newest that each live snapshot sees. A
-//! deletion says nothing to a reader below which there is nothing to hide. Then it goes too, and with it the last of
-//! the key.
+//! A version is kept if a reader may see it: the newest one of its key, and the newest one that
+//! each live snapshot sees. A deletion with nothing below it to hide means nothing to a reader.
+//! Then it is dropped too.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -18,26 +18,27 @@ use crate::planted::{self, Defect};
 use crate::ranges::Ranges;
 use crate::versions::{Kind, Version};
 
-/// Decides, of versions given in order, which are kept.
+/// Decides which versions to keep, given in order.
 #[derive(Debug)]
 pub(crate) struct Retain {
     order: KeyOrder,
-    /// Deletions of ranges; none of them is empty.
+    /// Range deletions; none of the sets is empty.
     ranges: Vec<Arc<Ranges>>,
     /// Versions up to this sequence number have expired.
     expired_sequence: u64,
-    /// Sequence numbers of the live snapshots, ascending.
+    /// The live snapshots' sequence numbers, ascending.
     snapshots: Vec<u64>,
-    /// The key of the last version, and how many snapshots are too old to see it; `None` before the first version.
+    /// For the last version's key: how many snapshots are too old to see it. `None` before the
+    /// first version.
     last: Option<usize>,
     key: Vec<u8>,
-    /// Versions that were not kept, and the deletions among them.
+    /// Dropped versions, and the deletions among them.
     dropped: u64,
     dropped_deletions: u64,
 }
 
 impl Retain {
-    /// Keeps what the newest reader sees and the readers as of `snapshots`, which come in any order.
+    /// Keeps what the newest reader and the readers at `snapshots`, in any order, see.
     pub(crate) fn new(order: KeyOrder, mut snapshots: Vec<u64>) -> Retain {
         snapshots.sort_unstable();
         snapshots.dedup();
@@ -53,13 +54,14 @@ impl Retain {
         }
     }
 
-    /// Leaves out also what these deletions of ranges cover.
+    /// Also drops what these range deletions cover.
     pub(crate) fn with_ranges(self, mut ranges: Vec<Arc<Ranges>>) -> Retain {
         ranges.retain(|ranges| !ranges.is_empty());
         Retain { ranges, ..self }
     }
 
-    /// Leaves out also what has expired for all readers, those as of snapshots too: versions up to this sequence number.
+    /// Also drops what has expired for all readers, including snapshots: versions up to this
+    /// sequence number.
     pub(crate) fn with_expired(self, expired_sequence: u64) -> Retain {
         Retain {
             expired_sequence,
@@ -67,15 +69,16 @@ impl Retain {
         }
     }
 
-    /// Up to which deletion of a range nothing is left that it covers: what an older snapshot sees is kept.
+    /// Up to which range deletion all covered versions have been dropped. Versions that an older
+    /// snapshot sees are kept.
     pub(crate) fn ranges_applied(&self) -> u64 {
         let oldest = self.snapshots.first().copied().unwrap_or(u64::MAX);
         let largest = self.ranges.iter().map(|of| of.largest_sequence()).max();
         largest.unwrap_or(0).min(oldest)
     }
 
-    /// Whether a version is kept. Versions come in order. `below` tells whether anything older of this key may be
-    /// where these versions do not come from; it is asked about some deletions only.
+    /// Whether to keep a version. Versions come in order. `below` says whether an older version of
+    /// the key may exist outside these versions; it is called for some deletions only.
     pub(crate) fn keeps(
         &mut self,
         version: &Version<'_>,
@@ -96,18 +99,19 @@ impl Retain {
             }
         };
         self.last = Some(blind);
-        // Those that see this version and not the newer one stand between the two in the list; the newest version is
-        // seen by whoever comes without a snapshot.
+        // Snapshots that see this version but not the newer one are between the two in the list. A
+        // reader without a snapshot sees the newest version.
         let is_seen = newer_blind.is_none_or(|newer_blind| blind < newer_blind);
         let has_expired = version.sequence <= self.expired_sequence;
-        // By a range that the oldest snapshot sees which sees the version: then all that see it do.
+        // The range deletion must be visible to the oldest snapshot that sees the version. Then
+        // every reader that sees the version sees the deletion too.
         let first_to_see = self.snapshots.get(blind).copied().unwrap_or(u64::MAX);
         let is_covered = self
             .ranges
             .iter()
             .any(|ranges| ranges.cover(version.key, first_to_see) > version.sequence);
         let is_deletion = version.kind == Kind::Deletion;
-        // With an older snapshot there may be an older version yet to come, kept for it, which this one must hide.
+        // An older snapshot may have kept an older version, which this deletion must hide.
         let hides_nothing = is_deletion && blind == 0 && is_seen && !below(version.key);
         let keep = is_seen && !hides_nothing && !is_covered && !has_expired;
         if !keep {
@@ -117,12 +121,12 @@ impl Retain {
         keep
     }
 
-    /// Whether a version is of the key that the last one was of.
+    /// Whether a version has the same key as the last one.
     pub(crate) fn is_of_last_key(&self, key: &[u8]) -> bool {
         self.last.is_some() && self.order.compare(&self.key, key) == Ordering::Equal
     }
 
-    /// How many versions were not kept, and how many of them were deletions.
+    /// How many versions were dropped, and how many of them were deletions.
     pub(crate) fn dropped(&self) -> (u64, u64) {
         (self.dropped, self.dropped_deletions)
     }
@@ -137,7 +141,7 @@ mod tests {
     use super::*;
     use crate::versions::testing::{Held, Sorted, all_of, held};
 
-    /// What a reader as of `sequence` sees of `key`.
+    /// What a reader at `sequence` sees of `key`.
     fn read<'a>(
         versions: impl Iterator<Item = &'a Held>,
         key: u8,
@@ -155,7 +159,8 @@ mod tests {
             writes in prop::collection::vec((0_u8..4, any::<bool>(), any::<bool>()), 0..40),
             snapshots in prop::collection::btree_set(0_u64..42, 0..4),
         ) {
-            // Half of the versions come by, those below are older than all of the same key that do.
+            // Half of the versions are merged. Those below are older than all merged versions of
+            // the same key.
             let (mut here, mut below) = (Vec::new(), Vec::new());
             for (i, (key, is_value, goes_below)) in writes.into_iter().enumerate() {
                 let value = format!("{i}");
@@ -185,7 +190,7 @@ mod tests {
                     );
                 }
             }
-            // Each kept version is one that some reader meets.
+            // Some reader sees each kept version.
             for version in &kept {
                 let met = readers.iter().any(|reader| {
                     kept.iter().filter(|other| other.key == version.key && other.sequence <= *reader).max_by_key(|other| other.sequence)

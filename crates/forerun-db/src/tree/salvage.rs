@@ -1,8 +1,8 @@
-//! What can still be read of a damaged run.
+//! Reads what is still readable of a damaged run.
 //!
 //! ```text
-//!   root ──> [ leaf ][ leaf ][ ░░░░ ][ leaf ] …      each page has a checksum of its own, so what one of them lost,
-//!                             lost: keys from "m"    the others have not; the separators beside it tell which keys
+//!   root ──> [ leaf ][ leaf ][ ░░░░ ][ leaf ] …      each page has its own checksum, so one bad page does not affect
+//!                             lost: keys from "m"    the others; the separators beside it say which keys are lost
 //!                             up to "p"
 //! ```
 
@@ -13,26 +13,26 @@ use crate::run::{Page, PageKind, PageLocation, Run};
 use crate::versions::{Kind, MAX_SEQUENCE, Version, VersionCursor};
 use crate::{BadRange, Error, Result};
 
-/// Internal pages above a leaf, at most; see `verify.rs`.
+/// Maximum number of internal pages above a leaf; see `verify.rs`.
 const DEPTH_LIMIT: usize = 40;
 
-/// What was in a file and cannot be read any more.
+/// Data that was in a file and cannot be read any more.
 #[derive(Clone, Debug)]
 pub struct Loss {
     /// The file.
     pub path: PathBuf,
-    /// What was wrong with it.
+    /// What is wrong with it.
     pub reason: String,
-    /// Between which keys something is lost; `None`: all that was in the file.
+    /// The keys between which data is lost; `None` for the whole file.
     pub keys: Option<KeyRange>,
 }
 
-/// From a key on and up to another one, which may itself be in it.
+/// A range of keys. Both ends may be in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The key from which on; `None`: from the first.
+    /// The first key; `None` for no lower bound.
     pub from: Option<Vec<u8>>,
-    /// The key up to which; `None`: to the last.
+    /// The last key; `None` for no upper bound.
     pub to: Option<Vec<u8>>,
 }
 
@@ -74,12 +74,12 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The versions in those leaves of a run that can be read. What cannot be read is noted and skipped.
+/// The versions in a run's readable leaves. Records and skips what cannot be read.
 pub(crate) struct Salvage<'r> {
     run: &'r Run,
     leaves: Vec<Leaf>,
     losses: Vec<Loss>,
-    /// The leaf it stands in, which of them and its bytes.
+    /// The current leaf's index, and its bytes.
     at: Option<(usize, usize)>,
     page: Vec<u8>,
     stored: Vec<u8>,
@@ -96,7 +96,7 @@ impl<'r> Salvage<'r> {
     /// Reads the pages above the leaves.
     ///
     /// # Errors
-    /// [`Error::Io`]: the file cannot be read for another reason than its contents.
+    /// [`Error::Io`] if the file cannot be read, for a reason other than its contents.
     pub(crate) fn new(run: &'r Run) -> Result<Salvage<'r>> {
         let mut salvage = Salvage {
             run,
@@ -112,7 +112,7 @@ impl<'r> Salvage<'r> {
         Ok(salvage)
     }
 
-    /// What was lost as far as it was walked over.
+    /// The losses found so far.
     pub(crate) fn into_losses(self) -> Vec<Loss> {
         self.losses
     }
@@ -184,7 +184,7 @@ impl<'r> Salvage<'r> {
         });
     }
 
-    /// Reads a leaf; whether that was possible.
+    /// Reads a leaf, and returns whether that was possible.
     fn load(&mut self, leaf: usize) -> Result<bool> {
         if self.leaves[leaf].is_lost {
             return Ok(false);
@@ -205,7 +205,7 @@ impl<'r> Salvage<'r> {
         Ok(false)
     }
 
-    /// Stands at the first row from a leaf on.
+    /// Moves to the first row at or after a leaf.
     fn enter_forward(&mut self, mut leaf: usize) -> Result<()> {
         self.at = None;
         while leaf < self.leaves.len() {
@@ -218,7 +218,7 @@ impl<'r> Salvage<'r> {
         Ok(())
     }
 
-    /// Stands at the last row of the leaves before this one.
+    /// Moves to the last row of the leaves before this one.
     fn enter_backward(&mut self, mut leaf: usize) -> Result<()> {
         self.at = None;
         while leaf > 0 {
@@ -258,7 +258,7 @@ impl VersionCursor for Salvage<'_> {
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        // From the start: nobody looks for a key in a damaged run more than once.
+        // Starts from the beginning: nobody seeks in a damaged run more than once.
         self.seek_first()?;
         while self.is_before(key, sequence.min(MAX_SEQUENCE)) {
             self.next()?;

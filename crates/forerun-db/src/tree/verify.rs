@@ -1,11 +1,11 @@
-//! Every byte of the runs is looked at.
+//! Verifies every byte of the runs.
 //!
 //! ```text
-//!   manifest ──> levels: disjoint, in order           a damaged run is named, and the others are looked at all the same
+//!   manifest ──> levels: disjoint, in order; a damaged run does not stop the others
 //!   file     ──> header, footer, meta, filter, root
-//!   pages    ──> root, depth first, as they are stored:
-//!                each once, at the end of the one before, between its separators, its rows in order
-//!   versions ──> counted, hashed against the filter, measured, and compared with what the meta says
+//!   pages    ──> root, depth first, in file order: each page once, adjacent to the
+//!                one before, between its separators, with its rows in order
+//!   versions ──> counted, looked up in the filter, compared with the metadata
 //! ```
 
 use forerun_core::sync::atomic::AtomicBool;
@@ -26,25 +26,26 @@ use crate::tree::manifest::RunRecord;
 use crate::versions::{Kind, MAX_SEQUENCE};
 use crate::{Error, Result};
 
-/// What looking at every byte of a store's runs found.
+/// The result of verifying a store's runs.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
-    /// Runs that were looked at.
+    /// Runs verified.
     pub runs: u64,
-    /// Pages in them that were read.
+    /// Pages read.
     pub pages: u64,
-    /// Versions of keys in these.
+    /// Versions in these pages.
     pub entries: u64,
-    /// Bytes of the files.
+    /// Total size of the files.
     pub bytes: u64,
-    /// What is wrong: the first thing of each run, and what runs are to each other.
+    /// What is wrong: the first problem of each run, and problems between runs.
     pub problems: Vec<Error>,
 }
 
-/// Looks at the runs of open levels, those of each keyspace, as their files are now, and at runs of ranges.
+/// Verifies the runs of open levels, for each keyspace, as their files are now, and the runs of
+/// range deletions.
 ///
 /// # Errors
-/// [`Error::Closed`] if it was told to stop. What is wrong with the runs is no error of this call.
+/// [`Error::Closed`] if it is told to stop. Damage in the runs is not an error of this call.
 pub(crate) fn verify_levels(
     io: &dyn Io,
     dir: &Path,
@@ -78,7 +79,7 @@ pub(crate) fn verify_levels(
     Ok(verified)
 }
 
-/// Looks at the file of a run. Returns the run if all of it is as it should be.
+/// Verifies a run's file, and returns the run if everything is right.
 pub(crate) fn verify_file(
     io: &dyn Io,
     dir: &Path,
@@ -104,18 +105,18 @@ pub(crate) fn verify_file(
     }
 }
 
-/// Looks at all pages of an open run.
+/// Verifies all pages of an open run.
 ///
 /// # Errors
-/// [`Error::CorruptFile`] with what is wrong first, [`Error::Io`], [`Error::Closed`].
+/// [`Error::CorruptFile`] for the first problem, [`Error::Io`], [`Error::Closed`].
 pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut Verified) -> Result<()> {
-    // It need not be in memory.
+    // It may not be in memory.
     let filter = run.read_filter()?;
     Walk::new(run, &filter, stop, verified).run()
 }
 
 impl Verified {
-    /// Notes runs of one level that overlap.
+    /// Records runs that overlap on one level.
     pub(crate) fn note_overlap(&mut self, dir: &Path, levels: &Levels) {
         if let Some((level, a, b)) = levels.overlap() {
             let reason = format!(
@@ -132,29 +133,30 @@ impl Verified {
     }
 }
 
-/// Internal pages have two children, but for the last one of a level: 2^32 pages are not higher than this.
+/// Internal pages have at least two children, except the last one of a level. So 2^32 pages are not
+/// deeper than this.
 const DEPTH_LIMIT: usize = 40;
 
-/// A walk over all pages of a run.
+/// Visits all pages of a run.
 struct Walk<'a> {
     run: &'a Run,
     filter: &'a Filter,
     stop: &'a AtomicBool,
     verified: &'a mut Verified,
-    /// What was seen of each page: nothing yet, or that it was read.
+    /// Which pages have been read.
     seen: Vec<bool>,
-    /// How many pages are above the one that is looked at.
+    /// How many pages are above the current one.
     depth: usize,
-    /// Where pages are stored, in the order of the walk.
+    /// Where pages are stored, in the order of the visit.
     places: Vec<PageLocation>,
-    /// What the versions add up to.
+    /// Totals over the versions.
     sum: RunMeta,
     last: Option<(Vec<u8>, u64)>,
     stored: Vec<u8>,
     key: Vec<u8>,
 }
 
-/// The place of a separator: a key and a sequence number.
+/// A separator's position: a key and a sequence number.
 type Bound<'a> = (&'a [u8], u64);
 
 impl<'a> Walk<'a> {
@@ -191,8 +193,8 @@ impl<'a> Walk<'a> {
                 "there are pages that no page leads to",
             ));
         }
-        // Depth first, leaves come in the order of the file, and internal pages behind what is below them; so sorted
-        // by offset they must follow each other.
+        // Depth first, leaves come in file order, and each internal page after its children. So
+        // sorted by offset, the pages must be adjacent.
         self.places.sort_by_key(|place| place.offset);
         let range = self.run.pages_range();
         let mut end = range.start;
@@ -210,7 +212,7 @@ impl<'a> Walk<'a> {
         self.compare_meta()
     }
 
-    /// Looks at a page that is to hold what stands from `from` on and before `to`.
+    /// Verifies a page that must hold exactly what is at or after `from` and before `to`.
     fn page(
         &mut self,
         number: u32,
@@ -249,7 +251,7 @@ impl<'a> Walk<'a> {
         from: Option<Bound<'_>>,
         to: Option<Bound<'_>>,
     ) -> Result<()> {
-        // The first row's separator is the one above; the first of all stands before everything.
+        // The first row's separator is the parent's. The very first row comes before everything.
         let (mut key, mut next_key) = (Vec::new(), Vec::new());
         let mut sequence = None;
         self.depth += 1;
@@ -324,7 +326,7 @@ impl<'a> Walk<'a> {
                 self.sum.smallest.clone_from(&key);
             }
             let last = self.last.get_or_insert_default();
-            // The last key's room is the next one's.
+            // Reuses the last key's buffer for the next one.
             self.key = std::mem::replace(&mut last.0, key);
             last.1 = sequence;
         }

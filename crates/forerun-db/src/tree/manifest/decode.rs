@@ -1,4 +1,4 @@
-//! The body of a manifest, read and held against what must be true of one.
+//! Decodes a manifest's body and checks its invariants.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
     }
 }
 
-/// When what is in runs was written.
+/// When the entries in runs were written.
 fn marks(reader: &mut Reader<'_>, flushed_sequence: u64) -> Result<Vec<Mark>, Bad> {
     let mut marks: Vec<Mark> = Vec::new();
     for _ in 0..reader.u32()? {

@@ -1,4 +1,5 @@
-//! On which level a run belongs that no manifest names: above what it overlaps with and is newer than.
+//! Places runs that no manifest names on levels: above every run that they overlap and are newer
+//! than.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use crate::run::Run;
 use crate::tree::levels::{largest, smallest};
 use crate::tree::manifest::LEVELS;
 
-/// Runs to be merged, because it cannot be told which of them is newer where they overlap.
+/// Runs to merge, because it is unknown which one is newer where they overlap.
 pub(super) struct Group {
     pub(super) runs: Vec<Arc<Run>>,
 }
@@ -41,7 +42,7 @@ impl Group {
         Some((from, to))
     }
 
-    /// Whether their keys overlap, in between too, since a merge may write them to one run.
+    /// Whether their key ranges overlap. Gaps count too, since a merge may write them to one run.
     fn overlaps(&self, other: &Group, order: &KeyOrder) -> bool {
         match (self.keys(order), other.keys(order)) {
             (Some((from, to)), Some((other_from, other_to))) => {
@@ -51,7 +52,8 @@ impl Group {
         }
     }
 
-    /// Two groups that overlap, and neither is newer than the other in all; the first place is the smaller one.
+    /// Two groups that overlap while neither is entirely newer than the other; the smaller index
+    /// comes first.
     pub(super) fn unclear_pair(groups: &[Group], order: &KeyOrder) -> Option<(usize, usize)> {
         for (b, other) in groups.iter().enumerate() {
             for (a, group) in groups[..b].iter().enumerate() {
@@ -65,7 +67,7 @@ impl Group {
         None
     }
 
-    /// A level for each group: above all that it overlaps with and that are older, and as deep as can be.
+    /// A level for each group: as deep as possible, and above all older groups that it overlaps.
     pub(super) fn place(groups: &[Group], order: &KeyOrder) -> Vec<usize> {
         let mut by_age: Vec<usize> = (0..groups.len()).collect();
         by_age.sort_by_key(|group| groups[*group].sequences().1);
@@ -75,7 +77,7 @@ impl Group {
                 .iter()
                 .filter(|older| groups[*group].overlaps(&groups[**older], order));
             let highest = below.map(|older| levels[*older]).min();
-            // Level 0 takes all that have no level left; there they stand by age.
+            // Level 0 takes every group without a level left; it is sorted by age.
             levels[*group] = highest.map_or(LEVELS - 1, |level| level.saturating_sub(1));
         }
         levels
