@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::Context;
-use forerun::{Db, Strategy, Values};
+use forerun_db::{Db, Strategy, Values};
 use forerun_measure::harness::{self, Case, Plan, Sample, Turn};
 use forerun_measure::progress::Progress;
 use forerun_measure::row::Row;
@@ -91,7 +91,7 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
                     batch: batch as u64,
                     threads: 1,
                     rounds: plan.rounds as u64,
-                    isa: forerun::isa().to_string(),
+                    isa: forerun_core::arch::isa().to_string(),
                     speedup_vs_single: Some(outcome.ratio_to(single)),
                     ..self.about.clone()
                 }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn db_of_even_keys(dir: &std::path::Path) -> Db {
-        let db = Db::open(dir, forerun::Options::default()).unwrap();
+        let db = Db::open(dir, forerun_db::Options::default()).unwrap();
         for n in (0..200u32).step_by(2) {
             db.put(&n.to_be_bytes(), &n.to_le_bytes()).unwrap();
         }

@@ -72,7 +72,7 @@ fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
         .map(|n| format!("key{n:04}\t{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
         .collect();
     place.file("wanted", &list);
-    for strategy in forerun::Strategy::ALL {
+    for strategy in forerun_db::Strategy::ALL {
         for batch in ["1", "7", "64", "1024"] {
             let ran = place.run(&[
                 "multiget",

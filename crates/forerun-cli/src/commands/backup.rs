@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use forerun::{Backup, Backups, Create};
+use forerun_db::{Backup, Backups, Create};
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forerun::{Checked, Options, Repaired};
+use forerun_db::{Checked, Options, Repaired};
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};
@@ -36,12 +36,12 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let options = Options::default();
-    let checked = forerun::check(&args.path, &options).context("cannot check the store")?;
+    let checked = forerun_db::check(&args.path, &options).context("cannot check the store")?;
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
     }
     let repaired = match args.repair && !checked.problems.is_empty() {
-        true => Some(forerun::repair(&args.path, &options).context("cannot repair the store")?),
+        true => Some(forerun_db::repair(&args.path, &options).context("cannot repair the store")?),
         false => None,
     };
     let mut out = Out::new();

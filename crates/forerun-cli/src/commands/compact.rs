@@ -44,8 +44,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// How many runs there are, and their bytes.
-fn held(db: &forerun::Db) -> (u64, u64) {
+fn held(db: &forerun_db::Db) -> (u64, u64) {
     let levels = db.stats().levels;
-    let sum = |of: fn(&forerun::LevelStats) -> u64| levels.iter().map(of).sum();
+    let sum = |of: fn(&forerun_db::LevelStats) -> u64| levels.iter().map(of).sum();
     (sum(|level| level.runs as u64), sum(|level| level.bytes))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forerun::{Described, Options};
+use forerun_db::{Described, Options};
 
 use crate::exit::Outcome;
 use crate::output::Out;
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         page: args.page,
         rows: args.rows,
     };
-    let text = forerun::describe(&args.path, &Options::default(), what)
+    let text = forerun_db::describe(&args.path, &Options::default(), what)
         .context("cannot show the store")?;
     let mut out = Out::new();
     out.bytes(text.as_bytes())?;

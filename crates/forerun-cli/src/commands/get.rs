@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::{Context, anyhow};
-use forerun::Values;
+use forerun_db::Values;
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::output::{EntryStyle, Named, Out, parse_hex};

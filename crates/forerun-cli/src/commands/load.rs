@@ -11,7 +11,9 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forerun::{Bytewise, Comparator, Db, Durability, Ingestion, Keyspace, Op, Values, WriteBatch};
+use forerun_db::{
+    Bytewise, Comparator, Db, Durability, Ingestion, Keyspace, Op, Values, WriteBatch,
+};
 
 use crate::exit::{self, Outcome, UsageError};
 use crate::input::Source;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use forerun::{Strategy, Values};
+use forerun_db::{Strategy, Values};
 
 use crate::exit::{self, Outcome};
 use crate::input::Source;

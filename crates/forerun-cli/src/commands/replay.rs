@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use forerun::{Db, Durability, Strategy, Values, WriteBatch};
+use forerun_db::{Db, Durability, Strategy, Values, WriteBatch};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Progress as BenchProgress;
 use forerun_measure::row::Row;

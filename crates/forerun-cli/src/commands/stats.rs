@@ -1,7 +1,7 @@
 //! `forerun stats`: what a store holds and takes.
 
 use anyhow::Context;
-use forerun::{Db, RecoveryReport, Stats};
+use forerun_db::{Db, RecoveryReport, Stats};
 
 use crate::exit::Outcome;
 use crate::output::{self, Out};

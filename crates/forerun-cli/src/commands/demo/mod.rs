@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use forerun::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
+use forerun_db::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Progress as BenchProgress;
 use forerun_measure::row::Row;

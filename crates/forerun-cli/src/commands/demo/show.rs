@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use forerun::{Db, Durability, Options, Values, WriteBatch};
+use forerun_db::{Db, Durability, Options, Values, WriteBatch};
 
 use super::cities::{CREDIT, Record};
 use super::{LOAD_BATCH, pace};

@@ -13,7 +13,9 @@ use forerun_server::{Remote, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 pub use args::Args;
 use args::LogFormat;
@@ -49,18 +51,21 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 /// Sends the log to standard error.
 fn log(args: &Args) {
     let level = match args.verbose {
-        0 => "info",
-        1 => "debug",
-        _ => "trace",
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt()
+    let targets = Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_target("forerun_server", level);
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(EnvFilter::new(format!("forerun_server={level},warn")));
+        .with_ansi(std::io::stderr().is_terminal());
+    let registry = tracing_subscriber::registry().with(targets);
     // A log that is there already stays: there is none in this process.
     let _ = match args.log_format {
-        LogFormat::Text => log.try_init(),
-        LogFormat::Json => log.json().try_init(),
+        LogFormat::Text => registry.with(lines).try_init(),
+        LogFormat::Json => registry.with(lines.json()).try_init(),
     };
 }
 
