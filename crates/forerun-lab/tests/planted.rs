@@ -1,13 +1,33 @@
-//! The simulator finds defects that are put back: here those that it finds within a few seeds. All of them:
-//! `cargo run --release -p forerun-lab --features planted -- sim --planted all`.
+//! The simulators find defects that are put back: here those that they find within a few seeds. All of them:
+//! `cargo run --release -p forerun-lab --features planted -- sim --planted all`, and the same with `server-sim`.
 
 #![cfg(feature = "planted")]
 
 use std::process::{Command, Output};
 
-fn sim(args: &[&str]) -> Output {
+fn lab(simulator: &str, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forerun-lab"));
-    command.arg("sim").args(args).output().unwrap()
+    command.arg(simulator).args(args).output().unwrap()
+}
+
+fn sim(args: &[&str]) -> Output {
+    lab("sim", args)
+}
+
+#[test]
+fn defects_of_the_server_are_found() {
+    for name in [
+        "turn-unbounded",
+        "full-answer-forgotten",
+        "output-unbounded",
+        "drain-cuts-answers",
+    ] {
+        let Output { status, stdout, .. } = lab("server-sim", &["--planted", name]);
+        let said = String::from_utf8(stdout).unwrap();
+        assert!(status.success(), "{said}");
+        assert!(said.starts_with(&format!("{name}: found")), "{said}");
+        assert!(said.ends_with("\nfound 1 of 1\n"), "{said}");
+    }
 }
 
 #[test]

@@ -29,25 +29,29 @@ use peer::Memcached;
 
 /// Compare this server with memcached: send random commands to both and compare the answers byte by byte.
 ///
-/// A failing seed prints a line that repeats it and a shortened history. Exit codes: 0 all answers agree, or no
-/// memcached is installed; 1 an answer differs.
+/// A failing seed prints a line that repeats it and a shortened history.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: forerun-lab differential --seconds 60 --memcached /usr/bin/memcached"
-)]
+#[command(after_help = "\
+Examples:
+  forerun-lab differential --seconds 60                                    new seeds for a minute
+  forerun-lab differential --seed 4711                                     one seed
+  forerun-lab differential --seconds 60 --memcached /usr/bin/memcached     another memcached
+  forerun-lab differential --list                                          the differences that are accepted
+
+Exit codes: 0 all answers agree, or no memcached is installed; 1 an answer differs; 2 usage error.")]
 pub struct Args {
     /// Play this seed alone.
     #[arg(long)]
     seed: Option<u64>,
-    /// Play seeds for this long.
+    /// Play seeds for this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// The memcached to compare with.
     #[arg(long, value_name = "PATH", default_value = "memcached")]
     memcached: PathBuf,
-    /// The first seed of a run of `--seconds`; by default the time of day.
+    /// The first seed of a run of `--seconds`. Default: taken from the clock.
     #[arg(long)]
-    first_seed: Option<u64>,
+    from: Option<u64>,
     /// List the differences that are accepted, and exit.
     #[arg(long)]
     list: bool,
@@ -71,7 +75,7 @@ fn run(args: &Args) -> Result<bool> {
         println!("skipped: there is no {}", args.memcached.display());
         return Ok(true);
     };
-    let first = match (args.seed, args.first_seed) {
+    let first = match (args.seed, args.from) {
         (Some(seed), _) | (None, Some(seed)) => seed,
         (None, None) => u64::from(std::process::id()) << 32 | u64::from(now_low_bits()),
     };

@@ -1,6 +1,6 @@
 //! Requests as they are sent, and their answers held against the model.
 
-use super::model::{During, Entry, Found, Known, Model, Stamp, read_value, value};
+use super::model::{During, Entry, Found, Known, Model, Reader, Stamp, read_value, value};
 use super::plan::{Expiry, Key, Op, name};
 
 /// A request that waits for its answer.
@@ -318,7 +318,11 @@ impl Asked {
         }
         self.answered.push(found);
         if !matches!(key, Key::Shared(_)) {
-            model.read(&name, found, during)?;
+            let reader = match key {
+                Key::Of(..) => Reader::Other,
+                Key::Own(_) | Key::Shared(_) => Reader::Owner,
+            };
+            model.read(&name, found, during, reader)?;
         }
         if let (Some(expiry), Key::Own(_), Some(())) = (touch, key, hit) {
             let span = self.span(expiry, during, model);
@@ -342,14 +346,14 @@ impl Asked {
                 version: entry.version,
                 len: entry.len,
             },
-            (_, Some(Known::Absent) | None) => {
+            (_, Some(Known::Absent | Known::Gone { .. }) | None) => {
                 return Err(format!(
                     "{name}: nothing is there, and {:?} found it",
                     self.op
                 ));
             }
         };
-        model.read(&name, found, during)
+        model.read(&name, found, during, Reader::Owner)
     }
 }
 

@@ -16,12 +16,14 @@ const TURNS_MAX: u32 = 12;
 /// Memory of a connection's buffers: its input, and an output that is full with the largest copied item on top.
 const BUFFER_BYTES_MAX: usize = 640 << 10;
 /// Reads of a connection in one turn, and their size.
-const TURN_READS: usize = 9;
+const TURN_READS: usize = 8;
 const READ_BYTES: usize = 64 << 10;
+/// Bytes that rustls holds back, which the next turn sends.
+const TLS_BUFFER_BYTES: usize = 64 << 10;
 /// How long the cache may hold more than a limit that was lowered.
 const SHRINK_TIME: Duration = Duration::from_secs(5);
-/// Moments without anything to do in which a connection must be accepted; the system may refuse a few times.
-const QUIET_MOMENTS_MAX: u32 = 60;
+/// Turns of the front in which a connection must be accepted and its worker have it; the system may refuse a few times.
+const FRONT_TURNS_MAX: u32 = 100;
 
 /// How much longer than its timeout a drain may take: nobody may have run for a while.
 const DRAIN_SLACK: Duration = Duration::from_secs(60);
@@ -58,6 +60,8 @@ struct Seen {
     waited: bool,
     waits: u32,
     quiet: u32,
+    /// Turns of the front since the client connected, until a worker has it.
+    front_turns: u32,
     dropped_at: Option<Duration>,
     owed_at_drain: usize,
     answered_at_drain: u64,
@@ -77,22 +81,54 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(plan: &Plan) -> Watch {
-        let output = READ_BYTES + 2 * plan.max_item_bytes;
+        // An output is full at 64 KiB, and the answer that fills it may be long.
+        let output = READ_BYTES + plan.max_item_bytes + 1024;
+        // A part of each answer is read, a part of it sent; the last is sent twice in part. Records of TLS need 2% more.
+        let turn = TURN_READS * (READ_BYTES + output) + output;
+        let with_tls = turn + turn / 50 + 2 * TLS_BUFFER_BYTES;
         Watch {
             ids: plan.clients.iter().map(|client| client.id).collect(),
             seen: vec![Seen::default(); plan.clients.len()],
             idle_timeout: Duration::from_secs(plan.idle_timeout_s),
             drain_timeout: Duration::from_secs(plan.drain_timeout_s),
-            turn_bytes_max: (TURN_READS * (READ_BYTES + output)) as u64,
+            turn_bytes_max: if plan.tls { with_tls } else { turn } as u64,
             has_limit: plan.connection_limit < plan.clients.len(),
             over_limit_since: None,
         }
     }
 
-    /// The front had a turn: the cache's clock must be right.
-    pub fn front(&mut self, sim: &Sim, cache: &Cache, drains: bool) -> Result<(), Failure> {
+    /// The front had a turn: the cache's clock must be right, and whoever connected must be accepted soon.
+    pub fn front(
+        &mut self,
+        sim: &Sim,
+        cache: &Cache,
+        clients: &[Client<ClientSocket>],
+        drains: bool,
+    ) -> Result<(), Failure> {
+        if drains {
+            return Ok(());
+        }
+        self.clock(sim, cache)?;
+        for (seen, client) in self.seen.iter_mut().zip(clients) {
+            let waits = client.stage == Stage::Open
+                && client
+                    .wire
+                    .as_ref()
+                    .is_some_and(|wire| wire.socket.poll().is_none() && !wire.socket.is_dropped());
+            seen.front_turns = if waits { seen.front_turns + 1 } else { 0 };
+            if seen.front_turns > FRONT_TURNS_MAX {
+                let id = client.plan.id;
+                let what = format!("client {id} waits to be accepted, and nobody does");
+                return Err(Failure::new("accept", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cache's clock must be right.
+    pub fn clock(&self, sim: &Sim, cache: &Cache) -> Result<(), Failure> {
         let (is, should) = (cache.now(), sim.cache_second());
-        if is > should || (!drains && is + 2 < should) {
+        if is > should || is + 2 < should {
             let what = format!("the cache's clock stands at {is} and should at {should}");
             return Err(Failure::new("clock", what));
         }
@@ -115,7 +151,10 @@ impl Watch {
         clients: &[Client<ClientSocket>],
         buffers: &[usize],
         now: Duration,
+        drains: bool,
     ) -> Result<(), Failure> {
+        // Whoever learns of the drain in its turn gets another one.
+        let turn_bytes_max = self.turn_bytes_max * if drains { 2 } else { 1 };
         for (seen, client) in self.seen.iter_mut().zip(clients) {
             let Some(wire) = &client.wire else { continue };
             if wire.socket.is_dropped() {
@@ -138,7 +177,7 @@ impl Watch {
                 let what = format!("client {id} was passed over {} times", seen.waits);
                 return Err(Failure::new("starved", what));
             }
-            if moved > self.turn_bytes_max {
+            if moved > turn_bytes_max {
                 let what = format!("client {id} moved {moved} bytes in one turn");
                 return Err(Failure::new("turn", what));
             }
@@ -172,7 +211,6 @@ impl Watch {
         &mut self,
         clients: impl Iterator<Item = &'c Client<ClientSocket>>,
         now: Duration,
-        drain_asked: Option<Duration>,
     ) -> Result<(), Failure> {
         for client in clients {
             let Some(wire) = client.wire.as_ref() else {
@@ -187,14 +225,6 @@ impl Watch {
                 continue;
             }
             if wire.socket.poll().is_none() {
-                seen.quiet += 1;
-                if client.stage == Stage::Open
-                    && drain_asked.is_none()
-                    && seen.quiet > QUIET_MOMENTS_MAX
-                {
-                    let what = format!("client {id} waits to be accepted, and nobody does");
-                    return Err(Failure::new("accept", what));
-                }
                 continue;
             }
             if client.stage == Stage::Over(Over::Cut) {
@@ -261,6 +291,8 @@ impl Watch {
         match how {
             Over::Cut | Over::NobodyListens => Ok(()),
             Over::TooMany if self.has_limit => Ok(()),
+            // What the refusal says does not always fit.
+            Over::Closed if self.has_limit && !was_let_in(client) => Ok(()),
             Over::TooMany => Err(Failure::new(
                 "refused",
                 format!("client {id} was refused below the limit"),
@@ -315,6 +347,11 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+fn was_let_in(client: &Client<ClientSocket>) -> bool {
+    let wire = client.wire.as_ref();
+    wire.is_some_and(|wire| wire.socket.was_let_in())
 }
 
 fn is_on(client: &Client<ClientSocket>, worker: usize) -> bool {

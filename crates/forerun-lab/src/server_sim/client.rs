@@ -15,6 +15,9 @@ use super::wire::{Received, Wire};
 /// Bytes that a client composes ahead of its socket.
 const QUEUE_BYTES: usize = 256 << 10;
 
+/// The answer to a connection beyond the limit.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+
 /// What a client sees of the world when it has its turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Env {
@@ -271,7 +274,11 @@ impl<T: Read + Write + Ends> Client<T> {
         let id = self.plan.id;
         while at < self.input.len() {
             let rest = &self.input[at..];
-            if rest.starts_with(b"ERROR Too many open connections\r\n") && self.answered == 0 {
+            let refusal = TOO_MANY.len().min(rest.len());
+            if self.answered == 0 && rest[..refusal] == TOO_MANY[..refusal] {
+                if refusal < TOO_MANY.len() {
+                    break;
+                }
                 self.over(Over::TooMany, model);
                 return Ok(());
             }

@@ -35,29 +35,40 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use forerun_core::sync::random_seed;
 
 use checks::Failure;
 use plan::Plan;
 use world::{Counts, World};
 
-/// Runs the server under random clients, clocks and disks.
+/// How the server's simulator is asked to run.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forerun-lab server-sim --seconds 60             new seeds for a minute
+  forerun-lab server-sim --from 1 --seeds 1000    these seeds
+  forerun-lab server-sim --seed 4711              one seed, and a smaller plan if it fails
+
+Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct ServerSimArgs {
-    /// Run this seed alone, or the first of `--seeds`.
-    #[arg(long)]
+    /// Run this seed alone.
+    #[arg(long, conflicts_with_all = ["seeds", "seconds", "from"])]
     seed: Option<u64>,
-    /// Run this many seeds.
-    #[arg(long)]
+    /// Run so many seeds.
+    #[arg(long, conflicts_with = "seconds")]
     seeds: Option<u64>,
-    /// Run new seeds for so long.
-    #[arg(long, default_value_t = 30)]
-    seconds: u64,
+    /// Run seeds for so long. Default: 30, unless --seeds is given. With --planted: for each defect.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The first seed. Default: taken from the clock.
+    #[arg(long)]
+    from: Option<u64>,
     /// Go on after a seed that fails, and do not look for a smaller plan.
     #[arg(long)]
     no_shrink: bool,
-    /// Put a defect back by its name, or `all` of them one after the other, and run seeds until each is found.
+    /// Put a known defect back, or each in turn, and look for it: a name, "all", or "list".
     #[cfg(feature = "planted")]
-    #[arg(long)]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "from"])]
     planted: Option<String>,
 }
 
@@ -66,14 +77,15 @@ pub struct ServerSimArgs {
 /// # Errors
 /// Where nothing can be simulated.
 pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
-    let seconds = Duration::from_secs(args.seconds);
     #[cfg(feature = "planted")]
     if let Some(name) = &args.planted {
-        return planted::find(name, seconds);
+        return planted::find(name, args.seconds.map(Duration::from_secs));
     }
-    let (first, count) = match (args.seed, args.seeds) {
-        (Some(seed), count) => (seed, count.or(Some(1))),
-        (None, count) => (forerun_core::sync::random_seed() >> 24, count),
+    let seconds = Duration::from_secs(args.seconds.unwrap_or(30));
+    let from = args.from.unwrap_or_else(|| random_seed() >> 24);
+    let (first, count) = match args.seed {
+        Some(seed) => (seed, Some(1)),
+        None => (from, args.seeds),
     };
     let start = Instant::now();
     let mut totals = Totals::default();

@@ -41,6 +41,11 @@ pub enum Known {
     #[default]
     Absent,
     Entry(Entry),
+    /// A client that does not set the key found nothing, by this turn. Another's lookup may have been before.
+    Gone {
+        entry: Entry,
+        by_turn: u64,
+    },
     /// A request without an answer may have changed it.
     Unsure,
 }
@@ -72,6 +77,15 @@ pub struct Model {
     pub shared: BTreeMap<(String, usize, u64), usize>,
     /// The wall clock and the cache's clock at the moment at which the server took them for the same.
     pub unix_zero: (u64, u32),
+}
+
+/// Who looks a key up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// The one client that sets it: its requests are executed in their order.
+    Owner,
+    /// One of several.
+    Other,
 }
 
 /// What a lookup found.
@@ -124,10 +138,24 @@ impl Model {
     ///
     /// # Errors
     /// What is wrong.
-    pub fn read(&mut self, name: &str, found: Found, during: During) -> Result<(), String> {
+    pub fn read(
+        &mut self,
+        name: &str,
+        found: Found,
+        during: During,
+        reader: Reader,
+    ) -> Result<(), String> {
         let known = self.keys.get(name).cloned().unwrap_or_default();
         let entry = match (known, found) {
-            (Known::Unsure, _) | (Known::Absent, Found::Nothing) => return Ok(()),
+            (Known::Unsure, _) | (Known::Absent | Known::Gone { .. }, Found::Nothing) => {
+                return Ok(());
+            }
+            (Known::Gone { by_turn, .. }, found) if during.sent.turn > by_turn => {
+                return Err(format!(
+                    "{name}: nothing was there in turn {by_turn}, and {found:?} was found later"
+                ));
+            }
+            (Known::Gone { entry, .. }, _) => entry,
             (Known::Absent, found) => {
                 return Err(format!("{name}: nothing is there, and {found:?} was found"));
             }
@@ -165,7 +193,14 @@ impl Model {
                         during.acked.cache_s
                     ));
                 }
-                self.keys.insert(name.to_owned(), Known::Absent);
+                let gone = match reader {
+                    Reader::Owner => Known::Absent,
+                    Reader::Other => Known::Gone {
+                        entry,
+                        by_turn: during.acked.turn,
+                    },
+                };
+                self.keys.insert(name.to_owned(), gone);
             }
         }
         Ok(())

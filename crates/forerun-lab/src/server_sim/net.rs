@@ -72,6 +72,8 @@ struct Conn {
     wants_room: bool,
     /// Which poll, and under which token.
     place: Option<(usize, usize)>,
+    /// A worker has had it.
+    was_let_in: bool,
     /// Changes that were not told yet; in the queue of the poll once.
     changes: Ready,
     queued: bool,
@@ -211,6 +213,7 @@ impl Net {
             dropped: false,
             wants_room: false,
             place: None,
+            was_let_in: false,
             changes: NOTHING,
             queued: false,
             moved: 0,
@@ -412,6 +415,7 @@ impl Readiness for SimPoll {
         let mut state = self.net.state();
         let conn = &mut state.conns[socket.id];
         conn.place = Some((self.number, token));
+        conn.was_let_in = true;
         let now = conn.state(token);
         state.change(socket.id, |changes| *changes = now);
         Ok(())
@@ -516,6 +520,11 @@ impl ClientSocket {
     /// The worker's poll that has the connection.
     pub fn poll(&self) -> Option<usize> {
         self.net.state().conns[self.id].place.map(|(poll, _)| poll)
+    }
+
+    /// Whether a worker has or had the connection.
+    pub fn was_let_in(&self) -> bool {
+        self.net.state().conns[self.id].was_let_in
     }
 
     /// Whether the server has let go of it.

@@ -203,7 +203,7 @@ impl Plan {
             events.push((span.mul_f64(rng.random::<f64>()), Event::Drain));
         }
         events.sort_by_key(|(at, _)| *at);
-        Plan {
+        let mut plan = Plan {
             seed,
             threads: rng.random_range(1..4),
             memory_mib,
@@ -230,7 +230,59 @@ impl Plan {
             restart_after_s,
             clients,
             events,
+        };
+        // Numbers of its own: the other seeds stay what they were.
+        let rng = &mut SmallRng::seed_from_u64(!seed);
+        let is_middling = (64 << 10..=256 << 10).contains(&plan.max_item_bytes);
+        if plan.snapshot && is_middling && rng.random_bool(0.15) {
+            plan.write_much_during_a_snapshot(rng);
         }
+        if plan.snapshot && rng.random_bool(0.1) {
+            let at = Duration::from_millis(rng.random_range(20..2000));
+            let disk = Event::Disk(DiskPlan {
+                space_bytes: Some(rng.random_range(0..200_000)),
+                ..DiskPlan::default()
+            });
+            plan.events.extend([(at, disk), (at, Event::Snapshot)]);
+            plan.events.sort_by_key(|(at, _)| *at);
+        }
+        plan
+    }
+
+    /// More is written than the cache holds while a snapshot goes to a slow disk.
+    fn write_much_during_a_snapshot(&mut self, rng: &mut SmallRng) {
+        self.memory_mib = 16;
+        let next = self.clients.len();
+        for id in next..next + rng.random_range(1..4) {
+            let len_max = rng.random_range(20_000..self.max_item_bytes) - 400;
+            let ops = (0..rng.random_range(100..400)).map(|_| Op::Set {
+                key: Key::Own(rng.random_range(0..60)),
+                len: rng.random_range(len_max / 2..=len_max),
+                expiry: Expiry::Never,
+            });
+            self.clients.push(ClientPlan {
+                id,
+                life: 0,
+                start: Duration::ZERO,
+                capacities: (4 << 20, 4 << 20),
+                style: Style::Epoll,
+                send: Rate {
+                    bytes_max: 256 << 10,
+                    pause_max: Duration::from_millis(10),
+                },
+                read: Rate::GREEDY,
+                window: 1000,
+                ops: ops.collect(),
+                end: End::HalfClose,
+            });
+        }
+        let at = Duration::from_millis(rng.random_range(20..400));
+        let disk = Event::Disk(DiskPlan {
+            delay_ms: rng.random_range(20..400),
+            ..DiskPlan::default()
+        });
+        self.events.extend([(at, disk), (at, Event::Snapshot)]);
+        self.events.sort_by_key(|(at, _)| *at);
     }
 }
 

@@ -8,20 +8,28 @@ use forerun_server::planted::{Defect, plant};
 use super::plan::Plan;
 use super::play;
 
+/// How long to look for a defect, unless the command line says so.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Looks for the defect of this name, or for all.
+///
 /// # Errors
 /// No defect of that name, or nothing can be simulated.
-pub fn find(name: &str, seconds_each: Duration) -> anyhow::Result<ExitCode> {
+pub fn find(name: &str, patience: Option<Duration>) -> anyhow::Result<ExitCode> {
+    let patience = patience.unwrap_or(PATIENCE);
+    if name == "list" {
+        for defect in Defect::ALL {
+            println!("{:<22} {}", defect.name(), defect.sentence());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let defects: Vec<Defect> = Defect::ALL
         .iter()
         .copied()
         .filter(|defect| name == "all" || defect.name() == name)
         .collect();
     if defects.is_empty() {
-        let names: Vec<_> = Defect::ALL.iter().map(|defect| defect.name()).collect();
-        anyhow::bail!(
-            "no defect is called {name}; there are: all, {}",
-            names.join(", ")
-        );
+        anyhow::bail!("no defect is called {name:?}: see --planted list");
     }
     // A defect may be found by its panic, which is said where it counts.
     std::panic::set_hook(Box::new(|_| {}));
@@ -30,8 +38,8 @@ pub fn find(name: &str, seconds_each: Duration) -> anyhow::Result<ExitCode> {
         plant(Some(*defect));
         let start = Instant::now();
         let mut outcome = None;
-        for seed in 0.. {
-            if start.elapsed() > seconds_each {
+        for seed in 1.. {
+            if start.elapsed() > patience {
                 break;
             }
             let plan = Plan::draw(seed);
@@ -52,13 +60,13 @@ pub fn find(name: &str, seconds_each: Duration) -> anyhow::Result<ExitCode> {
             Some((seed, failure)) => {
                 found += 1;
                 println!(
-                    "{}: found by seed {seed}, {:.1} s: {failure}",
+                    "{}: found after {seed} seeds, {:.1} s: {failure}",
                     defect.name(),
                     start.elapsed().as_secs_f64()
                 );
             }
             None => println!(
-                "{}: not found in {seconds_each:?}. {}",
+                "{}: not found in {patience:?}. {}",
                 defect.name(),
                 defect.sentence()
             ),

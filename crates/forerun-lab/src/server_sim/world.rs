@@ -87,6 +87,11 @@ pub struct World<'p> {
     life_start: Duration,
     evictions_before: u64,
     drain_asked: Option<Duration>,
+    workers_ended: Option<Duration>,
+    /// Steps of each worker since the front told it to drain.
+    drain_steps: Vec<u32>,
+    /// The cache's clock and the wall clock when the server was stopped.
+    stopped_at: (i64, i64),
     pub counts: Counts,
     pub trace: VecDeque<String>,
 }
@@ -121,6 +126,9 @@ impl<'p> World<'p> {
             life_start: Duration::ZERO,
             evictions_before: 0,
             drain_asked: None,
+            workers_ended: None,
+            drain_steps: Vec::new(),
+            stopped_at: (0, 0),
             counts: Counts::default(),
             trace: VecDeque::new(),
         })
@@ -182,8 +190,10 @@ impl<'p> World<'p> {
             until: Some(self.sim.time()),
         };
         self.workers = vec![self.front; self.plan.threads];
+        self.drain_steps = vec![0; self.plan.threads];
         self.life_start = self.sim.time();
         self.drain_asked = None;
+        self.workers_ended = None;
         self.note(|| "the server starts".to_owned());
         Ok(())
     }
@@ -373,8 +383,9 @@ impl<'p> World<'p> {
                     server.step_front().map_err(poll_failed)?;
                     self.front.until = server.front_timeout().map(|wait| self.sim.time() + wait);
                 }
+                let drains = self.drain_asked.is_some();
                 self.watch
-                    .front(&self.sim, &self.cache, self.drain_asked.is_some())?;
+                    .front(&self.sim, &self.cache, &self.clients, drains)?;
                 if self.sim.task_count() > before {
                     let stamp = self.stamp();
                     self.copies.began(stamp);
@@ -387,8 +398,19 @@ impl<'p> World<'p> {
                     let wait = server.worker_timeout(number);
                     self.workers[number].until = wait.map(|wait| self.sim.time() + wait);
                     let buffers = server.buffer_bytes(number);
+                    let ended = (0..self.plan.threads).all(|number| server.has_ended(number));
+                    let (now, drains) = (self.sim.time(), self.drain_asked.is_some());
+                    if ended {
+                        self.workers_ended.get_or_insert(now);
+                    }
                     self.watch
-                        .after_worker(number, &self.clients, &buffers, self.sim.time())?;
+                        .after_worker(number, &self.clients, &buffers, now, drains)?;
+                    // From the drain on, workers set the clock, from their second step on.
+                    let knows = server.front_timeout().is_none() && !server.has_ended(number);
+                    self.drain_steps[number] += u32::from(knows);
+                    if self.drain_steps[number] > 2 && knows {
+                        self.watch.clock(&self.sim, &self.cache)?;
+                    }
                 }
                 self.watch.memory(&self.cache, self.sim.time())?;
             }
@@ -461,7 +483,7 @@ impl<'p> World<'p> {
             .clients
             .iter()
             .filter(|client| client.plan.life == life);
-        self.watch.stuck(open, now, self.drain_asked)
+        self.watch.stuck(open, now)
     }
 
     fn go_on_in_time(&mut self) -> Result<(), Failure> {
@@ -502,10 +524,15 @@ impl<'p> World<'p> {
 
     /// Ends the server; tells whether it left a snapshot.
     fn stop(&mut self) -> Result<bool, Failure> {
+        let ended = self.workers_ended.unwrap_or(self.sim.time());
         self.watch
-            .drained(self.drain_asked, self.sim.time(), self.sim.net.open())?;
+            .drained(self.drain_asked, ended, self.sim.net.open())?;
         // The clock as the snapshot at the end sees it.
         forerun_server::simulation::System::tick(&self.sim, &self.cache);
+        self.stopped_at = (
+            i64::from(self.sim.cache_second()),
+            forerun_server::simulation::System::unix_s(&self.sim) as i64,
+        );
         self.turn += 1;
         let began = self.stamp();
         let Some(server) = self.server.take() else {
@@ -532,10 +559,8 @@ impl<'p> World<'p> {
 
     /// A second server, with what the first one left.
     fn restart(&mut self, kept: bool) -> Result<(), Failure> {
-        let unix_s = || forerun_server::simulation::System::unix_s(&self.sim);
-        let (cache_then, unix_then) = (i64::from(self.cache.now()), unix_s() as i64);
-        // What passed on the wall clock since the snapshot passed for its items.
-        let unix_then = unix_then - self.plan.restart_after_s.unwrap_or(0) as i64;
+        // What passed on the wall clock since the snapshot, and while it was written, passed for its items.
+        let (cache_then, unix_then) = self.stopped_at;
         self.evictions_before += self.cache.stats().evictions + u64::from(!kept);
         self.cache = new_cache(self.plan)?;
         self.life = 1;
@@ -544,7 +569,7 @@ impl<'p> World<'p> {
         match kept {
             true => {
                 let unix_now = forerun_server::simulation::System::unix_s(&self.sim) as i64;
-                let cache_now = i64::from(self.cache.now());
+                let cache_now = i64::from(self.sim.cache_second());
                 self.model
                     .restart((cache_now - cache_then) - (unix_now - unix_then));
             }

@@ -9,4 +9,4 @@ pub use address::{Address, Listen, UNIX_MODE};
 pub use listener::Peer;
 pub(crate) use listener::{Listener, Socket};
 pub use tls::{MinVersion, TlsOptions, VerifyClient};
-pub(crate) use transport::Transport;
+pub(crate) use transport::{Transport, retry};

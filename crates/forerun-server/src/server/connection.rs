@@ -22,8 +22,9 @@ use super::connections::Ticket;
 
 /// Reads (of up to an input's size) that a connection gets before others have their turn.
 const READS_A_TURN: u32 = 8;
-/// Turns in which a connection's last requests are read when the server drains.
-const TURNS_TO_FINISH: u32 = 64;
+/// Turns in which a connection's last requests are read when the server drains. A client that sends without a pause is not
+/// listened to for ever.
+const DRAIN_TURNS_MAX: u32 = 64;
 /// Parts of an output that one call writes.
 const SLICES: usize = 16;
 
@@ -42,12 +43,22 @@ pub(crate) struct Connection<K> {
     writable: bool,
     /// The session stopped at a full output: it goes on before more is read.
     unfinished: bool,
-    /// The command that is under way is the last.
-    last_command: bool,
-    /// The server drains, and answers wait for a slow reader: what had arrived behind them is still answered.
-    draining: bool,
-    /// What is in the output is written, then it is over.
-    closing: bool,
+    phase: Phase,
+    /// Its worker has a turn for it already.
+    pub(crate) is_queued: bool,
+}
+
+/// How far a connection is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Requests are read as they come.
+    Serving,
+    /// The server drains: what has arrived is still answered, also behind answers that wait for a slow reader.
+    Draining { turns_left: u32 },
+    /// The server drains, and one more command is answered, of which a part has arrived.
+    LastCommand,
+    /// The output is written, then the connection closes.
+    Closing,
 }
 
 /// How a connection's turn ended.
@@ -104,9 +115,8 @@ impl<K: Read + Write> Connection<K> {
             read_closed: false,
             writable: true,
             unfinished: false,
-            last_command: false,
-            draining: false,
-            closing: false,
+            phase: Phase::Serving,
+            is_queued: false,
         }
     }
 
@@ -128,30 +138,18 @@ impl<K: Read + Write> Connection<K> {
         ready.readable || !self.is_sent()
     }
 
-    /// No more commands are wanted than those that are there: what was received is answered, then it is over.
-    pub(crate) fn finish(&mut self, turns: &mut Turns<'_>) -> Turn {
+    /// The server drains: the connection closes once it has answered what has arrived. A command of which only a part has
+    /// arrived is waited for.
+    pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> Turn {
+        // The system reports bytes only when they arrive, and these may have been reported before.
         self.readable = true;
-        let mut turn = self.turn(turns);
-        // A client that sends and sends is not listened to for ever.
-        for _ in 0..TURNS_TO_FINISH {
-            if turn != Turn::Again {
-                break;
-            }
-            turn = self.turn(turns);
+        if self.phase != Phase::Closing {
+            self.phase = Phase::Draining {
+                turns_left: DRAIN_TURNS_MAX,
+            };
         }
-        if turn == Turn::Wait && !self.is_sent() && !self.closing {
-            self.draining = true;
-            return Turn::Wait;
-        }
-        if turn == Turn::Wait && self.is_within_command() {
-            // A value on its way in is let in, until the drain's time is over.
-            self.last_command = true;
-            return Turn::Wait;
-        }
-        self.closing = true;
-        match turn {
+        match self.turn(turns) {
             Turn::Wait | Turn::Again if planted::is(Defect::DrainCutsAnswers) => Turn::Close,
-            Turn::Wait | Turn::Again => self.turn(turns),
             turn => turn,
         }
     }
@@ -194,26 +192,23 @@ impl<K: Read + Write> Connection<K> {
             }
             self.ticket.waits_for_reader(false);
             if !self.unfinished {
-                let arrived = match self.closing {
-                    true => Arrived::End,
-                    false => self.receive(turns)?,
-                };
-                match arrived {
-                    Arrived::Bytes => {}
-                    Arrived::Nothing if self.draining => match self.is_within_command() {
-                        true => {
-                            self.draining = false;
-                            self.last_command = true;
-                            return Ok(Turn::Wait);
-                        }
-                        false => return self.close_notify(turns),
-                    },
-                    Arrived::Nothing => return Ok(Turn::Wait),
-                    Arrived::End if self.closing => return self.close_notify(turns),
-                    Arrived::End => {
-                        // What that answers is sent first.
+                if self.phase == Phase::Closing {
+                    return self.close_notify(turns);
+                }
+                match (self.receive(turns)?, self.phase) {
+                    (Arrived::Bytes, _) => {}
+                    (Arrived::Nothing, Phase::Draining { .. }) if !self.is_within_command() => {
+                        return self.close_notify(turns);
+                    }
+                    (Arrived::Nothing, Phase::Draining { .. }) => {
+                        self.phase = Phase::LastCommand;
+                        return Ok(Turn::Wait);
+                    }
+                    (Arrived::Nothing, _) => return Ok(Turn::Wait),
+                    (Arrived::End, _) => {
+                        // The session's last answer is sent first.
                         self.session.end(&mut self.input, &mut self.output);
-                        self.closing = true;
+                        self.phase = Phase::Closing;
                         continue;
                     }
                 }
@@ -222,16 +217,24 @@ impl<K: Read + Write> Connection<K> {
             self.unfinished = next == Next::Full
                 && !(planted::is(Defect::FullAnswerForgotten) && self.output.len() == FULL_BYTES);
             match next {
-                Next::More => self.closing |= self.last_command && !self.is_within_command(),
-                Next::Full => {}
-                Next::Close => self.closing = true,
+                Next::More if self.phase == Phase::LastCommand && !self.is_within_command() => {
+                    self.phase = Phase::Closing;
+                }
+                Next::More | Next::Full => {}
+                Next::Close => self.phase = Phase::Closing,
                 Next::Shutdown { .. } => {
-                    self.closing = true;
+                    self.phase = Phase::Closing;
                     return Ok(Turn::Shutdown);
                 }
             }
         }
         self.send(turns)?;
+        if let Phase::Draining { turns_left } = &mut self.phase {
+            *turns_left -= 1;
+            if *turns_left == 0 {
+                self.phase = Phase::Closing;
+            }
+        }
         self.ticket.connections().yielded();
         Ok(Turn::Again)
     }
@@ -249,7 +252,7 @@ impl<K: Read + Write> Connection<K> {
     /// Ends a connection whose answers are all sent: waits until close_notify is as well, so that a TLS client can tell the
     /// end from a connection that was cut.
     fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<Turn> {
-        self.closing = true;
+        self.phase = Phase::Closing;
         self.transport.close_notify();
         self.send(turns)?;
         Ok(match self.is_sent() {

@@ -15,6 +15,7 @@ use forerun_cache::Cache;
 use forerun_core::sync::thread::JoinHandle;
 
 use crate::auth::UserFile;
+use crate::net::retry;
 use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
 
@@ -155,7 +156,7 @@ impl<S: System> Front<S> {
             }
         });
         match polled {
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             polled => polled?,
         }
         self.upkeep.paused = self.accept();
@@ -231,8 +232,8 @@ impl<S: System> Front<S> {
                                 });
                             }
                             None => {
-                                // It is told if it can be without waiting.
-                                let _ = socket.write(TOO_MANY);
+                                // The peer learns why if the socket takes it at once.
+                                let _ = retry(|| socket.write(TOO_MANY));
                             }
                         }
                     }

@@ -30,6 +30,8 @@ use super::control::Control;
 const EVENTS: usize = 1024;
 /// How often connections are looked through for silent ones.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often the cache's clock is set while the server drains.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What the front tells a worker.
 pub(crate) enum Message<K> {
@@ -98,6 +100,8 @@ pub(crate) struct Worker<S: System> {
     /// Set once: when the last connection is closed, whatever it still does.
     deadline: Option<Instant>,
     swept: Instant,
+    /// When this worker last set the cache's clock.
+    ticked: Instant,
 }
 
 impl<S: System> Worker<S> {
@@ -110,6 +114,7 @@ impl<S: System> Worker<S> {
             poll,
             inbox,
             swept: setup.system.now(),
+            ticked: setup.system.now(),
             setup,
             context,
             spare: Spare::default(),
@@ -150,7 +155,9 @@ impl<S: System> Worker<S> {
                 called = true;
             } else if let Some(connection) = self.connections.get_mut(ready.token)
                 && connection.told(ready)
+                && !connection.is_queued
             {
+                connection.is_queued = true;
                 turn.push(ready.token);
             }
         });
@@ -158,7 +165,13 @@ impl<S: System> Worker<S> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             polled => polled?,
         }
+        if self.deadline.is_some() {
+            self.tick();
+        }
         for key in turn.drain(..) {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.is_queued = false;
+            }
             self.turn(key, Connection::turn);
         }
         self.turn = turn;
@@ -166,14 +179,13 @@ impl<S: System> Worker<S> {
             self.take_messages();
         }
         self.sweep();
+        self.close_at_deadline();
         Ok(())
     }
 
     /// Whether it was told to drain and has.
     pub(crate) fn is_done(&self) -> bool {
-        self.deadline.is_some_and(|deadline| {
-            self.connections.is_empty() || self.setup.system.now() >= deadline
-        })
+        self.deadline.is_some() && self.connections.is_empty()
     }
 
     /// How long to wait for the system to tell of something.
@@ -201,12 +213,23 @@ impl<S: System> Worker<S> {
         };
         match what(connection, &mut turns) {
             Turn::Wait => {}
-            Turn::Again => self.again.push(key),
+            Turn::Again => self.queue(key),
             Turn::Close => self.close(key),
             Turn::Shutdown => {
-                self.again.push(key);
+                self.queue(key);
                 self.setup.control.drain();
             }
+        }
+    }
+
+    /// Gives a connection a turn in the next step, unless it has one already: whoever is busy gets as many turns as the
+    /// others.
+    fn queue(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.is_queued
+        {
+            connection.is_queued = true;
+            self.again.push(key);
         }
     }
 
@@ -234,7 +257,7 @@ impl<S: System> Worker<S> {
                     self.deadline = Some(deadline);
                     let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
                     for key in keys {
-                        self.turn(key, Connection::finish);
+                        self.turn(key, Connection::drain);
                     }
                 }
             }
@@ -266,10 +289,30 @@ impl<S: System> Worker<S> {
             .map(|(_, connection)| connection.buffer_bytes())
     }
 
+    /// Sets the cache's clock, which nobody else does while the server drains.
+    fn tick(&mut self) {
+        let now = self.setup.system.now();
+        if now.saturating_duration_since(self.ticked) >= TICK {
+            self.ticked = now;
+            self.setup.system.tick(&self.setup.shared.cache);
+        }
+    }
+
     /// Seconds on the server's clock.
     fn now_s(&self) -> u64 {
         let setup = &self.setup;
         setup.connections.seconds(setup.system.now())
+    }
+
+    /// Closes the connections that are left when the time to drain is over.
+    fn close_at_deadline(&mut self) {
+        let now = self.setup.system.now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+            for key in keys {
+                self.close(key);
+            }
+        }
     }
 
     /// Closes the connections that have been silent for too long.
@@ -295,3 +338,7 @@ impl<S: System> Worker<S> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -185,13 +185,17 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
+        Place::with_drain_timeout(STALLED)
+    }
+
+    fn with_drain_timeout(drain_timeout: Duration) -> Place {
         let papers = Papers::new();
         let mut options: ServerOptions = options();
         options
             .listen
             .extend(Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address"));
         options.tls = Some(papers.options(VerifyClient::No));
-        options.drain_timeout = STALLED;
+        options.drain_timeout = drain_timeout;
         let cache = Cache::new(CacheOptions {
             memory_limit_bytes: 128 << 20,
             max_item_bytes: 2 << 20,
@@ -418,6 +422,20 @@ fn a_drain_tells_tls_clients_of_the_end() {
     idle.expect_end("idle");
     reads.expect(&answer.repeat(VALUES), "the reader");
     reads.expect_end("the reader");
+}
+
+#[test]
+fn a_tls_client_that_waits_until_the_drain_is_over_is_told_of_the_end() {
+    let place = Place::with_drain_timeout(Duration::from_millis(200));
+    let mut observer = place.client(false);
+    let mut half = place.client(true);
+    half.write_all(b"mn\r\nset k 0 0 10\r\n01234")
+        .expect("it is sent");
+    half.expect(b"MN\r\n", "the half");
+    ask(&mut observer, "mn\r\n", "MN\r\n");
+    // The rest of the value never comes.
+    place.server.drain();
+    half.expect_end("the half");
 }
 
 #[test]

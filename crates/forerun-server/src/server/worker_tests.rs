@@ -1,0 +1,263 @@
+//! A worker and a client that sends without a pause: each step is short, whatever the client does.
+
+use std::io::{self, Cursor, ErrorKind, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_core::sync::time;
+
+use super::*;
+use crate::error::Error;
+use crate::net::{Address, Listen, Peer};
+use crate::settings::Settings;
+use crate::shared::NoHost;
+use crate::system::{Listening, Ready};
+
+/// What a connection may read in one turn: eight buffers.
+const TURN_BYTES_MAX: u64 = 8 * (64 << 10);
+
+/// A system with endless sockets. Every poll reports every socket, and takes ten seconds.
+#[derive(Clone, Debug)]
+struct Endless {
+    start: Instant,
+    polls: Arc<AtomicU64>,
+}
+
+/// A client that sends an endless value and takes all answers.
+#[derive(Debug)]
+struct Babbler {
+    read: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Poll(Arc<AtomicU64>);
+
+#[derive(Debug)]
+struct Waker;
+
+#[derive(Debug)]
+struct NoListener;
+
+impl Read for Babbler {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // The value is too large to be stored, so reading it costs little.
+        const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
+        let sent = self.read.fetch_add(into.len() as u64, Ordering::Relaxed) as usize;
+        into.fill(b'x');
+        let rest = &REQUEST[REQUEST.len().min(sent)..];
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        Ok(into.len())
+    }
+}
+
+impl Write for Babbler {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Readiness for Poll {
+    type Socket = Babbler;
+    type Listener = NoListener;
+
+    fn poll(&mut self, _: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        for token in [WAKE, 0] {
+            tell(Ready {
+                token,
+                readable: true,
+                read_closed: false,
+                writable: true,
+            });
+        }
+        Ok(())
+    }
+
+    fn register(&self, _: &mut Babbler, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn register_listener(&self, _: &mut NoListener, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn deregister(&self, _: &mut Babbler) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Listening for NoListener {
+    type Socket = Babbler;
+
+    fn accept(&self) -> io::Result<(Babbler, Peer)> {
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    fn address(&self) -> &Address {
+        unreachable!("nobody binds it")
+    }
+
+    fn speaks_tls(&self) -> bool {
+        false
+    }
+}
+
+impl Endless {
+    fn second(&self) -> u32 {
+        10 * self.polls.load(Ordering::Relaxed) as u32
+    }
+}
+
+impl System for Endless {
+    type Socket = Babbler;
+    type Listener = NoListener;
+    type Poll = Poll;
+    type File = Cursor<Vec<u8>>;
+
+    fn bind(&self, _: &Listen, _: u32) -> Result<NoListener, Error> {
+        Ok(NoListener)
+    }
+
+    fn poll(&self, _: usize) -> io::Result<(Poll, Arc<dyn Wake>)> {
+        Ok((Poll(self.polls.clone()), Arc::new(Waker)))
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_secs(self.second().into())
+    }
+
+    fn unix_s(&self) -> u64 {
+        0
+    }
+
+    fn tick(&self, cache: &Cache) {
+        cache.advance(self.second());
+    }
+
+    fn create(&self, _: &Path) -> io::Result<Cursor<Vec<u8>>> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn open(&self, _: &Path) -> io::Result<Cursor<Vec<u8>>> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn sync(&self, _: &Cursor<Vec<u8>>) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn sync_directory(&self, _: &Path) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn remove(&self, _: &Path) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn is_directory(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn spawn(&self, _: &str, _: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        Err(ErrorKind::Unsupported.into())
+    }
+}
+
+/// A worker with one connection, the front's end of it, and the bytes that the connection has read.
+fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
+    let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+    let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
+    let connections = Arc::new(Connections::new(1, time::now()));
+    let system = Endless {
+        start: time::now(),
+        polls: Arc::default(),
+    };
+    let setup = Setup {
+        system,
+        shared: Arc::new(shared),
+        connections: connections.clone(),
+        control: Control::new(Arc::new(Waker)),
+        tls: None,
+        users: None,
+        idle_timeout_s: 0,
+    };
+    let (mut worker, handle) = Worker::new(setup).expect("it needs nothing");
+    let read = Arc::<AtomicU64>::default();
+    let ticket = connections
+        .admit(Peer::Unix, &"unix".into(), 0)
+        .expect("there is a place");
+    handle.send(Message::Take {
+        socket: Babbler { read: read.clone() },
+        ticket,
+        tls: false,
+    });
+    worker.step().expect("the poll works");
+    (worker, handle, read)
+}
+
+/// Bytes read during a step.
+fn step(worker: &mut Worker<Endless>, read: &AtomicU64) -> u64 {
+    let before = read.load(Ordering::Relaxed);
+    worker.step().expect("the poll works");
+    read.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn a_connection_gets_one_turn_a_step_however_often_it_is_called() {
+    let (mut worker, _handle, read) = babbled_at();
+    for _ in 0..5 {
+        // It has more to do since its last turn, and the poll reports it as well.
+        let bytes = step(&mut worker, &read);
+        assert!((1..=TURN_BYTES_MAX).contains(&bytes), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn a_drain_does_not_serve_one_connection_for_long_while_others_wait() {
+    let (mut worker, handle, read) = babbled_at();
+    let deadline = worker.setup.system.now() + Duration::from_secs(3600);
+    handle.send(Message::Drain(deadline));
+    let bytes = step(&mut worker, &read);
+    assert!(bytes <= 2 * TURN_BYTES_MAX, "{bytes} bytes");
+    let mut steps = 1;
+    while !worker.is_done() {
+        let bytes = step(&mut worker, &read);
+        assert!(bytes <= TURN_BYTES_MAX, "{bytes} bytes");
+        steps += 1;
+        assert!(
+            steps < 100,
+            "a client that never stops keeps the server from ending"
+        );
+    }
+}
+
+#[test]
+fn items_expire_while_the_server_drains() {
+    let (mut worker, handle, read) = babbled_at();
+    let deadline = worker.setup.system.now() + Duration::from_secs(3600);
+    handle.send(Message::Drain(deadline));
+    for _ in 0..5 {
+        step(&mut worker, &read);
+    }
+    // The front, which sets the clock otherwise, waits for its workers.
+    let (clock, system) = (worker.setup.shared.cache.now(), &worker.setup.system);
+    assert_eq!(clock, system.second());
+}
