@@ -22,8 +22,8 @@ const READ_BYTES: usize = 64 << 10;
 const TLS_BUFFER_BYTES: usize = 64 << 10;
 /// How long the cache may hold more than a limit that was lowered.
 const SHRINK_TIME: Duration = Duration::from_secs(5);
-/// Turns of the front in which a connection must be accepted and its worker have it; the system may refuse a few times.
-const FRONT_TURNS_MAX: u32 = 100;
+/// Turns of the acceptor in which a connection must be accepted and its worker have it; the system may refuse a few times.
+const ACCEPTOR_TURNS_MAX: u32 = 100;
 
 /// How much longer than its timeout a drain may take: nobody may have run for a while.
 const DRAIN_SLACK: Duration = Duration::from_secs(60);
@@ -60,8 +60,8 @@ struct Seen {
     waited: bool,
     waits: u32,
     quiet: u32,
-    /// Turns of the front since the client connected, until a worker has it.
-    front_turns: u32,
+    /// Turns of the acceptor since the client connected, until a worker has it.
+    acceptor_turns: u32,
     dropped_at: Option<Duration>,
     owed_at_drain: usize,
     answered_at_drain: u64,
@@ -97,8 +97,8 @@ impl Watch {
         }
     }
 
-    /// The front had a turn: the cache's clock must be right, and whoever connected must be accepted soon.
-    pub fn front(
+    /// The acceptor had a turn: the cache's clock must be right, and whoever connected must be accepted soon.
+    pub fn acceptor(
         &mut self,
         sim: &Sim,
         cache: &Cache,
@@ -115,8 +115,8 @@ impl Watch {
                     .wire
                     .as_ref()
                     .is_some_and(|wire| wire.socket.poll().is_none() && !wire.socket.is_dropped());
-            seen.front_turns = if waits { seen.front_turns + 1 } else { 0 };
-            if seen.front_turns > FRONT_TURNS_MAX {
+            seen.acceptor_turns = if waits { seen.acceptor_turns + 1 } else { 0 };
+            if seen.acceptor_turns > ACCEPTOR_TURNS_MAX {
                 let id = client.plan.id;
                 let what = format!("client {id} waits to be accepted, and nobody does");
                 return Err(Failure::new("accept", what));

@@ -1,7 +1,7 @@
 //! The server under random clients, clocks and disks: `forerun-lab server-sim`.
 //!
 //! ```text
-//!   seed ──> plan.rs: a plan ──> world.rs: front, workers, clients, disk, one step at a time ──> checks
+//!   seed ──> plan.rs: a plan ──> world.rs: acceptor, workers, clients, disk, one step at a time ──> checks
 //!                                  │ net.rs     sockets in memory, an edge-triggered poll
 //!                                  │ system.rs  clocks, a disk in memory, threads that take turns
 //!                                  │ client.rs  a client: wire.rs (plain or TLS), answers.rs

@@ -154,7 +154,7 @@ impl Net {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A poll; its number goes by the order of creation: the front's is 0, the workers' follow.
+    /// A poll; its number goes by the order of creation: the acceptor's is 0, the workers' follow.
     pub fn poll(&self) -> (SimPoll, Arc<dyn Wake>) {
         let mut state = self.state();
         let number = state.polls.len();

@@ -1,7 +1,7 @@
 //! The world of one plan: the server's threads, its clients, its disk and its clocks, one step at a time.
 //!
 //! ```text
-//!   who can do something now?  front, worker, client, snapshot ──> one of them, drawn ──> checks
+//!   who can do something now?  acceptor, worker, client, snapshot ──> one of them, drawn ──> checks
 //!   nobody                     ──> whoever is owed something and could have it is stuck; else time goes on
 //! ```
 
@@ -56,7 +56,7 @@ impl Ends for ClientSocket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
-    Front,
+    Acceptor,
     Worker(usize),
     Client(usize),
     Task,
@@ -79,7 +79,7 @@ pub struct World<'p> {
     clients: Vec<Client<ClientSocket>>,
     watch: Watch,
     copies: Copies,
-    front: Waits,
+    acceptor: Waits,
     workers: Vec<Waits>,
     events: VecDeque<(Duration, Event)>,
     turn: u64,
@@ -88,7 +88,7 @@ pub struct World<'p> {
     evictions_before: u64,
     drain_asked: Option<Duration>,
     workers_ended: Option<Duration>,
-    /// Steps of each worker since the front told it to drain.
+    /// Steps of each worker since the acceptor told it to drain.
     drain_steps: Vec<u32>,
     /// The cache's clock and the wall clock when the server was stopped.
     stopped_at: (i64, i64),
@@ -118,7 +118,7 @@ impl<'p> World<'p> {
                 .collect(),
             watch: Watch::new(plan),
             copies: Copies::default(),
-            front: Waits::default(),
+            acceptor: Waits::default(),
             workers: Vec::new(),
             events: events.into(),
             turn: 0,
@@ -186,10 +186,10 @@ impl<'p> World<'p> {
             self.sim.cache_second(),
         );
         self.server = Some(server);
-        self.front = Waits {
+        self.acceptor = Waits {
             until: Some(self.sim.time()),
         };
-        self.workers = vec![self.front; self.plan.threads];
+        self.workers = vec![self.acceptor; self.plan.threads];
         self.drain_steps = vec![0; self.plan.threads];
         self.life_start = self.sim.time();
         self.drain_asked = None;
@@ -253,7 +253,7 @@ impl<'p> World<'p> {
         };
         self.drain_asked.is_some()
             && (0..self.plan.threads).all(|number| server.has_ended(number))
-            && server.front_timeout().is_none()
+            && server.acceptor_timeout().is_none()
             && self.sim.task_count() == 0
             && !self.clients.iter().any(|client| {
                 client.plan.life == self.life
@@ -329,8 +329,10 @@ impl<'p> World<'p> {
         let Some(server) = &self.server else {
             return ready;
         };
-        if server.front_timeout().is_some() && (self.sim.net.is_ready(0) || is_due(&self.front)) {
-            ready.push(Actor::Front);
+        if server.acceptor_timeout().is_some()
+            && (self.sim.net.is_ready(0) || is_due(&self.acceptor))
+        {
+            ready.push(Actor::Acceptor);
         }
         for (number, waits) in self.workers.iter().enumerate() {
             if !server.has_ended(number) && (self.sim.net.is_ready(number + 1) || is_due(waits)) {
@@ -377,15 +379,16 @@ impl<'p> World<'p> {
                     }
                 }
             }
-            Actor::Front => {
+            Actor::Acceptor => {
                 let before = self.sim.task_count();
                 if let Some(server) = &mut self.server {
-                    server.step_front().map_err(poll_failed)?;
-                    self.front.until = server.front_timeout().map(|wait| self.sim.time() + wait);
+                    server.step_acceptor().map_err(poll_failed)?;
+                    self.acceptor.until =
+                        server.acceptor_timeout().map(|wait| self.sim.time() + wait);
                 }
                 let drains = self.drain_asked.is_some();
                 self.watch
-                    .front(&self.sim, &self.cache, &self.clients, drains)?;
+                    .acceptor(&self.sim, &self.cache, &self.clients, drains)?;
                 if self.sim.task_count() > before {
                     let stamp = self.stamp();
                     self.copies.began(stamp);
@@ -406,7 +409,7 @@ impl<'p> World<'p> {
                     self.watch
                         .after_worker(number, &self.clients, &buffers, now, drains)?;
                     // From the drain on, workers set the clock, from their second step on.
-                    let knows = server.front_timeout().is_none() && !server.has_ended(number);
+                    let knows = server.acceptor_timeout().is_none() && !server.has_ended(number);
                     self.drain_steps[number] += u32::from(knows);
                     if self.drain_steps[number] > 2 && knows {
                         self.watch.clock(&self.sim, &self.cache)?;
@@ -489,10 +492,10 @@ impl<'p> World<'p> {
     fn go_on_in_time(&mut self) -> Result<(), Failure> {
         let now = self.sim.time();
         let server = self.server.as_ref();
-        let front = self
-            .front
+        let acceptor = self
+            .acceptor
             .until
-            .filter(|_| server.is_some_and(|server| server.front_timeout().is_some()));
+            .filter(|_| server.is_some_and(|server| server.acceptor_timeout().is_some()));
         let workers = self
             .workers
             .iter()
@@ -505,7 +508,7 @@ impl<'p> World<'p> {
         let event = self.events.front().map(|(at, _)| *at);
         let next = workers
             .chain(clients)
-            .chain(front)
+            .chain(acceptor)
             .chain(event)
             .chain(self.sim.task_due())
             .min();

@@ -37,7 +37,7 @@ pub(crate) struct Connection<K> {
     output: Output,
     /// Before a connection has said who it is, where it must.
     gate: Option<Gate>,
-    /// What the system last told: bytes may be there, all bytes there will ever be have come, bytes may be written.
+    /// What the poll last reported: bytes may be there, no more bytes will come, bytes may be written.
     readable: bool,
     read_closed: bool,
     writable: bool,
@@ -64,9 +64,9 @@ enum Phase {
 /// How a connection's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It waits for the system to tell of it.
+    /// It waits until the poll reports it.
     Wait,
-    /// It has more to do, after the others.
+    /// It has more to do, after the other connections.
     Again,
     /// It is over.
     Close,
@@ -130,8 +130,8 @@ impl<K: Read + Write> Connection<K> {
         self.input.memory_bytes() + self.output.memory_bytes()
     }
 
-    /// Notes what the system told. False where that changes nothing for the connection.
-    pub(crate) fn told(&mut self, ready: Ready) -> bool {
+    /// Notes what the poll reports. False if that changes nothing for the connection.
+    pub(crate) fn note_ready(&mut self, ready: Ready) -> bool {
         self.readable |= ready.readable;
         self.read_closed |= ready.read_closed;
         self.writable |= ready.writable;

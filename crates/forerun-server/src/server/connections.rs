@@ -1,8 +1,8 @@
 //! Who is connected: counts for `stats` and metrics, and a list for `stats conns`.
 //!
 //! ```text
-//!   front ── admit ──> Ticket ── travels with the connection to its worker; dropped with it
-//!                        └ Arc<Card>  peer, since, last command: read by whoever asks
+//!   acceptor ── admit ──> Ticket ── travels with the connection to its worker; dropped with it
+//!                           └ Arc<Card>  peer, since, last command: read by whoever asks
 //! ```
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::system::Wake;
 use forerun_core::Owner;
 
-/// Asks things of the front, from any thread.
+/// Asks things of the acceptor, from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     /// A fork of the server's process asks for nothing: it shares the waker.
@@ -67,7 +67,7 @@ impl Control {
             return;
         }
         flag.store(true, Ordering::Release);
-        // It fails only where the front's poll is gone: nothing is left to ask.
+        // It fails only where the acceptor's poll is gone: nothing is left to ask.
         let _ = self.waker.wake();
     }
 }

@@ -1,21 +1,24 @@
-//! A running server: threads, sockets, and what becomes of them.
+//! A running server: its threads and sockets, from the start to the end.
 //!
 //! ```text
-//!   front       accepts, hands connections out in turn, the cache's clock, snapshots, the end
-//!   worker      a thread: its poll, its connections; reads, answers, writes, and never waits for one of them
-//!   connection  transport, input, session, output       connections  who there is: limit, counts, list
-//!   keeper      the snapshot file                        control      what is asked from outside
-//!   around      what sessions ask of all this            parts        all of these before they have threads
+//!   acceptor         accepts, hands connections to the workers in turn; the cache's clock, snapshots, the end
+//!   worker           a thread with a poll and connections; it reads, answers, writes, and never waits for one of them
+//!   connection       transport, input, session, output
+//!   connections      who is connected: the limit, counts, a list
+//!   snapshot_writer  the snapshot file
+//!   control          requests from other threads: drain, snapshot, reload users
+//!   host             what sessions ask the server
+//!   parts            all of these before they have threads
 //! ```
 
-mod around;
+mod acceptor;
 mod connection;
 mod connections;
 mod control;
-mod front;
-mod keeper;
+mod host;
 mod options;
 mod parts;
+mod snapshot_writer;
 #[cfg(feature = "simulation")]
 mod stepped;
 mod worker;
@@ -40,9 +43,9 @@ use crate::snapshot::SnapshotError;
 use crate::system::Os;
 
 use control::Control;
-use keeper::Keeper;
 pub use options::{ServerOptions, SnapshotOptions};
 use parts::Parts;
+use snapshot_writer::SnapshotWriter;
 #[cfg(feature = "simulation")]
 pub use stepped::Stepped;
 use worker::Message;
@@ -71,7 +74,7 @@ pub struct Server {
     shared: Arc<Shared>,
     control: Control,
     metrics: Option<ProcessBound<Endpoint>>,
-    front: ProcessBound<Option<JoinHandle<Result<(), Ended>>>>,
+    acceptor: ProcessBound<Option<JoinHandle<Result<(), Ended>>>>,
 }
 
 /// Why a server ended before it was asked to, or not as it was asked to.
@@ -99,9 +102,9 @@ impl Server {
     /// Any [`Error`]; then nothing is bound, no thread is left, and the snapshot is as it was.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
         let Parts {
-            mut front,
+            mut acceptor,
             workers,
-            keeper,
+            snapshot_writer,
             shared,
             control,
             addresses,
@@ -120,25 +123,25 @@ impl Server {
             };
             let thread = thread::Builder::new().name(format!("worker-{number}"));
             match thread.spawn(run) {
-                Ok(thread) => front.threads.push(thread),
+                Ok(thread) => acceptor.threads.push(thread),
                 Err(source) => {
-                    front.abandon();
+                    acceptor.abandon();
                     return Err(start("a thread")(source));
                 }
             }
         }
-        let handles = front.workers.clone();
+        let handles = acceptor.workers.clone();
         let (let_in, may_let_in) = channel();
         let serve = move || match may_let_in.recv() {
-            Ok(()) => front.run(),
+            Ok(()) => acceptor.run(),
             Err(_) => {
-                front.abandon();
+                acceptor.abandon();
                 Ok(())
             }
         };
-        let thread = thread::Builder::new().name("front".to_owned());
-        let front = thread.spawn(serve).map_err(|source| {
-            // The front went with its closure; its workers hear of it here.
+        let thread = thread::Builder::new().name("acceptor".to_owned());
+        let acceptor = thread.spawn(serve).map_err(|source| {
+            // The acceptor was dropped with the closure, so its workers are told here.
             for worker in &handles {
                 worker.send(Message::Drain(time::now()));
             }
@@ -146,13 +149,13 @@ impl Server {
         })?;
         // Nothing but this can fail any more, and nobody is let in before it: a start that fails leaves the snapshot, and
         // no command is answered while there is one.
-        if let Some(Err(error)) = keeper.as_ref().map(Keeper::invalidate) {
+        if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
             drop(let_in);
             // It has a worker's panic to tell at most, and no worker has done anything.
-            let _ = front.join();
+            let _ = acceptor.join();
             return Err(error.into());
         }
-        // It fails only if the front is gone, which its handle tells.
+        // It fails only if the acceptor is gone, which its handle reports.
         let _ = let_in.send(());
         for address in &addresses {
             tracing::info!(%address, "listening");
@@ -162,7 +165,7 @@ impl Server {
             shared,
             control,
             metrics: metrics.map(ProcessBound::new),
-            front: ProcessBound::new(Some(front)),
+            acceptor: ProcessBound::new(Some(acceptor)),
         })
     }
 
@@ -210,7 +213,7 @@ impl Server {
     /// # Errors
     /// [`Ended`].
     pub fn wait(mut self) -> Result<(), Ended> {
-        match self.front.get_mut()?.take().map(JoinHandle::join) {
+        match self.acceptor.get_mut()?.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
             Some(Err(_)) => Err(Ended::Panic),
             None => Ok(()),

@@ -11,19 +11,19 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
 
-use super::around::Around;
+use super::acceptor::{self, Acceptor, Upkeep, Waiting};
 use super::connections::Connections;
 use super::control::Control;
-use super::front::{self, Front, Upkeep, Waiting};
-use super::keeper::Keeper;
+use super::host::ServerHost;
 use super::options::ServerOptions;
+use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Setup, Worker};
 
-/// The front, the workers it hands connections to, and what is kept of them outside.
+/// The acceptor, the workers it hands connections to, and what is kept of them outside.
 pub(crate) struct Parts<S: System> {
-    pub(crate) front: Front<S>,
+    pub(crate) acceptor: Acceptor<S>,
     pub(crate) workers: Vec<Worker<S>>,
-    pub(crate) keeper: Option<Keeper<S>>,
+    pub(crate) snapshot_writer: Option<SnapshotWriter<S>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) control: Control,
     pub(crate) addresses: Vec<Address>,
@@ -48,9 +48,10 @@ impl<S: System> Parts<S> {
             .transpose()?
             .map(Arc::new);
         let snapshot = options.snapshot.clone();
-        let keeper = snapshot.map(|snapshot| Keeper::new(system.clone(), snapshot));
-        if let Some(keeper) = &keeper {
-            keeper.restore(&cache)?;
+        let snapshot_writer =
+            snapshot.map(|snapshot| SnapshotWriter::new(system.clone(), snapshot));
+        if let Some(snapshot_writer) = &snapshot_writer {
+            snapshot_writer.restore(&cache)?;
         }
         let listeners = options
             .listen
@@ -60,14 +61,14 @@ impl<S: System> Parts<S> {
         let addresses: Vec<Address> = listeners.iter().map(|one| one.address().clone()).collect();
 
         let connections = Arc::new(Connections::new(options.connection_limit, system.now()));
-        let settings = told(options, &addresses, &cache);
-        let host = Box::new(Around::new(system.clone(), connections.clone()));
+        let settings = reported_settings(options, &addresses, &cache);
+        let host = Box::new(ServerHost::new(system.clone(), connections.clone()));
         let shared = Arc::new(Shared::on(&system, settings, cache.clone(), host));
         let start = |source| Error::Start {
             what: "a poll",
             source,
         };
-        let (poll, waker) = system.poll(front::EVENTS).map_err(start)?;
+        let (poll, waker) = system.poll(acceptor::EVENTS).map_err(start)?;
         let control = Control::new(waker);
         let setup = Setup {
             system: system.clone(),
@@ -78,7 +79,7 @@ impl<S: System> Parts<S> {
             users: users.clone(),
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
-        let mut front = Front {
+        let mut acceptor = Acceptor {
             upkeep: Upkeep::new(system.now()),
             system,
             poll,
@@ -88,25 +89,27 @@ impl<S: System> Parts<S> {
             connections,
             control: control.clone(),
             cache,
-            keeper: keeper.clone(),
+            snapshot_writer: snapshot_writer.clone(),
             users,
             drain_timeout: options.drain_timeout,
             next_worker: 0,
         };
-        for (number, waiting) in front.listeners.iter_mut().enumerate() {
-            let registered = front.poll.register_listener(&mut waiting.listener, number);
+        for (number, waiting) in acceptor.listeners.iter_mut().enumerate() {
+            let registered = acceptor
+                .poll
+                .register_listener(&mut waiting.listener, number);
             registered.map_err(start)?;
         }
         let mut workers = Vec::new();
         for _ in 0..options.threads {
             let (worker, handle) = Worker::new(setup.clone()).map_err(start)?;
             workers.push(worker);
-            front.workers.push(handle);
+            acceptor.workers.push(handle);
         }
         Ok(Parts {
-            front,
+            acceptor,
             workers,
-            keeper,
+            snapshot_writer,
             shared,
             control,
             addresses,
@@ -127,7 +130,7 @@ fn waiting<L: Listening>(listeners: Vec<L>) -> Vec<Waiting<L>> {
 }
 
 /// The settings with what this server knows better.
-fn told(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
+fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
     let tcp = addresses.iter().find_map(|address| match address {
         Address::Tcp(address) => Some(address.port()),
         Address::Unix { .. } => None,

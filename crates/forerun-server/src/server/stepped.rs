@@ -1,4 +1,4 @@
-//! A server without threads: somebody outside gives the front and the workers their turns, one at a time.
+//! A server without threads: somebody outside gives the acceptor and the workers their turns, one at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::system::System;
 
+use super::acceptor::Acceptor;
 use super::control::Control;
-use super::front::Front;
 use super::options::ServerOptions;
 use super::parts::Parts;
 use super::worker::Worker;
-use super::{Ended, Keeper};
+use super::{Ended, SnapshotWriter};
 
-/// A server that is driven a step at a time: what runs is the product's front, workers, sessions and snapshots, on a system
+/// A server that is driven a step at a time: what runs is the product's acceptor, workers, sessions and snapshots, on a system
 /// that is the caller's.
 pub struct Stepped<S: System> {
-    front: Front<S>,
+    acceptor: Acceptor<S>,
     /// A worker that has ended is dropped, and its connections with it, as at the end of its thread.
     workers: Vec<Option<Worker<S>>>,
     shared: Arc<Shared>,
@@ -35,9 +35,12 @@ impl<S: System> Stepped<S> {
     /// Any [`Error`].
     pub fn start(system: S, options: &ServerOptions, cache: Arc<Cache>) -> Result<Self, Error> {
         let parts = Parts::assemble(system, options, cache)?;
-        parts.keeper.as_ref().map_or(Ok(()), Keeper::invalidate)?;
+        parts
+            .snapshot_writer
+            .as_ref()
+            .map_or(Ok(()), SnapshotWriter::invalidate)?;
         Ok(Stepped {
-            front: parts.front,
+            acceptor: parts.acceptor,
             workers: parts.workers.into_iter().map(Some).collect(),
             shared: parts.shared,
             control: parts.control,
@@ -60,28 +63,28 @@ impl<S: System> Stepped<S> {
         self.control.snapshot();
     }
 
-    /// The front polls once and does what is to be done; asked to drain, it tells the workers.
+    /// The acceptor polls once and does what is to be done; asked to drain, it tells the workers.
     ///
     /// # Errors
     /// The poll's.
-    pub fn step_front(&mut self) -> io::Result<()> {
+    pub fn step_acceptor(&mut self) -> io::Result<()> {
         if self.draining {
             return Ok(());
         }
         if self.control.drain_asked() {
             self.draining = true;
-            self.front.begin_drain();
+            self.acceptor.begin_drain();
             return Ok(());
         }
-        self.front.step()
+        self.acceptor.step()
     }
 
-    /// How long the front's next poll waits at most; `None` once it only waits for the workers' ends.
-    pub fn front_timeout(&self) -> Option<Duration> {
+    /// How long the acceptor's next poll waits at most; `None` once it only waits for the workers' ends.
+    pub fn acceptor_timeout(&self) -> Option<Duration> {
         match (self.draining, self.control.drain_asked()) {
             (true, _) => None,
             (false, true) => Some(Duration::ZERO),
-            (false, false) => Some(self.front.timeout()),
+            (false, false) => Some(self.acceptor.timeout()),
         }
     }
 
@@ -127,6 +130,6 @@ impl<S: System> Stepped<S> {
     /// # Errors
     /// [`Ended::Snapshot`].
     pub fn finish(self) -> Result<(), Ended> {
-        self.front.keep()
+        self.acceptor.keep()
     }
 }

@@ -1,9 +1,9 @@
 //! A worker: one thread, one poll, the connections that were handed to it.
 //!
 //! ```text
-//!   front ── Message ──> inbox ─┐
-//!                               v
-//!   a turn:  poll ──> for each connection that was told of, and each with more to do:
+//!   acceptor ── Message ──> inbox ─┐
+//!                                  v
+//!   a step:  poll ──> for each connection that the poll reports, and each with more to do, one turn:
 //!                       read what is there, answer it, write            (bounded, nothing waits)
 //! ```
 
@@ -26,14 +26,14 @@ use super::connection::{Connection, Spare, Turn, Turns};
 use super::connections::{Connections, Ticket};
 use super::control::Control;
 
-/// Connections that one poll tells of; more are told by the next.
+/// Connections that one poll reports; the next one reports more.
 const EVENTS: usize = 1024;
-/// How often connections are looked through for silent ones.
+/// How often the worker looks for silent connections.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often the cache's clock is set while the server drains.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the front tells a worker.
+/// What the acceptor tells a worker.
 pub(crate) enum Message<K> {
     /// A connection is this worker's now.
     Take {
@@ -48,7 +48,7 @@ pub(crate) enum Message<K> {
     Drain(Instant),
 }
 
-/// The front's end of a worker.
+/// The acceptor's end of a worker.
 pub(crate) struct Handle<K> {
     inbox: Sender<Message<K>>,
     waker: Arc<dyn Wake>,
@@ -93,11 +93,11 @@ pub(crate) struct Worker<S: System> {
     context: Context,
     spare: Spare,
     connections: Slab<Connection<S::Socket>>,
-    /// The connections that the turn under way serves; empty between two turns.
+    /// The connections that this step serves; empty between two steps.
     turn: Vec<usize>,
-    /// Those that have more to do than one turn allows.
+    /// Those that have more to do than one turn allows, for the next step.
     again: Vec<usize>,
-    /// Set once: when the last connection is closed, whatever it still does.
+    /// Set by a drain: when all connections are closed, whatever they still do.
     deadline: Option<Instant>,
     swept: Instant,
     /// When this worker last set the cache's clock.
@@ -105,7 +105,7 @@ pub(crate) struct Worker<S: System> {
 }
 
 impl<S: System> Worker<S> {
-    /// A worker and the front's end of it.
+    /// A worker and the acceptor's end of it.
     pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, Handle<S::Socket>)> {
         let (poll, waker) = setup.system.poll(EVENTS)?;
         let (sender, inbox) = channel();
@@ -154,7 +154,7 @@ impl<S: System> Worker<S> {
             if ready.token == WAKE {
                 called = true;
             } else if let Some(connection) = self.connections.get_mut(ready.token)
-                && connection.told(ready)
+                && connection.note_ready(ready)
                 && !connection.is_queued
             {
                 connection.is_queued = true;
@@ -188,7 +188,7 @@ impl<S: System> Worker<S> {
         self.deadline.is_some() && self.connections.is_empty()
     }
 
-    /// How long to wait for the system to tell of something.
+    /// How long the next poll waits at most.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);

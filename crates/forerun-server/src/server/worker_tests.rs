@@ -181,7 +181,7 @@ impl System for Endless {
     }
 }
 
-/// A worker with one connection, the front's end of it, and the bytes that the connection has read.
+/// A worker with one connection, the acceptor's end of it, and the bytes that the connection has read.
 fn babbled_at() -> (Worker<Endless>, Handle<Babbler>, Arc<AtomicU64>) {
     let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
     let shared = Shared::new(Settings::default(), cache, Box::new(NoHost));
@@ -257,7 +257,7 @@ fn items_expire_while_the_server_drains() {
     for _ in 0..5 {
         step(&mut worker, &read);
     }
-    // The front, which sets the clock otherwise, waits for its workers.
+    // The acceptor, which sets the clock otherwise, waits for its workers.
     let (clock, system) = (worker.setup.shared.cache.now(), &worker.setup.system);
     assert_eq!(clock, system.second());
 }

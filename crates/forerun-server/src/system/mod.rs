@@ -1,8 +1,8 @@
 //! What a server asks of the system under it: sockets and their readiness, clocks, the snapshot's files, threads.
 //!
 //! ```text
-//!   front, worker, transport, keeper, snapshot ──> System ─┬─ Os          mio, the file system, the clocks: every product build
-//!                                                          └─ a simulator's, where time and faults are drawn from a seed
+//!   acceptor, worker, transport, snapshots ──> System ─┬─ Os             mio, the file system, the clocks: every product build
+//!                                                      └─ a simulator's  time and faults drawn from a seed
 //! ```
 //!
 //! Everything is generic over [`System`], so a product build calls the operating system without indirection.

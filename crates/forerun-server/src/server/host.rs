@@ -1,4 +1,4 @@
-//! What sessions ask of the server around them.
+//! What sessions ask the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,16 @@ use crate::system::System;
 use super::connections::Connections;
 
 /// The server, as its sessions see it.
-pub(crate) struct Around<S> {
+pub(crate) struct ServerHost<S> {
     system: S,
     connections: Arc<Connections>,
     /// A thread removes what has expired.
     crawling: Arc<AtomicBool>,
 }
 
-impl<S: System> Around<S> {
-    pub(crate) fn new(system: S, connections: Arc<Connections>) -> Around<S> {
-        Around {
+impl<S: System> ServerHost<S> {
+    pub(crate) fn new(system: S, connections: Arc<Connections>) -> ServerHost<S> {
+        ServerHost {
             system,
             connections,
             crawling: Arc::default(),
@@ -28,7 +28,7 @@ impl<S: System> Around<S> {
     }
 }
 
-impl<S: System> Host for Around<S> {
+impl<S: System> Host for ServerHost<S> {
     fn connection_stats(&self) -> ConnectionStats {
         self.connections.stats()
     }

@@ -1,4 +1,4 @@
-//! The front: accepts connections and hands them out, keeps the cache's clock, and sees to the server's end.
+//! The acceptor: accepts connections and hands them to the workers, sets the cache's clock, and ends the server.
 //!
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
@@ -21,27 +21,27 @@ use crate::system::{Listening, Readiness, System};
 
 use super::connections::Connections;
 use super::control::Control;
-use super::keeper::Keeper;
+use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Handle, Message};
 
-/// Changes of listeners that one poll tells of.
+/// Changes of listeners that one poll reports.
 pub(crate) const EVENTS: usize = 64;
 /// The cache's clock has this step.
 const TICK: Duration = Duration::from_secs(1);
-/// What is given back to the system between two looks at the listeners.
+/// Memory that is given back to the system between two polls.
 const SHRINK_BYTES: usize = 8 << 20;
-/// How long to wait between two pieces of memory that are taken ahead, and at most where there was nothing to take.
+/// The pause between two pieces of memory that are touched ahead. It doubles up to the maximum while nothing is left to touch.
 const AHEAD: Duration = Duration::from_millis(2);
-const AHEAD_MOST: Duration = Duration::from_millis(500);
+const AHEAD_MAX: Duration = Duration::from_millis(500);
 /// How long accepting pauses when the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Connections accepted from one listener before the next has its turn.
+/// Connections accepted from one listener before the next one has its turn.
 const ACCEPTS_A_TURN: usize = 64;
-/// What a connection too many is told, as by memcached.
+/// The answer to a connection beyond the limit; memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// The front's state; [`Front::run`] is its thread.
-pub(crate) struct Front<S: System> {
+/// The acceptor's state; [`Acceptor::run`] is its thread.
+pub(crate) struct Acceptor<S: System> {
     pub(crate) system: S,
     pub(crate) poll: S::Poll,
     pub(crate) listeners: Vec<Waiting<S::Listener>>,
@@ -50,14 +50,14 @@ pub(crate) struct Front<S: System> {
     pub(crate) connections: Arc<Connections>,
     pub(crate) control: Control,
     pub(crate) cache: Arc<Cache>,
-    pub(crate) keeper: Option<Keeper<S>>,
+    pub(crate) snapshot_writer: Option<SnapshotWriter<S>>,
     pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
     pub(crate) upkeep: Upkeep,
 }
 
-/// What is done now and then, and when next.
+/// Periodic work, and when it is due.
 pub(crate) struct Upkeep {
     next_tick: Instant,
     /// The system refuses connections for now.
@@ -74,7 +74,7 @@ impl Upkeep {
             next_tick: now + TICK,
             paused: false,
             shrinks: false,
-            ahead: AHEAD_MOST,
+            ahead: AHEAD_MAX,
         }
     }
 }
@@ -86,7 +86,7 @@ pub(crate) struct Waiting<L> {
     pub(crate) ready: bool,
 }
 
-impl<S: System> Front<S> {
+impl<S: System> Acceptor<S> {
     /// Accepts until a drain is asked for, then sees the server to its end.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl<S: System> Front<S> {
         ended.and(self.keep())
     }
 
-    /// Closes the listeners and tells the workers to come to an end.
+    /// Closes the listeners and tells the workers to drain.
     pub(crate) fn begin_drain(&mut self) {
         self.listeners.clear();
         self.connections.closed();
@@ -118,8 +118,10 @@ impl<S: System> Front<S> {
 
     /// Writes the snapshot, when the workers have ended.
     pub(crate) fn keep(&self) -> Result<(), super::Ended> {
-        let kept = match &self.keeper {
-            Some(keeper) => keeper.keep(&self.cache).map_err(super::Ended::Snapshot),
+        let kept = match &self.snapshot_writer {
+            Some(snapshot_writer) => snapshot_writer
+                .keep(&self.cache)
+                .map_err(super::Ended::Snapshot),
             None => Ok(()),
         };
         tracing::info!("ended");
@@ -162,9 +164,9 @@ impl<S: System> Front<S> {
         self.upkeep.paused = self.accept();
         self.keep_up();
         if self.control.take_snapshot()
-            && let Some(keeper) = &self.keeper
+            && let Some(snapshot_writer) = &self.snapshot_writer
         {
-            keeper.keep_beside(&self.cache);
+            snapshot_writer.keep_beside(&self.cache);
         }
         if self.control.take_reload_users()
             && let Some(users) = &self.users
@@ -177,7 +179,7 @@ impl<S: System> Front<S> {
         Ok(())
     }
 
-    /// How long to wait for the system to tell of something.
+    /// How long the next poll waits at most.
     pub(crate) fn timeout(&self) -> Duration {
         let busy = self.listeners.iter().any(|waiting| waiting.ready);
         let upkeep = &self.upkeep;
@@ -205,7 +207,7 @@ impl<S: System> Front<S> {
         }
         upkeep.ahead = match !upkeep.shrinks && self.cache.prefault() {
             true => AHEAD,
-            false => (2 * upkeep.ahead).min(AHEAD_MOST),
+            false => (2 * upkeep.ahead).min(AHEAD_MAX),
         };
     }
 

@@ -1,4 +1,4 @@
-//! Keeps the cache's content in its snapshot file, one writer at a time.
+//! Writes the cache's content to its snapshot file and reads it at the start, one writer at a time.
 //!
 //! ```text
 //!   start   FILE ──> cache, then FILE is removed: from the first command on it would be out of date
@@ -27,7 +27,7 @@ use super::options::SnapshotOptions;
 
 /// Reads the file at the start and writes it when asked to.
 #[derive(Clone, Debug)]
-pub(crate) struct Keeper<S> {
+pub(crate) struct SnapshotWriter<S> {
     system: S,
     options: Arc<SnapshotOptions>,
     /// Held while the file is written.
@@ -36,9 +36,9 @@ pub(crate) struct Keeper<S> {
     ending: Arc<AtomicBool>,
 }
 
-impl<S: System> Keeper<S> {
-    pub(crate) fn new(system: S, options: SnapshotOptions) -> Keeper<S> {
-        Keeper {
+impl<S: System> SnapshotWriter<S> {
+    pub(crate) fn new(system: S, options: SnapshotOptions) -> SnapshotWriter<S> {
+        SnapshotWriter {
             system,
             options: Arc::new(options),
             writing: Arc::default(),
@@ -89,15 +89,19 @@ impl<S: System> Keeper<S> {
 
     /// Writes the copy beside the file in a thread of its own, unless it is being written already.
     pub(crate) fn keep_beside(&self, cache: &Arc<Cache>) {
-        let (keeper, cache) = (self.clone(), cache.clone());
-        let write = move || match keeper.writing.try_lock() {
+        let (snapshot_writer, cache) = (self.clone(), cache.clone());
+        let write = move || match snapshot_writer.writing.try_lock() {
             Ok(_writing) => {
-                // The error is told where it happened; the server goes on.
+                // The error is logged where it occurred; the server goes on.
                 let pace = Pace::Beside {
-                    rate: keeper.options.live_bytes_per_s,
-                    hurry: keeper.ending.clone(),
+                    rate: snapshot_writer.options.live_bytes_per_s,
+                    hurry: snapshot_writer.ending.clone(),
                 };
-                let _ = keeper.write(&cache, &beside(&keeper.options.path, ".live"), pace);
+                let _ = snapshot_writer.write(
+                    &cache,
+                    &beside(&snapshot_writer.options.path, ".live"),
+                    pace,
+                );
             }
             Err(_) => tracing::warn!("a snapshot is being written already"),
         };
