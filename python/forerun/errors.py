@@ -18,7 +18,7 @@ class AlreadyExistsError(Error, FileExistsError):
 
 
 class LockedError(Error):
-    """The store is open already, in this process or in another."""
+    """The store is already open, in this process or in another."""
 
 
 class ClosedError(Error):
@@ -42,7 +42,7 @@ class MemoryLimitError(Error, MemoryError):
 
 
 class ReadOnlyError(Error):
-    """The store takes no more writes since an earlier failure, or was opened for reading only."""
+    """The store takes no more writes after an earlier failure, or was opened read-only."""
 
 
 class IoError(Error, OSError):

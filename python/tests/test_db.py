@@ -173,7 +173,7 @@ def test_a_time_to_live_is_a_number_of_seconds_that_a_keyspace_keeps(tmp_path):
 
 
 def test_failures_have_exceptions_of_their_own(tmp_path, db):
-    with pytest.raises(forerun.errors.LockedError, match="open already"):
+    with pytest.raises(forerun.errors.LockedError, match="already open"):
         forerun.Db(db.path)
     with pytest.raises(forerun.errors.NotFoundError):
         forerun.Db(tmp_path / "nowhere", create="never")

@@ -211,7 +211,7 @@ fn a_store_in_use_is_told() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let told = place.fails(3, &["scan", "db"]);
-    assert!(told.contains("db is open already"), "{told}");
+    assert!(told.contains("db is already open"), "{told}");
     assert!(told.contains(&format!("process {}", holder.id())), "{told}");
     drop(input);
     assert!(holder.wait().expect("it ends").success());

@@ -237,7 +237,7 @@ fn backups_are_made_shown_checked_removed_and_restored() {
     assert!(
         place
             .fails(3, &["restore", "db", "none"])
-            .contains("db is no directory of backups")
+            .contains("db is not a directory of backups")
     );
 
     let told = place.succeeds(&["backup", "db", "backups", "--keep", "1"]);

@@ -1,9 +1,8 @@
 //! What can go wrong: one enum for the whole crate.
 //!
-//! Every message names the thing and the place: the file and the offset in it, the key, the limit
-//! and what was asked for. [`Error`] is [`Clone`], because the one failure of a group commit is
-//! told to every writer of the group, and because the results of a batch of lookups hold an error
-//! per key.
+//! Every message names the object and the place: the file and offset, the key, or the limit and the
+//! amount requested. [`Error`] is [`Clone`] because every writer of a group commit gets the group's
+//! error, and because the results of a batch of lookups hold an error per key.
 
 use std::fmt;
 use std::io;
@@ -42,7 +41,7 @@ pub enum Error {
         /// Longest batch that is accepted.
         limit_bytes: usize,
     },
-    /// A range of keys that is to be deleted ends before it starts, or where it starts.
+    /// A range to delete ends where it starts or before.
     #[error("the range from {} up to {} is empty in the store's order", Key(.start), Key(.end))]
     EmptyRange {
         /// Where it was to start.
@@ -52,8 +51,8 @@ pub enum Error {
     },
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
     #[error(
-        "the write needs {needed_bytes} bytes of memory, and {used_bytes} of the limit of {limit_bytes} are in use; \
-         raise `memory_limit_bytes`, or drop iterators, which hold the memtables that they began with"
+        "the write needs {needed_bytes} bytes of memory, but {used_bytes} of {limit_bytes} bytes are in use; \
+         raise `memory_limit_bytes`, or drop iterators, which keep old memtables in memory"
     )]
     MemoryLimit {
         /// Bytes the write would have taken.
@@ -63,13 +62,14 @@ pub enum Error {
         /// The configured limit.
         limit_bytes: usize,
     },
-    /// An iterator over the operations of a batch gave other operations than its clone. Nothing was applied.
+    /// An iterator over a batch's operations returned other operations than its clone. Nothing was
+    /// applied.
     #[error(
         "the operations of the batch changed while they were copied: the iterator and its clone differ"
     )]
     BatchChanged,
     /// The system refused memory for the memtable.
-    #[error("the system gave no {needed_bytes} bytes of memory: {reason}")]
+    #[error("the system refused {needed_bytes} bytes of memory: {reason}")]
     OutOfMemory {
         /// Bytes that were asked for.
         needed_bytes: usize,
@@ -102,7 +102,7 @@ pub enum Error {
         /// What was wrong with it.
         reason: &'static str,
     },
-    /// The path holds something else than a store, or nothing. It was left untouched.
+    /// The path holds something other than a store, or nothing. It was left untouched.
     #[error("{} is not a Forerun store: {reason}", .path.display())]
     NotAStore {
         /// The path that was opened.
@@ -110,8 +110,9 @@ pub enum Error {
         /// What is there instead.
         reason: String,
     },
-    /// The path holds something else than a directory of backups, or nothing. It was left untouched.
-    #[error("{} is no directory of backups: {reason}", .path.display())]
+    /// The path holds something other than a directory of backups, or nothing. It was left
+    /// untouched.
+    #[error("{} is not a directory of backups: {reason}", .path.display())]
     NotBackups {
         /// The path that was opened.
         path: PathBuf,
@@ -127,7 +128,7 @@ pub enum Error {
         number: Option<u64>,
     },
     /// A new store was asked for where one stands.
-    #[error("{} holds a store already", .path.display())]
+    #[error("{} already holds a store", .path.display())]
     AlreadyExists {
         /// The path that was opened.
         path: PathBuf,
@@ -143,7 +144,7 @@ pub enum Error {
         supported: u32,
     },
     /// The store is open elsewhere, in this process or in another.
-    #[error("{} is open already{}", .path.display(), Holder(.holder))]
+    #[error("{} is already open{}", .path.display(), Holder(.holder))]
     Locked {
         /// The store's directory.
         path: PathBuf,
@@ -160,7 +161,7 @@ pub enum Error {
         /// Name of the comparator in the options.
         given: String,
     },
-    /// A keyspace's keys are ordered by another comparator than the one given, or by one that was not given.
+    /// A keyspace's keys are ordered by another comparator than the one given, or none was given.
     #[error("keyspace {keyspace:?} is ordered by comparator {stored:?}; {}", Given(.given))]
     KeyspaceComparator {
         /// Name of the keyspace.
@@ -170,9 +171,9 @@ pub enum Error {
         /// Name of the comparator in its options, if there are any.
         given: Option<String>,
     },
-    /// The entries of a keyspace live another time than the one given. A keyspace keeps the time to live that it was
-    /// created with.
-    #[error("{} has {}, and was asked for with a time to live of {} s", Keyspace(.keyspace), Lives(.stored), .given.as_secs())]
+    /// A keyspace was opened with another time to live than the one it was created with, which it
+    /// keeps.
+    #[error("{} has {}, but was opened with a time to live of {} s", Keyspace(.keyspace), Lives(.stored), .given.as_secs())]
     KeyspaceTtl {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,
@@ -207,22 +208,23 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// A keyspace of one store was used with another one, or with this store from before it was closed.
-    #[error("keyspace {name:?} is of another store, or of this one before it was opened again")]
+    /// A keyspace of one store was used with another store, or with a later opening of the same
+    /// store.
+    #[error("keyspace {name:?} belongs to another store, or to an earlier opening of this one")]
     ForeignKeyspace {
         /// Its name.
         name: String,
     },
-    /// There are as many keyspaces as there may be.
-    #[error("keyspace {name:?} cannot be created: a store has at most {limit}")]
+    /// The store already has the maximum number of keyspaces.
+    #[error("keyspace {name:?} cannot be created: a store can have at most {limit}")]
     TooManyKeyspaces {
         /// Name of the one that was to be created.
         name: String,
         /// How many there may be.
         limit: usize,
     },
-    /// An option has a value that makes no sense.
-    #[error("the option `{option}` makes no sense: {reason}")]
+    /// An option has an invalid value.
+    #[error("option `{option}` is invalid: {reason}")]
     BadOption {
         /// Name of the option.
         option: &'static str,
@@ -237,15 +239,16 @@ pub enum Error {
         /// What the panic said.
         message: String,
     },
-    /// An earlier failure left the state of the log unknown, or a panic left a write or a change of the runs half done:
-    /// no more writes are taken, reads go on. The log has what was acknowledged; open the store again.
-    #[error("the store takes no more writes since an earlier failure: {cause}")]
+    /// An earlier failure left the state of the log unknown, or a panic left a write or a change of
+    /// the runs half done. The store takes no more writes; reads go on. The log has everything that
+    /// was acknowledged: open the store again.
+    #[error("the store takes no more writes after an earlier failure: {cause}")]
     Poisoned {
         /// The failure.
         cause: Arc<Error>,
     },
-    /// The runs of a keyspace cannot be compacted. Its reads go on, and its writes until its level 0 is full; other
-    /// keyspaces are not concerned.
+    /// The runs of a keyspace cannot be compacted. Its reads go on, and its writes until its level
+    /// 0 is full. Other keyspaces are not affected.
     #[error("{} cannot be compacted: {cause}", Keyspace(.keyspace))]
     CompactionFailed {
         /// Name of the keyspace; that of the store's own is empty.
@@ -253,24 +256,24 @@ pub enum Error {
         /// Why: damage names the file and the offset of the page.
         cause: Arc<Error>,
     },
-    /// The keyspace takes no writes: its level 0 is full, and its runs cannot be compacted. Reads go on, and so do other
-    /// keyspaces. Writes are taken again when a compaction succeeds: see [`Db::compact`](crate::Db::compact), and
-    /// [`repair`](crate::repair) for damage.
-    #[error("{} takes no writes, since its level 0 is full and cannot be compacted: {cause}", Keyspace(.keyspace))]
+    /// The keyspace takes no writes: its level 0 is full, and its runs cannot be compacted. Its
+    /// reads go on, and so do other keyspaces. Writes resume when a compaction succeeds: see
+    /// [`Db::compact`](crate::Db::compact), and [`repair`](crate::repair) for damage.
+    #[error("{} takes no writes: its level 0 is full and cannot be compacted: {cause}", Keyspace(.keyspace))]
     KeyspaceStopped {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,
         /// Why compactions fail.
         cause: Arc<Error>,
     },
-    /// Versions were given to a run that is not in the order of the one before.
+    /// A version was added to a run out of order.
     #[error("key {} is out of order", Key(.key))]
     OutOfOrder {
         /// The key that was given.
         key: Vec<u8>,
     },
-    /// A run was to be finished that nothing was added to.
-    #[error("{} would be a run without a version", .path.display())]
+    /// A run was finished without entries.
+    #[error("run {} has no entries", .path.display())]
     EmptyRun {
         /// The run's file.
         path: PathBuf,
@@ -278,10 +281,11 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
-    /// Stable storage was asked for, and the log is off.
+    /// A durable write was requested, and the log is off.
     #[error("the write-ahead log is off, so nothing can be made durable")]
     LogOff,
-    /// Keys that share a prefix need not stand together in the order of this comparator.
+    /// A prefix scan was requested, and this comparator may not keep keys with a common prefix
+    /// together.
     #[error(
         "a prefix scan needs an order by bytes; the store is ordered by comparator {comparator:?}"
     )]
@@ -289,7 +293,8 @@ pub enum Error {
         /// The store's comparator.
         comparator: String,
     },
-    /// The handle was opened by another process, of which this one is a fork. Nothing was touched.
+    /// The handle belongs to the parent process, and this process is a fork of it. Nothing was
+    /// touched.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
     /// The operating system failed a call.
@@ -357,7 +362,7 @@ impl fmt::Display for Given<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(name) => write!(f, "it was opened with {name:?}"),
-            None => f.write_str("its options, which must have that, are not among the store's"),
+            None => f.write_str("list it in `Options::keyspaces` with that comparator"),
         }
     }
 }
@@ -459,7 +464,7 @@ mod tests {
             path: "store".into(),
             holder: Some(7),
         };
-        assert_eq!(locked.to_string(), "store is open already (by process 7)");
+        assert_eq!(locked.to_string(), "store is already open (by process 7)");
     }
 
     #[test]

@@ -411,14 +411,14 @@ fn no_other_directory_is_taken_for_one_of_backups_and_no_two_have_it_open() {
     refused(
         STORE,
         Create::IfMissing,
-        "/store is no directory of backups: it holds",
+        "/store is not a directory of backups: it holds",
     );
     refused("/nowhere", Create::Never, "there is no such directory");
     let backups = open_at("/deep/er/backups", Create::IfMissing).unwrap();
     refused(
         "/deep/er/backups",
         Create::Never,
-        "is open already (by process",
+        "is already open (by process",
     );
     refused("/deep/er", Create::IfMissing, "it holds \"backups\"");
     drop(backups);

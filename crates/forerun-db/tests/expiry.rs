@@ -414,7 +414,8 @@ fn a_keyspace_asked_for_with_another_time_to_live_says_which_it_has() {
         ..small_options()
     };
     let refused = open(&io, &own).unwrap_err();
-    let told = "the store's own keyspace has no time to live, and was asked for with a time to live of 7 s";
+    let told =
+        "the store's own keyspace has no time to live, but was opened with a time to live of 7 s";
     assert_eq!(refused.to_string(), told);
     let db = open(&io, &small_options()).unwrap();
     is_refused(ask(&db, "mortal"), "mortal", Some(TTL));

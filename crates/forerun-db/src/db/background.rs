@@ -11,11 +11,11 @@ use crate::clock::Expiry;
 use crate::planted::{self, Defect};
 use crate::{Access, Background, Error, Result};
 
-/// How often what has expired is looked for: a sixteenth of the time to live, within these bounds.
+/// How often to look for expired entries: every sixteenth of the time to live, within these bounds.
 const SOONEST_LOOK: Duration = Duration::from_secs(1);
 const LATEST_LOOK: Duration = Duration::from_secs(60);
 
-/// The threads of an open store; they end with it.
+/// The background threads of an open store. They end with it.
 #[derive(Debug, Default)]
 pub(super) struct Workers(Vec<JoinHandle<()>>);
 
@@ -53,7 +53,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Waits for them to end. They were asked to.
+    /// Waits for them to end. The caller has told them to.
     pub(super) fn join(&mut self) {
         for thread in self.0.drain(..) {
             if thread.join().is_err() {
@@ -64,7 +64,7 @@ impl Workers {
 }
 
 impl Inner {
-    /// Does one kind of work whenever there is some, until the store is closed.
+    /// Does one kind of work whenever there is any, until the store is closed.
     fn work_on(&self, name: &str, task: Task) {
         while let Some(turn) = self.work.turn() {
             let worked = self.guard("working in the background", || {
@@ -82,7 +82,7 @@ impl Inner {
                 Ok(true) => self.work.note_done(task),
                 Ok(false) => {
                     self.work.clear(task);
-                    // Time passes without a turn.
+                    // Time passes without advancing the turn.
                     let at_most = match task {
                         Task::Flush => None,
                         Task::Compact => [self.expiry_looks(), self.compaction_retry()]
@@ -94,7 +94,7 @@ impl Inner {
                 }
                 Err(Error::Closed) => break,
                 Err(error @ Error::Poisoned { .. }) => {
-                    // It panicked, and would again.
+                    // It panicked, and would panic again.
                     tracing::error!(%error, path = %self.path.display(), "{name} ends");
                     if !planted::is(Defect::PanicUntold) {
                         self.work.note_panicked(error);
@@ -110,7 +110,7 @@ impl Inner {
         }
     }
 
-    /// How often what has expired is looked for, if anything does.
+    /// How often to look for expired entries, if any entries expire.
     fn expiry_looks(&self) -> Option<Duration> {
         let keyspaces = self.keyspaces.load();
         let ttl = keyspaces

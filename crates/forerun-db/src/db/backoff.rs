@@ -1,12 +1,12 @@
-//! When work that failed is tried again.
+//! When failed work is retried.
 //!
 //! ```text
-//!   fails ── 0.5 s ── fails ── 1 s ── fails ── 2 s ── fails ── … ── 10 s ── fails ── 10 s ──     an I/O error, a full disk
-//!                                                              … ── 1 h  ── fails ── 1 h  ──     bytes that are damaged
+//!   fails ─ 0.5 s ─ fails ─ 1 s ─ fails ─ … ─ 10 s ─ fails ─ 10 s ─  an I/O error, a full disk
+//!                                                   … ─ 1 h  ─ fails ─ 1 h  ─  damaged bytes
 //! ```
 //!
-//! A full disk may have room again, so it is looked at every few seconds. Damaged bytes seldom heal by themselves, and a
-//! compaction reads and writes much before it comes to them.
+//! A full disk may have space again, so it is retried every few seconds. Damaged bytes seldom heal,
+//! and a compaction reads and writes a lot before it reaches them.
 
 use std::time::{Duration, Instant};
 
@@ -16,18 +16,18 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY_OF_DAMAGE: Duration = Duration::from_secs(3600);
 
-/// Work that fails, since it last succeeded.
+/// Work that has failed and not succeeded since.
 #[derive(Clone, Debug)]
 pub(super) struct Failing {
-    /// What the last attempt met.
+    /// The error of the last attempt.
     pub(super) error: Error,
-    /// Attempts that failed, one after the other.
+    /// Consecutive failed attempts.
     attempts: u32,
     retry_at: Instant,
 }
 
 impl Failing {
-    /// Notes that an attempt failed, after others or as the first.
+    /// Records a failed attempt, the first or after others.
     pub(super) fn again(before: Option<&Failing>, error: Error, now: Instant) -> Failing {
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         Failing {
@@ -37,22 +37,22 @@ impl Failing {
         }
     }
 
-    /// How long it still waits before it is tried again.
+    /// How long until the next attempt.
     pub(super) fn wait_left(&self, now: Instant) -> Duration {
         self.retry_at.saturating_duration_since(now)
     }
 
-    /// Has it tried again at once.
+    /// Makes the next attempt due at once.
     pub(super) fn retry_now(&mut self, now: Instant) {
         self.retry_at = self.retry_at.min(now);
     }
 
-    /// Whether it failed since it was to be tried again at once.
+    /// Whether it has failed since `retry_now` was called at `asked`.
     pub(super) fn has_failed_since(&self, asked: Instant) -> bool {
         self.retry_at > asked
     }
 
-    /// Whether it was tried again, and failed again.
+    /// Whether it has failed again when it was retried.
     pub(super) fn is_repeated(&self) -> bool {
         self.attempts > 1
     }

@@ -1,4 +1,4 @@
-//! Copies of an open store, and a look at every byte of it.
+//! Checkpoints and verification of an open store, and the source of its backups.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::tree::verify::{Verified, verify_levels};
 use crate::wal::segment;
 use crate::{Error, Result, panics};
 
-/// What a backup is made of, and what it takes to look at it.
+/// What a backup copies, and what it needs to verify the copy.
 pub(crate) struct BackupSource<'a> {
     pub(crate) catalog: CatalogSnapshot,
     pub(crate) cache: &'a Arc<PageCache>,
@@ -27,7 +27,8 @@ pub(crate) struct BackupSource<'a> {
 }
 
 impl Db {
-    /// The store as it is now, all of it in runs. Writes wait while what came in during the flush is flushed as well.
+    /// The store as it is now, entirely in runs. Writes wait only while entries that arrived during
+    /// the first flush are flushed too.
     pub(crate) fn backup_source(&self) -> Result<BackupSource<'_>> {
         let inner = self.inner()?;
         inner.flush_all()?;
@@ -42,31 +43,32 @@ impl Db {
 }
 
 impl Inner {
-    /// Makes a store in `into` that holds what this one holds now. Writes and reads go on meanwhile.
+    /// Makes a copy of the store, as it is now, in `into`. Reads and writes go on.
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
-        // So that there is little of the log to copy; without a log, so that there is anything.
+        // Leaves little of the log to copy. Without a log, this is what makes the entries durable.
         self.flush_all()?;
-        // What is copied must stay where it is, so closing waits until this has stopped.
+        // The files to copy must stay, so closing the store waits until this has stopped.
         let _guard = self.directory.enter()?;
-        // Neither flush nor compaction until it is done: the files that the manifest names, and the log behind them,
-        // stay where they are.
+        // Hold off flushes and compactions, so that the files in the manifest, and the log behind
+        // them, stay.
         let _no_flush = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let _no_compaction = self.lock_compacting();
-        // Nor is an ingestion installed while the catalog is locked, so log and manifest are of one moment.
+        // No ingestion is installed while the catalog is locked, so log and manifest are of the
+        // same moment.
         let catalog = self.tree.catalog();
         let log = match &self.writer {
             Writer::Logged(commit) => self.log_end(commit, catalog.first_segment())?,
             Writer::Unlogged { .. } => LogEnd::default(),
         };
-        // The log may end with a write that failed, and that nobody sees here.
+        // The log may end with a failed write that no reader sees.
         if self.writer.poison().is_some() {
             return Err(self.poisoned());
         }
         catalog.checkpoint(into, &log, self.work.stop_flag())
     }
 
-    /// Where the log ends, between two groups of records. Segments before the first one that the manifest needs are left
-    /// out: they may be removed at any time.
+    /// Returns where the log ends, between two groups of records. Segments that the manifest no
+    /// longer needs are left out, since they may be removed at any time.
     fn log_end(&self, commit: &Commit, first_segment: u64) -> Result<LogEnd> {
         let (tail, last_sequence) = commit.end();
         let Some((last, len)) = tail else {
@@ -93,9 +95,9 @@ impl Inner {
         })
     }
 
-    /// Reads every page of every run from its file, and looks whether it is what it should be.
+    /// Reads every page of every run from its file and checks it.
     pub(super) fn verify(&self) -> Result<Verified> {
-        // Else another process may remove a run before it is looked at.
+        // Otherwise another process might remove a run before it is read.
         let _guard = self.directory.enter_for_reading()?;
         let keyspaces = self.keyspaces.load();
         let levels = |keyspace: &Arc<KeyspaceData>| Arc::clone(&keyspace.version.load().levels);

@@ -1,8 +1,8 @@
-//! How a store is closed: by the last handle that goes, or by whoever asks for it.
+//! How a store is closed: by the last handle to be dropped, or by a call.
 //!
 //! ```text
-//!   no more writes ─> no more work ─> workers end ─> work in callers' threads ends ─> pooled cursors and obsolete files
-//!   are let go of ─> the directory is unlocked
+//!   stop writes -> stop background work -> workers end -> work in callers' threads ends
+//!   -> drop pooled cursors and obsolete files -> unlock the directory
 //! ```
 
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use super::background::Workers;
 use crate::store_dir::StoreDir;
 use crate::{Error, Result};
 
-/// An open store: closed when the last handle or snapshot goes. Bound to the process that opened it; see
-/// [`forerun_core::ProcessBound`].
+/// An open store, closed when the last handle or snapshot is dropped. Bound to the process that
+/// opened it; see [`forerun_core::ProcessBound`].
 pub(super) struct Open {
     pub(super) inner: Arc<Inner>,
     workers: Mutex<Workers>,
-    /// How closing went, once it is done. Held meanwhile, so that who closes it as well waits for that.
+    /// The result of closing, once it is done. Locked meanwhile, so that other callers of `close`
+    /// wait for it.
     closed: Mutex<Option<Result<()>>>,
 }
 
@@ -44,7 +45,7 @@ impl Open {
         }
     }
 
-    /// [`close`](Self::close), but the directory stays locked until what this returns is dropped.
+    /// [`close`](Self::close), but keeps the directory locked until the returned value is dropped.
     pub(super) fn close_and_keep_lock(&self) -> Result<StoreDir> {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         if closed.is_some() {
@@ -55,11 +56,11 @@ impl Open {
         dir.ok_or(Error::Closed)
     }
 
-    /// Ends all work, and hands the directory over, still locked.
+    /// Stops all work and returns the directory, still locked.
     fn stop(&self) -> (Result<()>, Option<StoreDir>) {
         let inner = &self.inner;
-        // First no more writes, so that nobody waits for the workers; then the workers, and what runs in threads of
-        // others; then the lock, since until here the files are ours.
+        // First stop writes, so that no one waits for the workers. Then stop the workers and the
+        // work in callers' threads. Unlock last, since the files are ours until then.
         let closed = inner.writer.close();
         inner.directory.refuse();
         inner.work.stop();
@@ -71,7 +72,8 @@ impl Open {
         for keyspace in inner.keyspaces.load().iter() {
             keyspace.cursors.close();
         }
-        // What is let go of later stays where it is: its name may be another's by then.
+        // Files released later stay where they are: by then their names may belong to another
+        // process.
         inner.obsolete_files.close();
         (closed, inner.directory.release())
     }

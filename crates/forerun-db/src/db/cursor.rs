@@ -1,6 +1,6 @@
-//! What an iterator moves: a cursor for each end, with the super version that they run over.
+//! What an iterator moves: a cursor for each end, and the super version that they read.
 //!
-//! It is made for one iteration and serves many: see [`CursorPool`].
+//! A cursor is made for one iteration and then reused: see [`CursorPool`].
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::versions::{Entry, VisibleEntries};
 
-/// One that goes through more memtables, runs and levels than this is not pooled: it has a page or more for each.
+/// A cursor over more memtables, runs and levels than this is not pooled, since it holds a page or
+/// more for each.
 const MAX_SOURCES: usize = 24;
 
 /// The cursors of both ends.
@@ -25,10 +26,11 @@ pub(super) struct Cursor {
     home: Arc<Home>,
 }
 
-/// The keyspace of a cursor. All threads count the references to a keyspace, but only who has the cursor those to this.
+/// The keyspace of a cursor. All threads share the keyspace's reference count; only the owner of
+/// the cursor uses this one.
 struct Home(Arc<KeyspaceData>);
 
-/// The cursors. That of the back is made when it is asked for.
+/// The two cursors. The one for the back is made when it is first needed.
 struct Pair<'a> {
     front: End<'a>,
     back: Option<End<'a>>,
@@ -38,7 +40,7 @@ struct Pair<'a> {
 pub(super) type End<'a> = VisibleEntries<LiveVersions<'a>>;
 
 self_cell! {
-    /// Cursors, with the super version they run over.
+    /// Cursors, with the super version they read.
     struct Ends {
         owner: Arc<SuperVersion>,
         #[covariant]
@@ -47,7 +49,7 @@ self_cell! {
 }
 
 impl Cursor {
-    /// One that stands nowhere.
+    /// Opens a cursor that is not positioned yet.
     pub(super) fn open(
         keyspace: &Arc<KeyspaceData>,
         version: &Arc<SuperVersion>,
@@ -82,7 +84,7 @@ impl Cursor {
         });
     }
 
-    /// Keeps it for another use, if it is worth it.
+    /// Returns the cursor to the pool, if it is worth keeping.
     pub(super) fn recycle(mut self: Box<Self>) {
         let is_small = self.ends.with_dependent_mut(|_, ends| {
             let is_small = ends.front.versions_mut().sources() <= MAX_SOURCES;
@@ -104,17 +106,17 @@ impl Cursor {
         self.home.0.order()
     }
 
-    /// Tells super versions apart that are there at one time.
+    /// Identifies the super version among those alive at the same time.
     pub(super) fn super_version_address(&self) -> *const SuperVersion {
         Arc::as_ptr(self.ends.borrow_owner())
     }
 
-    /// Moves the cursor of the front.
+    /// Moves the front cursor.
     pub(super) fn move_front(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
         self.ends.with_dependent_mut(|_, ends| to(&mut ends.front))
     }
 
-    /// Moves the cursor of the back.
+    /// Moves the back cursor.
     pub(super) fn move_back(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
         let (order, read_point) = (self.home.0.order(), self.read_point);
         self.ends.with_dependent_mut(|version, ends| {
@@ -125,12 +127,12 @@ impl Cursor {
         })
     }
 
-    /// The entry that the front stands at.
+    /// The entry at the front cursor.
     pub(super) fn front(&self) -> Option<Entry<'_>> {
         self.ends.borrow_dependent().front.entry()
     }
 
-    /// The entry that the back stands at.
+    /// The entry at the back cursor.
     pub(super) fn back(&self) -> Option<Entry<'_>> {
         self.ends.borrow_dependent().back.as_ref()?.entry()
     }

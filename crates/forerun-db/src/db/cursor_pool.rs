@@ -1,16 +1,18 @@
-//! Cursors between two uses: a thread that iterates over a keyspace again takes the cursor it left there.
+//! Cursors kept for reuse: a thread that iterates over a keyspace again takes the cursor it left
+//! there.
 //!
 //! ```text
-//!   thread 0   slot 0   [ cursor ]        take: one exchange of a word that nobody else is at
-//!   thread 1   slot 1   [        ] ──> cursor in use ──> dropped: put back, if the super version is still the same
-//!   thread 2   slot 2   [ cursor ]
+//!   thread 0   slot 0   [ cursor ]     take: one exchange of a word that no other thread touches
+//!   thread 1   slot 1   [        ] --> cursor in use --> dropped: put back, if the super version
+//!   thread 2   slot 2   [ cursor ]                       is still the same
 //!                 ^
-//!                 └── who replaces the keyspace's super version empties all slots: what is pooled holds no old file or memtable
+//!                 └── replacing the super version empties all slots, so that the pool holds no
+//!                     old file or memtable
 //! ```
 //!
-//! To begin anew is to count a reference to the super version, which all threads count, and to take memory for a cursor a memtable
-//! and run with its pages. A cursor that was pooled has all that. A thread has at most [`MAX_POOLED`] of them, in as many
-//! keyspaces, and none once it has ended.
+//! A new cursor costs a reference to the super version, on a counter that all threads share, and
+//! memory for a cursor over each memtable and run with its pages. A pooled cursor has all that. A
+//! thread pools at most [`MAX_POOLED`] cursors, one per keyspace, and none after it has ended.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::cell::RefCell;
@@ -24,27 +26,28 @@ use forerun_core::sync::thread_number;
 use super::cursor::Cursor;
 use super::keyspace_data::KeyspaceData;
 
-/// Slots of a keyspace. Threads are spread over them; two that share one take turns and begin anew more often.
+/// Slots of a keyspace. Threads are spread over them; two that share a slot take turns and make new
+/// cursors more often.
 const SLOTS: usize = 16;
 
-/// Cursors that a thread has pooled at a time.
+/// The maximum number of cursors that a thread keeps pooled.
 const MAX_POOLED: usize = 8;
 
-/// Where a keyspace's cursors are pooled.
+/// The pooled cursors of a keyspace.
 pub(super) struct CursorPool {
     slots: [Slot; SLOTS],
-    /// Whether nothing is to be pooled any more.
+    /// Whether the pool takes no more cursors.
     is_closed: AtomicBool,
 }
 
-/// Two lines apart, because processors fetch lines in pairs.
+/// Two cache lines apart, because CPUs fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot(AtomicCell<Option<Box<Cursor>>>);
 
 impl Default for CursorPool {
     fn default() -> CursorPool {
-        // Else a slot would be a lock.
+        // Otherwise each slot would be a lock.
         const { assert!(AtomicCell::<Option<Box<Cursor>>>::is_lock_free()) };
         CursorPool {
             slots: Default::default(),
@@ -54,23 +57,25 @@ impl Default for CursorPool {
 }
 
 impl CursorPool {
-    /// Asks for this thread's slot, which [`take`](Self::take) reads.
+    /// Prefetches this thread's slot, which [`take`](Self::take) reads.
     #[inline]
     pub(super) fn prefetch(&self) {
         prefetch_read(self.mine());
     }
 
-    /// The cursor that this thread left, or one that shares the slot.
+    /// Takes the cursor that this thread left, or one from a thread that shares the slot.
     #[inline]
     pub(super) fn take(&self) -> Option<Box<Cursor>> {
         self.mine().0.take()
     }
 
-    /// Pools a cursor of this keyspace, unless the super version that it has is another by now.
+    /// Returns a cursor to the pool, unless the keyspace has a newer super version.
     ///
-    /// It is put into the slot first and looked at second. Who replaces the super version does that first and empties the slots
-    /// second. Both exchange the slot's word, so one comes behind the other: either the cursor is found there, or it comes
-    /// behind and, by the word, sees the new super version. So none stays that has an old one.
+    /// The cursor goes into the slot first, and the version is checked second. Whoever replaces the
+    /// super version does that first and empties the slots second. Both exchange the slot's word,
+    /// so one of them comes second: either the cursor is found in the slot, or its owner comes
+    /// second and, through the word, sees the new super version. So no cursor over an old version
+    /// stays pooled.
     pub(super) fn put(keyspace: &Arc<KeyspaceData>, cursor: Box<Cursor>) {
         let pool = &keyspace.cursors;
         let version = cursor.super_version_address();
@@ -87,12 +92,13 @@ impl CursorPool {
         }
     }
 
-    /// Drops what is pooled: the super version was replaced.
+    /// Drops all pooled cursors, because the super version was replaced.
     pub(super) fn clear(&self) {
         self.slots.iter().for_each(|slot| drop(slot.0.take()));
     }
 
-    /// Drops what is pooled, for good. Cursors hold their keyspace, and so they must go before it can.
+    /// Drops all pooled cursors and takes no more. A cursor holds its keyspace, so it must go
+    /// before the keyspace can.
     pub(super) fn close(&self) {
         // Relaxed: the slots' words order it, as in `put`.
         self.is_closed.store(true, Ordering::Relaxed);
@@ -108,7 +114,7 @@ impl CursorPool {
     }
 }
 
-/// The keyspaces in which a thread has pooled a cursor, in a ring.
+/// The keyspaces in which a thread has pooled a cursor, as a ring.
 struct PooledCursors {
     owner: Owner,
     keyspaces: Vec<Weak<KeyspaceData>>,
@@ -127,7 +133,7 @@ impl PooledCursors {
 
 impl Drop for PooledCursors {
     fn drop(&mut self) {
-        // Cursors that were pooled before a fork hold what is the parent's.
+        // Cursors pooled before a fork hold resources of the parent.
         if self.owner.is_this_process() {
             self.keyspaces.iter().for_each(forget);
         }
@@ -136,7 +142,8 @@ impl Drop for PooledCursors {
 
 thread_local!(static POOLED: RefCell<PooledCursors> = RefCell::new(PooledCursors::new()));
 
-/// Notes that this thread is about to put a cursor in a keyspace. If it has too many, the oldest goes.
+/// Records that this thread is about to pool a cursor in a keyspace. If it then has too many, the
+/// oldest is dropped.
 fn note_pooled(keyspace: &Arc<KeyspaceData>) {
     let note = |pooled: &RefCell<PooledCursors>| {
         let mut pooled = pooled.borrow_mut();
@@ -157,13 +164,14 @@ fn note_pooled(keyspace: &Arc<KeyspaceData>) {
         pooled.next = (next + 1) % MAX_POOLED;
         Some(std::mem::replace(&mut pooled.keyspaces[next], noted))
     };
-    // What a thread pools that is ending is found by the next one with its slot, or by whoever replaces the super version.
+    // A cursor pooled by a thread that is ending is found by the next thread with its slot, or
+    // dropped when the super version is replaced.
     if let Ok(Some(oldest)) = POOLED.try_with(note) {
         forget(&oldest);
     }
 }
 
-/// Drops what this thread has pooled in a keyspace.
+/// Drops the cursor that this thread has pooled in a keyspace.
 fn forget(keyspace: &Weak<KeyspaceData>) {
     if let Some(keyspace) = keyspace.upgrade() {
         drop(keyspace.cursors.take());

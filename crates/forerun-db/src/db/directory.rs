@@ -1,14 +1,15 @@
 //! The store's directory, its lock, and the operations that need both.
 //!
 //! ```text
-//!   flush, compaction, ingestion, checkpoint, …  ──enter──> DirGuard ──> writes runs, installs manifests ──> dropped
-//!   close  ──refuse──> no new guards ──release──> waits until the last guard is dropped ──> gives the lock back
+//!   flush, compaction, ingestion, … -enter-> DirGuard -> writes runs, installs manifests -> dropped
+//!   close -refuse-> no new guards -release-> waits for the last guard -> unlocks the directory
 //! ```
 //!
-//! An operation may run in any thread: a worker's, or a caller's inside [`Db::compact`](crate::Db::compact). Whatever
-//! changes the directory, or relies on files staying in it, holds a [`DirGuard`] from before its first change until
-//! after its last. The directory is locked as long as there is a guard, so another process never opens a store that
-//! this one still changes. Guards are held only for work that ends by itself or that the stop flag ends soon.
+//! An operation may run in any thread: a background thread, or a caller inside
+//! [`Db::compact`](crate::Db::compact). Whatever changes the directory, or relies on its files,
+//! holds a [`DirGuard`] from before its first change until after its last. The directory stays
+//! locked as long as there is a guard, so no other process opens a store that this one still
+//! changes. Guards are held only for work that ends by itself or soon after the stop flag is set.
 
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -19,10 +20,10 @@ use crate::{Error, Result};
 /// A store's directory, locked until [`release`](Self::release).
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Why nothing may be changed, if the store was opened so.
+    /// The error for changes, if the store was opened read-only.
     read_only: Option<Error>,
     state: Mutex<State>,
-    /// Notified when the last guard goes while somebody waits for that.
+    /// Notified when the last guard is dropped and someone waits for that.
     idle: Condvar,
 }
 
@@ -36,7 +37,7 @@ struct State {
     is_closing: bool,
 }
 
-/// The right to change the directory. It stays locked while this lives.
+/// The right to change the directory, which stays locked while this lives.
 #[derive(Debug)]
 pub(super) struct DirGuard<'a> {
     directory: &'a Directory,
@@ -58,7 +59,7 @@ impl Directory {
     /// Lets the caller change the directory until it drops the guard.
     ///
     /// # Errors
-    /// [`Error::Closed`]: the store is closed, or being closed. [`Error::ReadOnly`].
+    /// [`Error::Closed`]: the store is closed or is being closed. [`Error::ReadOnly`].
     pub(super) fn enter(&self) -> Result<DirGuard<'_>> {
         match &self.read_only {
             Some(error) => Err(error.clone()),
@@ -66,10 +67,11 @@ impl Directory {
         }
     }
 
-    /// Lets the caller rely on files that stay in the directory until it drops the guard, and change nothing.
+    /// Lets the caller rely on the directory's files, without changing any, until it drops the
+    /// guard.
     ///
     /// # Errors
-    /// [`Error::Closed`]: the store is closed, or being closed.
+    /// [`Error::Closed`]: the store is closed or is being closed.
     pub(super) fn enter_for_reading(&self) -> Result<DirGuard<'_>> {
         let mut state = self.lock();
         if state.is_closing && !planted::is(Defect::CloseBesideWork) {
@@ -84,7 +86,7 @@ impl Directory {
         self.lock().is_closing = true;
     }
 
-    /// Waits until there are no guards. New ones must be refused already.
+    /// Waits until there are no guards. The caller has already called `refuse`.
     pub(super) fn wait_until_idle(&self) {
         let mut state = self.lock();
         debug_assert!(state.is_closing);
@@ -96,8 +98,8 @@ impl Directory {
         }
     }
 
-    /// Hands the directory over, still locked, once there are no guards; `None` if somebody has it already. Dropping it
-    /// gives the lock back.
+    /// Returns the directory, still locked, once there are no guards; `None` if another caller has
+    /// it. Dropping it releases the lock.
     pub(super) fn release(&self) -> Option<StoreDir> {
         self.refuse();
         self.wait_until_idle();
@@ -105,7 +107,7 @@ impl Directory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

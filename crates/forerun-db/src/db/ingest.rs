@@ -1,22 +1,24 @@
-//! Many entries at once, sorted: written straight to runs, beside the log and the memtables.
+//! Bulk loading of sorted entries: straight to runs, past the log and the memtables.
 //!
 //! ```text
-//!   add       ─> run files without a description, each up to the tree's target size     nobody sees them, nobody waits
-//!   commit    ─> flush ─┬ no more writes                                               ┬─> writes go on
-//!                       └ flush the rest ─> number @S, in the log ─> descriptions @S   │
-//!                                           ─> manifest ─> visible up to S ─> super version ───┘
+//!   add      -> run files without a description, each up to the tree's target size;
+//!               no one sees them, and no one waits
+//!   commit   -> flush -> stop writes -> flush the rest -> number S, in the log -> descriptions with S
+//!               -> manifest -> visible up to S -> super version -> writes go on
 //! ```
 //!
-//! All entries have one sequence number, which is taken last: they are newer than what was written before the commit,
-//! and older than what is after. The memtables are flushed first, so that everything up to S is in runs, as it is after
-//! a flush: recovery, checkpoints and repairs meet nothing new. While writes wait, a description of a few hundred bytes
-//! is written and synced for each run, and the manifest; the pages are on stable storage before.
+//! All entries get one sequence number, taken last: they are newer than everything written before
+//! the commit and older than everything after it. The memtables are flushed first, so everything up
+//! to S is in runs, as after a flush; recovery, checkpoints and repair need no special case. While
+//! writes wait, only a description of a few hundred bytes is written and synced for each run, and
+//! the manifest. The pages are already on stable storage.
 //!
-//! S becomes visible before the runs are shown, and no snapshot is taken in between. So whoever sees the runs sees S, and a
-//! compaction never meets a version that is newer than what readers go by.
+//! S becomes visible before the runs are shown, and no snapshot is taken in between. So whoever
+//! sees the runs sees S, and a compaction never meets a version newer than the number at which
+//! readers read.
 //!
-//! Cut short anywhere before the manifest, there are files that it does not name, which the next opening removes, and at
-//! most a record in the log of a number that nothing has.
+//! If it is interrupted before the manifest is written, it leaves files that the manifest does not
+//! name, which the next opening removes, and at most a log record for an unused sequence number.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,11 +36,11 @@ use crate::tree::limiter;
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
 
-/// Entries on their way into a store, in ascending order: for loading much at once. They are written once, to where
-/// compaction would bring them in the end, and not to the log and a memtable first.
+/// A bulk load of entries in ascending order. Each entry is written once, straight to where
+/// compaction would put it in the end, and not to the log and a memtable first.
 ///
-/// Other writes and reads go on beside it. Nothing of it is visible before [`commit`](Self::commit); dropped without,
-/// it leaves nothing.
+/// Other reads and writes go on. Nothing is visible before [`commit`](Self::commit); dropping the
+/// ingestion discards it.
 ///
 /// ```
 /// use forerun_db::{Db, Options};
@@ -58,14 +60,14 @@ use crate::{Background, Error, Op, Result};
 pub struct Ingestion {
     open: Arc<ProcessBound<Open>>,
     keyspace: Arc<KeyspaceData>,
-    /// The run in the making.
+    /// The run being written.
     writer: Option<RunWriter>,
-    /// Those that are written, but for their descriptions.
+    /// Runs whose pages are written and whose descriptions are not.
     pending: Vec<PendingRun>,
-    /// Number and path of each file that was begun.
+    /// Number and path of each file begun.
     files: Vec<(u64, PathBuf)>,
     last_key: Option<Vec<u8>>,
-    /// Why nothing can be added any more.
+    /// Why nothing more can be added.
     failure: Option<Error>,
 }
 
@@ -82,37 +84,38 @@ impl Ingestion {
         }
     }
 
-    /// Adds: set `key` to `value`.
+    /// Adds an entry that sets `key` to `value`.
     ///
     /// # Errors
-    /// - [`Error::OutOfOrder`]: the key is not behind the last one, in the store's order. [`Error::KeyTooLong`],
-    ///   [`Error::ValueTooLong`]. Nothing is added then, and others can be.
-    /// - [`Error::Io`], [`Error::Closed`]: nothing of the ingestion can come in any more.
+    /// - [`Error::OutOfOrder`]: `key` is not greater than the last key in the keyspace's order.
+    ///   [`Error::KeyTooLong`], [`Error::ValueTooLong`]. The entry is not added; others still can
+    ///   be.
+    /// - [`Error::Io`], [`Error::Closed`]: the ingestion can no longer be committed.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         Op::Put { key, value }.check_lengths()?;
         self.push(key, Kind::Value, value)
     }
 
-    /// Adds: remove `key`, which need not be there.
+    /// Adds an entry that removes `key`, whether or not it is there.
     ///
     /// # Errors
-    /// As [`add`](Self::add).
+    /// The same as for [`add`](Self::add).
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         Op::Delete { key }.check_lengths()?;
         self.push(key, Kind::Deletion, &[])
     }
 
-    /// Makes all that was added visible, at once, and durable, whatever [`Options::durability`](crate::Options) says; it
-    /// is newer than all that was written before. Returns its sequence number; if nothing was added, that of the newest
-    /// visible operation.
+    /// Makes all added entries visible at once and durable, whatever
+    /// [`Options::durability`](crate::Options) says. They are newer than everything written before.
+    /// Returns their sequence number; if nothing was added, the newest visible one.
     ///
-    /// Everything that is in memory is flushed on the way. Writes wait for the last part of that, and for a short write
-    /// and a sync for each run; reads do not.
+    /// This flushes the memtables. Writes wait for the last part of that flush, and for a short
+    /// write and a sync per run. Reads do not wait.
     ///
     /// # Errors
-    /// [`Error::Io`], and what flushing meets: nothing is visible, and all of it is removed. Only where it was the
-    /// manifest that could not be written, it is open whether all is there after the next opening, or nothing.
-    /// [`Error::Poisoned`], [`Error::Closed`], [`Error::KeyspaceDropped`]: there are no writes taken.
+    /// [`Error::Io`] and the errors of a flush: nothing is visible, and all files are removed. Only
+    /// if writing the manifest failed, the next opening may find either all entries or none.
+    /// [`Error::Poisoned`], [`Error::Closed`], [`Error::KeyspaceDropped`]: no writes are taken.
     pub fn commit(mut self) -> Result<u64> {
         self.check()?;
         self.end_run()?;
@@ -129,7 +132,7 @@ impl Ingestion {
         let sequence = inner.commit_ingestion(&self.keyspace, pending, &mut self.files)?;
         match inner.options.background {
             Background::Threads => inner.work.nudge(),
-            // What fails here is not the ingestion: the next write meets it again.
+            // A failure here does not concern the ingestion; the next write meets it again.
             Background::Caller => drop(inner.work_off()),
         }
         Ok(sequence)
@@ -162,8 +165,8 @@ impl Ingestion {
     }
 
     fn write(&mut self, version: Version<'_>) -> Result<()> {
-        // No guard: the file is this ingestion's alone until it is committed, and after a crash or a close the next
-        // opening removes it. Whoever goes on adding is told soon, though.
+        // No guard: until it is committed, only this ingestion uses the file, and after a crash or
+        // a close the next opening removes it. The check merely stops a caller that goes on adding.
         limiter::check(self.open.get()?.inner.work.stop_flag())?;
         let limit_bytes = self.keyspace.options.load().tree.run_bytes;
         let is_full = |writer: &RunWriter| writer.written_bytes() >= limit_bytes;
@@ -201,17 +204,18 @@ impl Ingestion {
 impl Drop for Ingestion {
     fn drop(&mut self) {
         let Ok(Open { inner, .. }) = self.open.get() else {
-            // The files are the parent's, and so is what is not written to them yet.
+            // The files, and what is not written to them yet, belong to the parent.
             std::mem::forget(self.writer.take());
             std::mem::forget(std::mem::take(&mut self.pending));
             return;
         };
-        // Where the store was closed, the names may be another's by now; the next opening has removed the files.
+        // If the store was closed, the names may belong to another process by now; the next opening
+        // removes the files.
         let Ok(_guard) = inner.directory.enter() else {
             return;
         };
         for (_, path) in &self.files {
-            // If this fails, the next opening does it: no manifest names the file.
+            // If this fails, the next opening removes it: no manifest names the file.
             let _ = inner.io.remove(path);
         }
     }
@@ -227,7 +231,7 @@ impl std::fmt::Debug for Ingestion {
 }
 
 impl Inner {
-    /// Begins the file of a run.
+    /// Creates the file of a run.
     fn begin_run(
         &self,
         keyspace: &KeyspaceData,
@@ -250,14 +254,16 @@ impl Inner {
         })
     }
 
-    /// Gives the runs a sequence number and puts them into the tree. Those of `files` that are to be removed are left.
+    /// Gives the runs a sequence number and adds them to the tree. Leaves in `files` those that
+    /// have to be removed.
     fn commit_ingestion(
         &self,
         keyspace: &Arc<KeyspaceData>,
         pending: Vec<PendingRun>,
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<u64> {
-        // Most of what is in memory is flushed while writes go on, and there is room in level 0, should it be needed.
+        // Most of the flush happens while writes go on. It also makes space in level 0, should it
+        // be needed.
         self.flush_all()?;
         self.wait_until(|| {
             keyspace.check_takes_writes()?;
@@ -268,25 +274,26 @@ impl Inner {
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;
-        // Closing waits for this: from here on the files must be ours until the manifest is written.
+        // Closing waits for this guard: the files must be ours until the manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
         let sequence = self.log_ingestion()?;
         let installed = self.guard("committing an ingestion", || {
             let runs = self.describe(keyspace, pending, files, sequence)?;
-            // Installed, or in doubt: the catalog knows which of the files are to go.
+            // Installed or in doubt: the catalog knows which files have to go.
             files.clear();
             self.install_ingestion(&guard, keyspace, runs, sequence, &mut active)
         });
         if self.published.last() < sequence {
-            // Nothing was installed, so nothing has this number, and what is written next must not wait for it.
+            // Nothing was installed, so nothing has this number, and later writes must not wait for
+            // it.
             let visible = self.published.publish(sequence, sequence);
             visible.map_err(|Hole| self.poisoned())?;
         }
         installed.map(|()| sequence)
     }
 
-    /// Completes the runs, and opens them.
+    /// Writes the descriptions of the runs and opens them.
     fn describe(
         &self,
         keyspace: &KeyspaceData,

@@ -78,7 +78,8 @@ impl Io for HookIo {
     }
 }
 
-/// Options under which a compaction is due after each flush and each write fills a segment of the log.
+/// Options under which a compaction is due after each flush and each write fills a segment of the
+/// log.
 fn always_due() -> Options {
     Options {
         pages: Pages::Small,
@@ -162,7 +163,8 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
                     for value in read_all_ways(&db) {
                         let value = value.expect("the key is not found");
                         let round = u64::from_be_bytes(value.try_into().unwrap());
-                        // The second way is read before the first is looked at: each is newer than the round before.
+                        // The second way is read before the first is looked at: each is newer than
+                        // the round before.
                         assert!(round >= last, "{round} after {last}");
                     }
                     let value = db.get(b"k").unwrap().expect("the key is not found");
@@ -213,7 +215,8 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
         while inner.flushing.try_lock().is_ok() {
             std::thread::yield_now();
         }
-        // The checkpoint has flushed. An ingestion commits, and is about to remove the segment that it has left.
+        // The checkpoint has flushed. An ingestion commits, and is about to remove the segment that
+        // it has left.
         let ingestion = scope.spawn(|| {
             let mut ingestion = db.ingest();
             ingestion.add(b"k", b"ingested").unwrap();

@@ -6,9 +6,9 @@
 //!   ingest     entries -> runs              ┘      -> old memtables, runs and log segments go
 //! ```
 //!
-//! A change is durable before readers see it, and what it replaces is removed afterwards. So after a
-//! crash, or if the manifest cannot be written, the store still has everything: in memory and in the
-//! log, or in the old runs.
+//! A change is durable before readers see it, and what it replaces is removed afterwards. So after
+//! a crash, or if the manifest cannot be written, the store still has everything: in memory and in
+//! the log, or in the old runs.
 
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;

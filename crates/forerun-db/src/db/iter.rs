@@ -6,12 +6,14 @@
 //!           next ──>                  <── next_back
 //! ```
 //!
-//! Each end has a cursor of its own: a merge of all that the super version holds, memtables and runs, of which it shows what
-//! the snapshot sees. A step moves the cursor and sees whether the entry lies inside the other end's bound: the range's,
-//! or the entry that the other end gave last. So the ends meet and never cross, however their steps are mixed.
+//! Each end has its own cursor: a merge of all memtables and runs in the super version, filtered to
+//! what the snapshot sees. A step moves the cursor and checks that the entry lies within the other
+//! end's bound: that of the range, or the entry that the other end returned last. So the ends meet
+//! and never cross, in whatever order they move.
 //!
-//! An iterator keeps the super version it began with. What is flushed or compacted meanwhile changes nothing for it; what it
-//! keeps is given back with it, or pooled for the next one of the thread: see `cursor_pool.rs`.
+//! An iterator keeps the super version it began with, so flushes and compactions change nothing for
+//! it. When it is dropped, its cursor is freed or pooled for the thread's next iterator: see
+//! `cursor_pool.rs`.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -25,9 +27,9 @@ use crate::{Error, Result};
 
 /// An iterator over the entries of a range, as one snapshot sees them.
 ///
-/// As an [`Iterator`] it gives owned pairs; [`next_entry`](Iter::next_entry) and
-/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. After an error it
-/// is at its end.
+/// As an [`Iterator`] it returns owned pairs. [`next_entry`](Iter::next_entry) and
+/// [`next_entry_back`](Iter::next_entry_back) lend each entry and copy nothing. After an error the
+/// iterator has ended.
 ///
 /// ```
 /// use forerun_db::{Db, Options};
@@ -45,10 +47,10 @@ use crate::{Error, Result};
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
 pub struct Iter {
-    /// Gone after a failure.
+    /// `None` after a failure.
     cursor: Option<Box<Cursor>>,
     range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// The keys of the entries that the front and the back gave last, once they gave one.
+    /// The keys of the entries that the front and the back returned last, if any.
     front: Option<Vec<u8>>,
     back: Option<Vec<u8>>,
     error: Option<Error>,
@@ -69,7 +71,7 @@ impl Iter {
         }
     }
 
-    /// One that gives this error and ends.
+    /// An iterator that returns this error and ends.
     pub(super) fn failed(error: Error) -> Iter {
         Iter {
             cursor: None,
@@ -82,7 +84,7 @@ impl Iter {
         }
     }
 
-    /// The same iterator, which gives this error and ends.
+    /// Makes the iterator return this error and end.
     pub(super) fn failing(mut self, error: Error) -> Iter {
         self.error = Some(error);
         self
@@ -91,8 +93,8 @@ impl Iter {
     /// The next entry from the front, lent until the next call.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::CorruptFile`] from runs; [`Error::CorruptEntry`], with paranoid checks only;
-    /// [`Error::PrefixOrder`] from a prefix scan; [`Error::Forked`] in a fork.
+    /// [`Error::Io`] and [`Error::CorruptFile`] from runs; [`Error::CorruptEntry`], with paranoid
+    /// checks only; [`Error::PrefixOrder`] from a prefix scan; [`Error::Forked`] in a fork.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
         if self.is_over()? {
             return Ok(None);
@@ -105,7 +107,7 @@ impl Iter {
         Ok(entry)
     }
 
-    /// Moves the front to the next entry, and tells whether it lies in the range and before the back.
+    /// Moves the front to the next entry. Returns whether it lies in the range and before the back.
     fn step_front(&mut self) -> Result<bool> {
         let Some(cursor) = &mut self.cursor else {
             return Ok(false);
@@ -134,7 +136,7 @@ impl Iter {
     /// The next entry from the back, lent until the next call.
     ///
     /// # Errors
-    /// As [`next_entry`](Self::next_entry).
+    /// The same as for [`next_entry`](Self::next_entry).
     pub fn next_entry_back(&mut self) -> Result<Option<Entry<'_>>> {
         if self.is_over()? {
             return Ok(None);
@@ -147,7 +149,8 @@ impl Iter {
         Ok(entry)
     }
 
-    /// Moves the back to the entry before, and tells whether it lies in the range and behind the front.
+    /// Moves the back to the previous entry. Returns whether it lies in the range and after the
+    /// front.
     fn step_back(&mut self) -> Result<bool> {
         let Some(cursor) = &mut self.cursor else {
             return Ok(false);
@@ -209,14 +212,14 @@ impl Drop for Iter {
         if let Some(cursor) = self.cursor.take() {
             match self.owner.is_this_process() {
                 true => cursor.recycle(),
-                // What it holds is the parent's, down to the files of runs.
+                // What it holds belongs to the parent, down to the files of runs.
                 false => std::mem::forget(cursor),
             }
         }
     }
 }
 
-/// Keeps an entry's key, in the memory of the one before.
+/// Keeps an entry's key, reusing the memory of the last one.
 fn keep(last: &mut Option<Vec<u8>>, entry: &Option<Entry<'_>>) {
     if let Some(entry) = entry {
         let key = last.get_or_insert_default();

@@ -1,4 +1,5 @@
-//! All versions of a super version but those in ranges that were deleted, and those that have expired.
+//! All versions in a super version except those that a range deletion covers and those that have
+//! expired.
 
 use super::snapshots::ReadPoint;
 use super::super_version::SuperVersion;
@@ -7,12 +8,12 @@ use crate::comparator::KeyOrder;
 use crate::tree::merge::Merge;
 use crate::versions::{Version, VersionCursor};
 
-/// The versions of a super version that expiry and deletions of ranges, as of a moment, leave.
+/// The versions that range deletions and expiry leave, at one moment.
 pub(super) struct LiveVersions<'a> {
     versions: Merge<'a>,
     version: &'a SuperVersion,
-    read_point: ReadPoint,
-    /// Whether any range was deleted: without that, nothing is asked.
+    moment: Moment,
+    /// Whether there is any range deletion. If not, versions are not checked against ranges.
     has_ranges: bool,
 }
 
@@ -30,13 +31,13 @@ impl<'a> LiveVersions<'a> {
         }
     }
 
-    /// Makes it as good as new, as of another moment.
-    pub(super) fn reopen(&mut self, read_point: ReadPoint) {
-        self.read_point = read_point;
+    /// Resets it, for another moment.
+    pub(super) fn reopen(&mut self, moment: Moment) {
+        self.moment = moment;
         self.has_ranges = self.version.has_ranges();
     }
 
-    /// How many memtables, runs and levels of runs it goes through.
+    /// How many memtables, runs and levels it merges.
     pub(super) fn sources(&self) -> usize {
         self.versions.sources()
     }

@@ -187,7 +187,8 @@ impl Db {
     ///   another.
     /// - [`Error::NewerFormat`](crate::Error::NewerFormat),
     ///   [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch),
-    ///   [`Error::KeyspaceComparator`](crate::Error::KeyspaceComparator): see [`Options::keyspaces`].
+    ///   [`Error::KeyspaceComparator`](crate::Error::KeyspaceComparator): see
+    ///   [`Options::keyspaces`].
     /// - [`Error::BadOption`](crate::Error::BadOption).
     /// - [`Error::CorruptFile`](crate::Error::CorruptFile): see [`Recovery`](crate::Recovery).
     /// - [`Error::MemoryLimit`](crate::Error::MemoryLimit): the contents of the log do not fit.

@@ -1,4 +1,5 @@
-//! Which writes readers see: those up to a sequence number, and it moves up in order.
+//! The published sequence number: readers see every write up to it, and it advances in order.
+//! (RocksDB calls it the last published sequence.)
 //!
 //! ```text
 //!   sequence   1 ... 40 │ 41    42-45    46 ...
@@ -6,13 +7,13 @@
 //!                visible┘       └── early ──┘
 //! ```
 //!
-//! Writers link their entries into the memtable in any order. One whose turn it is makes its own
-//! visible. One that is early leaves its range with the others that are, and waits; whoever closes
-//! the gap makes all that follow visible too, so that no writer waits for another to wake up and
-//! pass the word. A snapshot has no holes, and a writer that returns can read what it wrote.
+//! Writers link their entries into the memtable in any order. A writer whose turn it is publishes
+//! its own range. A writer that is early adds its range to the heap of early ranges and waits.
+//! Whoever closes the gap publishes all ranges that follow it, so no writer depends on another one
+//! waking up. A snapshot has no holes, and a writer that returns can read what it wrote.
 //!
-//! A writer that panics before its entries are linked leaves a hole that nothing closes. Those behind it are told, and
-//! the number stays below it.
+//! A writer that panics before its entries are linked leaves a permanent hole. Writers behind it
+//! get an error, and the published number stays below it.
 
 use forerun_core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::cmp::Reverse;
@@ -21,8 +22,8 @@ use std::collections::BinaryHeap;
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, hint, thread};
 
-/// Turns of waiting without sleeping: the writer before needs about as long as one insertion takes,
-/// unless it lost its processor.
+/// How long a writer spins and yields before it sleeps: the writer before it needs about as long as
+/// one insertion, unless it lost its CPU.
 const SPINS: usize = 200;
 const YIELDS: usize = 20;
 
@@ -37,12 +38,12 @@ pub(super) struct PublishedSequence {
     early_count: AtomicUsize,
     early: Mutex<Ranges>,
     wake: Condvar,
-    /// The first number of the lowest hole that stays one; `u64::MAX`: there is none. Stored under the lock, for those who
-    /// sleep there.
+    /// The first number of the lowest permanent hole; `u64::MAX` if there is none. Stored under the
+    /// lock, for writers that sleep on it.
     hole: AtomicU64,
 }
 
-/// A writer before has left a hole for good: what comes behind it never becomes visible.
+/// An earlier writer left a permanent hole: what comes after it never becomes visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hole;
 
@@ -57,21 +58,21 @@ impl PublishedSequence {
         }
     }
 
-    /// Asks for what [`last`](Self::last) reads.
+    /// Prefetches what [`last`](Self::last) reads.
     #[inline]
     pub(super) fn prefetch(&self) {
         prefetch_read(&self.last);
     }
 
-    /// The sequence number that a read happening now goes by.
+    /// The sequence number at which a read that starts now reads.
     pub(super) fn last(&self) -> u64 {
-        // Acquire pairs with the release in `advance`: whoever sees the number sees the entries that
-        // were linked before.
+        // Acquire pairs with the release in `advance`: whoever sees the number sees the entries
+        // linked before it was stored.
         self.last.load(Ordering::Acquire)
     }
 
-    /// Makes the operations `first..=last` visible, and returns when they are: once all before them
-    /// are. Their entries are linked.
+    /// Publishes the operations `first..=last`, whose entries are linked, and returns once they are
+    /// visible, that is, once all operations before them are.
     ///
     /// # Errors
     /// [`Hole`]: they never will be.
@@ -89,24 +90,26 @@ impl PublishedSequence {
         }
     }
 
-    /// Notes that the operations from `first` on have no entries and never will: who waits behind them is told.
+    /// Records that the operations from `first` on have no entries and never will. Writers waiting
+    /// behind them get an error.
     pub(super) fn leave_hole(&self, first: u64) {
         let early = self.lock();
-        // Relaxed: who waits looks under the lock.
+        // Relaxed: waiting writers look under the lock.
         self.hole.fetch_min(first, Ordering::Relaxed);
         drop(early);
         self.wake.notify_all();
     }
 
-    /// Whether there is a hole for good. For who holds off all writers, who comes after those that left one.
+    /// Whether there is a permanent hole. Called with all writers held off, so after those that may
+    /// have left one.
     pub(super) fn has_hole(&self) -> bool {
         // Relaxed: the lock that holds writers off orders it.
         self.hole.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Moves the number up. Only one thread can be about to: the one with the range that follows, be it
-    /// its own or, under the lock, one from `early`. It has seen the number it replaces, so what earlier
-    /// writers released is carried on.
+    /// Advances the number. Only one thread at a time can be about to do so: the one with the next
+    /// range, either its own or, under the lock, one from `early`. It has read the number that it
+    /// replaces, so it passes on what earlier writers released.
     fn advance(&self, last: u64) {
         self.last.store(last, Ordering::SeqCst);
     }
@@ -141,7 +144,7 @@ impl PublishedSequence {
         Ok(())
     }
 
-    /// Makes those early ranges visible that are not early any more, and wakes their writers.
+    /// Publishes those early ranges whose turn has come, and wakes their writers.
     fn take_early(&self, early: &mut Ranges) {
         let mut is_moved = false;
         while let Some(Reverse((first, last))) = early.peek().copied()
@@ -158,7 +161,7 @@ impl PublishedSequence {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ranges> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

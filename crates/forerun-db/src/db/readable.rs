@@ -1,8 +1,9 @@
-//! The read methods that a store, a keyspace and the snapshots of both have in common, written once.
+//! The read methods that a store, a keyspace and the snapshots of both have in common, written
+//! once.
 //!
-//! Each of the four types says how to get a [`View`](super::view::View) of what it reads; everything
-//! else is here. The methods are inherent, so that a caller imports nothing, and [`Readable`] has
-//! them once more for code that is generic over the four.
+//! Each of the four types says how to get a [`View`](super::view::View) of what it reads;
+//! everything else is here. The methods are inherent, so that a caller imports nothing, and
+//! [`Readable`] has them once more for code that is generic over the four.
 
 use std::ops::RangeBounds;
 
@@ -10,8 +11,8 @@ use super::iter::Iter;
 use crate::memtable::Strategy;
 use crate::{Result, Values};
 
-/// A source of reads: [`Db`](crate::Db), [`Keyspace`](crate::Keyspace), [`Snapshot`](crate::Snapshot)
-/// or [`KeyspaceSnapshot`](crate::KeyspaceSnapshot).
+/// A source of reads: [`Db`](crate::Db), [`Keyspace`](crate::Keyspace),
+/// [`Snapshot`](crate::Snapshot) or [`KeyspaceSnapshot`](crate::KeyspaceSnapshot).
 ///
 /// Each of them has these methods itself. Import this trait only to write code for all of them:
 ///
@@ -82,17 +83,19 @@ macro_rules! readable {
             #[doc = $read_point]
             ///
             /// # Errors
-            /// [`Error::Io`](crate::Error::Io) and [`Error::CorruptFile`](crate::Error::CorruptFile)
-            /// if a run cannot be read; [`Error::CorruptEntry`](crate::Error::CorruptEntry), with
-            /// paranoid checks only; [`Error::Forked`](crate::Error::Forked) in a fork.
+            /// [`Error::Io`](crate::Error::Io) and
+            /// [`Error::CorruptFile`](crate::Error::CorruptFile) if a run cannot be read;
+            /// [`Error::CorruptEntry`](crate::Error::CorruptEntry), with paranoid checks only;
+            /// [`Error::Forked`](crate::Error::Forked) in a fork.
             #[doc = $errors]
             pub fn get(&self, key: &[u8]) -> $crate::Result<Option<Vec<u8>>> {
                 self.view()?.get(key)
             }
 
             /// Looks up all `keys` at once and puts the answers into `values`, in the order of the
-            /// keys. Reuse `values` for the next batch: once it has grown, a batch allocates nothing.
-            #[doc = $read_point]
+            /// keys. Reuse `values` for the next batch: once it has grown, a batch allocates
+            /// nothing.
+            #[doc = $moment]
             ///
             /// # Errors
             /// [`Error::Forked`](crate::Error::Forked) in a fork. An error that concerns one key is

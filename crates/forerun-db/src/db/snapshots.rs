@@ -1,4 +1,4 @@
-//! Which snapshots are alive: compaction keeps what they see, and what a snapshot taken now would see.
+//! The live snapshots: compaction keeps what they see, and what a snapshot taken now would see.
 
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -9,21 +9,22 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use crate::planted::{self, Defect};
 pub(super) use crate::versions::ReadPoint;
 
-/// Up to which sequence number everything has expired, by keyspace. Never changed: another one takes its place.
+/// Up to which sequence number everything has expired, by keyspace. Immutable: a new value replaces
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
-    /// Later ones have more in them.
+    /// Greater numbers mean that more has expired.
     number: u64,
-    /// Ascending by keyspace; only those where anything does.
+    /// Ascending by keyspace; only keyspaces whose entries expire.
     of: Vec<(u32, u64)>,
 }
 
 impl Expired {
-    /// These, ascending by keyspace.
+    /// For these keyspaces, in ascending order.
     pub(super) fn new(of: Vec<(u32, u64)>) -> Expired {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         Expired {
-            // Relaxed: that no two are the same is enough.
+            // Relaxed: the numbers only have to differ.
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             of,
         }
@@ -47,9 +48,9 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What it sees of one.
-    pub(super) fn in_keyspace(&self, id: u32) -> ReadPoint {
-        ReadPoint {
+    /// What it sees in one keyspace.
+    pub(super) fn in_keyspace(&self, id: u32) -> Moment {
+        Moment {
             sequence: self.sequence,
             expired_sequence: self.expired.in_keyspace(id),
         }
@@ -60,15 +61,16 @@ impl Seen {
     }
 }
 
-/// The snapshots that are alive, and how many see the same.
+/// The live snapshots, and how many see the same.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots(Mutex<Live>);
 
 impl Snapshots {
-    /// Adds a snapshot of what `now` gives.
+    /// Adds a snapshot of the moment that `now` returns.
     ///
-    /// It is taken under the lock: what [`list`](Self::list) tells afterwards has it, and what it told before was made
-    /// of versions that a snapshot of this moment does not need, since newer ones were visible already.
+    /// `now` runs under the lock. What [`list`](Self::list) returns later includes the snapshot.
+    /// What it returned earlier served work on versions that a snapshot of this moment does not
+    /// need, since newer ones were already visible.
     pub(super) fn add(&self, now: impl FnOnce() -> Seen) -> Seen {
         if planted::is(Defect::SnapshotOutsideLock) {
             let seen = now();
@@ -82,7 +84,7 @@ impl Snapshots {
         seen
     }
 
-    /// Adds another snapshot that sees what one sees already.
+    /// Adds another snapshot that sees the same.
     pub(super) fn add_again(&self, seen: &Seen) {
         add(&mut self.lock(), seen);
     }
@@ -97,17 +99,18 @@ impl Snapshots {
         }
     }
 
-    /// Runs `change`, which makes a sequence number visible and shows runs that hold it: no snapshot is taken, and none
-    /// is listed, between the two.
+    /// Runs `change`, which publishes a sequence number and shows runs that hold it. No snapshot is
+    /// taken or listed between the two.
     pub(super) fn hold_off<T>(&self, change: impl FnOnce() -> T) -> T {
         let _live = self.lock();
         change()
     }
 
-    /// The sequence numbers that readers go by, ascending: those of the snapshots, and the newest visible one, which
-    /// `now` gives: later readers go by a greater one. And up to which everything in a keyspace has expired for all of
-    /// them, be it for `now`, for whom it has expired for later readers too.
-    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> ReadPoint) -> (Vec<u64>, u64) {
+    /// Returns the sequence numbers at which readers read, ascending: those of the snapshots, and
+    /// the newest visible one, from `now`, since later readers read at a greater one. Also returns
+    /// the number up to which everything in a keyspace has expired for all of them, and thus for
+    /// later readers too.
+    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> Moment) -> (Vec<u64>, u64) {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
         let now = now();
@@ -120,7 +123,7 @@ impl Snapshots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Counters, and what [`Db::stats`](crate::Db::stats) tells.
+//! Counters, and the figures that [`Db::stats`](crate::Db::stats) reports.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::cache::CacheStats;
 use crate::memtable::MemTableStats;
 use crate::tree::levels::Levels;
 
-/// Sets of counters. Threads are spread over them, so that they seldom share a cache line.
+/// Sets of counters. Threads are spread over them, so they seldom share a cache line.
 const SHARDS: usize = 16;
 
 /// Counters of reads and writes, each updated once a batch.
@@ -24,7 +24,7 @@ pub(super) struct Counters {
     shards: [Shard; SHARDS],
 }
 
-/// Two lines apart, because processors fetch lines in pairs.
+/// Two cache lines apart, because CPUs fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
@@ -98,33 +98,34 @@ impl Counters {
     }
 }
 
-/// What flushes, ingestions and compactions did since the store was opened.
+/// What flushes, ingestions and compactions have done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TreeWork {
-    /// Memtables that became runs.
+    /// Flushed memtables.
     pub flushes: u64,
-    /// Bytes of the runs they became.
+    /// Bytes of the runs that flushes wrote.
     pub flushed_bytes: u64,
     /// Ingestions: see [`Db::ingest`](crate::Db::ingest).
     pub ingestions: u64,
     /// Bytes of their runs.
     pub ingested_bytes: u64,
-    /// Compactions, those that only moved a run to another level included.
+    /// Compactions, including those that only moved a run to another level.
     pub compactions: u64,
     /// Bytes of the runs they read.
     pub compaction_read_bytes: u64,
     /// Bytes of the runs they wrote.
     pub compaction_written_bytes: u64,
-    /// Entries they left out: overwritten, deleted, expired.
+    /// Entries that compactions dropped: overwritten, deleted or expired.
     pub dropped_entries: u64,
-    /// Those among them that were deletions.
+    /// Deletions among the dropped entries.
     pub dropped_deletions: u64,
 }
 
 impl TreeWork {
-    /// Bytes written to runs for each byte flushed or ingested: the write amplification of the tree, without the log.
+    /// Bytes written to runs per byte flushed or ingested: the write amplification of the tree,
+    /// without the log.
     pub fn write_amplification(&self) -> f64 {
         let came_in = self.flushed_bytes + self.ingested_bytes;
         (came_in + self.compaction_written_bytes) as f64 / came_in.max(1) as f64
@@ -138,12 +139,13 @@ impl TreeWork {
 pub struct LevelStats {
     /// Its runs.
     pub runs: usize,
-    /// Entries in them, deletions and older versions included.
+    /// Entries in them, including deletions and older versions.
     pub entries: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// Runs among them whose filter is not in memory, because [`Options::cache_bytes`](crate::Options::cache_bytes) has no
-    /// room for it: each key in their range is searched for in them.
+    /// Runs whose filter is not in memory, because
+    /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Every lookup of a key in
+    /// their range searches them.
     pub unfiltered_runs: usize,
 }
 
@@ -152,15 +154,15 @@ pub struct LevelStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct KeyspaceStats {
-    /// Its name; that of the store's own is empty.
+    /// Its name. The name of the store's own keyspace is empty.
     pub name: String,
-    /// Entries in its memtables, deletions and older versions included.
+    /// Entries in its memtables, including deletions and older versions.
     pub memtable_entries: usize,
-    /// The memory they take, in bytes, with the deletions of ranges beside them.
+    /// The memory of its memtables, in bytes, including range deletions.
     pub memtable_bytes: usize,
     /// The levels of its tree of runs, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
-    /// Why its runs cannot be compacted, until that succeeds: see
+    /// Why its runs cannot be compacted, until a compaction succeeds: see
     /// [`Error::CompactionFailed`](crate::Error::CompactionFailed).
     pub compaction_failure: Option<String>,
 }
@@ -181,51 +183,54 @@ impl KeyspaceStats {
     }
 }
 
-/// How long writes were held up because flushes and compactions did not keep up.
+/// How long writes were held back because flushes and compactions did not keep up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BackPressure {
     /// Writes that had to wait.
     pub stalls: u64,
-    /// Their waits together, in microseconds.
+    /// The sum of their waits, in microseconds.
     pub stalled_us: u64,
-    /// Pauses that slowed writes down, in microseconds.
+    /// The sum of the pauses that slowed writes down, in microseconds.
     pub slowed_us: u64,
 }
 
-/// What a store holds and did since it was opened.
+/// What a store holds and what it has done since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Entries in the memtable of the store's own keyspace that takes writes, deletions and older versions included, and
-    /// the memory they take.
+    /// The active memtable of the store's own keyspace: its entries, including deletions and older
+    /// versions, and the memory they take.
     pub memtable: MemTableStats,
-    /// Memtables, full ones on their way to a run and those of all keyspaces included.
+    /// Memtables of all keyspaces, including full ones that wait to be flushed.
     pub memtables: usize,
-    /// Memory in use by all of them, in bytes, and by those that are in runs and that iterators still hold.
+    /// The memory of all memtables, in bytes, including flushed ones that iterators still hold.
     pub memtables_used_bytes: usize,
-    /// The levels of the trees of runs of all keyspaces together, down to the last one that holds a run.
+    /// The levels of all keyspaces together, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
     /// What each keyspace holds, the store's own first.
     pub keyspaces: Vec<KeyspaceStats>,
-    /// Pages in memory.
+    /// The page cache.
     pub cache: CacheStats,
-    /// What flushes and compactions did.
+    /// What flushes and compactions have done.
     pub tree: TreeWork,
-    /// Whether a compaction is due or under way; once it is not, the tree stays as it is until more is flushed.
+    /// Whether a compaction is due or in progress. If not, the tree stays as it is until the next
+    /// flush.
     pub is_compaction_due: bool,
-    /// How writes were held up.
+    /// How long writes were held back.
     pub back_pressure: BackPressure,
-    /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for one keyspace is tried
-    /// again, less and less often; [`KeyspaceStats::compaction_failure`] tells of each.
+    /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for one
+    /// keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`] reports each
+    /// such failure.
     pub background_failure: Option<String>,
-    /// Sequence number of the newest visible operation: the number of operations ever applied.
+    /// Sequence number of the newest visible operation, which is the number of operations ever
+    /// applied.
     pub last_sequence: u64,
     /// Batches written; a `put` is a batch of one.
     pub write_batches: u64,
-    /// Groups of batches that went to the log with one write.
+    /// Groups of batches, each written to the log with one call.
     pub log_groups: u64,
     /// Bytes of records written to the log.
     pub log_written_bytes: u64,
@@ -235,7 +240,7 @@ pub struct Stats {
     pub lookup_batches: u64,
     /// Keys in them.
     pub lookup_keys: u64,
-    /// Why no more writes are taken, if an earlier failure is the reason.
+    /// Why the store takes no more writes, if an earlier failure stopped them.
     pub poisoned: Option<String>,
 }
 

@@ -1,15 +1,17 @@
-//! What a read looks at: memtables and runs of a keyspace, as they were at one moment.
+//! What a read looks at: the memtables and runs of a keyspace at one moment. (RocksDB has the same
+//! word for it.)
 //!
 //! ```text
-//!   tables   [ takes writes ][ full ][ full ]      newest first      sequence numbers 91..   61..90   31..60
-//!   levels   the runs below                                                            ..30
+//!   tables   [ active ][ full ][ full ]      newest first     sequence numbers 91.. 61..90 31..60
+//!   levels   the runs below                                                    ..30
 //! ```
 //!
-//! A super version never changes; another takes its place. It is replaced when a memtable is full, before the next one takes
-//! writes, and when a flush or a compaction has put runs in the place of what they were made of. So whoever holds one
-//! sees everything that was written before it was replaced, and holds the files and the memory that this takes. What came
-//! later went elsewhere: a read that loads the super version first and the sequence number that it goes by second sees all up to
-//! that number, or up to where the super version was replaced, and nothing in between.
+//! A super version never changes; a new one replaces it: when a memtable is full, before the next
+//! one takes writes, and when a flush or compaction has replaced memtables or runs. Whoever holds
+//! one sees everything written before it was replaced, and keeps the files and memory that this
+//! takes. Later writes went elsewhere. So a read that loads the super version first and the
+//! sequence number second sees everything up to that number, or up to where the super version was
+//! replaced, without gaps.
 
 use std::sync::Arc;
 
@@ -33,25 +35,28 @@ use crate::versions::VersionCursor;
 /// Memtables and runs.
 #[derive(Clone)]
 pub(super) struct SuperVersion {
-    /// Newest first; in the store's own keyspace there is at least one. The first takes writes, if any does.
+    /// Newest first. The store's own keyspace always has at least one. If the keyspace takes
+    /// writes, the first one does.
     pub(super) tables: Vec<Arc<Table>>,
     pub(super) levels: Arc<Levels>,
-    /// Deletions of ranges that cover something in the runs.
+    /// Range deletions that cover something in the runs.
     pub(super) ranges: Arc<Ranges>,
-    /// Everything up to this sequence number has expired, and is left out of runs: readers must not see what is older.
+    /// Everything up to this sequence number has expired and may be missing from runs, so readers
+    /// must not see anything older.
     pub(super) expired_sequence: u64,
-    /// What lookups in runs go through.
+    /// What lookups in runs need.
     pub(super) reading: ReadContext,
     /// Whether the keyspace was dropped.
     pub(super) is_dropped: bool,
 }
 
-/// A memtable, and the deletions of ranges beside it.
+/// A memtable and its range deletions.
 pub(super) struct Table {
     pub(super) memtable: MemTable,
-    /// Deletions of ranges that were written with it.
+    /// Range deletions written with it.
     pub(super) ranges: Arc<Ranges>,
-    /// Its memory, once it takes no more writes. The last field: it is given back when the memory is.
+    /// Its share of the held memory, once it takes no more writes. The last field, so that the
+    /// memory is freed before the share is returned.
     held: OnceLock<HeldBytes>,
 }
 
@@ -70,7 +75,7 @@ impl Table {
         self.memtable.stats().used_bytes + self.ranges.used_bytes()
     }
 
-    /// Counts its memory, which grows no more, until it is dropped.
+    /// Counts its memory, which no longer grows, until it is dropped.
     pub(super) fn hold(&self, memory: &Arc<HeldMemory>) {
         self.held.get_or_init(|| memory.hold(self.used_bytes()));
     }
@@ -82,7 +87,8 @@ impl Table {
 }
 
 impl SuperVersion {
-    /// Asks for what a lookup reads of it first, all at once: else each would wait for the one before.
+    /// Prefetches everything that a lookup reads first, together; otherwise each miss would wait
+    /// for the one before.
     #[inline]
     pub(super) fn prefetch(&self) {
         if let Some(table) = self.tables.first() {
@@ -92,20 +98,20 @@ impl SuperVersion {
         prefetch_read(Arc::as_ptr(&self.ranges));
     }
 
-    /// Has other runs.
+    /// Replaces the runs.
     pub(super) fn take_runs(&mut self, runs: &KeyspaceRuns) {
         self.levels = Arc::clone(&runs.levels);
         self.ranges = Arc::clone(&runs.ranges);
         self.expired_sequence = runs.expired_sequence;
     }
 
-    /// Whether any range of keys was deleted that may matter.
+    /// Whether any range deletion may matter.
     pub(super) fn has_ranges(&self) -> bool {
         self.all_ranges().next().is_some()
     }
 
-    /// The newest deletion of a range that covers `key` and is not newer than `snapshot`: what is older of the key is
-    /// deleted. 0: there is none.
+    /// The sequence number of the newest range deletion that covers `key` and is not newer than
+    /// `snapshot`; older versions of the key are deleted. 0 if there is none.
     pub(super) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
         let covers = self.all_ranges().map(|ranges| ranges.cover(key, snapshot));
         covers.max().unwrap_or(0)

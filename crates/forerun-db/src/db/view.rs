@@ -1,8 +1,9 @@
-//! Reading as of one sequence number: what the store itself and its snapshots share.
+//! Reads at one sequence number: shared by the store and its snapshots.
 //!
 //! ```text
-//!   keys ──> memtable that takes writes ──not there──> full ones, newest first ──not there──> runs
-//!            all at once, interleaved                                                         all at once: memory and disk
+//!   keys -> active memtable -missing-> full ones, newest first -missing-> runs
+//!           all at once, interleaved                                      all at once, from
+//!                                                                         memory and disk
 //! ```
 
 use std::ops::{Bound, RangeBounds};
@@ -25,10 +26,11 @@ use crate::tree::lookup;
 use crate::versions::{Kind, VersionCursor};
 use crate::{Error, Result, Values};
 
-/// Keys that are looked for in runs together. More in flight hide nothing more, and what they need lies on the stack.
+/// Keys that are looked up in runs together. More in flight hide no more latency, and their state
+/// is on the stack.
 const RUN_BATCH: usize = 256;
 
-/// A keyspace as of a moment.
+/// A keyspace at one moment.
 pub(super) struct View<'a> {
     inner: &'a Inner,
     keyspace: &'a Arc<KeyspaceData>,
@@ -37,7 +39,7 @@ pub(super) struct View<'a> {
 }
 
 impl Inner {
-    /// This moment, for a snapshot.
+    /// The current moment, for a snapshot.
     pub(super) fn now(&self) -> Seen {
         let sequence = self.published.last();
         Seen {
@@ -73,8 +75,9 @@ impl Inner {
 impl<'a> View<'a> {
     /// A keyspace as it is now.
     pub(super) fn now(inner: &'a Inner, keyspace: &'a Arc<KeyspaceData>) -> View<'a> {
-        // The super version first: were the number older than the super version, a compaction between the two might have dropped
-        // versions that it needs. What is newer than the super version is not in it.
+        // Load the super version first. If the sequence number were older, a compaction in between
+        // could have dropped versions that it needs. A newer number does no harm: newer entries are
+        // not in the super version.
         inner.published.prefetch();
         let version = keyspace.version.load();
         version.prefetch();
@@ -101,7 +104,7 @@ impl<'a> View<'a> {
         keyspace: &'a Arc<KeyspaceData>,
         seen: &Seen,
     ) -> View<'a> {
-        // A super version that is loaded after the snapshot was made has all that was visible then.
+        // A super version loaded after the snapshot was made has everything that was visible then.
         let version = keyspace.version.load();
         version.prefetch();
         View {
@@ -112,7 +115,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The same, if the keyspace was not dropped.
+    /// The same view, unless the keyspace was dropped.
     pub(super) fn checked(self) -> Result<View<'a>> {
         match self.version.is_dropped {
             true => Err(self.keyspace.dropped()),
@@ -187,7 +190,7 @@ impl<'a> View<'a> {
                     .multi_get_as_of(keys, self.read_point, strategy, answer);
                 older
             }
-            // Nothing was written to the keyspace lately.
+            // The keyspace was not written to recently.
             None => {
                 missing.extend(0..keys.len() as u32);
                 &[]
@@ -209,7 +212,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The value of a key in a range that was deleted as of `cover`: only what is newer counts.
+    /// The value of a key that a range deletion at sequence number `cover` covers: only newer
+    /// versions count.
     fn get_covered(&self, key: &[u8], cover: u64) -> Result<Option<Vec<u8>>> {
         let mut versions = self.version.versions(self.keyspace.order());
         versions.seek(key, self.read_point.sequence)?;
@@ -221,8 +225,8 @@ impl<'a> View<'a> {
         Ok(newest.map(|at| at.value.to_vec()))
     }
 
-    /// [`multi_get`](Self::multi_get) where ranges were deleted: the keys in none of them as ever, the others one by
-    /// one.
+    /// [`multi_get`](Self::multi_get) when there are range deletions: keys outside all ranges are
+    /// looked up as usual, the others one at a time.
     fn multi_get_ranged<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) {
         let mut missing = values.take_missing();
         for (position, key) in keys.iter().enumerate() {
@@ -242,7 +246,7 @@ impl<'a> View<'a> {
         values.keep_missing(missing);
     }
 
-    /// Looks for keys that the newest memtable does not hold, at most [`RUN_BATCH`] of them.
+    /// Looks up keys that the newest memtable does not hold, at most [`RUN_BATCH`] of them.
     fn look_below<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -253,7 +257,7 @@ impl<'a> View<'a> {
     ) {
         let mut left = positions.len();
         for table in older {
-            // Of those that are not there, the positions move to the front, where they are looked for next.
+            // The positions of keys that are still missing move to the front, for the next lookup.
             let mut batch: [&[u8]; RUN_BATCH] = [&[]; RUN_BATCH];
             for (key, position) in batch.iter_mut().zip(&positions[..left]) {
                 *key = keys[*position as usize].as_ref();
@@ -332,8 +336,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// The first key, by bytes, behind all that begin with `prefix`; `None` if there is none, because
-/// `prefix` is empty or all `0xff`.
+/// The first key in byte order after all keys that start with `prefix`. `None` if there is none,
+/// because `prefix` is empty or all `0xff`.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut key = prefix[..=kept].to_vec();

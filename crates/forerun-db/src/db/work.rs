@@ -1,15 +1,17 @@
-//! How writers and the threads behind them wait for each other.
+//! How writers and the background threads wait for each other.
 //!
 //! ```text
-//!   writer: memtable full ──> turn + 1 ──> flush thread:   memtable -> run, turn + 1 ──> compaction thread: runs -> runs
-//!           no room: wait until the turn changes <──────────────────────┴───────────────────────────────────────┘
+//!   writer: memtable full -> turn + 1 -> flush thread:  memtable -> run
+//!                                        -> turn + 1 -> compaction thread:  runs -> runs -> turn + 1
+//!           no memory: wait until the turn changes
 //! ```
 //!
-//! What there is to do follows from the store's state, which changes without this lock. So a worker notes the turn,
-//! looks for work until it finds none, and sleeps until the turn is another; who changes the state moves the turn on.
+//! What there is to do follows from the store's state, which changes without this lock. So a worker
+//! reads the turn, looks for work until it finds none, and sleeps until the turn changes. Whoever
+//! changes the store's state advances the turn.
 //!
-//! A worker whose work fails waits until it is to be tried again (`backoff.rs`), however often the turn moves on: what
-//! others do meanwhile is no reason to try. Who asks for the work is one.
+//! A worker whose work fails waits until its retry is due (`backoff.rs`), however often the turn
+//! advances: progress elsewhere is no reason to retry. An explicit request is.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,36 +32,37 @@ pub(super) enum Task {
 pub(super) struct Work {
     state: Mutex<WorkState>,
     moved: Condvar,
-    /// Whether the store is being closed. Set under the lock, for those who sleep; those in the middle of long work look
-    /// without it.
+    /// Whether the store is being closed. Set under the lock, for sleepers; threads in the middle
+    /// of long work read it without the lock.
     is_stopping: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct WorkState {
     turn: u64,
-    /// Why flushes and compactions fail, until one succeeds. What concerns one keyspace alone is with that.
+    /// Why flushes and compactions fail, until one succeeds. A failure that concerns one keyspace
+    /// is kept with the keyspace.
     flush: Option<Failing>,
     compact: Option<Failing>,
-    /// Why a worker has ended before its time: nobody does its work any more.
+    /// Why a worker ended early. No one does its work any more.
     panicked: Option<Error>,
 }
 
 /// Which failures end a wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Patience {
-    /// Those since the work was asked for.
+    /// Failures since the work was requested.
     Since(Instant),
-    /// Those that come again when the work is tried again: one that passes is waited out.
+    /// Failures that repeat when the work is retried. A single failure is waited out.
     UntilRepeated,
 }
 
-/// A turn that somebody saw.
+/// A turn that a thread has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn(u64);
 
 impl Patience {
-    /// Whether what fails so ends the wait.
+    /// Whether this failure ends the wait.
     pub(super) fn ends_with(self, failing: &Failing) -> bool {
         match self {
             Patience::Since(asked) => failing.has_failed_since(asked),
@@ -84,13 +87,13 @@ impl Work {
         (!self.is_stopping()).then_some(Turn(state.turn))
     }
 
-    /// Moves the turn on, since the store's state has changed.
+    /// Advances the turn, because the store's state has changed.
     pub(super) fn nudge(&self) {
         self.lock().turn += 1;
         self.moved.notify_all();
     }
 
-    /// Notes that work has succeeded, and moves the turn on.
+    /// Records that work has succeeded, and advances the turn.
     pub(super) fn note_done(&self, task: Task) {
         let mut state = self.lock();
         state.turn += 1;
@@ -99,12 +102,12 @@ impl Work {
         self.moved.notify_all();
     }
 
-    /// Notes that there is no work left that could fail.
+    /// Records that there is no work left that could fail.
     pub(super) fn clear(&self, task: Task) {
         *self.lock().failing(task) = None;
     }
 
-    /// Notes that work has failed, and moves the turn on.
+    /// Records that work has failed, and advances the turn.
     pub(super) fn note_failed(&self, task: Task, error: Error) {
         let mut state = self.lock();
         state.turn += 1;
@@ -114,7 +117,7 @@ impl Work {
         self.moved.notify_all();
     }
 
-    /// Notes that a worker has panicked, and ends.
+    /// Records that a worker has panicked and ends.
     pub(super) fn note_panicked(&self, error: Error) {
         let mut state = self.lock();
         state.turn += 1;
@@ -123,7 +126,7 @@ impl Work {
         self.moved.notify_all();
     }
 
-    /// Why a worker has ended before its time, if one has.
+    /// Why a worker ended early, if one did.
     pub(super) fn panicked(&self) -> Option<Error> {
         self.lock().panicked.clone()
     }
@@ -136,7 +139,7 @@ impl Work {
         state.panicked.as_ref().or(failure).cloned()
     }
 
-    /// Has what fails tried again at once. Later than `now`, a failure is a new one.
+    /// Retries failed work at once. A failure later than `now` is a new one.
     pub(super) fn retry(&self, now: Instant) {
         let mut state = self.lock();
         for task in [Task::Flush, Task::Compact] {
@@ -149,10 +152,10 @@ impl Work {
         self.moved.notify_all();
     }
 
-    /// Fails if work does that somebody waits for.
+    /// Fails if the work that the caller waits for fails.
     ///
     /// # Errors
-    /// What it met.
+    /// The error of that work.
     pub(super) fn check(&self, task: Task, patience: Patience) -> Result<()> {
         match self.lock().failing(task) {
             Some(failing) if patience.ends_with(failing) => Err(failing.error.clone()),
@@ -160,8 +163,8 @@ impl Work {
         }
     }
 
-    /// A worker's sleep: until the turn is another than `seen`, or the store is being closed, or `at_most` so long. If its
-    /// work fails, until that is to be tried again.
+    /// Puts a worker to sleep until the turn is no longer `seen`, the store is being closed, or
+    /// `at_most` has passed. After a failure, until the retry is due.
     pub(super) fn sleep(&self, task: Task, seen: Turn, at_most: Option<Duration>) {
         let begun = time::now();
         let mut state = self.lock();
@@ -184,7 +187,7 @@ impl Work {
         }
     }
 
-    /// Sleeps until the turn is another than `seen`, or the store is being closed.
+    /// Sleeps until the turn is no longer `seen` or the store is being closed.
     pub(super) fn wait(&self, seen: Turn) {
         let mut state = self.lock();
         while state.turn == seen.0 && !self.is_stopping() {
@@ -192,7 +195,7 @@ impl Work {
         }
     }
 
-    /// [`wait`](Self::wait), but not longer than this.
+    /// [`wait`](Self::wait) with a timeout.
     pub(super) fn wait_at_most(&self, seen: Turn, most: Duration) {
         let state = self.lock();
         let is_same = |state: &mut WorkState| state.turn == seen.0 && !self.is_stopping();
@@ -208,7 +211,7 @@ impl Work {
     /// Asks the workers to end.
     pub(super) fn stop(&self) {
         let state = self.lock();
-        // Relaxed: the lock orders it for those who hold it, and for others that it is seen soon is enough.
+        // Relaxed: the lock orders it for those who hold it; others only have to see it soon.
         self.is_stopping.store(true, Ordering::Relaxed);
         drop(state);
         self.moved.notify_all();
@@ -219,13 +222,13 @@ impl Work {
         self.is_stopping.load(Ordering::Relaxed)
     }
 
-    /// What tells long work to end.
+    /// The flag that ends long work.
     pub(super) fn stop_flag(&self) -> &AtomicBool {
         &self.is_stopping
     }
 
     fn lock(&self) -> MutexGuard<'_, WorkState> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
