@@ -12,7 +12,7 @@ use crate::versions::{Version, VersionCursor};
 pub(super) struct LiveVersions<'a> {
     versions: Merge<'a>,
     version: &'a SuperVersion,
-    moment: Moment,
+    read_point: ReadPoint,
     /// Whether there is any range deletion. If not, versions are not checked against ranges.
     has_ranges: bool,
 }
@@ -32,8 +32,8 @@ impl<'a> LiveVersions<'a> {
     }
 
     /// Resets it, for another moment.
-    pub(super) fn reopen(&mut self, moment: Moment) {
-        self.moment = moment;
+    pub(super) fn reopen(&mut self, read_point: ReadPoint) {
+        self.read_point = read_point;
         self.has_ranges = self.version.has_ranges();
     }
 

@@ -77,10 +77,10 @@ pub(super) mod sealed {
 /// which starts an iterator. `$moment` says which moment the type reads, and `$errors` which errors
 /// only this type returns.
 macro_rules! readable {
-    ($source:ty, $read_point:literal, $errors:literal) => {
+    ($source:ty, $moment:literal, $errors:literal) => {
         impl $source {
             /// Returns the value of `key`, or `None` if the key is not there.
-            #[doc = $read_point]
+            #[doc = $moment]
             ///
             /// # Errors
             /// [`Error::Io`](crate::Error::Io) and
@@ -124,7 +124,7 @@ macro_rules! readable {
             }
 
             /// Iterates over all entries, in key order.
-            #[doc = $read_point]
+            #[doc = $moment]
             ///
             /// If the read fails, the iterator returns the error and ends.
             #[doc = $errors]
@@ -135,7 +135,7 @@ macro_rules! readable {
 
             /// Iterates over the entries whose keys lie in `range`, in key order. A range that ends
             /// before it starts is empty.
-            #[doc = $read_point]
+            #[doc = $moment]
             ///
             /// If the read fails, the iterator returns the error and ends.
             #[doc = $errors]
@@ -147,7 +147,7 @@ macro_rules! readable {
             }
 
             /// Iterates over the entries whose keys start with `prefix`, in key order.
-            #[doc = $read_point]
+            #[doc = $moment]
             ///
             /// The order must keep such keys together, as [`Bytewise`](crate::Bytewise) and
             /// [`ReverseBytewise`](crate::ReverseBytewise) do. With any other comparator the

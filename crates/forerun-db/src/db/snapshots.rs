@@ -49,8 +49,8 @@ pub(super) struct Seen {
 
 impl Seen {
     /// What it sees in one keyspace.
-    pub(super) fn in_keyspace(&self, id: u32) -> Moment {
-        Moment {
+    pub(super) fn in_keyspace(&self, id: u32) -> ReadPoint {
+        ReadPoint {
             sequence: self.sequence,
             expired_sequence: self.expired.in_keyspace(id),
         }
@@ -110,7 +110,7 @@ impl Snapshots {
     /// the newest visible one, from `now`, since later readers read at a greater one. Also returns
     /// the number up to which everything in a keyspace has expired for all of them, and thus for
     /// later readers too.
-    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> Moment) -> (Vec<u64>, u64) {
+    pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> ReadPoint) -> (Vec<u64>, u64) {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|(sequence, _)| *sequence).collect();
         let now = now();
