@@ -14,6 +14,7 @@
 mod copies;
 mod draw;
 mod faults;
+mod held;
 mod life;
 mod limits;
 mod model;

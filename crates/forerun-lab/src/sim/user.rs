@@ -9,10 +9,11 @@ use forerun_db::{Create, Db, Error, Keyspace};
 
 use super::copies::Copies;
 use super::draw::private_name;
+use super::held::{HeldIter, HeldSnapshot};
 use super::model::{Fate, History, Key, Seconds, Space};
 use super::orders::Order;
 use super::program::{Op, Place, Step};
-use super::reads::{HeldIter, HeldSnapshot, Now};
+use super::reads::Now;
 use super::rt;
 use super::stamps::Least;
 use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};

@@ -1,0 +1,251 @@
+//! Snapshots and iterators that a thread holds: they never change, and all ways of reading a snapshot agree.
+
+use std::collections::BTreeMap;
+
+use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
+
+use super::draw::KEYS;
+use super::model::{Key, Lives, Seconds, Space, Spaces, State, Value, check_value, show};
+use super::program::{Place, Way};
+use super::reads::{Entries, Source, read};
+use super::rt;
+use super::user::User;
+use super::world::{Outcome, Stop, World, flaw};
+
+/// A snapshot that a thread holds, with what it must see of the thread's keys.
+pub struct HeldSnapshot {
+    snapshot: Snapshot,
+    opening: u64,
+    at: Seconds,
+    expected: State,
+    private: Option<(Space, Keyspace)>,
+    /// All that was read by it first.
+    all: BTreeMap<Space, Entries>,
+}
+
+impl HeldSnapshot {
+    /// A keyspace was dropped.
+    pub fn forget(&mut self, space: Space) {
+        if self.private.as_ref().is_some_and(|(of, _)| *of == space) {
+            self.private = None;
+        }
+        self.expected.retain(|(of, _), _| *of != space);
+    }
+}
+
+/// An iterator over the thread's own keys that it holds, with what it must still give.
+pub struct HeldIter {
+    iter: Iter,
+    opening: u64,
+    space: Space,
+    at: Seconds,
+    left: Vec<(Key, Value)>,
+}
+
+impl User<'_> {
+    pub fn take_snapshot(&mut self) -> Outcome {
+        let begun = self.world.begin();
+        let snapshot = self.opened.db.snapshot();
+        self.snapshot = Some(HeldSnapshot {
+            snapshot,
+            opening: self.opened.number,
+            at: self.world.end(begun),
+            expected: self.memory.history.now().clone(),
+            private: self.private_space(),
+            all: BTreeMap::new(),
+        });
+        Ok(())
+    }
+
+    pub fn read_snapshot(&mut self) -> Outcome {
+        let Some(mut held) = self.snapshot.take() else {
+            return Ok(());
+        };
+        if held.opening != self.opened.number {
+            // It is of a store that is closed by now, and its handles with it.
+            return Ok(());
+        }
+        let now = self.now();
+        let mut spaces = now.spaces();
+        spaces.retain(|(space, _)| (*space as usize) < self.opened.spaces.len());
+        spaces.extend(held.private.clone());
+        for (space, keyspace) in spaces {
+            let source = Source::At(held.snapshot.keyspace(&keyspace));
+            match self.read_all_ways(space, &source, &held.expected, held.at) {
+                Ok(Ok(entries)) => match held.all.get(&space) {
+                    Some(first) if *first != entries => {
+                        return flaw(format!(
+                            "a snapshot of keyspace {space} gave {} entries first and {} others later",
+                            first.len(),
+                            entries.len()
+                        ));
+                    }
+                    Some(_) => {}
+                    None => drop(held.all.insert(space, entries)),
+                },
+                Ok(Err(error)) => {
+                    self.allow(&error, "read a snapshot")?;
+                    return Ok(());
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        self.snapshot = Some(held);
+        Ok(())
+    }
+
+    /// Reads a keyspace in all ways, which must agree with each other and with what is expected of the thread's keys.
+    /// Returns all that was read.
+    fn read_all_ways(
+        &self,
+        space: Space,
+        source: &Source<'_>,
+        expected: &State,
+        at: Seconds,
+    ) -> Outcome<forerun_db::Result<Entries>> {
+        let entries = match read(source.iter(), Way::Forward) {
+            Ok(entries) => entries,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.check_order(space, &entries)?;
+        self.check_own(space, expected, &entries, at, "snapshot, scan")?;
+        for way in [Way::Backward, Way::Both] {
+            match read(source.iter(), way) {
+                Ok(others) if others == entries => {}
+                Ok(others) => {
+                    return flaw(format!(
+                        "a snapshot of keyspace {space} has {} entries forward and {} {way:?}",
+                        entries.len(),
+                        others.len()
+                    ));
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let keys: Vec<Key> = (0..KEYS).map(|number| self.key(number)).collect();
+        let mut values = Values::new();
+        if let Err(error) = source.multi_get(&keys, &mut values) {
+            return Ok(Err(error));
+        }
+        for (position, key) in keys.into_iter().enumerate() {
+            let (one, batched) = (source.get(&key), values.get(position));
+            match (one, batched) {
+                (Ok(one), Ok(batched)) => {
+                    let place = (space, key);
+                    for (found, how) in [(one.as_deref(), "get"), (batched, "multi_get")] {
+                        check_value(&place, expected.get(&place), found, at, self.world)
+                            .map_err(|why| Stop::Flaw(format!("snapshot, {how}: {why}")))?;
+                    }
+                }
+                (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(entries))
+    }
+
+    pub fn begin_iter(&mut self, place: Place) -> Outcome {
+        let Some((space, keyspace)) = self.space(place) else {
+            return Ok(());
+        };
+        let order = self.world.order(space);
+        let begun = self.world.begin();
+        let iter = Source::Now(&keyspace).range(self.memory.bounds(order));
+        let own = self.memory.history.now().iter();
+        let own = own.filter(|((of, _), _)| *of == space);
+        let mut left: Vec<(Key, Value)> = own
+            .map(|((_, key), value)| (key.clone(), value.clone()))
+            .collect();
+        left.sort_by(|(a, _), (b, _)| order.compare(a, b));
+        self.iter = Some(HeldIter {
+            iter,
+            opening: self.opened.number,
+            space,
+            at: self.world.end(begun),
+            left,
+        });
+        Ok(())
+    }
+
+    pub fn step_iter(&mut self, steps: u8, is_back: bool) -> Outcome {
+        let Some(mut held) = self.iter.take() else {
+            return Ok(());
+        };
+        for _ in 0..steps {
+            match held.step(is_back, self.world) {
+                Ok(true) => rt::point(),
+                Ok(false) => return Ok(()),
+                Err(IterStop::Flaw(text)) => return flaw(text),
+                Err(IterStop::Failed(error)) => {
+                    if held.opening == self.opened.number {
+                        self.allow(&error, "step an iterator")?;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        self.iter = Some(held);
+        Ok(())
+    }
+}
+
+enum IterStop {
+    Flaw(String),
+    Failed(Error),
+}
+
+impl HeldIter {
+    /// Takes one step. Tells whether there was an entry.
+    fn step(&mut self, is_back: bool, world: &World) -> Result<bool, IterStop> {
+        let order = world.order(self.space);
+        let entry = match is_back {
+            false => self.iter.next_entry(),
+            true => self.iter.next_entry_back(),
+        };
+        let entry = entry.map_err(IterStop::Failed)?;
+        let found = entry.map(|entry| (order.canonical(entry.key), entry.value.to_vec()));
+        let ttl_s = world.ttl_s(self.space);
+        loop {
+            let next = match is_back {
+                false => self.left.first().cloned(),
+                true => self.left.last().cloned(),
+            };
+            let is_next = match (&next, &found) {
+                (Some((key, value)), Some((found_key, bytes))) => {
+                    key == found_key && value.bytes[..] == bytes[..]
+                }
+                _ => false,
+            };
+            let lives = next.as_ref().map(|(_, value)| value.lives(ttl_s, self.at));
+            let wrong = |next: Option<&(Key, Value)>| {
+                let entry = |entry: Option<(&[u8], &[u8])>| match entry {
+                    Some((key, value)) => format!("{} = {}", show(Some(key)), show(Some(value))),
+                    None => "its end".to_owned(),
+                };
+                let found = found.as_ref().map(|(key, value)| (&key[..], &value[..]));
+                let next = next.map(|(key, value)| (&key[..], &value.bytes[..]));
+                Err(IterStop::Flaw(format!(
+                    "an iterator of keyspace {} gave {}, and should give {}",
+                    self.space,
+                    entry(found),
+                    entry(next)
+                )))
+            };
+            match lives {
+                None if found.is_none() => return Ok(false),
+                None => return wrong(None),
+                Some(Lives::Yes) if !is_next => return wrong(next.as_ref()),
+                _ => {}
+            }
+            match is_back {
+                false => drop(self.left.remove(0)),
+                true => drop(self.left.pop()),
+            }
+            match lives {
+                Some(Lives::No) if is_next => return wrong(None),
+                _ if is_next => return Ok(true),
+                // It has expired, or may have.
+                _ => {}
+            }
+        }
+    }
+}
