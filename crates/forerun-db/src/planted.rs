@@ -90,6 +90,8 @@ defects! {
     RangesUncounted "ranges-uncounted"
         "The memory of range deletions is not counted towards the limit of memory, and every few of them are merged with all before.",
     // Reading.
+    BadPageRead "bad-page-read"
+        "A page whose checksum does not match is taken for good if its structure is.",
     RunEndExcluded "run-end-excluded"
         "A lookup does not search a run of level 0 for the last key of it.",
     BackwardStale "backward-stale"
@@ -100,6 +102,10 @@ defects! {
         "Entries do not expire as long as they are in a memtable.",
     ExpiresEarly "expires-early"
         "Entries expire a second before their time.",
+    ExpiredReturns "expired-returns"
+        "Entries that have expired are back when the clock is set back.",
+    ReadOnlyForgetsMemtables "read-only-forgets-memtables"
+        "An opening for reading only shows what was in the log last, and not the full memtables before.",
     // The page cache.
     FrameReusedEarly "frame-reused-early"
         "A page of the cache makes room for another while a reader is on it.",
@@ -110,11 +116,18 @@ defects! {
         "A backup is complete before the runs that it copied are synced.",
     CheckpointSharesLog "checkpoint-shares-log"
         "A checkpoint shares the segment of the log that is still written to.",
+    // Repair.
+    LossUnreported "loss-unreported"
+        "A repair does not report what it lost with a page that cannot be read.",
     // The directory.
     CloseBesideWork "close-beside-work"
         "Closing gives the directory's lock back while a flush or a compaction in a caller's thread goes on changing it.",
     LockNotExclusive "lock-not-exclusive"
         "A directory can be opened twice.",
+    ReadOnlyRemovesSegments "read-only-removes-segments"
+        "An opening for reading only removes segments of the log that are in runs.",
+    CreatedTwice "created-twice"
+        "Whether there is a store is decided before its directory is locked, so two that create one both do.",
 }
 
 #[cfg(feature = "planted")]

@@ -131,7 +131,7 @@ pub(crate) fn take(
         create_dirs(io, path)?;
     }
     let lock = Lock::take(io, path, LOCK)?;
-    if !is_there {
+    if !is_there && !planted::is(Defect::CreatedTwice) {
         // Somebody may have made it between the look and the lock.
         is_there = look(io, path, create, mark, check)?;
     }

@@ -21,6 +21,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
+use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
@@ -199,7 +200,7 @@ pub(super) fn open_in(
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
         tail.starts.retain(|(number, _)| *number >= first_segment);
     }
-    if tail.is_none() {
+    if tail.is_none() && !planted::is(Defect::ReadOnlyRemovesSegments) {
         obsolete.clear();
     }
     for number in obsolete {
@@ -223,6 +224,10 @@ pub(super) fn open_in(
             is_marked_closed,
         ))),
         _ => Writer::unlogged(last_sequence + 1),
+    };
+    let older = match planted::is(Defect::ReadOnlyForgetsMemtables) {
+        true => &[],
+        false => &older[..],
     };
     for memtables in older.iter().chain([&memtables]) {
         for (keyspace, table) in memtables.tables() {

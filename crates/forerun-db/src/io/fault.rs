@@ -26,7 +26,7 @@ use forerun_core::sync::unscheduled::{Mutex, MutexGuard};
 use forerun_core::sync::{PoisonError, time};
 
 use super::{Io, IoFile, OpenMode};
-use disk::{Change, Disk, NameChange, Node};
+use disk::{Change, Disk, Lock, NameChange, Node};
 mod disk;
 
 /// Error number of a failed device (`EIO`).
@@ -151,6 +151,12 @@ impl FaultIo {
         self.lock().plant(path.as_ref(), bytes);
     }
 
+    /// Overwrites bytes of a file in place, durably: to plant damage that those see who have the file open. The file keeps
+    /// its length; nothing happens where there is no file.
+    pub fn overwrite(&self, path: impl AsRef<Path>, offset: usize, bytes: &[u8]) {
+        self.lock().overwrite(path.as_ref(), offset, bytes);
+    }
+
     /// Removes a file, durably: to plant damage.
     pub fn take(&self, path: impl AsRef<Path>) {
         let mut disk = self.lock();
@@ -212,7 +218,7 @@ impl Io for FaultIo {
             io: self.clone(),
             path: path.to_owned(),
             inode,
-            locked: Mutex::new(false),
+            held: Mutex::new(Lock::Free),
         }))
     }
 
@@ -310,7 +316,8 @@ struct FaultFile {
     io: FaultIo,
     path: PathBuf,
     inode: usize,
-    locked: Mutex<bool>,
+    /// How this opening holds the lock of the file.
+    held: Mutex<Lock>,
 }
 
 impl IoFile for FaultFile {
@@ -385,23 +392,43 @@ impl IoFile for FaultFile {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
+        self.try_lock_as(Lock::Exclusive)
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.try_lock_as(Lock::Shared(1))
+    }
+}
+
+impl FaultFile {
+    fn try_lock_as(&self, wanted: Lock) -> io::Result<bool> {
         let mut disk = self.io.enter("lock", &self.path)?;
-        let inode = &mut disk.inodes[self.inode];
-        let free = !std::mem::replace(&mut inode.locked, true);
-        let mut held = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
-        *held |= free;
-        Ok(*held)
+        let lock = &mut disk.inodes[self.inode].lock;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if *held != Lock::Free {
+            return Ok(*held == wanted);
+        }
+        *lock = match (*lock, wanted) {
+            (Lock::Free, wanted) => wanted,
+            (Lock::Shared(others), Lock::Shared(more)) => Lock::Shared(others + more),
+            _ => return Ok(false),
+        };
+        *held = wanted;
+        Ok(true)
     }
 }
 
 impl Drop for FaultFile {
     fn drop(&mut self) {
-        if *self
-            .locked
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-        {
-            self.io.lock().inodes[self.inode].locked = false;
+        let held = *self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if held == Lock::Free {
+            return;
         }
+        let mut disk = self.io.lock();
+        let lock = &mut disk.inodes[self.inode].lock;
+        *lock = match (held, *lock) {
+            (Lock::Shared(_), Lock::Shared(others)) if others > 1 => Lock::Shared(others - 1),
+            _ => Lock::Free,
+        };
     }
 }

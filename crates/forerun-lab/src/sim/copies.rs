@@ -35,7 +35,7 @@ pub struct Expected {
 
 impl Copies {
     /// A path that no copy has yet.
-    fn next_path(&mut self, thread: usize, what: &str) -> PathBuf {
+    pub fn next_path(&mut self, thread: usize, what: &str) -> PathBuf {
         self.made += 1;
         PathBuf::from(format!("/{what}-{thread}-{}", self.made))
     }

@@ -2,8 +2,8 @@
 
 use forerun_core::Pages;
 use forerun_db::{
-    Background, Checks, Compression, Durability, KeyspaceOptions, Options, ReadBackend, RunOptions,
-    TreeOptions, WalMode,
+    Access, Background, Checks, Compression, Create, Durability, KeyspaceOptions, Options,
+    ReadBackend, RunOptions, TreeOptions, WalMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::orders::{Order, Panics};
 use super::program::{
-    Calls, Change, Death, End, Life, Op, Place, Planned, Program, SpaceShape, Step, StoreShape,
-    Trouble, Way, What,
+    Bytes, Calls, Change, Damage, Death, End, Life, Op, Place, Planned, Program, SpaceShape,
+    Spoilt, Step, StoreShape, Target, Trouble, Way, What, When,
 };
 
 /// Keys that each thread has in each keyspace.
@@ -50,7 +50,16 @@ pub fn draw(seed: u64) -> Program {
     }
     let lives = draw.random.random_range(1..=3);
     let lives = (0..lives).map(|_| draw.life(&store)).collect();
-    Program { seed, store, lives }
+    let mut program = Program {
+        seed,
+        store,
+        lives,
+        looks_read_only: false,
+        damage: None,
+    };
+    draw.random = SmallRng::seed_from_u64(!seed);
+    draw.add(&mut program);
+    program
 }
 
 struct Draw {
@@ -61,6 +70,92 @@ struct Draw {
 }
 
 impl Draw {
+    /// What programs got later is drawn from numbers of its own, so that it changes little of what other seeds mean.
+    fn add(&mut self, program: &mut Program) {
+        program.looks_read_only = self.one_in(2);
+        if program.has_ttl() && self.one_in(2) {
+            for life in &mut program.lives {
+                let steps = life.threads.iter().map(Vec::len).sum::<usize>() as u64;
+                let planned = Planned {
+                    id: self.id(),
+                    at: self.random.random_range(0..20 + 12 * steps),
+                    trouble: Trouble::ClockBack {
+                        seconds: self.of(&[1, 2, 5, 30, 100_000]),
+                    },
+                };
+                life.troubles.push(planned);
+            }
+        }
+        if self.one_in(4) {
+            let create = self.of(&[Create::IfMissing, Create::MustBeNew]);
+            self.insert(program, Op::RaceToCreate { create });
+        }
+        if self.one_in(4) {
+            program.damage = Some(self.damage(&program.store));
+        }
+        if self.one_in(6) {
+            let access = Access::ReadOnly;
+            self.insert(program, Op::OpenTwice { access });
+        }
+    }
+
+    /// What is damaged once all else is done.
+    fn damage(&mut self, store: &StoreShape) -> Damage {
+        let when = self.of(&[When::Open, When::Closed, When::Closed, When::Died]);
+        let steps = self.of(&[2, 6, 15]);
+        let threads = (0..THREADS).map(|_| {
+            let steps = (0..steps).map(|_| Step {
+                id: self.id(),
+                op: match self.random.random_range(0..10) {
+                    0 => Op::Flush,
+                    1 => self.ingest(store),
+                    _ => Op::Write {
+                        changes: vec![self.change(store)],
+                        durability: Some(Durability::Buffered),
+                    },
+                },
+            });
+            steps.collect()
+        });
+        let threads = threads.collect();
+        let count = self.random.random_range(1..4);
+        let spoilt = (0..count).map(|_| Spoilt {
+            id: self.id(),
+            target: match when {
+                // Nobody reads the others while the store is open.
+                When::Open => Target::Run,
+                _ => self.of(&[
+                    Target::Run,
+                    Target::Run,
+                    Target::Run,
+                    Target::Log,
+                    Target::Manifest,
+                ]),
+            },
+            at: self.random.random(),
+            len: self.of(&[1, 8, 100, 4 << 10, 4 << 10]),
+            bytes: self.of(&[Bytes::Flipped, Bytes::Zeros, Bytes::Noise]),
+            seed: self.random.random(),
+        });
+        let spoilt = spoilt.collect();
+        Damage {
+            threads,
+            when,
+            spoilt,
+        }
+    }
+
+    /// Puts a step anywhere in between.
+    fn insert(&mut self, program: &mut Program, op: Op) {
+        let life = self.random.random_range(0..program.lives.len());
+        let threads = &mut program.lives[life].threads;
+        let thread = self.random.random_range(0..threads.len());
+        let steps = &mut threads[thread];
+        let place = self.random.random_range(0..=steps.len());
+        let id = self.id();
+        steps.insert(place, Step { id, op });
+    }
+
     fn one_in(&mut self, n: u32) -> bool {
         self.random.random_ratio(1, n)
     }
@@ -351,7 +446,9 @@ impl Draw {
             98..101 => Op::CreateSpace,
             101 => Op::DropSpace,
             102 => Op::Reopen,
-            103 => Op::OpenTwice,
+            103 => Op::OpenTwice {
+                access: Access::ReadWrite,
+            },
             104 => Op::Verify,
             105 => Op::Oversized {
                 place: self.place(store),

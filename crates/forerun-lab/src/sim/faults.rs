@@ -13,17 +13,16 @@ use forerun_db::io::{Io, IoFile, OpenMode};
 
 use super::program::{Calls, Planned, Trouble};
 use super::rt;
+use super::wall::WallClock;
 
 /// More calls than a simulation has.
 const OUTAGE: u32 = u32::MAX;
-
-/// What the clock says when a simulation begins.
-const START_S: u64 = 1_700_000_000;
 
 /// A machine with its disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct SimIo {
     disk: FaultIo,
+    clock: Arc<WallClock>,
     /// How long a sync of a file takes.
     sync_time: Duration,
     state: Arc<State>,
@@ -62,9 +61,10 @@ enum Kind {
 }
 
 impl SimIo {
-    pub fn new(disk: FaultIo, sync_time: Duration) -> SimIo {
+    pub fn new(disk: FaultIo, clock: Arc<WallClock>, sync_time: Duration) -> SimIo {
         SimIo {
             disk,
+            clock,
             sync_time,
             state: Arc::default(),
         }
@@ -73,13 +73,17 @@ impl SimIo {
     /// The machine as found after the process died.
     pub fn after_kill(&self) -> SimIo {
         self.die();
-        SimIo::new(self.disk.kill(), self.sync_time)
+        self.with_disk(self.disk.kill())
     }
 
     /// The machine as found after the power was lost.
     pub fn after_power_loss(&self, seed: u64) -> SimIo {
         self.die();
-        SimIo::new(self.disk.crash(seed), self.sync_time)
+        self.with_disk(self.disk.crash(seed))
+    }
+
+    fn with_disk(&self, disk: FaultIo) -> SimIo {
+        SimIo::new(disk, Arc::clone(&self.clock), self.sync_time)
     }
 
     /// The disk, for looking at what is there.
@@ -223,6 +227,9 @@ impl SimIo {
                 self.state.failed.fetch_add(1, SeqCst);
                 plan.full = count;
             }
+            Trouble::ClockBack { seconds } => {
+                self.clock.set_back(rt::last_elapsed(), u64::from(seconds));
+            }
             // Comparators count their own calls.
             Trouble::Panic { .. } => {}
         }
@@ -300,13 +307,8 @@ impl Io for SimIo {
     }
 
     fn unix_time_s(&self) -> u64 {
-        now_s()
+        self.clock.at(rt::elapsed())
     }
-}
-
-/// Seconds since 1970 in the simulated world.
-pub fn now_s() -> u64 {
-    START_S + rt::elapsed().as_secs()
 }
 
 #[derive(Debug)]
@@ -350,6 +352,11 @@ impl IoFile for SimFile {
     fn try_lock(&self) -> io::Result<bool> {
         self.io.enter(Kind::Names, &self.path);
         self.file.try_lock()
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.io.enter(Kind::Names, &self.path);
+        self.file.try_lock_shared()
     }
 }
 

@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use forerun_db::{Error, Iter, Keyspace, Snapshot, Values};
 
 use super::draw::KEYS;
-use super::model::{Key, Lives, Seconds, Space, Spaces, State, Value, check_value, show};
+use super::model::{Key, Lives, Space, Spaces, State, Value, check_value, show};
 use super::program::{Place, Way};
 use super::reads::{Entries, Source, read};
 use super::rt;
 use super::user::User;
+use super::wall::Span;
 use super::world::{Outcome, Stop, World, flaw};
 
 /// A snapshot that a thread holds, with what it must see of the thread's keys.
 pub struct HeldSnapshot {
     snapshot: Snapshot,
     opening: u64,
-    at: Seconds,
+    at: Span,
     expected: State,
     private: Option<(Space, Keyspace)>,
     /// All that was read by it first.
@@ -38,7 +39,7 @@ pub struct HeldIter {
     iter: Iter,
     opening: u64,
     space: Space,
-    at: Seconds,
+    at: Span,
     left: Vec<(Key, Value)>,
 }
 
@@ -101,7 +102,7 @@ impl User<'_> {
         space: Space,
         source: &Source<'_>,
         expected: &State,
-        at: Seconds,
+        at: Span,
     ) -> Outcome<forerun_db::Result<Entries>> {
         let entries = match read(source.iter(), Way::Forward) {
             Ok(entries) => entries,
@@ -215,7 +216,9 @@ impl HeldIter {
                 }
                 _ => false,
             };
-            let lives = next.as_ref().map(|(_, value)| value.lives(ttl_s, self.at));
+            let lives = next
+                .as_ref()
+                .map(|(_, value)| value.lives(ttl_s, self.at, &world.clock));
             let wrong = |next: Option<&(Key, Value)>| {
                 let entry = |entry: Option<(&[u8], &[u8])>| match entry {
                     Some((key, value)) => format!("{} = {}", show(Some(key)), show(Some(value))),

@@ -10,11 +10,12 @@ use forerun_db::{Error, check_with_io};
 
 use super::draw::THREADS;
 use super::faults::SimIo;
-use super::model::{Observed, Seconds, compare};
+use super::model::{Observed, compare};
 use super::program::{Death, End, Life, Trouble};
 use super::reads::Now;
 use super::rt;
 use super::user::{Memory, Private, User};
+use super::wall::Span;
 use super::world::{Ended, Opened, Outcome, STORE, Stop, World, flaw};
 
 /// Runs the program of a world to its end, or to the first flaw, which the world then knows.
@@ -42,7 +43,7 @@ fn run_lives(world: &Arc<World>) -> Outcome {
         }
     }
     world.note(|| "the last life".to_owned());
-    last_life(world, &mut memories, ended)
+    last_life(world, memories, ended)
 }
 
 fn one_life(
@@ -124,6 +125,7 @@ fn begin(
     ended: Ended,
     adopt: Adopt,
 ) -> Outcome {
+    world.compare_with_read_only(opened)?;
     let keeps_all = world.keeps_all() && ended == Ended::Kept;
     let stamps = &world.stamps;
     world.with_stamps(opened, |found| match adopt {
@@ -166,7 +168,7 @@ impl World {
         &self,
         memory: &mut Memory,
         observed: &Observed,
-        read: Seconds,
+        read: Span,
         ended: Ended,
     ) -> Outcome {
         let thread = memory.thread;
@@ -179,7 +181,7 @@ impl World {
     }
 
     /// A thread's keys as they are in the store, however often it takes to read them.
-    fn observe(&self, opened: &Opened, memory: &Memory) -> Outcome<(Observed, Seconds)> {
+    fn observe(&self, opened: &Opened, memory: &Memory) -> Outcome<(Observed, Span)> {
         const TRIES: usize = 100;
         let private = match memory.private {
             Private::Present(space) => {
@@ -339,7 +341,8 @@ fn leave(world: &World, io: &SimIo, end: End, has_failed: bool) -> Outcome {
             Err(error) => return flaw(format!("the store cannot be closed: {error}")),
         },
     }
-    look_offline(world, io, has_failed)
+    look_offline(world, io, has_failed)?;
+    world.look_read_only(io)
 }
 
 /// What a closed store leaves: no open file, and no file that nobody needs.
@@ -409,6 +412,7 @@ fn die(
         world.note(|| format!("after {how:?}: disk {disk}"));
         world.set_io(after.clone());
         look_dead(world, &after)?;
+        world.look_read_only(&after)?;
         if disk == last {
             for memory in memories.iter_mut() {
                 world.check_copies(&after, memory)?;
@@ -441,13 +445,13 @@ fn look_dead(world: &World, io: &SimIo) -> Outcome {
 }
 
 /// Without faults: everything is there, and everything comes back.
-fn last_life(world: &Arc<World>, memories: &mut [Memory], ended: Ended) -> Outcome {
+fn last_life(world: &Arc<World>, mut memories: Vec<Memory>, ended: Ended) -> Outcome {
     let io = world.io();
     let opened = world.open()?;
-    begin(world, &opened, memories, ended, Adopt::Yes)?;
+    begin(world, &opened, &mut memories, ended, Adopt::Yes)?;
     world.set_store(Some(opened));
-    be_quiet(world, memories, false)?;
-    for memory in memories.iter_mut() {
+    be_quiet(world, &mut memories, false)?;
+    for memory in &mut memories {
         world.check_copies(&io, memory)?;
     }
     let Some(opened) = world.store() else {
@@ -457,6 +461,13 @@ fn last_life(world: &Arc<World>, memories: &mut [Memory], ended: Ended) -> Outco
         return flaw(format!("the store cannot be compacted: {error}"));
     }
     drop(opened);
-    be_quiet(world, memories, false)?;
-    leave(world, &io, End::Close, false)
+    be_quiet(world, &mut memories, false)?;
+    leave(world, &io, End::Close, false)?;
+    let Some(damage) = &world.program.damage else {
+        return Ok(());
+    };
+    world.note(|| format!("damage: {:?}, {:?}", damage.when, damage.spoilt));
+    let opened = world.open()?;
+    begin(world, &opened, &mut memories, Ended::Kept, Adopt::Yes)?;
+    super::damage::run(world, damage, opened, memories)
 }

@@ -12,6 +12,7 @@
 //! ```
 
 mod copies;
+mod damage;
 mod draw;
 mod faults;
 mod held;
@@ -22,6 +23,8 @@ mod orders;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod program;
+mod race;
+mod read_only;
 mod reads;
 mod report;
 mod rt;
@@ -29,6 +32,7 @@ pub mod search;
 mod shrink;
 mod stamps;
 mod user;
+mod wall;
 pub mod worker;
 mod world;
 mod writes;

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::orders::Order;
+use super::wall::{Span, WallClock};
 
 /// The number of a keyspace: shared ones as they are listed, private ones by thread and life.
 pub type Space = u32;
@@ -21,18 +22,11 @@ pub type State = BTreeMap<(Space, Key), Value>;
 /// What a scan found.
 pub type Observed = BTreeMap<(Space, Key), Vec<u8>>;
 
-/// A value, and between which seconds it was written.
+/// A value, and when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     pub bytes: Arc<[u8]>,
-    pub written: Seconds,
-}
-
-/// A time, as far as it is known: in whole seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seconds {
-    pub from: u64,
-    pub to: u64,
+    pub written: Span,
 }
 
 /// What is written where.
@@ -67,13 +61,14 @@ pub enum Fate {
 struct Write {
     changes: Vec<Change>,
     fate: Fate,
-    written: Seconds,
+    written: Span,
 }
 
-/// The order and the time to live of each keyspace.
+/// The order and the time to live of each keyspace, and the clock they live by.
 pub trait Spaces {
     fn order(&self, space: Space) -> Order;
     fn ttl_s(&self, space: Space) -> Option<u64>;
+    fn clock(&self) -> &WallClock;
 }
 
 /// Whether an entry must, may, or must not be seen.
@@ -85,13 +80,20 @@ pub enum Lives {
 }
 
 impl Value {
-    /// Whether it is seen by a reader of that time.
-    pub fn lives(&self, ttl_s: Option<u64>, read: Seconds) -> Lives {
-        match ttl_s {
-            None => Lives::Yes,
-            Some(ttl) if read.to <= self.written.from + ttl => Lives::Yes,
-            Some(ttl) if read.from > self.written.to + ttl => Lives::No,
-            Some(_) => Lives::Perhaps,
+    /// Whether it is seen by a reader of that time. It lives for its time from when the clock last said less than when it
+    /// was written, at least: the store numbers writes by seconds, and takes a second that is past for the one before.
+    pub fn lives(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Lives {
+        let Some(ttl) = ttl_s else { return Lives::Yes };
+        let (lowest_written, _) = clock.extremes(self.written);
+        let (_, highest_written) = clock.extremes(self.written.from_start());
+        let (_, highest_since) = clock.extremes(self.written.until(read));
+        let (lowest_read, _) = clock.extremes(read);
+        if highest_since <= lowest_written + ttl {
+            Lives::Yes
+        } else if lowest_read > highest_written + ttl {
+            Lives::No
+        } else {
+            Lives::Perhaps
         }
     }
 }
@@ -105,6 +107,8 @@ pub struct History {
     writes: Vec<Write>,
     /// What is visible.
     now: State,
+    /// Every value that was ever put, with its key.
+    ever: BTreeSet<(Key, Arc<[u8]>)>,
 }
 
 impl History {
@@ -119,13 +123,12 @@ impl History {
     }
 
     /// Notes a write.
-    pub fn note(
-        &mut self,
-        changes: Vec<Change>,
-        fate: Fate,
-        written: Seconds,
-        spaces: &dyn Spaces,
-    ) {
+    pub fn note(&mut self, changes: Vec<Change>, fate: Fate, written: Span, spaces: &dyn Spaces) {
+        for change in &changes {
+            if let Change::Put(_, key, bytes) = change {
+                self.ever.insert((key.clone(), Arc::clone(bytes)));
+            }
+        }
         if fate == Fate::Acknowledged {
             for change in &changes {
                 apply(&mut self.now, change, written, spaces);
@@ -136,6 +139,22 @@ impl History {
             fate,
             written,
         });
+    }
+
+    /// Whether a value was ever put to a key, in whatever keyspace.
+    pub fn ever_put(&self, key: &[u8], bytes: &[u8]) -> bool {
+        self.ever.contains(&(key.to_vec(), Arc::from(bytes)))
+    }
+
+    /// An entry was not there any more, so it has expired, and stays away as long as the store is open.
+    pub fn note_expired(&mut self, place: &(Space, Key)) {
+        self.now.remove(place);
+    }
+
+    /// The same for all entries of a keyspace that were not found.
+    pub fn note_expired_but(&mut self, space: Space, found: &Observed) {
+        self.now
+            .retain(|place, _| place.0 != space || found.contains_key(place));
     }
 
     /// Forgets all about a keyspace: it was dropped.
@@ -158,7 +177,7 @@ impl History {
         observed: &Observed,
         floor: usize,
         safe: usize,
-        read: Seconds,
+        read: Span,
         spaces: &dyn Spaces,
     ) -> Result<(), String> {
         let least = floor.saturating_sub(self.before).min(self.writes.len());
@@ -206,7 +225,7 @@ impl History {
         &self,
         cut: usize,
         observed: &Observed,
-        read: Seconds,
+        read: Span,
         spaces: &dyn Spaces,
     ) -> Result<(State, Vec<Fate>), String> {
         const MOST_DOUBTS: usize = 5;
@@ -252,7 +271,7 @@ impl History {
         &self,
         writes: &[Write],
         observed: &Observed,
-        read: Seconds,
+        read: Span,
         spaces: &dyn Spaces,
     ) -> Result<State, String> {
         let mut keys: BTreeSet<(Space, Key)> = self.base.keys().cloned().collect();
@@ -270,7 +289,7 @@ impl History {
                 let mut state = State::new();
                 let marker = Value {
                     bytes: Arc::from(&b""[..]),
-                    written: Seconds { from: 0, to: 0 },
+                    written: Span::default(),
                 };
                 // Applied to a map of this key alone, a write tells what it makes of it.
                 state.insert(place.clone(), marker.clone());
@@ -293,9 +312,11 @@ impl History {
                     (None, None) => true,
                     (Some(value), Some(bytes)) => {
                         value.bytes[..] == bytes[..]
-                            && value.lives(spaces.ttl_s(space), read) != Lives::No
+                            && value.lives(spaces.ttl_s(space), read, spaces.clock()) != Lives::No
                     }
-                    (Some(value), None) => value.lives(spaces.ttl_s(space), read) != Lives::Yes,
+                    (Some(value), None) => {
+                        value.lives(spaces.ttl_s(space), read, spaces.clock()) != Lives::Yes
+                    }
                     (None, Some(_)) => false,
                 });
             match (fits, found) {
@@ -315,7 +336,7 @@ impl History {
 }
 
 /// Applies one change to a state.
-fn apply(state: &mut State, change: &Change, written: Seconds, spaces: &dyn Spaces) {
+fn apply(state: &mut State, change: &Change, written: Span, spaces: &dyn Spaces) {
     match change {
         Change::Put(space, key, bytes) => {
             let value = Value {
@@ -343,7 +364,7 @@ fn apply(state: &mut State, change: &Change, written: Seconds, spaces: &dyn Spac
 pub fn compare(
     state: &State,
     observed: &Observed,
-    read: Seconds,
+    read: Span,
     spaces: &dyn Spaces,
 ) -> Result<(), String> {
     for (place, value) in state {
@@ -366,12 +387,15 @@ pub fn check_value(
     place: &(Space, Key),
     expected: Option<&Value>,
     found: Option<&[u8]>,
-    read: Seconds,
+    read: Span,
     spaces: &dyn Spaces,
 ) -> Result<(), String> {
     let ttl_s = spaces.ttl_s(place.0);
     let (lives, bytes) = match expected {
-        Some(value) => (value.lives(ttl_s, read), Some(&value.bytes[..])),
+        Some(value) => (
+            value.lives(ttl_s, read, spaces.clock()),
+            Some(&value.bytes[..]),
+        ),
         None => (Lives::No, None),
     };
     let is_right = match (lives, found) {
@@ -384,10 +408,16 @@ pub fn check_value(
         return Ok(());
     }
     let note = match (expected, lives, ttl_s) {
-        (Some(value), _, Some(ttl)) => format!(
-            ", written at {} to {} s with a time to live of {ttl} s, read at {} to {} s",
-            value.written.from, value.written.to, read.from, read.to
-        ),
+        (Some(value), _, Some(ttl)) => {
+            let (written, read) = (
+                spaces.clock().extremes(value.written),
+                spaces.clock().extremes(read),
+            );
+            format!(
+                ", written at {} to {} s with a time to live of {ttl} s, read at {} to {} s",
+                written.0, written.1, read.0, read.1
+            )
+        }
         _ => String::new(),
     };
     Err(format!(
@@ -427,9 +457,12 @@ pub fn show(bytes: Option<&[u8]>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    struct Plain;
+    #[derive(Default)]
+    struct Plain(WallClock);
 
     impl Spaces for Plain {
         fn order(&self, _: Space) -> Order {
@@ -439,9 +472,16 @@ mod tests {
         fn ttl_s(&self, space: Space) -> Option<u64> {
             (space == 1).then_some(5)
         }
+
+        fn clock(&self) -> &WallClock {
+            &self.0
+        }
     }
 
-    const AT: Seconds = Seconds { from: 10, to: 10 };
+    const AT: Span = Span {
+        begun: Duration::from_secs(10),
+        ended: Duration::from_secs(10),
+    };
 
     fn put(key: &str, value: &str) -> Change {
         Change::Put(0, key.into(), Arc::from(value.as_bytes()))
@@ -460,19 +500,19 @@ mod tests {
             vec![put("a", "1"), put("b", "1")],
             Fate::Acknowledged,
             AT,
-            &Plain,
+            &Plain::default(),
         );
         history.note(
             vec![put("a", "2"), put("b", "2")],
             Fate::InDoubt,
             AT,
-            &Plain,
+            &Plain::default(),
         );
         history.note(
             vec![Change::DeleteRange(0, b"b".to_vec(), b"c".to_vec())],
             Fate::Acknowledged,
             AT,
-            &Plain,
+            &Plain::default(),
         );
         history
     }
@@ -491,7 +531,7 @@ mod tests {
             (&[("c", "1")], 0, false),
         ] {
             let mut history = history();
-            let resolved = history.resolve(&observed(entries), floor, floor, AT, &Plain);
+            let resolved = history.resolve(&observed(entries), floor, floor, AT, &Plain::default());
             assert_eq!(
                 resolved.is_ok(),
                 is_right,
@@ -504,17 +544,45 @@ mod tests {
         }
     }
 
+    fn seconds(from: u64, to: u64) -> Span {
+        Span {
+            begun: Duration::from_secs(from),
+            ended: Duration::from_secs(to),
+        }
+    }
+
     #[test]
     fn an_entry_is_there_as_long_as_it_lives_and_gone_a_second_later() {
         let value = Value {
             bytes: Arc::from(&b"x"[..]),
-            written: Seconds { from: 10, to: 11 },
+            written: seconds(10, 11),
         };
-        let read = |from, to| value.lives(Some(5), Seconds { from, to });
+        let clock = WallClock::default();
+        let read = |from, to| value.lives(Some(5), seconds(from, to), &clock);
         assert_eq!(read(15, 15), Lives::Yes);
         assert_eq!(read(15, 16), Lives::Perhaps);
         assert_eq!(read(16, 16), Lives::Perhaps);
         assert_eq!(read(17, 17), Lives::No);
-        assert_eq!(value.lives(None, Seconds { from: 99, to: 99 }), Lives::Yes);
+        let lives = value.lives(None, seconds(99, 99), &clock);
+        assert_eq!(lives, Lives::Yes);
+    }
+
+    #[test]
+    fn a_clock_set_back_makes_entries_live_longer_and_never_shorter() {
+        let value = |at| Value {
+            bytes: Arc::from(&b"x"[..]),
+            written: seconds(at, at),
+        };
+        let clock = WallClock::default();
+        clock.set_back(Duration::from_secs(20), 15);
+        let read = |written, at| value(written).lives(Some(5), seconds(at, at), &clock);
+        // At 21 the clock says 6 again. What was written at 18 lives up to 38, and what was written at 21 that long at most.
+        assert_eq!(read(18, 37), Lives::Yes);
+        assert_eq!(read(18, 39), Lives::No);
+        assert_eq!(read(21, 26), Lives::Yes);
+        assert_eq!(read(21, 27), Lives::Perhaps);
+        assert_eq!(read(21, 41), Lives::No);
+        // It may have been seen to expire before.
+        assert_eq!(read(10, 21), Lives::Perhaps);
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   program ── store: options, keyspaces
-//!           └─ lives: from an opening to an end (close, drop, death of the process, loss of power)
-//!                ├─ threads: steps
-//!                └─ troubles: calls of the file system that fail, comparisons that panic
+//!           ├─ lives: from an opening to an end (close, drop, death of the process, loss of power)
+//!           │    ├─ threads: steps
+//!           │    └─ troubles: calls of the file system that fail, comparisons that panic
+//!           └─ damage: steps, and bytes that are overwritten afterwards
 //! ```
 //!
 //! Each step and each trouble has a number, by which [`Program::keep`] selects.
@@ -13,7 +14,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use forerun_db::{Background, Checks, Durability, RunOptions, TreeOptions, WalMode};
+use forerun_db::{
+    Access, Background, Checks, Create, Durability, RunOptions, TreeOptions, WalMode,
+};
 
 use super::orders::Order;
 
@@ -23,6 +26,10 @@ pub struct Program {
     pub seed: u64,
     pub store: StoreShape,
     pub lives: Vec<Life>,
+    /// Whether the store is opened for reading only before it is opened again.
+    pub looks_read_only: bool,
+    /// What is overwritten on the disk at the very end.
+    pub damage: Option<Damage>,
 }
 
 /// The options of the store, but for its comparators.
@@ -160,7 +167,13 @@ pub enum Op {
     CreateSpace,
     DropSpace,
     Reopen,
-    OpenTwice,
+    OpenTwice {
+        access: Access,
+    },
+    /// Two threads create one new store at the same time.
+    RaceToCreate {
+        create: Create,
+    },
     Verify,
     /// A batch that is larger than all memory for memtables.
     Oversized {
@@ -222,6 +235,8 @@ pub enum Trouble {
     Full { count: u32 },
     /// A comparator of the user's panics, for so many comparisons.
     Panic { count: u32 },
+    /// The clock on the wall is set back.
+    ClockBack { seconds: u32 },
 }
 
 /// Calls of the file system.
@@ -255,7 +270,19 @@ impl Program {
                 life.end = End::Close;
             }
         }
+        if let Some(damage) = &mut self.damage {
+            for thread in &mut damage.threads {
+                thread.retain(|step| kept.has(step.id));
+            }
+            damage.spoilt.retain(|spoilt| kept.has(spoilt.id));
+        }
         self
+    }
+
+    /// Whether entries of any keyspace expire.
+    pub fn has_ttl(&self) -> bool {
+        let mut spaces = self.store.spaces.iter().chain([&self.store.private]);
+        spaces.any(|space| space.ttl_s.is_some())
     }
 
     /// The numbers of its steps and troubles.
@@ -268,9 +295,58 @@ impl Program {
                 ids.push(life.end_id);
             }
         }
+        if let Some(damage) = &self.damage {
+            ids.extend(damage.threads.iter().flatten().map(|step| step.id));
+            ids.extend(damage.spoilt.iter().map(|spoilt| spoilt.id));
+        }
         ids.sort_unstable();
         ids
     }
+}
+
+/// Bytes that are overwritten on the disk of a store, after some steps that each thread takes alone.
+#[derive(Clone, Debug)]
+pub struct Damage {
+    pub threads: Vec<Vec<Step>>,
+    pub when: When,
+    pub spoilt: Vec<Spoilt>,
+}
+
+/// What has become of the store when it is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    Open,
+    Closed,
+    Died,
+}
+
+/// Some bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Spoilt {
+    pub id: u32,
+    pub target: Target,
+    /// Where in the file, of 65,536.
+    pub at: u16,
+    pub len: u16,
+    pub bytes: Bytes,
+    /// Chooses among the files, and what noise is.
+    pub seed: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Run,
+    /// The last segment of the log.
+    Log,
+    Manifest,
+}
+
+/// What is written over the bytes that were there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    Flipped,
+    Zeros,
+    Noise,
 }
 
 /// The numbers of the steps and troubles that are kept, written as `3-7,9`.

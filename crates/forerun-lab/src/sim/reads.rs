@@ -2,13 +2,12 @@
 
 use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Values};
 
-use super::model::{
-    Key, Observed, Seconds, Space, Spaces, State, Value, check_value, compare, show,
-};
+use super::model::{Key, Observed, Space, Spaces, State, Value, check_value, compare, show};
 use super::program::{Place, Way};
 use super::rt;
 use super::stamps::{BEACON_KEY, STAMP_KEY, decode};
 use super::user::{Memory, User};
+use super::wall::Span;
 use super::world::{Opened, Outcome, Stop, World, flaw};
 
 /// Entries in the order in which they were read.
@@ -131,17 +130,21 @@ impl User<'_> {
     }
 
     fn check(
-        &self,
+        &mut self,
         space: Space,
         key: Key,
         found: Option<&[u8]>,
-        read: Seconds,
+        read: Span,
         how: &str,
     ) -> Outcome {
         let place = (space, key);
         let expected = self.memory.history.now().get(&place);
         check_value(&place, expected, found, read, self.world)
-            .map_err(|why| Stop::Flaw(format!("{how}: {why}")))
+            .map_err(|why| Stop::Flaw(format!("{how}: {why}")))?;
+        if found.is_none() {
+            self.memory.history.note_expired(&place);
+        }
+        Ok(())
     }
 
     /// Other threads write the beacon again and again, by ingestions; it is never away.
@@ -201,7 +204,9 @@ impl User<'_> {
                     return flaw(format!("scan: the beacon of keyspace {space} is gone"));
                 }
                 let expected = self.memory.history.now();
-                self.check_own(space, expected, &entries, read, "scan")
+                let own = self.check_own(space, expected, &entries, read, "scan")?;
+                self.memory.history.note_expired_but(space, &own);
+                Ok(())
             }
             Err(error) => self.allow(&error, "scan"),
         }
@@ -221,15 +226,15 @@ impl User<'_> {
         }
     }
 
-    /// Checks the thread's own keys among the entries of a keyspace.
+    /// Checks the thread's own keys among the entries of a keyspace, and returns them.
     pub fn check_own(
         &self,
         space: Space,
         expected: &State,
         entries: &Entries,
-        read: Seconds,
+        read: Span,
         how: &str,
-    ) -> Outcome {
+    ) -> Outcome<Observed> {
         let order = self.world.order(space);
         let letter = self.memory.letter();
         let observed: Observed = entries
@@ -241,7 +246,8 @@ impl User<'_> {
         let expected = expected.iter().filter(of_space);
         let expected = expected.map(|(place, value)| (place.clone(), value.clone()));
         compare(&expected.collect(), &observed, read, self.world)
-            .map_err(|why| Stop::Flaw(format!("{how}: {why}")))
+            .map_err(|why| Stop::Flaw(format!("{how}: {why}")))?;
+        Ok(observed)
     }
 
     pub fn read_stamps(&mut self, by_snapshot: bool) -> Outcome {

@@ -5,17 +5,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_db::{Create, Db, Error, Keyspace};
+use forerun_db::{Access, Create, Db, Error, Keyspace};
 
 use super::copies::Copies;
 use super::draw::private_name;
 use super::held::{HeldIter, HeldSnapshot};
-use super::model::{Fate, History, Key, Seconds, Space};
+use super::model::{Fate, History, Key, Space};
 use super::orders::Order;
 use super::program::{Op, Place, Step};
 use super::reads::Now;
 use super::rt;
 use super::stamps::Least;
+use super::wall::Span;
 use super::world::{Ended, Marks, Opened, Outcome, STORE, Stop, World, flaw};
 
 /// Private keyspaces have numbers from here on.
@@ -45,7 +46,7 @@ pub enum Private {
 /// When something began.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    pub at: Seconds,
+    pub at: Span,
     pub marks: Marks,
     pub least: Least,
 }
@@ -314,7 +315,8 @@ impl<'w> User<'w> {
             Op::CreateSpace => self.create_space(),
             Op::DropSpace => self.drop_space(),
             Op::Reopen => self.reopen(),
-            Op::OpenTwice => self.open_twice(),
+            Op::OpenTwice { access } => self.open_twice(*access),
+            Op::RaceToCreate { create } => self.race_to_create(*create),
             Op::Verify => self.verify(),
             Op::Oversized { place, is_ranges } => self.oversized(*place, *is_ranges),
             Op::Outage => self.outage(),
@@ -380,9 +382,10 @@ impl<'w> User<'w> {
     }
 
     /// Tries to open the store although it is open.
-    fn open_twice(&mut self) -> Outcome {
+    fn open_twice(&mut self, access: Access) -> Outcome {
         let options = forerun_db::Options {
             create: Create::Never,
+            access,
             ..self.world.options.clone()
         };
         let second = Db::open_with_io(Arc::new(self.world.io()), STORE, options);

@@ -10,12 +10,14 @@ use forerun_db::io::fault::FaultIo;
 use forerun_db::{Db, Error, Keyspace, Options, WalMode};
 
 use super::draw::{THREADS, shared_name};
-use super::faults::{SimIo, now_s};
-use super::model::{Seconds, Space, Spaces};
+use super::faults::SimIo;
+use super::model::{Space, Spaces};
 use super::orders::{Order, PLANNED_PANIC, Panics};
 use super::program::{Program, SpaceShape};
+use super::read_only::Seen;
 use super::rt;
 use super::stamps::Stamps;
+use super::wall::{Span, WallClock};
 
 /// Where the store is.
 pub const STORE: &str = "/store";
@@ -93,6 +95,9 @@ pub struct World {
     pub options: Options,
     pub stamps: Stamps,
     pub counts: Counts,
+    pub clock: Arc<WallClock>,
+    /// What an opening for reading only saw of the store, which nobody has opened since.
+    pub seen: Mutex<Option<Seen>>,
     io: Mutex<SimIo>,
     store: Mutex<Option<Arc<Opened>>>,
     openings: AtomicU64,
@@ -122,15 +127,16 @@ impl World {
         let disk = FaultIo::new();
         disk.set_links(program.store.has_links);
         disk.set_forgetful(program.store.is_forgetful);
+        let clock = Arc::new(WallClock::default());
+        let sync_time = Duration::from_micros(program.store.sync_us);
         World {
             options: program.store.options(&panics),
             panics,
             stamps: Stamps::default(),
             counts: Counts::default(),
-            io: Mutex::new(SimIo::new(
-                disk,
-                Duration::from_micros(program.store.sync_us),
-            )),
+            io: Mutex::new(SimIo::new(disk, Arc::clone(&clock), sync_time)),
+            clock,
+            seen: Mutex::default(),
             store: Mutex::new(None),
             openings: AtomicU64::new(0),
             acknowledged: Mutex::default(),
@@ -225,16 +231,19 @@ impl World {
     }
 
     /// The time now, as the beginning of something.
-    pub fn begin(&self) -> Seconds {
-        let now = now_s();
-        Seconds { from: now, to: now }
+    pub fn begin(&self) -> Span {
+        let now = rt::elapsed();
+        Span {
+            begun: now,
+            ended: now,
+        }
     }
 
     /// The time that something took which began then.
-    pub fn end(&self, begun: Seconds) -> Seconds {
-        Seconds {
-            from: begun.from,
-            to: now_s(),
+    pub fn end(&self, begun: Span) -> Span {
+        Span {
+            begun: begun.begun,
+            ended: rt::elapsed(),
         }
     }
 
@@ -352,6 +361,10 @@ impl Spaces for World {
 
     fn ttl_s(&self, space: Space) -> Option<u64> {
         self.shape(space).ttl_s
+    }
+
+    fn clock(&self) -> &WallClock {
+        &self.clock
     }
 }
 

@@ -81,7 +81,7 @@ impl Change {
 pub(super) struct Inode {
     /// As seen.
     pub(super) bytes: Vec<u8>,
-    pub(super) locked: bool,
+    pub(super) lock: Lock,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
     /// Whether a sync failed and lost changes, which are as seen and never become durable.
@@ -169,6 +169,16 @@ enum Survival {
     Everything,
     Prefix,
     Any,
+}
+
+/// Who holds the lock of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Lock {
+    #[default]
+    Free,
+    Exclusive,
+    /// So many share it.
+    Shared(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -304,6 +314,18 @@ impl Disk {
             .insert(path.to_owned(), Node::File(inode));
     }
 
+    pub(super) fn overwrite(&mut self, path: &Path, offset: usize, bytes: &[u8]) {
+        let Some(Node::File(inode)) = self.names.get(path) else {
+            return;
+        };
+        let inode = &mut self.inodes[*inode];
+        for whole in [&mut inode.bytes, &mut inode.durable] {
+            let start = offset.min(whole.len());
+            let len = bytes.len().min(whole.len() - start);
+            whole[start..start + len].copy_from_slice(&bytes[..len]);
+        }
+    }
+
     pub(super) fn after_kill(&self) -> Disk {
         let mut disk = Disk {
             powered_off: false,
@@ -314,7 +336,7 @@ impl Disk {
         };
         disk.inodes
             .iter_mut()
-            .for_each(|inode| inode.locked = false);
+            .for_each(|inode| inode.lock = Lock::Free);
         disk
     }
 

@@ -1,0 +1,403 @@
+//! Damage: bytes of a run, of the log or of the manifest are overwritten on the disk, while the store is open, after it was
+//! closed, or after it died. Whoever reads gets the right value or an error that names a damaged file, never a wrong value.
+//! Then the store is repaired, and holds what it held, less what the repair reported as lost.
+//!
+//! ```text
+//!   the last life ──> open ──> some steps ──> close or death ──> damage ──> check ──> read ──> repair ──> check ──> read
+//!                                        └──> damage, read ──┘
+//! ```
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forerun_db::{Access, Create, Db, Error, Loss, Options, Repaired, Values};
+use forerun_db::{check_with_io, repair_with_io};
+
+use super::draw::{KEYS, private_name, shared_name};
+use super::faults::SimIo;
+use super::model::{Key, Space, Spaces, check_value, show_place};
+use super::program::{Bytes, Damage, Spoilt, Target, When};
+use super::reads::Source;
+use super::user::{Memory, Private, User};
+use super::world::{Opened, Outcome, STORE, Stop, World, flaw};
+
+/// Pages of the simulated stores have this length.
+const PAGE_BYTES: usize = 4 << 10;
+
+/// Where a reader may find less than was written.
+enum Losses {
+    /// Nowhere.
+    None,
+    /// Wherever a repair said so.
+    Reported(Vec<Loss>),
+    /// Anywhere: the log may end early, or the manifest was made from the runs.
+    Anywhere,
+}
+
+/// Runs the steps of a damage on a closed store, and spoils it. Nothing is done with the store afterwards.
+///
+/// # Errors
+/// [`Stop::Flaw`]
+pub fn run(
+    world: &Arc<World>,
+    damage: &Damage,
+    opened: Arc<Opened>,
+    memories: Vec<Memory>,
+) -> Outcome {
+    world.set_store(Some(Arc::clone(&opened)));
+    let mut written = Vec::new();
+    for (memory, steps) in memories.into_iter().zip(&damage.threads) {
+        written.push(User::new(world, memory, Arc::clone(&opened)).run(steps));
+    }
+    if world.is_over() {
+        return Ok(());
+    }
+    let io = world.io();
+    let mut spoilt = BTreeSet::new();
+    if damage.when == When::Open {
+        spoilt = spoil(world, &io, &damage.spoilt);
+        for memory in &written {
+            let reader = Reader {
+                world,
+                memory,
+                spoilt: &spoilt,
+                losses: &Losses::None,
+            };
+            reader.read_all(&opened)?;
+        }
+        let worked = opened.db.flush().and_then(|()| opened.db.compact());
+        allow(worked, &spoilt, "compact a damaged store")?;
+    }
+    drop(world.set_store(None));
+    let Some(Opened { db, spaces, .. }) = Arc::into_inner(opened) else {
+        return flaw("a thread keeps the store");
+    };
+    drop(spaces);
+    let io = match damage.when {
+        When::Died => {
+            io.die();
+            drop(db);
+            let after = io.after_kill();
+            world.set_io(after.clone());
+            after
+        }
+        When::Open | When::Closed => {
+            allow(db.close(), &spoilt, "close a damaged store")?;
+            io
+        }
+    };
+    if damage.when != When::Open {
+        spoilt = spoil(world, &io, &damage.spoilt);
+    }
+    examine(world, damage.when, &io, &spoilt, &written)
+}
+
+/// Checks, reads and repairs a store that nobody has open.
+fn examine(
+    world: &World,
+    when: When,
+    io: &SimIo,
+    spoilt: &BTreeSet<PathBuf>,
+    memories: &[Memory],
+) -> Outcome {
+    if let Err(error) = check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+        return flaw(format!("a damaged store cannot be checked: {error}"));
+    }
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
+    // The end of a log that was not closed may be one that was never written.
+    let is_cut = when == When::Died && spoilt.iter().any(is_log);
+    let losses = match is_cut {
+        true => Losses::Anywhere,
+        false => Losses::None,
+    };
+    match open(world, io, Access::ReadOnly) {
+        Ok(opened) => {
+            for memory in memories {
+                let reader = Reader {
+                    world,
+                    memory,
+                    spoilt,
+                    losses: &losses,
+                };
+                reader.read_all(&opened)?;
+            }
+            allow(opened.db.clone().close(), spoilt, "close a damaged store")?;
+        }
+        Err(Error::MemoryLimit { .. }) => {}
+        Err(error) => allow(Err(error), spoilt, "open a damaged store")?,
+    }
+    let repaired = match repair_with_io(Arc::new(io.clone()), STORE, &world.options) {
+        Ok(repaired) => repaired,
+        Err(error) => return flaw(format!("a damaged store cannot be repaired: {error}")),
+    };
+    world.note(|| format!("repaired: {repaired:?}"));
+    look_at_repaired(world, io, is_cut, repaired, memories)
+}
+
+/// A repaired store is whole, and lacks nothing but what was reported as lost.
+fn look_at_repaired(
+    world: &World,
+    io: &SimIo,
+    is_cut: bool,
+    repaired: Repaired,
+    memories: &[Memory],
+) -> Outcome {
+    match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
+        Ok(checked) => {
+            if let Some(problem) = checked.problems.first() {
+                return flaw(format!("a repaired store is damaged: {problem}"));
+            }
+        }
+        Err(error) => return flaw(format!("a repaired store cannot be checked: {error}")),
+    }
+    let losses = match repaired {
+        _ if is_cut => Losses::Anywhere,
+        Repaired {
+            rebuilt_manifest: true,
+            ..
+        } => Losses::Anywhere,
+        Repaired { losses, .. } => Losses::Reported(losses),
+    };
+    let opened = match open(world, io, Access::ReadWrite) {
+        Ok(opened) => opened,
+        Err(error) => return flaw(format!("a repaired store cannot be opened: {error}")),
+    };
+    for memory in memories {
+        let reader = Reader {
+            world,
+            memory,
+            spoilt: &BTreeSet::new(),
+            losses: &losses,
+        };
+        reader.read_all(&opened)?;
+    }
+    match opened.db.clone().close() {
+        Ok(()) => Ok(()),
+        Err(error) => flaw(format!("a repaired store cannot be closed: {error}")),
+    }
+}
+
+fn open(world: &World, io: &SimIo, access: Access) -> forerun_db::Result<Opened> {
+    let options = Options {
+        access,
+        create: Create::Never,
+        ..world.options.clone()
+    };
+    let db = Db::open_with_io(Arc::new(io.clone()), STORE, options)?;
+    let mut spaces = vec![db.own_keyspace()];
+    // A repair may have lost the names of those that were in no run.
+    let shared = 1..world.program.store.spaces.len();
+    spaces.extend(shared.map_while(|number| db.find_keyspace(&shared_name(number))));
+    Ok(Opened::of_copy(db, spaces))
+}
+
+/// Overwrites bytes, and returns the files that are not as they were.
+fn spoil(world: &World, io: &SimIo, all: &[Spoilt]) -> BTreeSet<PathBuf> {
+    let mut spoilt = BTreeSet::new();
+    for one in all {
+        let files = io.disk().files().into_iter();
+        let files =
+            files.filter(|path| path.parent() == Some(Path::new(STORE)) && one.target.is(path));
+        let files: Vec<PathBuf> = files.collect();
+        let path = match (one.target, files.len()) {
+            (_, 0) => continue,
+            // Its tail.
+            (Target::Log, count) => &files[count - 1],
+            (_, count) => &files[one.seed as usize % count],
+        };
+        let Some(bytes) = io.disk().read(path).filter(|bytes| !bytes.is_empty()) else {
+            continue;
+        };
+        let mut start = one.at as usize * bytes.len() / (usize::from(u16::MAX) + 1);
+        let mut len = usize::from(one.len);
+        if len == PAGE_BYTES {
+            start -= start % PAGE_BYTES;
+        }
+        len = len.min(bytes.len() - start);
+        let new = one.spoil(&bytes[start..start + len]);
+        if new != bytes[start..start + len] {
+            world.note(|| format!("{len} bytes of {} are spoilt at {start}", path.display()));
+            io.disk().overwrite(path, start, &new);
+            spoilt.insert(path.clone());
+        }
+    }
+    spoilt
+}
+
+impl Target {
+    fn is(self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match self {
+            Target::Run => name.ends_with(".run"),
+            Target::Log => name.ends_with(".log"),
+            Target::Manifest => name == "MANIFEST",
+        }
+    }
+}
+
+impl Spoilt {
+    fn spoil(&self, bytes: &[u8]) -> Vec<u8> {
+        match self.bytes {
+            Bytes::Flipped => bytes.iter().map(|byte| !byte).collect(),
+            Bytes::Zeros => vec![0; bytes.len()],
+            Bytes::Noise => {
+                let mut state = u64::from(self.seed) | 1;
+                let mut next = |_: &u8| {
+                    state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                    (state >> 56) as u8
+                };
+                bytes.iter().map(&mut next).collect()
+            }
+        }
+    }
+}
+
+/// Takes a success, or an error that a damaged file explains.
+fn allow(result: forerun_db::Result<()>, spoilt: &BTreeSet<PathBuf>, doing: &str) -> Outcome {
+    match result {
+        Err(error) if !explains(spoilt, &error) => flaw(format!("cannot {doing}: {error}")),
+        _ => Ok(()),
+    }
+}
+
+fn explains(spoilt: &BTreeSet<PathBuf>, error: &Error) -> bool {
+    match error {
+        Error::CorruptFile { path, .. } => spoilt.contains(path),
+        Error::Poisoned { cause }
+        | Error::CompactionFailed { cause, .. }
+        | Error::KeyspaceStopped { cause, .. } => explains(spoilt, cause),
+        _ => false,
+    }
+}
+
+/// Who reads a thread's keys from a store that may be damaged.
+struct Reader<'a> {
+    world: &'a World,
+    memory: &'a Memory,
+    spoilt: &'a BTreeSet<PathBuf>,
+    losses: &'a Losses,
+}
+
+impl Reader<'_> {
+    /// Reads the thread's keys one by one, in a batch, and by scans from either end.
+    fn read_all(&self, opened: &Opened) -> Outcome {
+        let mut spaces: Vec<_> = (0..).zip(opened.spaces.iter().cloned()).collect();
+        if let Private::Present(space) = self.memory.private {
+            let private = opened.db.find_keyspace(&private_name(self.memory.thread));
+            spaces.extend(private.map(|keyspace| (space, keyspace)));
+        }
+        for (space, keyspace) in spaces {
+            let source = Source::Now(&keyspace);
+            let keys: Vec<Key> = (0..KEYS).map(|number| self.memory.key(number)).collect();
+            for key in &keys {
+                let begun = self.world.begin();
+                let found = source.get(key);
+                self.judge(
+                    space,
+                    key,
+                    found.as_ref().map(Option::as_deref),
+                    begun,
+                    "get",
+                )?;
+            }
+            let mut values = Values::new();
+            let begun = self.world.begin();
+            match source.multi_get(&keys, &mut values) {
+                Ok(()) => {
+                    for (position, key) in keys.iter().enumerate() {
+                        let found = values.get(position);
+                        self.judge(
+                            space,
+                            key,
+                            found.as_ref().map(|found| *found),
+                            begun,
+                            "multi_get",
+                        )?;
+                    }
+                }
+                Err(error) => allow(Err(error), self.spoilt, "look up a batch")?,
+            }
+            for is_back in [false, true] {
+                self.scan(space, &source, &keys, is_back)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn scan(&self, space: Space, source: &Source<'_>, keys: &[Key], is_back: bool) -> Outcome {
+        let order = self.world.order(space);
+        let begun = self.world.begin();
+        let mut iter = source.range(self.memory.bounds(order));
+        let mut seen = BTreeSet::new();
+        loop {
+            let next = match is_back {
+                false => iter.next_entry(),
+                true => iter.next_entry_back(),
+            };
+            match next {
+                Ok(Some(entry)) => {
+                    let key = order.canonical(entry.key);
+                    self.judge(space, &key, Ok(Some(entry.value)), begun, "scan")?;
+                    seen.insert(key);
+                }
+                Ok(None) => break,
+                Err(error) => return allow(Err(error), self.spoilt, "scan"),
+            }
+        }
+        let absent = keys.iter().filter(|key| !seen.contains(*key));
+        for key in absent {
+            self.judge(space, key, Ok(None), begun, "scan")?;
+        }
+        Ok(())
+    }
+
+    /// Checks what was found of a key.
+    fn judge(
+        &self,
+        space: Space,
+        key: &Key,
+        found: Result<Option<&[u8]>, &Error>,
+        begun: super::wall::Span,
+        how: &str,
+    ) -> Outcome {
+        let place = (space, key.clone());
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let doing = format!("{how} {}", show_place(&place));
+                return allow(Err(error.clone()), self.spoilt, &doing);
+            }
+        };
+        let history = &self.memory.history;
+        let read = self.world.end(begun);
+        let expected = history.now().get(&place);
+        match check_value(&place, expected, found, read, self.world) {
+            Ok(()) => Ok(()),
+            Err(_)
+                if self.may_be_lost(space, key)
+                    && found.is_none_or(|bytes| history.ever_put(key, bytes)) =>
+            {
+                Ok(())
+            }
+            Err(why) => Err(Stop::Flaw(format!("damage, {how}: {why}"))),
+        }
+    }
+
+    fn may_be_lost(&self, space: Space, key: &[u8]) -> bool {
+        let order = self.world.order(space);
+        match self.losses {
+            Losses::None => false,
+            Losses::Anywhere => true,
+            Losses::Reported(losses) => losses.iter().any(|loss| match &loss.keys {
+                None => true,
+                Some(range) => {
+                    let is_above = |from: &Vec<u8>| order.compare(from, key).is_le();
+                    let is_below = |to: &Vec<u8>| order.compare(key, to).is_le();
+                    range.from.as_ref().is_none_or(is_above)
+                        && range.to.as_ref().is_none_or(is_below)
+                }
+            }),
+        }
+    }
+}

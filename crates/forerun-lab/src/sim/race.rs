@@ -1,0 +1,121 @@
+//! Two threads that create one new store at the same time: one of them gets it, and the other is told that it is locked.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use forerun_core::sync::thread;
+use forerun_db::{Background, Create, Db, Durability, Error, Options, WalMode};
+
+use super::rt;
+use super::user::User;
+use super::world::{Outcome, World, flaw, lock};
+
+/// What the two threads share.
+struct Race<'w> {
+    world: &'w World,
+    path: PathBuf,
+    options: Options,
+    /// How many have the store open.
+    holders: AtomicU64,
+    /// How many had it.
+    openings: AtomicU64,
+    /// The keys that are in it for sure.
+    written: Mutex<Vec<u8>>,
+}
+
+impl User<'_> {
+    pub fn race_to_create(&mut self, create: Create) -> Outcome {
+        let copies = &mut self.memory.copies;
+        let race = Race {
+            world: self.world,
+            path: copies.next_path(self.memory.thread, "race"),
+            options: Options {
+                create,
+                background: Background::Caller,
+                durability: Durability::Synced,
+                ttl: None,
+                wal: WalMode::On,
+                ..self.world.options.clone()
+            },
+            holders: AtomicU64::new(0),
+            openings: AtomicU64::new(0),
+            written: Mutex::default(),
+        };
+        let other = thread::scope(|scope| {
+            let other = scope.spawn(|| race.run(b'o'));
+            let own = race.run(b'u');
+            other.join().map(|other| own.and(other))
+        });
+        let io = self.world.io();
+        match other {
+            Ok(Ok(())) if race.openings.load(SeqCst) == 0 && !io.has_failed() => {
+                flaw("of two threads that create a store neither got it")
+            }
+            Ok(raced) => raced,
+            Err(_) => flaw("a thread panicked that creates a store"),
+        }
+    }
+}
+
+impl Race<'_> {
+    /// Tries until the store is open, writes a key of its own, and closes the store.
+    fn run(&self, key: u8) -> Outcome {
+        const TRIES: usize = 400;
+        let io = self.world.io();
+        for _ in 0..TRIES {
+            match Db::open_with_io(Arc::new(io.clone()), &self.path, self.options.clone()) {
+                Ok(db) => return self.hold(db, key),
+                Err(Error::Locked { .. }) => rt::sleep(Duration::from_millis(5)),
+                // The other one has it, or is about to.
+                Err(Error::AlreadyExists { .. }) if self.options.create == Create::MustBeNew => {
+                    return Ok(());
+                }
+                Err(error) => return self.allow(&error, "create a store beside another thread"),
+            }
+        }
+        flaw("a store stays locked that another thread creates")
+    }
+
+    fn hold(&self, db: Db, key: u8) -> Outcome {
+        let is_alive = || !self.world.io().is_dead();
+        if self.holders.fetch_add(1, SeqCst) > 0 && is_alive() {
+            return flaw("two threads have a new store open at the same time");
+        }
+        let before = self.openings.fetch_add(1, SeqCst);
+        if before > 0 && self.options.create == Create::MustBeNew && is_alive() {
+            return flaw("two threads created one store, which was to be new");
+        }
+        let used = self.write(&db, key);
+        self.holders.fetch_sub(1, SeqCst);
+        used?;
+        match db.close() {
+            Ok(()) => Ok(()),
+            Err(error) => self.allow(&error, "close a new store"),
+        }
+    }
+
+    fn write(&self, db: &Db, key: u8) -> Outcome {
+        let written = lock(&self.written).clone();
+        for other in written {
+            match db.get(&[other]) {
+                Ok(Some(_)) => {}
+                Ok(None) => return flaw("a store was created over one that was in use"),
+                Err(error) => self.allow(&error, "get from a new store")?,
+            }
+        }
+        match db.put(&[key], b"") {
+            Ok(()) => {
+                lock(&self.written).push(key);
+                Ok(())
+            }
+            Err(error) => self.allow(&error, "write to a new store"),
+        }
+    }
+
+    fn allow(&self, error: &Error, doing: &str) -> Outcome {
+        self.world.allow(error, None, doing)
+    }
+}

@@ -1,0 +1,165 @@
+//! Openings for reading only, of a store that was closed and of one that died: they change no byte, keep those out who would
+//! write, and see what the next opening for writing sees.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forerun_db::{Access, Create, Db, Error, Keyspace, Options};
+
+use super::draw::shared_name;
+use super::faults::SimIo;
+use super::model::{Space, Spaces};
+use super::program::Way;
+use super::reads::{Entries, Source, read};
+use super::world::{Opened, Outcome, STORE, Stop, World, flaw, lock};
+
+/// What was in the shared keyspaces.
+pub type Seen = BTreeMap<Space, Entries>;
+
+impl World {
+    /// Opens the store for reading only, if the program says so.
+    ///
+    /// # Errors
+    /// [`Stop::Flaw`]
+    pub fn look_read_only(&self, io: &SimIo) -> Outcome {
+        *lock(&self.seen) = None;
+        if !self.program.looks_read_only {
+            return Ok(());
+        }
+        let before = contents(io);
+        let seen = self.read_twice(io);
+        let seen = seen.map_err(|error| Stop::Flaw(format!("for reading only: {error}")))?;
+        *lock(&self.seen) = seen?;
+        let (open, _) = io.open_files();
+        if open > 0 {
+            return flaw(format!(
+                "{open} files are open after read-only stores were closed"
+            ));
+        }
+        match changed(&before, &contents(io)) {
+            None => Ok(()),
+            Some(path) => flaw(format!(
+                "an opening for reading only changed {}",
+                path.display()
+            )),
+        }
+    }
+
+    /// Opens the store twice at the same time, and returns what it holds.
+    fn read_twice(&self, io: &SimIo) -> forerun_db::Result<Outcome<Option<Seen>>> {
+        let with = |access| {
+            let options = Options {
+                access,
+                create: Create::Never,
+                ..self.options.clone()
+            };
+            Db::open_with_io(Arc::new(io.clone()), STORE, options)
+        };
+        let first = match with(Access::ReadOnly) {
+            Ok(first) => first,
+            // It was about to be made, or the log has more than there is memory for.
+            Err(Error::NotAStore { .. } | Error::MemoryLimit { .. }) => return Ok(Ok(None)),
+            Err(error) => return Err(error),
+        };
+        let second = with(Access::ReadOnly)?;
+        match with(Access::ReadWrite) {
+            Err(Error::Locked { .. }) => {}
+            Ok(_) => return Ok(flaw("a store that others read was opened for writing")),
+            Err(error) => return Err(error),
+        }
+        match first.put(b"late", b"") {
+            Err(Error::ReadOnly { .. }) => {}
+            other => {
+                return Ok(flaw(format!(
+                    "a read-only store answers a write: {other:?}"
+                )));
+            }
+        }
+        let (one, other) = (self.read_shared(&first)?, self.read_shared(&second)?);
+        if !self.agree(&one, &other) {
+            return Ok(flaw("two openings for reading only see different things"));
+        }
+        second.close()?;
+        first.close()?;
+        Ok(Ok(Some(other)))
+    }
+
+    /// All that is in the shared keyspaces.
+    fn read_shared(&self, db: &Db) -> forerun_db::Result<Seen> {
+        let mut seen = Seen::new();
+        for number in 0..self.program.store.spaces.len() {
+            let keyspace = match number {
+                0 => Some(db.own_keyspace()),
+                _ => db.find_keyspace(&shared_name(number)),
+            };
+            if let Some(keyspace) = keyspace {
+                seen.insert(number as Space, entries(&keyspace)?);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Checks that the store holds what an opening for reading only saw.
+    ///
+    /// # Errors
+    /// [`Stop`]
+    pub fn compare_with_read_only(&self, opened: &Opened) -> Outcome {
+        let Some(seen) = lock(&self.seen).take() else {
+            return Ok(());
+        };
+        match self.read_shared(&opened.db) {
+            Ok(now) if self.agree(&seen, &now) => Ok(()),
+            Ok(now) => {
+                let of = |seen: &Seen, space: Space| seen.get(&space).map_or(0, Vec::len);
+                let counts = now
+                    .keys()
+                    .map(|space| (of(&seen, *space), of(&now, *space)));
+                flaw(format!(
+                    "the store holds other entries than an opening for reading only saw, keyspace by keyspace: {:?}",
+                    counts.collect::<Vec<_>>()
+                ))
+            }
+            Err(error) => self.allow(&error, Some(opened), "read what is there"),
+        }
+    }
+
+    /// Whether a reader saw what a later one sees. What expired in between is gone.
+    fn agree(&self, seen: &Seen, later: &Seen) -> bool {
+        let none = Entries::new();
+        let spaces = 0..self.program.store.spaces.len() as Space;
+        spaces.into_iter().all(|space| {
+            let of = |seen: &Seen| seen.get(&space).cloned().unwrap_or_else(|| none.clone());
+            let (seen, later) = (of(seen), of(later));
+            match self.ttl_s(space) {
+                None => seen == later,
+                // What had expired is there again if the clock was set back meanwhile.
+                Some(_) if self.clock.was_set_back() => true,
+                Some(_) => later.iter().all(|entry| seen.contains(entry)),
+            }
+        })
+    }
+}
+
+/// What is in a keyspace.
+fn entries(keyspace: &Keyspace) -> forerun_db::Result<Entries> {
+    read(Source::Now(keyspace).iter(), Way::Forward)
+}
+
+type Contents = BTreeMap<PathBuf, Vec<u8>>;
+
+/// The files of the store.
+fn contents(io: &SimIo) -> Contents {
+    let files = io.disk().files().into_iter();
+    let files = files.filter(|path| path.parent() == Some(Path::new(STORE)));
+    files
+        .filter_map(|path| io.disk().read(&path).map(|bytes| (path, bytes)))
+        .collect()
+}
+
+/// A file that is another one now, or gone, or new.
+fn changed(before: &Contents, after: &Contents) -> Option<PathBuf> {
+    let paths = before.keys().chain(after.keys());
+    let mut changed = paths.filter(|path| before.get(*path) != after.get(*path));
+    changed.next().cloned()
+}

@@ -1,0 +1,119 @@
+//! The clock on the wall of the simulated world: seconds since 1970, which somebody may set back.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What it says when a simulation begins.
+const START_S: u64 = 1_700_000_000;
+
+/// Something took from one moment to another, counted from when the simulation began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    pub begun: Duration,
+    pub ended: Duration,
+}
+
+impl Span {
+    /// From the beginning of one to the end of another.
+    pub fn until(self, later: Span) -> Span {
+        Span {
+            begun: self.begun,
+            ended: later.ended,
+        }
+    }
+
+    /// From the beginning of the simulation to the end of this.
+    pub fn from_start(self) -> Span {
+        Span {
+            begun: Duration::ZERO,
+            ended: self.ended,
+        }
+    }
+}
+
+/// The clock. It goes on when the process dies or the power is lost.
+#[derive(Debug, Default)]
+pub struct WallClock(Mutex<Vec<Setting>>);
+
+/// From a moment on, it is so many seconds late.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    from: Duration,
+    late_s: u64,
+}
+
+impl WallClock {
+    /// Sets it back.
+    pub fn set_back(&self, at: Duration, seconds: u64) {
+        let mut settings = self.lock();
+        let late_s = settings.last().map_or(0, |last| last.late_s) + seconds;
+        settings.push(Setting { from: at, late_s });
+    }
+
+    /// Whether it was ever set back.
+    pub fn was_set_back(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    /// What it says.
+    pub fn at(&self, moment: Duration) -> u64 {
+        let settings = self.lock();
+        let late_s = settings.last().map_or(0, |last| last.late_s);
+        (START_S + moment.as_secs()).saturating_sub(late_s)
+    }
+
+    /// The lowest and the highest that it said in a span, both ends included.
+    pub fn extremes(&self, span: Span) -> (u64, u64) {
+        let settings = self.lock();
+        let first = Setting {
+            from: Duration::ZERO,
+            late_s: 0,
+        };
+        let starts = [first].into_iter().chain(settings.iter().copied());
+        let ends = settings.iter().map(|setting| setting.from);
+        let ends = ends.chain([Duration::MAX]);
+        let mut extremes = (u64::MAX, 0);
+        for (setting, end) in starts.zip(ends) {
+            let (from, to) = (setting.from.max(span.begun), end.min(span.ended));
+            if from <= to {
+                let at =
+                    |moment: Duration| (START_S + moment.as_secs()).saturating_sub(setting.late_s);
+                extremes = (extremes.0.min(at(from)), extremes.1.max(at(to)));
+            }
+        }
+        extremes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Setting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_said_in_a_span_is_between_its_lowest_and_its_highest() {
+        let clock = WallClock::default();
+        let seconds = Duration::from_secs;
+        let span = |begun, ended| Span {
+            begun: seconds(begun),
+            ended: seconds(ended),
+        };
+        clock.set_back(seconds(10), 6);
+        clock.set_back(seconds(20), 100);
+        for (of, lowest, highest) in [
+            (span(2, 5), 2, 5),
+            (span(2, 10), 2, 10),
+            (span(11, 13), 5, 7),
+            (span(8, 12), 4, 10),
+            (span(15, 20), 0, 14),
+        ] {
+            let (low, high) = clock.extremes(of);
+            let low = (low.max(START_S) - START_S, high - START_S);
+            assert_eq!(low, (lowest, highest), "{of:?}");
+        }
+        assert_eq!(clock.at(seconds(20)), START_S + 20 - 106);
+    }
+}
