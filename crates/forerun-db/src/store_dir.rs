@@ -159,13 +159,14 @@ fn look(
 ) -> Result<bool> {
     let stranger = |reason: String| Err((mark.stranger)(path.to_owned(), reason));
     let file = mark.name;
-    let Some(names) = names(io, path, mark)? else {
+    let has_mark = |names: &[String]| names.iter().any(|name| name == file);
+    let Some(listed) = names(io, path, mark)? else {
         return match create {
             Create::Never => stranger("there is no such directory".into()),
             Create::IfMissing | Create::MustBeNew => Ok(false),
         };
     };
-    if names.iter().any(|name| name == file) {
+    if has_mark(&listed) {
         if create == Create::MustBeNew {
             return Err(Error::AlreadyExists {
                 path: path.to_owned(),
@@ -175,13 +176,20 @@ fn look(
         return Ok(true);
     }
     let is_begun = |name: &String| name == LOCK || name.strip_suffix(".new") == Some(file);
-    if let Some(other) = names.iter().find(|name| !is_begun(name)) {
-        return stranger(format!("it holds {other:?} and no {file} file"));
-    }
-    if names.iter().any(|name| name == LOCK) && !read(io, &path.join(LOCK))?.is_empty() {
-        return stranger(format!(
+    let has_lock = listed.iter().any(|name| name == LOCK);
+    let strange = match listed.iter().find(|name| !is_begun(name)) {
+        Some(other) => Some(format!("it holds {other:?} and no {file} file")),
+        None if has_lock && !read(io, &path.join(LOCK))?.is_empty() => Some(format!(
             "it holds a {LOCK} file of another program and no {file} file"
-        ));
+        )),
+        None => None,
+    };
+    if let Some(reason) = strange {
+        // Another opener may have created it since the names were listed. The mark is the first file that has content.
+        return match has_mark(&names(io, path, mark)?.unwrap_or_default()) {
+            true => look(io, path, create, mark, check),
+            false => stranger(reason),
+        };
     }
     match create {
         Create::Never => stranger(format!("it holds no {file} file")),

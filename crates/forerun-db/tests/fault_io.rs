@@ -216,3 +216,35 @@ fn an_overwrite_that_the_power_cuts_short_leaves_old_bytes_or_new_ones() {
     }
     assert!(longer_with_zeros > 0, "no length arrived before its bytes");
 }
+
+#[test]
+fn a_lock_is_held_by_one_or_shared_by_several() {
+    let io = FaultIo::new();
+    let (first, second) = (create(&io, "/lock"), create(&io, "/lock"));
+    let third = create(&io, "/lock");
+    assert!(first.try_lock_shared().unwrap());
+    assert!(second.try_lock_shared().unwrap());
+    assert!(!third.try_lock().unwrap());
+    drop(first);
+    assert!(!third.try_lock().unwrap(), "one still shares it");
+    drop(second);
+    assert!(third.try_lock().unwrap());
+    let fourth = create(&io, "/lock");
+    assert!(!fourth.try_lock_shared().unwrap());
+    drop(third);
+    assert!(fourth.try_lock_shared().unwrap());
+}
+
+#[test]
+fn bytes_that_are_overwritten_are_seen_by_all_and_survive_the_power() {
+    let io = FaultIo::new();
+    let file = create(&io, "/file");
+    write_all_at(&*file, b"0123456789", 0).unwrap();
+    file.sync().unwrap();
+    io.sync_dir(Path::new("/")).unwrap();
+    io.overwrite("/file", 8, b"abc");
+    assert_eq!(read_all(&*file).unwrap(), b"01234567ab");
+    io.overwrite("/file", 20, b"abc");
+    io.overwrite("/none", 0, b"abc");
+    assert_eq!(io.crash(0).read("/file").unwrap(), b"01234567ab");
+}

@@ -3,11 +3,15 @@
 mod common;
 
 use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::{STORE, open, small_options, tiny_options};
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
+use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{Backups, Comparator, Create, Db, Durability, Error, Iter, Options};
 
 /// By bytes, letters of either case being the same; panics while it is told to.
@@ -129,4 +133,56 @@ fn a_checkpoint_never_holds_a_write_that_failed() {
             Err(error) => assert!(!has_failed, "failing call {call}: {error}"),
         }
     }
+}
+
+/// A file system on which another one creates the store as soon as its directory was listed with nothing but a lock in it.
+#[derive(Debug)]
+struct CreatedMeanwhile {
+    disk: FaultIo,
+    was_created: AtomicBool,
+}
+
+impl Io for CreatedMeanwhile {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        self.disk.open(path, mode)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        let names = self.disk.list(dir)?;
+        if dir == Path::new(STORE) && names == ["LOCK"] && !self.was_created.swap(true, SeqCst) {
+            drop(open(&self.disk, &small_options()).unwrap());
+        }
+        Ok(names)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.link(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+    fn boot_id(&self) -> Option<u128> {
+        self.disk.boot_id()
+    }
+}
+
+#[test]
+fn a_store_that_another_one_creates_meanwhile_is_no_strange_directory() {
+    let disk = FaultIo::new();
+    disk.create_dir(STORE.as_ref()).unwrap();
+    drop(disk.open(&Path::new(STORE).join("LOCK"), OpenMode::Create));
+    let io = Arc::new(CreatedMeanwhile {
+        disk,
+        was_created: AtomicBool::new(false),
+    });
+    let opened = Db::open_with_io(Arc::clone(&io) as Arc<dyn Io>, STORE, small_options());
+    assert!(io.was_created.load(SeqCst));
+    opened.unwrap().put(b"key", b"value").unwrap();
 }

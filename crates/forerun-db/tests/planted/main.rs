@@ -3,6 +3,7 @@
 
 #![cfg(feature = "planted")]
 
+mod damage;
 mod log;
 mod reads;
 mod tree;

@@ -57,6 +57,25 @@ fn entries_live_as_long_as_they_should() {
 }
 
 #[test]
+fn what_has_expired_stays_away_when_the_clock_is_set_back() {
+    breaks(Defect::ExpiredReturns, || {
+        let io = FaultIo::new();
+        io.set_unix_time_s(Some(1_000));
+        let db = open(&io, &tiny_options()).unwrap();
+        let options = KeyspaceOptions {
+            ttl: Some(Duration::from_secs(10)),
+            ..KeyspaceOptions::default()
+        };
+        let mortal = db.keyspace_with("mortal", options).unwrap();
+        mortal.put(b"key", b"value").unwrap();
+        io.set_unix_time_s(Some(1_011));
+        assert!(mortal.get(b"key").unwrap().is_none(), "it has expired");
+        io.set_unix_time_s(Some(1_001));
+        mortal.get(b"key").unwrap().is_none()
+    });
+}
+
+#[test]
 fn a_batch_is_visible_whole_or_not_at_all() {
     breaks(Defect::BatchInTwoSteps, || {
         let options = Options {

@@ -105,8 +105,8 @@ fn examine(
         return flaw(format!("a damaged store cannot be checked: {error}"));
     }
     let is_log = |path: &PathBuf| path.extension().is_some_and(|of| of == "log");
-    // The end of a log that was not closed may be one that was never written.
-    let is_cut = when == When::Died && spoilt.iter().any(is_log);
+    // The end of a log that was not closed may be one that was never written. Without a log, what is not in runs is gone.
+    let is_cut = when == When::Died && spoilt.iter().any(is_log) || !world.keeps_all();
     let losses = match is_cut {
         true => Losses::Anywhere,
         false => Losses::None,

@@ -86,7 +86,7 @@ impl Draw {
                 life.troubles.push(planned);
             }
         }
-        if self.one_in(4) {
+        if self.one_in(3) {
             let create = self.of(&[Create::IfMissing, Create::MustBeNew]);
             self.insert(program, Op::RaceToCreate { create });
         }

@@ -107,6 +107,8 @@ pub struct History {
     writes: Vec<Write>,
     /// What is visible.
     now: State,
+    /// What of it was seen to have expired since the store was opened.
+    expired: State,
     /// Every value that was ever put, with its key.
     ever: BTreeSet<(Key, Arc<[u8]>)>,
 }
@@ -146,15 +148,25 @@ impl History {
         self.ever.contains(&(key.to_vec(), Arc::from(bytes)))
     }
 
-    /// An entry was not there any more, so it has expired, and stays away as long as the store is open.
-    pub fn note_expired(&mut self, place: &(Space, Key)) {
-        self.now.remove(place);
+    /// What is visible of a key in the store that is open: what was seen to expire stays away.
+    pub fn visible(&self, place: &(Space, Key)) -> Option<&Value> {
+        let value = self.now.get(place)?;
+        (self.expired.get(place) != Some(value)).then_some(value)
     }
 
-    /// The same for all entries of a keyspace that were not found.
-    pub fn note_expired_but(&mut self, space: Space, found: &Observed) {
-        self.now
-            .retain(|place, _| place.0 != space || found.contains_key(place));
+    /// The same for all keys of a keyspace.
+    pub fn visible_in(&self, space: Space) -> State {
+        let places = self.now.keys().filter(|place| place.0 == space);
+        let visible =
+            places.filter_map(|place| Some((place.clone(), self.visible(place)?.clone())));
+        visible.collect()
+    }
+
+    /// An entry was not there: if there was one, it has expired, and stays away as long as the store is open.
+    pub fn note_absent(&mut self, place: &(Space, Key)) {
+        if let Some(value) = self.now.get(place) {
+            self.expired.insert(place.clone(), value.clone());
+        }
     }
 
     /// Forgets all about a keyspace: it was dropped.
@@ -190,6 +202,7 @@ impl History {
                         write.fate = fate;
                     }
                     self.now = state;
+                    self.expired.clear();
                     self.fold(safe.saturating_sub(self.before).min(cut), spaces);
                     return Ok(());
                 }

@@ -28,6 +28,11 @@ struct Race<'w> {
 
 impl User<'_> {
     pub fn race_to_create(&mut self, create: Create) -> Outcome {
+        const ROUNDS: usize = 5;
+        (0..ROUNDS).try_for_each(|_| self.race_once(create))
+    }
+
+    fn race_once(&mut self, create: Create) -> Outcome {
         let copies = &mut self.memory.copies;
         let race = Race {
             world: self.world,

@@ -138,11 +138,11 @@ impl User<'_> {
         how: &str,
     ) -> Outcome {
         let place = (space, key);
-        let expected = self.memory.history.now().get(&place);
+        let expected = self.memory.history.visible(&place);
         check_value(&place, expected, found, read, self.world)
             .map_err(|why| Stop::Flaw(format!("{how}: {why}")))?;
         if found.is_none() {
-            self.memory.history.note_expired(&place);
+            self.memory.history.note_absent(&place);
         }
         Ok(())
     }
@@ -203,9 +203,10 @@ impl User<'_> {
                 if is_lit && !entries.iter().any(|(key, _)| key == BEACON_KEY) {
                     return flaw(format!("scan: the beacon of keyspace {space} is gone"));
                 }
-                let expected = self.memory.history.now();
-                let own = self.check_own(space, expected, &entries, read, "scan")?;
-                self.memory.history.note_expired_but(space, &own);
+                let expected = self.memory.history.visible_in(space);
+                let own = self.check_own(space, &expected, &entries, read, "scan")?;
+                let absent = expected.keys().filter(|place| !own.contains_key(*place));
+                absent.for_each(|place| self.memory.history.note_absent(place));
                 Ok(())
             }
             Err(error) => self.allow(&error, "scan"),
