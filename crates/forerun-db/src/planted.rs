@@ -91,7 +91,7 @@ defects! {
         "The memory of range deletions is not counted towards the limit of memory, and every few of them are merged with all before.",
     // Reading.
     BadPageRead "bad-page-read"
-        "A page whose checksum does not match is taken for good if its structure is.",
+        "A page whose checksum does not match is accepted if its structure is valid.",
     RunEndExcluded "run-end-excluded"
         "A lookup does not search a run of level 0 for the last key of it.",
     BackwardStale "backward-stale"
@@ -105,7 +105,7 @@ defects! {
     ExpiredReturns "expired-returns"
         "Entries that have expired are back when the clock is set back.",
     ReadOnlyForgetsMemtables "read-only-forgets-memtables"
-        "An opening for reading only shows what was in the log last, and not the full memtables before.",
+        "A read-only opening shows only the last memtable that it reads from the log, and not the full ones before.",
     // The page cache.
     FrameReusedEarly "frame-reused-early"
         "A page of the cache makes room for another while a reader is on it.",
@@ -125,9 +125,9 @@ defects! {
     LockNotExclusive "lock-not-exclusive"
         "A directory can be opened twice.",
     ReadOnlyRemovesSegments "read-only-removes-segments"
-        "An opening for reading only removes segments of the log that are in runs.",
+        "A read-only opening removes segments of the log whose contents are in runs.",
     CreatedTwice "created-twice"
-        "Whether there is a store is decided before its directory is locked, so two that create one both do.",
+        "Whether a store exists is decided before its directory is locked, so two callers that create it can both succeed.",
 }
 
 #[cfg(feature = "planted")]

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_all};
+use crate::planted::{self, Defect};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::u32_at;
