@@ -85,7 +85,7 @@ impl Value {
     pub fn lives(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Lives {
         let Some(ttl) = ttl_s else { return Lives::Yes };
         let (lowest_written, _) = clock.extremes(self.written);
-        let (_, highest_written) = clock.extremes(self.written.from_start());
+        let (_, highest_written) = clock.extremes(self.written.and_before());
         let (_, highest_since) = clock.extremes(self.written.until(read));
         let (lowest_read, _) = clock.extremes(read);
         if highest_since <= lowest_written + ttl {

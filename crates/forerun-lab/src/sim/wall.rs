@@ -23,7 +23,7 @@ impl Span {
     }
 
     /// From the beginning of the simulation to the end of this.
-    pub fn from_start(self) -> Span {
+    pub fn and_before(self) -> Span {
         Span {
             begun: Duration::ZERO,
             ended: self.ended,
