@@ -1,49 +1,49 @@
-//! Runs lookups: one by itself ([`alone`]) or several in flight ([`interleave`]).
+//! The executor of lookups: one at a time ([`block_on`]) or several interleaved ([`interleave`]).
 //!
 //! ```text
-//!   slots   | f0 | f1 | f2 | f3 | … W futures, in place on the stack
+//!   slots   | f0 | f1 | f2 | f3 | … W futures on the stack
 //!   order   |  0   3   1 | 2 |      a permutation of the slot numbers
-//!             live, polled │ free
+//!             live: polled │ free
 //!             round robin  │
 //! ```
 //!
-//! A lookup that is done gives its slot to the next input at once, so W stay in flight until the inputs run
-//! out. There is no waker, no queue and no allocation: a pending lookup is simply polled again in the next
-//! round, by which time its cache line has had W - 1 other lookups' steps to arrive.
+//! When a lookup finishes, the next input takes its slot at once, so W lookups stay in flight until the inputs run out. There is no
+//! waker, no queue and no allocation: a pending lookup is simply polled again in the next round. By then its cache line has had the
+//! steps of W - 1 other lookups to arrive.
 //!
-//! The scheme is that of Jonathan, Minhas, Hunter, Levandoski and Nishanov, "Exploiting Coroutines to Attack
-//! the 'Killer Nanoseconds'" (VLDB 2018); a lookup that refills its own slot is Kocberber, Falsafi and Grot's
-//! "Asynchronous Memory Access Chaining" (VLDB 2015). Rust's `async fn` gives the state machines.
+//! The scheme follows Jonathan, Minhas, Hunter, Levandoski and Nishanov, "Exploiting Coroutines to Attack the 'Killer
+//! Nanoseconds'" (VLDB 2018). Refilling a slot as soon as it is free comes from Kocberber, Falsafi and Grot, "Asynchronous Memory
+//! Access Chaining" (VLDB 2015). Rust's `async fn` provides the state machines.
 
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// Something that completes what lookups wait for beyond memory: page reads, say.
+/// Completes whatever lookups wait for other than memory, such as page reads.
 ///
-/// A lookup that needs a page hands its request to the driver (through a reference it holds), and is pending
-/// until the driver has the page. After every round over the lookups in flight the executor calls
-/// [`turn`](Driver::turn): once a round, so that the requests of a whole round are submitted together.
+/// A lookup that needs a page passes its request to the driver, through a reference that it holds, and is pending until the driver
+/// has the page. The executor calls [`turn`](Driver::turn) once after every round over the lookups in flight, so that the requests
+/// of a whole round are submitted together.
 pub trait Driver {
-    /// How many lookups cannot go on before the driver completes something for them.
+    /// How many lookups cannot continue until the driver completes something for them.
     fn parked(&self) -> usize;
 
-    /// Submits what was asked for since the last turn and takes in what has completed.
-    /// With [`Wait::ForOne`] it returns only when at least one parked lookup can go on (or has failed).
+    /// Submits the requests made since the last turn and collects completions. With [`Wait::ForOne`] it returns only when at least
+    /// one parked lookup can continue or has failed.
     fn turn(&self, wait: Wait);
 }
 
 /// Whether a [`Driver`] may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Other lookups can go on: return at once.
+    /// Other lookups can continue: return at once.
     Never,
-    /// Every lookup in flight is parked: sleep until one can go on.
+    /// Every lookup in flight is parked: sleep until one can continue.
     ForOne,
 }
 
-/// The driver of lookups that wait for memory only.
+/// The driver for lookups that only wait for memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryOnly;
 
@@ -57,19 +57,19 @@ impl Driver for MemoryOnly {
     fn turn(&self, _: Wait) {}
 }
 
-/// Runs one lookup to its end.
+/// Runs one lookup to completion.
 ///
 /// ```
-/// assert_eq!(forerun_core::alone(async { 6 * 7 }), 42);
+/// assert_eq!(forerun_core::block_on(async { 6 * 7 }), 42);
 /// ```
 #[inline(always)]
-pub fn alone<F: Future>(lookup: F) -> F::Output {
-    alone_with(&MemoryOnly, lookup)
+pub fn block_on<F: Future>(lookup: F) -> F::Output {
+    block_on_with(&MemoryOnly, lookup)
 }
 
-/// [`alone`], with a driver for what is not in memory.
+/// [`block_on`], with a driver for data that is not in memory.
 #[inline(always)]
-pub fn alone_with<F: Future, D: Driver>(driver: &D, lookup: F) -> F::Output {
+pub fn block_on_with<F: Future, D: Driver>(driver: &D, lookup: F) -> F::Output {
     let mut lookup = pin!(lookup);
     let mut context = Context::from_waker(Waker::noop());
     loop {
@@ -82,15 +82,14 @@ pub fn alone_with<F: Future, D: Driver>(driver: &D, lookup: F) -> F::Output {
     }
 }
 
-/// Runs `lookups` with up to `W` in flight, and hands each output to `deliver` with the position its lookup
-/// had in `lookups`. Outputs come in the order in which lookups finish.
+/// Runs `lookups` with up to `W` in flight. Passes each output to `deliver` together with the position of its lookup in `lookups`.
+/// Outputs arrive in the order in which lookups finish.
 ///
-/// The futures live in an array on the stack, so keep their state small: W states that outgrow the L1 cache
-/// cost more than they hide. A lookup must be pending only for what a later poll finds done: it is polled
-/// again without being woken. A panic in a lookup or in `deliver` drops every lookup in flight and goes on
-/// to the caller.
+/// The futures live in an array on the stack, so keep their state small: W states that outgrow the L1 cache cost more than
+/// interleaving hides. Lookups are polled again without being woken, so a lookup may only be pending for something that a later
+/// poll finds done. A panic in a lookup or in `deliver` drops every lookup in flight and propagates to the caller.
 ///
-/// A suspension and its resume cost about 3.4 ns together (measured on a Zen 4 core by
+/// Suspending and resuming cost about 3.4 ns together (measured on a Zen 4 core by
 /// `forerun-bench roofline`, where it is printed as `resume`).
 ///
 /// ```
@@ -116,8 +115,8 @@ pub fn interleave<const W: usize, F: Future>(
     interleave_with::<W, F, _>(&MemoryOnly, lookups, deliver);
 }
 
-/// [`interleave`], with a driver for what is not in memory: its [`turn`](Driver::turn) is called after each
-/// round, and told to sleep when every lookup in flight is parked.
+/// [`interleave`], with a driver for data that is not in memory. The executor calls its [`turn`](Driver::turn) after each round, and
+/// lets it sleep when every lookup in flight is parked.
 #[inline]
 pub fn interleave_with<const W: usize, F: Future, D: Driver>(
     driver: &D,
@@ -154,7 +153,7 @@ pub fn interleave_with<const W: usize, F: Future, D: Driver>(
     }
 }
 
-/// The lookups in flight. `order[..live]` are the slots that hold a future, `order[live..]` those that do not.
+/// The lookups in flight. `order[..live]` are the slots that hold a future; `order[live..]` are the free slots.
 struct Slots<F, const W: usize> {
     futures: [MaybeUninit<F>; W],
     positions: [usize; W],
@@ -178,10 +177,10 @@ impl<F: Future, const W: usize> Slots<F, W> {
         }
     }
 
-    /// Puts a future into a free slot. There must be one.
+    /// Puts a future into a free slot, which must exist.
     #[inline(always)]
     fn start(self: Pin<&mut Self>, position: usize, lookup: F) {
-        // SAFETY: nothing is moved out of the reference: a free slot, which holds no future, is written.
+        // SAFETY: nothing is moved out of the reference; only a free slot, which holds no future, is written.
         let this = unsafe { self.get_unchecked_mut() };
         let slot = usize::from(this.order[this.live]);
         this.futures[slot].write(lookup);
@@ -189,8 +188,8 @@ impl<F: Future, const W: usize> Slots<F, W> {
         this.live += 1;
     }
 
-    /// Polls the `turn`th live future. A finished one is dropped, its slot freed (the last live slot takes its
-    /// turn) and its output returned with its position.
+    /// Polls the live future number `turn`. If it finishes, drops it, frees its slot (the last live slot takes its turn), and returns
+    /// its position and output.
     #[inline(always)]
     fn poll(
         self: Pin<&mut Self>,
@@ -201,13 +200,13 @@ impl<F: Future, const W: usize> Slots<F, W> {
         let this = unsafe { self.get_unchecked_mut() };
         debug_assert!(turn < this.live);
         let slot = usize::from(this.order[turn]);
-        // SAFETY: `turn` is below `live`, so the slot holds a future, written by `start`. It is pinned: `self`
-        // is, the future stays in its slot until it is dropped there, and `Drop` drops what is left.
+        // SAFETY: `turn` is below `live`, so the slot holds a future, written by `start`. The future is pinned: `self` is pinned, the
+        // future stays in its slot until it is dropped there, and `Drop` drops the remaining ones.
         let future = unsafe { Pin::new_unchecked(this.futures[slot].assume_init_mut()) };
         let Poll::Ready(output) = future.poll(context) else {
             return None;
         };
-        // The slot is given up before its future is dropped: if that drop panics, `Drop` does not repeat it.
+        // The slot is freed before its future is dropped, so that `Drop` does not repeat a drop that panics.
         this.live -= 1;
         this.order.swap(turn, this.live);
         // SAFETY: the slot held a future until now and is no longer among the live ones.
@@ -221,7 +220,7 @@ impl<F, const W: usize> Drop for Slots<F, W> {
         while self.live > 0 {
             self.live -= 1;
             let slot = usize::from(self.order[self.live]);
-            // SAFETY: the slot was live, so it holds a future; it has just ceased to be, so none drops it twice.
+            // SAFETY: the slot was live, so it holds a future. It no longer counts as live, so nothing drops it twice.
             unsafe { self.futures[slot].assume_init_drop() };
         }
     }
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
     use crate::touch;
 
-    /// Awaits `steps` times, then answers with its input doubled.
+    /// Awaits `steps` times, then returns its input doubled.
     async fn count(steps: usize, input: u64) -> u64 {
         for _ in 0..steps {
             touch(&input).await;
@@ -275,17 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn at_most_w_lookups_are_in_flight_and_w_whenever_inputs_are_left() {
+    fn w_lookups_are_in_flight_while_inputs_remain_and_never_more() {
         let flying = Cell::new(0_usize);
-        let most = Cell::new(0);
+        let max_flying = Cell::new(0);
         let lookups = (0..50).map(async |i: usize| {
             flying.set(flying.get() + 1);
-            most.set(most.get().max(flying.get()));
+            max_flying.set(max_flying.get().max(flying.get()));
             count(i % 4, 0).await;
             flying.set(flying.get() - 1);
         });
         interleave::<6, _>(lookups, |_, ()| ());
-        assert_eq!((most.get(), flying.get()), (6, 0));
+        assert_eq!((max_flying.get(), flying.get()), (6, 0));
     }
 
     struct CountsDrops(Rc<Cell<usize>>);
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_dropped_half_way_leaves_nothing_behind() {
+    fn dropping_a_suspended_lookup_leaks_nothing() {
         let drops = Rc::new(Cell::new(0));
         let token = CountsDrops(drops.clone());
         let mut lookup = Box::pin(async move {
@@ -350,7 +349,7 @@ mod tests {
         assert_eq!(drops.get(), 1);
     }
 
-    /// A disk that answers a request only in a turn after the one that submitted it.
+    /// A disk that completes a request only in a later turn than the one that submitted it.
     #[derive(Default)]
     struct SlowDisk {
         queued: RefCell<Vec<usize>>,
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_gets_a_round_at_once_and_sleeps_only_when_every_lookup_is_parked() {
+    fn a_driver_gets_a_whole_round_and_sleeps_only_when_every_lookup_is_parked() {
         let disk = SlowDisk::default();
         let mut out = vec![0; 40];
         let lookups = (0..40).map(async |i: usize| {
@@ -421,6 +420,6 @@ mod tests {
             "{} sleeps for 20 reads",
             disk.sleeps.get()
         );
-        assert_eq!(alone_with(&disk, disk.read(77)), 770);
+        assert_eq!(block_on_with(&disk, disk.read(77)), 770);
     }
 }

@@ -22,7 +22,9 @@ pub mod sync;
 mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
-pub use interleave::{Driver, MemoryOnly, Wait, alone, alone_with, interleave, interleave_with};
+pub use interleave::{
+    Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
+};
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use region::{Atomics, Backing, Pages, Region, RegionError, physical_memory_bytes};
 pub use touch::{Touch, suspend, touch};

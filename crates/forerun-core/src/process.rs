@@ -1,25 +1,25 @@
-//! Which process a handle belongs to.
+//! Process ownership: a handle works only in the process that opened it.
 //!
-//! `fork` copies a process's memory and one of its threads. The copy of an open store looks intact, but its background
-//! threads are gone, its locks may be held by threads that no longer exist, and its files, its directory lock and its
-//! io_uring rings are shared with the parent. So a handle works in the process that opened it and nowhere else: each
-//! call checks its [`Owner`] first, and in another process returns [`Forked`] and touches nothing.
+//! `fork` copies a process's memory and one of its threads. The copy of an open store looks intact, but its background threads are
+//! gone, its locks may be held by threads that no longer exist, and its files, directory lock and io_uring rings are shared with the
+//! parent. Each call on a handle therefore checks the handle's [`Owner`] first. In any other process it returns [`Forked`] and
+//! touches nothing.
 //!
 //! ```text
-//!   page    │ token of this process │        MADV_WIPEONFORK: the kernel gives a child a page of zeros
+//!   page    │ token of this process │        MADV_WIPEONFORK: a child gets a page of zeros from the kernel
 //!              ^            ^
-//!   handle A ──┘  handle B ─┘                a handle is usable while the page holds the token the handle remembers
+//!   handle A ──┘  handle B ─┘                a handle is usable while the page holds the handle's token
 //!
-//!   token   │ generation (32 bits) │ process number (32 bits) │
+//!   token   │ generation (32 bits) │ process ID (32 bits) │
 //! ```
 //!
-//! The check is one relaxed load and a comparison. Asking the kernel for the process number would be a system call for
-//! each lookup, and could not tell a child from a parent whose number it was given later. The kernel wipes the page
-//! whichever way the process was copied, a bare `clone` included, which runs no `pthread_atfork` handlers. Where the
-//! kernel does not wipe pages (Linux before 4.14, other systems), a `pthread_atfork` handler clears the word.
+//! The check is one relaxed load and a comparison. Asking the kernel for the process ID would cost a system call per lookup, and
+//! could not tell a child from an ancestor whose ID was reused. The kernel wipes the page no matter how the process was copied,
+//! even by a bare `clone`, which runs no `pthread_atfork` handlers. If the kernel cannot wipe pages (Linux before 4.14, other
+//! systems), a `pthread_atfork` handler clears the word.
 //!
-//! The first handle opened in a child writes a new token, with the next generation. The generation is ordinary memory,
-//! which a child inherits, so no process has the token of an ancestor, even if it has the process number of one.
+//! The first handle opened in a child writes a new token, with the next generation. A child inherits the generation, which is
+//! ordinary memory, so no process has the token of an ancestor, even if it has the same process ID.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
     std::process::id()
 )]
 pub struct Forked {
-    /// Number of the process that opened it.
+    /// The ID of the process that opened the handle.
     pub opened_by: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Forked {
 /// use forerun_core::Owner;
 ///
 /// let owner = Owner::this_process();
-/// assert!(owner.check().is_ok(), "as long as this process lives; in a fork it is an error");
+/// assert!(owner.check().is_ok(), "a fork of this process gets an error");
 /// ```
 #[derive(Clone, Copy)]
 pub struct Owner {
@@ -53,14 +53,14 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The process that calls.
+    /// The calling process.
     pub fn this_process() -> Owner {
         let word = word();
-        // Relaxed: the word is all there is to see; no other memory is published by it.
+        // Relaxed: the word publishes no other memory.
         let mut token = word.load(Ordering::Relaxed);
         if token == 0 {
             static GENERATION: AtomicU32 = AtomicU32::new(0);
-            // Relaxed: it hands out numbers. Threads that race here take different ones, and one of them wins below.
+            // Relaxed: a counter. Racing threads get different numbers, and one of them wins below.
             let generation = GENERATION.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
             let new = u64::from(generation) << 32 | u64::from(std::process::id());
             token = match word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
@@ -71,17 +71,17 @@ impl Owner {
         Owner { word, token }
     }
 
-    /// Whether the process that calls is this one.
+    /// Whether the calling process is the owner.
     #[inline(always)]
     pub fn is_this_process(&self) -> bool {
         // Relaxed: the word changes between two processes, never between two threads of one.
         self.word.load(Ordering::Relaxed) == self.token
     }
 
-    /// Refuses every process but this one.
+    /// Checks that the calling process is the owner.
     ///
     /// # Errors
-    /// [`Forked`] in any other.
+    /// [`Forked`] in any other process.
     #[inline(always)]
     pub fn check(&self) -> Result<(), Forked> {
         match self.is_this_process() {
@@ -97,7 +97,7 @@ impl Owner {
         }
     }
 
-    /// The number that this process has, or had.
+    /// The owner's process ID.
     pub fn process(&self) -> u32 {
         self.token as u32
     }
@@ -111,8 +111,8 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A value that only the process which made it may use or drop. In any other it is leaked, because to drop it there
-/// could join threads that do not exist, wait for locks that nobody holds, or give up what the parent still uses.
+/// A value that only the process that made it may use or drop. Any other process leaks it, because dropping it there could join
+/// threads that do not exist, wait for locks that nobody will release, or free what the parent still uses.
 ///
 /// ```
 /// use forerun_core::ProcessBound;
@@ -128,7 +128,7 @@ pub struct ProcessBound<T> {
 }
 
 impl<T> ProcessBound<T> {
-    /// Binds a value to the process that calls.
+    /// Binds a value to the calling process.
     pub fn new(value: T) -> ProcessBound<T> {
         ProcessBound {
             value: ManuallyDrop::new(value),
@@ -139,24 +139,24 @@ impl<T> ProcessBound<T> {
     /// The value.
     ///
     /// # Errors
-    /// [`Forked`] in any process but its own.
+    /// [`Forked`] in any other process.
     #[inline(always)]
     pub fn get(&self) -> Result<&T, Forked> {
         self.owner.check()?;
         Ok(&self.value)
     }
 
-    /// The value, to change it.
+    /// The value, mutably.
     ///
     /// # Errors
-    /// [`Forked`] in any process but its own.
+    /// [`Forked`] in any other process.
     #[inline(always)]
     pub fn get_mut(&mut self) -> Result<&mut T, Forked> {
         self.owner.check()?;
         Ok(&mut self.value)
     }
 
-    /// The value in whatever process: only for what never changes while the value is shared, such as a name or a path.
+    /// A part of the value, in any process. Only for parts that never change while the value is shared, such as a name or a path.
     #[inline(always)]
     pub fn constant<C>(&self, constant: impl FnOnce(&T) -> &C) -> &C
     where
@@ -165,7 +165,7 @@ impl<T> ProcessBound<T> {
         constant(&self.value)
     }
 
-    /// The process that it is bound to.
+    /// The process that the value is bound to.
     pub fn owner(&self) -> Owner {
         self.owner
     }
@@ -174,19 +174,19 @@ impl<T> ProcessBound<T> {
 impl<T> Drop for ProcessBound<T> {
     fn drop(&mut self) {
         if self.owner.is_this_process() {
-            // SAFETY: `value` is dropped here and nowhere else, and nothing uses it afterwards: `self` is going.
+            // SAFETY: `value` is dropped only here, and nothing uses it afterwards, because `self` is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
     }
 }
 
-/// A value that is leaked rather than dropped in any process but its own. Unlike [`ProcessBound`] it can be read without a
-/// check: it is for the parts of a structure that checks its [`Owner`] itself.
+/// A value that any process but its own leaks instead of dropping. Unlike [`ProcessBound`], it can be read without a check: use it
+/// for the parts of a structure that checks its [`Owner`] itself.
 #[derive(Debug)]
 pub struct LeakedInFork<T>(ProcessBound<T>);
 
 impl<T> LeakedInFork<T> {
-    /// Binds a value to the process that calls.
+    /// Binds a value to the calling process.
     pub fn new(value: T) -> LeakedInFork<T> {
         LeakedInFork(ProcessBound::new(value))
     }
@@ -201,8 +201,8 @@ impl<T> Deref for LeakedInFork<T> {
     }
 }
 
-/// A value that each process has one of, made when it first asks, and never dropped. A child makes another one and leaves
-/// the inherited one alone: threads that it does not have may have been in the middle of changing it.
+/// A static value that exists once per process, is made on first use, and is never dropped. A child makes its own and leaves the
+/// inherited one alone, because threads that the child does not have may have been changing it.
 ///
 /// ```
 /// use forerun_core::PerProcess;
@@ -217,7 +217,7 @@ pub struct PerProcess<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// None is made yet.
+    /// No value yet.
     #[expect(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> PerProcess<T> {
         PerProcess {
@@ -225,30 +225,30 @@ impl<T> PerProcess<T> {
         }
     }
 
-    /// That of the process that calls. Threads that race to make it may each make one, of which one is kept.
+    /// The calling process's value. Racing threads may each make one; only one of them is kept.
     pub fn get_or_init(&'static self, make: impl Fn() -> T) -> &'static T
     where
         T: Send + Sync,
     {
-        // Acquire: with the release below, the value is seen as it was made.
+        // Acquire: pairs with the release below, which publishes the value.
         let mut newest = self.newest.load(Ordering::Acquire);
         loop {
-            // SAFETY: a pointer that is stored here and not null came from a `Box` that was leaked, below.
+            // SAFETY: a pointer here that is not null comes from a `Box` that was leaked below.
             if let Some((owner, value)) = unsafe { newest.as_ref() }
                 && owner.is_this_process()
             {
                 return value;
             }
-            // No lock, which would be held for ever in the child of a process that forks meanwhile.
+            // No lock: if the process forked meanwhile, the child would find it locked for ever.
             let made = Box::into_raw(Box::new((Owner::this_process(), make())));
             let swapped =
                 self.newest
                     .compare_exchange(newest, made, Ordering::AcqRel, Ordering::Acquire);
             match swapped {
-                // SAFETY: it is leaked from here on.
+                // SAFETY: the box is leaked from here on.
                 Ok(_) => return unsafe { &(*made).1 },
                 Err(theirs) => {
-                    // SAFETY: it came from `Box::into_raw`, above, and nobody else has seen it.
+                    // SAFETY: it came from `Box::into_raw` above, and nobody else has seen it.
                     drop(unsafe { Box::from_raw(made) });
                     newest = theirs;
                 }
@@ -257,13 +257,13 @@ impl<T> PerProcess<T> {
     }
 }
 
-/// The word that holds this process's token: 0 at first, and 0 again in a child.
+/// The word that holds this process's token. It is 0 at first and again 0 in a child.
 fn word() -> &'static AtomicU64 {
     static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-    // Acquire: with the release below, what the pointer points to is seen as it was made.
+    // Acquire: pairs with the release below, which publishes the word.
     let mut known = WORD.load(Ordering::Acquire);
     if known.is_null() {
-        // No lock: it would be held for ever in the child of a process that forks in the middle of this.
+        // No lock: if the process forked meanwhile, the child would find it locked for ever.
         let made = watch::word(&WORD);
         known = match WORD.compare_exchange(
             ptr::null_mut(),
@@ -272,15 +272,15 @@ fn word() -> &'static AtomicU64 {
             Ordering::Acquire,
         ) {
             Ok(_) => return made,
-            // Another thread was faster; a page once in a process's life is lost.
+            // Another thread was faster. One page is lost, once per process.
             Err(theirs) => theirs,
         };
     }
-    // SAFETY: a pointer in `WORD` that is not null came from a `&'static AtomicU64`, above.
+    // SAFETY: a pointer in `WORD` that is not null comes from a `&'static AtomicU64` above.
     unsafe { &*known }
 }
 
-/// How a fork is seen.
+/// Detects forks.
 #[cfg(unix)]
 mod watch {
     use super::{AtomicPtr, AtomicU64, Ordering};
@@ -288,7 +288,7 @@ mod watch {
     use std::ffi::c_int;
     use std::sync::atomic::AtomicBool;
 
-    /// A word that is 0, and that is 0 in every child from the start.
+    /// A word that starts as 0, and as 0 in every child.
     pub(super) fn word(kept_in: &'static AtomicPtr<AtomicU64>) -> &'static AtomicU64 {
         if let Some(word) = wiped_page() {
             return word;
@@ -297,22 +297,22 @@ mod watch {
         Box::leak(Box::new(AtomicU64::new(0)))
     }
 
-    /// A word on a page that the kernel wipes in a child. `None` where it does not do that.
+    /// A word on a page that the kernel wipes in a child. `None` if the kernel cannot do that.
     #[cfg(target_os = "linux")]
     fn wiped_page() -> Option<&'static AtomicU64> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
         let len = rustix::param::page_size();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address of the kernel's choice, changes no memory that is in use.
+        // SAFETY: a new mapping at an address that the kernel chooses changes no memory in use.
         let page = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
         let page = page.ok()?;
-        // SAFETY: the advice is for the page mapped above, which nothing else knows of. Its bytes become 0 in a child,
-        // which is a valid value of what lies there.
+        // SAFETY: the advice is for the page mapped above, which nothing else uses. Its bytes become 0 in a child, which is a
+        // valid value of the word.
         match unsafe { madvise(page, len, Advice::LinuxWipeOnFork) } {
             // SAFETY: the page is mapped, zeroed, aligned, and never unmapped.
             Ok(()) => Some(unsafe { &*page.cast::<AtomicU64>() }),
             Err(_) => {
-                // SAFETY: nothing points to the page yet. If it cannot be unmapped, it is lost, once.
+                // SAFETY: nothing points to the page yet. If it cannot be unmapped, one page is lost.
                 let _ = unsafe { munmap(page, len) };
                 None
             }
@@ -324,7 +324,7 @@ mod watch {
         None
     }
 
-    /// Has the word that `kept_in` points to cleared in each child, by the C library.
+    /// Makes the C library clear the word that `kept_in` points to in each child.
     fn clear_by_handler(kept_in: &'static AtomicPtr<AtomicU64>) {
         static KEPT_IN: AtomicPtr<AtomicPtr<AtomicU64>> = AtomicPtr::new(std::ptr::null_mut());
         static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
@@ -335,7 +335,7 @@ mod watch {
             if kept_in.is_null() {
                 return;
             }
-            // SAFETY: it points to a static, see below.
+            // SAFETY: it points to a static; see below.
             let word = unsafe { &*kept_in }.load(Ordering::Acquire);
             if !word.is_null() {
                 // SAFETY: it points to a word that is never freed.
@@ -352,14 +352,14 @@ mod watch {
         }
 
         KEPT_IN.store(std::ptr::from_ref(kept_in).cast_mut(), Ordering::Release);
-        // Relaxed: to register the handler twice does no harm.
+        // Relaxed: registering the handler twice does no harm.
         if IS_REGISTERED.swap(true, Ordering::Relaxed) {
             return;
         }
-        // SAFETY: `clear` makes no call into the C library and takes no lock, as a handler in a child must not.
+        // SAFETY: `clear` neither calls the C library nor takes a lock, which a handler in a child must not do.
         let refused = unsafe { pthread_atfork(None, None, Some(clear)) };
         if refused != 0 {
-            // The only reason there is: no memory. Without the handler, a fork would go unseen.
+            // The only possible reason is lack of memory. Without the handler, a fork would go unnoticed.
             handle_alloc_error(Layout::new::<[usize; 6]>());
         }
     }
@@ -376,7 +376,7 @@ mod watch {
     }
 }
 
-/// How a fork is seen: there is none.
+/// Targets without `fork` have nothing to detect.
 #[cfg(not(unix))]
 mod watch {
     use super::{AtomicPtr, AtomicU64};
@@ -391,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_owners_of_one_process_are_the_same() {
+    fn all_owners_of_one_process_are_equal() {
         let first = Owner::this_process();
         let owners = crate::sync::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(Owner::this_process)).collect();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_one_process_have_one_value() {
+    fn threads_of_one_process_share_one_value() {
         static VALUE: PerProcess<usize> = PerProcess::new();
         let address = || ptr::from_ref(VALUE.get_or_init(|| 7)).addr();
         let others = crate::sync::thread::scope(|scope| {
@@ -441,8 +441,11 @@ mod tests {
 
     #[test]
     fn the_error_names_both_processes() {
-        let said = Forked { opened_by: 4711 }.to_string();
+        let message = Forked { opened_by: 4711 }.to_string();
         let here = std::process::id().to_string();
-        assert!(said.contains("4711") && said.contains(&here), "{said}");
+        assert!(
+            message.contains("4711") && message.contains(&here),
+            "{message}"
+        );
     }
 }

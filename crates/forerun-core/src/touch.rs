@@ -22,14 +22,14 @@ use crate::arch::prefetch_read;
 /// [`prefetch_read`] on it before awaiting the first.
 ///
 /// ```
-/// use forerun_core::{alone, touch};
+/// use forerun_core::{block_on, touch};
 ///
 /// let table = [10_u64, 20, 30];
 /// let lookup = async |i: usize| {
 ///     touch(&table[i]).await;
 ///     table[i]
 /// };
-/// assert_eq!(alone(lookup(1)), 20);
+/// assert_eq!(block_on(lookup(1)), 20);
 /// ```
 #[inline(always)]
 pub fn touch<T>(ptr: *const T) -> Touch {

@@ -1,12 +1,12 @@
-//! Where a text protocol's tokens end: the spaces and newlines of 64 bytes, as 64 bits.
+//! Finds the ends of tokens in a text protocol: the spaces and newlines of 64 bytes, as 64 bits.
 
-/// Bytes looked at together.
+/// Bytes per call.
 pub const DELIMITER_BLOCK_BYTES: usize = 64;
 
-/// Bit `i` of the answer is set where byte `i` is a space or a newline.
+/// Bit `i` of the result is set if byte `i` is a space or a newline.
 ///
-/// Every x86-64 has SSE2, so there is nothing to choose at run time; on other processors the compiler makes of the
-/// plain loop what it can.
+/// Every x86-64 CPU has SSE2, so there is nothing to choose at run time. On other targets the compiler vectorizes the plain loop as
+/// it can.
 ///
 /// ```
 /// use forerun_core::arch::delimiters;
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_byte_at_each_place_is_told_as_the_plain_loop_tells_it() {
+    fn every_byte_at_every_position_agrees_with_the_plain_loop() {
         for byte in 0..=u8::MAX {
             for place in 0..DELIMITER_BLOCK_BYTES {
                 let mut block = [b'x'; DELIMITER_BLOCK_BYTES];

@@ -1,9 +1,9 @@
-//! Which instruction set the program uses, found once at run time.
+//! The instruction set in use, detected once at run time.
 //!
-//! A plain build runs on any machine of its target. At the first call the processor is asked what
-//! it has; `FORERUN_ISA` (`scalar`, `neon`, `avx2` or `avx512`) may force a lower set, which is how
-//! the tests reach every path on one machine. A name that is unknown, or that this machine cannot
-//! run, changes nothing, but [`isa_choice`] tells of it.
+//! A default build runs on any machine of its target. The first call detects what the CPU supports.
+//! `FORERUN_ISA` (`scalar`, `neon`, `avx2` or `avx512`) may force a lower set, which lets the tests
+//! reach every path on one machine. An unknown name, or a set that this machine cannot run, has no
+//! effect; [`isa_choice`] reports it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,21 +23,21 @@ use crate::sync::OnceLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Isa {
-    /// Plain Rust, on any target.
+    /// Portable Rust, on any target.
     Scalar = 1,
     /// 128-bit vectors of aarch64.
     Neon = 2,
-    /// 256-bit vectors of x86_64, with BMI1, BMI2 and POPCNT, which every processor with AVX2 has.
+    /// 256-bit vectors of x86_64, with BMI1, BMI2 and POPCNT, which every CPU with AVX2 has.
     Avx2 = 3,
-    /// 512-bit vectors of x86_64 (F, BW, DQ and VL), and all that [`Isa::Avx2`] has.
+    /// 512-bit vectors of x86_64 (F, BW, DQ and VL), and everything in [`Isa::Avx2`].
     Avx512 = 4,
 }
 
 impl Isa {
-    /// Every instruction set, from the least to the most capable.
+    /// Every instruction set, from least to most capable.
     pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
 
-    /// The name, as `FORERUN_ISA` takes it.
+    /// The name that `FORERUN_ISA` accepts.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
@@ -47,7 +47,7 @@ impl Isa {
         }
     }
 
-    /// Whether this processor, under this operating system, runs it.
+    /// Whether this CPU and operating system can run it.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -76,7 +76,7 @@ impl Isa {
         }
     }
 
-    /// The most capable set that this machine runs.
+    /// The most capable set that this machine can run.
     fn best() -> Isa {
         let best = Isa::ALL.into_iter().rfind(|isa| isa.is_available());
         best.unwrap_or(Isa::Scalar)
@@ -93,15 +93,15 @@ impl fmt::Display for Isa {
     }
 }
 
-/// A word that names no instruction set.
+/// An unknown instruction set name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no instruction set: use scalar, neon, avx2 or avx512")]
+#[error("{0:?} is not an instruction set: use scalar, neon, avx2 or avx512")]
 pub struct ParseIsaError(String);
 
 impl FromStr for Isa {
     type Err = ParseIsaError;
 
-    /// Reads a name in any letter case.
+    /// Parses a name, ignoring case.
     fn from_str(name: &str) -> Result<Isa, ParseIsaError> {
         let known = Isa::ALL
             .into_iter()
@@ -110,43 +110,43 @@ impl FromStr for Isa {
     }
 }
 
-/// What `FORERUN_ISA` asked for.
+/// What `FORERUN_ISA` requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// The variable is not set, or empty.
+pub enum IsaRequest {
+    /// Nothing: the variable is unset or empty.
     None,
-    /// It names a set that this machine runs, which is therefore in use.
+    /// A set that this machine can run, which is therefore in use.
     Granted(Isa),
-    /// It names a set that this machine cannot run; the best one is in use instead.
+    /// A set that this machine cannot run. The best one is in use instead.
     Unavailable(Isa),
-    /// It is no name; the best set is in use.
+    /// An unknown name. The best set is in use.
     Unknown(String),
 }
 
-/// The instruction set in use and how it came to be; [`fmt::Display`] says it in one line.
+/// The instruction set in use and why it was chosen. [`fmt::Display`] formats it as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IsaChoice {
-    /// The one in use.
+    /// The set in use.
     pub isa: Isa,
-    /// The most capable one this machine runs.
+    /// The most capable set that this machine can run.
     pub detected: Isa,
-    /// What the environment asked for.
-    pub requested: Request,
+    /// What the environment requests.
+    pub requested: IsaRequest,
 }
 
 impl IsaChoice {
     fn new(detected: Isa, variable: Option<&str>) -> IsaChoice {
         let requested = match variable {
-            None => Request::None,
-            Some(name) if name.trim().is_empty() => Request::None,
+            None => IsaRequest::None,
+            Some(name) if name.trim().is_empty() => IsaRequest::None,
             Some(name) => match name.parse::<Isa>() {
-                Ok(isa) if isa.is_available() => Request::Granted(isa),
-                Ok(isa) => Request::Unavailable(isa),
-                Err(ParseIsaError(name)) => Request::Unknown(name),
+                Ok(isa) if isa.is_available() => IsaRequest::Granted(isa),
+                Ok(isa) => IsaRequest::Unavailable(isa),
+                Err(ParseIsaError(name)) => IsaRequest::Unknown(name),
             },
         };
         let isa = match requested {
-            Request::Granted(isa) => isa,
+            IsaRequest::Granted(isa) => isa,
             _ => detected,
         };
         IsaChoice {
@@ -156,12 +156,11 @@ impl IsaChoice {
         }
     }
 
-    /// Whether the environment asked for something that could not be given, which is worth a
-    /// warning.
+    /// Whether the environment requests something that is not available. Callers should warn about it.
     pub fn is_refused(&self) -> bool {
         matches!(
             self.requested,
-            Request::Unavailable(_) | Request::Unknown(_)
+            IsaRequest::Unavailable(_) | IsaRequest::Unknown(_)
         )
     }
 }
@@ -170,15 +169,18 @@ impl fmt::Display for IsaChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (isa, detected) = (self.isa, self.detected);
         match &self.requested {
-            Request::None => write!(f, "{isa}"),
-            Request::Granted(_) if isa == detected => write!(f, "{isa} (FORERUN_ISA)"),
-            Request::Granted(_) => {
+            IsaRequest::None => write!(f, "{isa}"),
+            IsaRequest::Granted(_) if isa == detected => write!(f, "{isa} (FORERUN_ISA)"),
+            IsaRequest::Granted(_) => {
                 write!(f, "{isa} (FORERUN_ISA; this machine has {detected})")
             }
-            Request::Unavailable(asked) => {
-                write!(f, "{isa} (FORERUN_ISA={asked} does not run here)")
+            IsaRequest::Unavailable(requested) => {
+                write!(
+                    f,
+                    "{isa} (FORERUN_ISA={requested} is not available on this machine)"
+                )
             }
-            Request::Unknown(name) => write!(
+            IsaRequest::Unknown(name) => write!(
                 f,
                 "{isa} (FORERUN_ISA={name:?} is unknown: use scalar, neon, avx2 or avx512)"
             ),
@@ -186,17 +188,16 @@ impl fmt::Display for IsaChoice {
     }
 }
 
-/// The instruction set to use: one load of a cached byte after the first call.
+/// The instruction set to use. After the first call this is one load of a cached byte.
 ///
 /// ```
 /// assert!(forerun_core::arch::isa().is_available());
 /// ```
 #[inline]
 pub fn isa() -> Isa {
-    /// The code of the set in use; 0 until it is known.
+    /// The code of the set in use, or 0 before the first call.
     static CODE: AtomicU8 = AtomicU8::new(0);
-    // Relaxed suffices: the byte is the whole message, and whoever reads 0 computes the same byte
-    // again.
+    // Relaxed: the byte publishes nothing else, and whoever reads 0 computes the same byte again.
     match Isa::from_code(CODE.load(Ordering::Relaxed)) {
         Some(isa) => isa,
         None => {
@@ -207,8 +208,8 @@ pub fn isa() -> Isa {
     }
 }
 
-/// The instruction set in use, what the machine has and what the environment asked for, decided at
-/// the first call.
+/// The instruction set in use, what the machine supports and what the environment requests, determined
+/// at the first call.
 pub fn isa_choice() -> &'static IsaChoice {
     static CHOICE: OnceLock<IsaChoice> = OnceLock::new();
     CHOICE.get_or_init(|| {
@@ -223,15 +224,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for isa in Isa::ALL {
             assert_eq!(isa.to_string().parse(), Ok(isa));
             assert_eq!(Isa::from_code(isa as u8), Some(isa));
         }
-        let refusal = "sse9".parse::<Isa>().unwrap_err().to_string();
+        let message = "sse9".parse::<Isa>().unwrap_err().to_string();
         assert!(
-            refusal.contains("sse9") && refusal.contains("avx512"),
-            "{refusal}"
+            message.contains("sse9") && message.contains("avx512"),
+            "{message}"
         );
         assert_eq!(Isa::from_code(0), None);
     }
@@ -244,16 +245,16 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_set_is_forced_down() {
+    fn the_environment_can_force_a_lower_set() {
         let choice = IsaChoice::new(Isa::best(), Some(" Scalar "));
         assert_eq!(choice.isa, Isa::Scalar);
-        assert_eq!(choice.requested, Request::Granted(Isa::Scalar));
+        assert_eq!(choice.requested, IsaRequest::Granted(Isa::Scalar));
         assert!(!choice.is_refused());
     }
 
     #[test]
-    fn a_request_that_cannot_be_met_falls_back_and_says_so() {
-        // No machine has both, so one of them is always missing.
+    fn an_unavailable_request_falls_back_and_is_reported() {
+        // No machine has both, so one is always missing.
         let missing = [Isa::Neon, Isa::Avx2]
             .into_iter()
             .find(|isa| !isa.is_available())

@@ -1,8 +1,7 @@
-//! What depends on the processor: prefetch, the cache line's size, and the instruction set in use.
+//! CPU-specific code: prefetch, the cache line size, and the instruction set in use.
 //!
-//! This module and its children are the only place with `core::arch` intrinsics or inline assembly.
-//! Code outside asks for a thing by its meaning (`prefetch_read`) and gets the instruction where
-//! there is one.
+//! Only this module and its children contain `core::arch` intrinsics or inline assembly. Other code
+//! calls an operation by its meaning (`prefetch_read`) and gets the instruction if there is one.
 //!
 //! | target  | `prefetch_read`        | line | instruction sets      |
 //! |---------|------------------------|------|-----------------------|
@@ -17,7 +16,7 @@ mod simd;
 mod words;
 
 pub use delimiters::{DELIMITER_BLOCK_BYTES, delimiters};
-pub use isa::{Isa, IsaChoice, ParseIsaError, Request, isa, isa_choice};
+pub use isa::{Isa, IsaChoice, IsaRequest, ParseIsaError, isa, isa_choice};
 pub use prefetch::{prefetch_read, prefetch_read_l2};
 pub use simd::{Lanes, Mask, OneLane, Scalar, Simd, WithSimd, dispatch};
 pub use words::{WORD_BLOCK_BYTES, WORD_LINE_BYTES, word_bounds, words_below};
@@ -28,10 +27,9 @@ pub use simd::{Avx2, Avx512};
 #[cfg(target_arch = "aarch64")]
 pub use simd::Neon;
 
-/// Bytes the processor moves between memory and its caches at a time.
+/// The cache line size of the target, in bytes.
 ///
-/// It is what layouts are aligned to, not what correctness rests on: a wrong guess costs speed
-/// only.
+/// Layouts are aligned to it, but correctness does not depend on it: a wrong value only costs speed.
 pub const CACHE_LINE_BYTES: usize = if cfg!(all(target_arch = "aarch64", target_vendor = "apple")) {
     128
 } else {

@@ -1,13 +1,12 @@
-//! The prefetch hint, one spelling an architecture.
+//! The prefetch hint, with one implementation per architecture.
 
-/// Asks the processor to bring the cache line at `ptr` into the nearest cache, and returns at once.
+/// Asks the CPU to bring the cache line at `ptr` into the nearest cache, and returns at once.
 ///
-/// It is a hint, hence safe for any address: a prefetch reads nothing that the program can see and
-/// never faults, be `ptr` null, dangling or unmapped. On a target without the instruction it does
-/// nothing.
+/// This is a hint and safe for any address: a prefetch has no visible effect and never faults, even if
+/// `ptr` is null, dangling or unmapped. On a target without the instruction it does nothing.
 ///
-/// Only the line that holds the first byte of `*ptr` is asked for. An object that spans lines needs
-/// one call a line.
+/// It fetches only the line that holds the first byte of `*ptr`. An object that spans several lines
+/// needs one call per line.
 ///
 /// ```
 /// use forerun_core::arch::prefetch_read;
@@ -42,11 +41,11 @@ pub fn prefetch_read<T>(ptr: *const T) {
     let _ = ptr;
 }
 
-/// As [`prefetch_read`], but into the second-level cache: for many lines at once, each some dozen lookups before it is read.
+/// Like [`prefetch_read`], but into the L2 cache. Use it for many lines at once, each a few dozen lookups before it is read.
 ///
-/// A processor can wait for more lines there than in its first level, whose few miss buffers a prefetch from memory would
-/// hold for its whole latency. The later read costs a hit in the second level, which out-of-order execution hides. Where
-/// lines come from a nearer cache, or are read soon, [`prefetch_read`] is the one to use.
+/// L2 can wait for more lines at a time than L1, which has few miss buffers and would hold one for the whole latency of memory. The
+/// later read costs an L2 hit, which out-of-order execution hides. If lines come from a nearer cache, or are read soon, use
+/// [`prefetch_read`].
 ///
 /// ```
 /// use forerun_core::arch::prefetch_read_l2;

@@ -1,15 +1,15 @@
-//! How many of some 32-bit words are below another one.
+//! Counting the 32-bit words that are below another one.
 //!
-//! Every x86-64 has SSE2, so there is nothing to choose at run time; on other processors the compiler makes of the plain
-//! loops what it can. SSE2 compares signed words: both sides are moved by half of the range first.
+//! Every x86-64 CPU has SSE2, so there is nothing to choose at run time. On other targets the compiler vectorizes the plain loops as
+//! it can. SSE2 compares signed words, so both sides are first shifted by half of the range.
 
-/// Words of a line, in bytes.
+/// Bytes per line of words.
 pub const WORD_LINE_BYTES: usize = 64;
 
-/// Words of a block, in bytes: what [`words_below`] takes.
+/// Bytes per block of words, the unit of [`words_below`].
 pub const WORD_BLOCK_BYTES: usize = 32;
 
-/// How many of the little-endian words in `blocks` are below `sought`.
+/// The number of little-endian words in `blocks` that are below `needle`.
 ///
 /// ```
 /// use forerun_core::arch::words_below;
@@ -20,19 +20,19 @@ pub const WORD_BLOCK_BYTES: usize = 32;
 /// assert_eq!(words_below(&[block], 7), 0);
 /// ```
 #[inline(always)]
-pub fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], sought: u32) -> usize {
+pub fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], needle: u32) -> usize {
     #[cfg(target_arch = "x86_64")]
     {
-        sse2::words_below(blocks, sought)
+        sse2::words_below(blocks, needle)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        plain::words_below(blocks, sought)
+        plain::words_below(blocks, needle)
     }
 }
 
-/// How many of the little-endian words of a line, which do not descend, are below `sought`, and how many are not above
-/// it. Of words that do descend it is any two numbers from 0 to 16.
+/// For a line of ascending little-endian words: how many are below `needle`, and how many are at most `needle`. If the words are not
+/// ascending, the result is two arbitrary numbers from 0 to 16.
 ///
 /// ```
 /// use forerun_core::arch::word_bounds;
@@ -45,14 +45,14 @@ pub fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], sought: u32) -> usize {
 /// assert_eq!(word_bounds(&line, u32::MAX), (2, 16));
 /// ```
 #[inline(always)]
-pub fn word_bounds(line: &[u8; WORD_LINE_BYTES], sought: u32) -> (usize, usize) {
+pub fn word_bounds(line: &[u8; WORD_LINE_BYTES], needle: u32) -> (usize, usize) {
     #[cfg(target_arch = "x86_64")]
     {
-        sse2::word_bounds(line, sought)
+        sse2::word_bounds(line, needle)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        plain::word_bounds(line, sought)
+        plain::word_bounds(line, needle)
     }
 }
 
@@ -66,30 +66,30 @@ mod sse2 {
 
     use super::{WORD_BLOCK_BYTES, WORD_LINE_BYTES};
 
-    /// Four words from byte `at` on, moved by half of the range.
+    /// Four words from byte `at` on, shifted by half of the range.
     #[inline(always)]
     fn four<const BYTES: usize>(bytes: &[u8; BYTES], at: usize) -> __m128i {
         let bytes = &bytes[at..][..16];
         // SAFETY: `bytes` is 16 bytes long, the load needs no alignment, and SSE2 is part of x86-64.
-        unsafe { moved(_mm_loadu_si128(bytes.as_ptr().cast())) }
+        unsafe { shifted(_mm_loadu_si128(bytes.as_ptr().cast())) }
     }
 
     #[inline(always)]
-    fn moved(words: __m128i) -> __m128i {
+    fn shifted(words: __m128i) -> __m128i {
         // SAFETY: SSE2 is part of x86-64.
         unsafe { _mm_xor_si128(words, _mm_set1_epi32(i32::MIN)) }
     }
 
     #[inline(always)]
-    pub(super) fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], sought: u32) -> usize {
+    pub(super) fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], needle: u32) -> usize {
         // SAFETY: SSE2 is part of x86-64, and these read no memory.
         unsafe {
-            let sought = moved(_mm_set1_epi32(sought.cast_signed()));
+            let needle = shifted(_mm_set1_epi32(needle.cast_signed()));
             let mut sums = _mm_setzero_si128();
             for block in blocks {
-                // All bits of a word that is below: -1.
+                // A word that is below gives all ones, which is -1.
                 for at in [0, 16] {
-                    sums = _mm_sub_epi32(sums, _mm_cmpgt_epi32(sought, four(block, at)));
+                    sums = _mm_sub_epi32(sums, _mm_cmpgt_epi32(needle, four(block, at)));
                 }
             }
             let pairs = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b01_00_11_10>(sums));
@@ -99,7 +99,7 @@ mod sse2 {
     }
 
     #[inline(always)]
-    pub(super) fn word_bounds(line: &[u8; WORD_LINE_BYTES], sought: u32) -> (usize, usize) {
+    pub(super) fn word_bounds(line: &[u8; WORD_LINE_BYTES], needle: u32) -> (usize, usize) {
         let words = [
             four(line, 0),
             four(line, 16),
@@ -108,10 +108,10 @@ mod sse2 {
         ];
         // SAFETY: SSE2 is part of x86-64, and these read no memory.
         unsafe {
-            let sought = moved(_mm_set1_epi32(sought.cast_signed()));
-            let below = words.map(|four| _mm_cmpgt_epi32(sought, four));
-            let above = words.map(|four| _mm_cmpgt_epi32(four, sought));
-            // As the words do not descend, those below come first, and those above last.
+            let needle = shifted(_mm_set1_epi32(needle.cast_signed()));
+            let below = words.map(|four| _mm_cmpgt_epi32(needle, four));
+            let above = words.map(|four| _mm_cmpgt_epi32(four, needle));
+            // The words ascend, so those below come first and those above come last.
             (
                 bits(below).trailing_ones() as usize,
                 (bits(above) | 1 << 16).trailing_zeros() as usize,
@@ -119,7 +119,7 @@ mod sse2 {
         }
     }
 
-    /// A bit for each word that is all ones.
+    /// One bit for each word that is all ones.
     #[inline(always)]
     fn bits([a, b, c, d]: [__m128i; 4]) -> u32 {
         // SAFETY: SSE2 is part of x86-64, and these read no memory.
@@ -139,15 +139,15 @@ mod plain {
         words.map(|word| u32::from_le_bytes(*word))
     }
 
-    pub(super) fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], sought: u32) -> usize {
+    pub(super) fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], needle: u32) -> usize {
         words(blocks.as_flattened())
-            .filter(|word| *word < sought)
+            .filter(|word| *word < needle)
             .count()
     }
 
-    pub(super) fn word_bounds(line: &[u8; WORD_LINE_BYTES], sought: u32) -> (usize, usize) {
-        let below = words(line).filter(|word| *word < sought).count();
-        let up_to = words(line).filter(|word| *word <= sought).count();
+    pub(super) fn word_bounds(line: &[u8; WORD_LINE_BYTES], needle: u32) -> (usize, usize) {
+        let below = words(line).filter(|word| *word < needle).count();
+        let up_to = words(line).filter(|word| *word <= needle).count();
         (below, up_to)
     }
 }
@@ -157,8 +157,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_counted_as_one_by_one() {
-        // Neighbours of the ends of both halves of the range, and a few in between.
+    fn the_counts_equal_those_of_plain_loops() {
+        // The ends of both halves of the range, and their neighbours.
         let ends = [
             0,
             1,
@@ -185,17 +185,17 @@ mod tests {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let line: &[u8; WORD_LINE_BYTES] = bytes.first_chunk().unwrap();
             let blocks = line.as_chunks().0;
-            for sought in ends.into_iter().chain(words.iter().copied()).chain([seed]) {
-                let expected = plain::word_bounds(line, sought);
+            for needle in ends.into_iter().chain(words.iter().copied()).chain([seed]) {
+                let expected = plain::word_bounds(line, needle);
                 assert_eq!(
-                    word_bounds(line, sought),
+                    word_bounds(line, needle),
                     expected,
-                    "{words:x?} and {sought:x}"
+                    "{words:x?} and {needle:x}"
                 );
                 for count in 0..=2 {
                     assert_eq!(
-                        words_below(&blocks[..count], sought),
-                        plain::words_below(&blocks[..count], sought)
+                        words_below(&blocks[..count], needle),
+                        plain::words_below(&blocks[..count], needle)
                     );
                 }
             }

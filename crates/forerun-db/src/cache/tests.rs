@@ -3,7 +3,7 @@
 use forerun_core::sync::atomic::AtomicBool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forerun_core::{Driver, Wait, alone_with, interleave_with};
+use forerun_core::{Driver, Wait, block_on_with, interleave_with};
 use proptest::prelude::*;
 
 use super::driver::Reads;
@@ -88,16 +88,16 @@ fn a_page_that_is_not_what_was_written_is_an_error_that_names_it() {
     assert_eq!(take_all(&source, &all, ReadBackend::Sync), [5, 7]);
     let pin = pin();
     let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
-    let damaged = alone_with(&reads, page(&reads, &source, 5)).unwrap_err();
+    let damaged = block_on_with(&reads, page(&reads, &source, 5)).unwrap_err();
     let place = format!("/pages is corrupt at offset {}: torn", 5 * (PAGE + HEAD));
     assert_eq!(damaged.to_string(), place);
-    let short = alone_with(&reads, page(&reads, &source, 7)).unwrap_err();
+    let short = block_on_with(&reads, page(&reads, &source, 7)).unwrap_err();
     assert!(
         short.to_string().contains("ends 1 bytes too early"),
         "{short}"
     );
     let none = reads.page(&source, 8, source.location(7));
-    let none = alone_with(&reads, none).unwrap_err();
+    let none = block_on_with(&reads, none).unwrap_err();
     assert!(none.to_string().contains("does not have"), "{none}");
 }
 
@@ -230,7 +230,7 @@ fn frames_that_wait_for_a_reader_are_not_overwritten() {
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 100]);
     let mine = pin();
     let reads = Reads::new(&cache, &mine, ReadBackend::Sync);
-    let held = alone_with(&reads, page(&reads, &source, 42)).unwrap();
+    let held = block_on_with(&reads, page(&reads, &source, 42)).unwrap();
     for _ in 0..3 {
         forerun_core::sync::thread::scope(|scope| {
             scope.spawn(|| {
@@ -313,8 +313,8 @@ fn a_lookup_that_is_dropped_does_not_keep_the_others_waiting() {
     assert_eq!(reads.parked(), 1);
     reads.turn(Wait::ForOne);
     assert_eq!(reads.parked(), 0);
-    source.is_page(2, alone_with(&reads, waits).unwrap());
-    source.is_page(1, alone_with(&reads, page(&reads, &source, 1)).unwrap());
+    source.is_page(2, block_on_with(&reads, waits).unwrap());
+    source.is_page(1, block_on_with(&reads, page(&reads, &source, 1)).unwrap());
 }
 
 proptest! {

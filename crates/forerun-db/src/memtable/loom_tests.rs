@@ -39,7 +39,7 @@ fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
     // SAFETY: the bytes were just allocated for this draft.
     let node: Node<'_> = unsafe { draft.write(list.arena(), place) };
     // SAFETY: the node is new, and sequence numbers are not used twice in a model.
-    forerun_core::alone(unsafe { list.insert(node, sequence) });
+    forerun_core::block_on(unsafe { list.insert(node, sequence) });
 }
 
 fn finds(list: &SkipList, key: &[u8]) -> bool {

@@ -17,7 +17,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use forerun_core::sync::random_seed;
-use forerun_core::{alone, interleave};
+use forerun_core::{block_on, interleave};
 
 use super::arena::Full;
 use super::node::{Draft, MAX_HEIGHT, Node, Seen};
@@ -152,7 +152,7 @@ impl<'a> Prepared<'a> {
             unsafe { list.insert(node, sequence) }
         });
         if prepared.entries < INTERLEAVE_FROM {
-            insertions.for_each(alone);
+            insertions.for_each(block_on);
         } else {
             interleave::<IN_FLIGHT, _>(insertions, |_, ()| ());
         }

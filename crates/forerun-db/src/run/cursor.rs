@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use forerun_core::alone_with;
+use forerun_core::block_on_with;
 
 use super::PageSearch;
 use super::page::{Page, PageKind};
@@ -452,7 +452,7 @@ fn load(run: &Run, number: u32, location: PageLocation, held: &mut Held) -> Resu
     held.number = None;
     let pin = cache::pin();
     let reads = Reads::new(run.slots().cache(), &pin, ReadBackend::Sync);
-    let bytes = alone_with(&reads, reads.page(run, number, location))?;
+    let bytes = block_on_with(&reads, reads.page(run, number, location))?;
     held.bytes.clear();
     held.bytes.extend_from_slice(bytes);
     held.number = Some(number);

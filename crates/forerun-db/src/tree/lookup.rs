@@ -9,7 +9,7 @@
 //!
 //! `get` runs the same coroutine alone.
 
-use forerun_core::{alone_with, interleave_with};
+use forerun_core::{block_on_with, interleave_with};
 
 use crate::Result;
 use crate::cache;
@@ -152,7 +152,7 @@ pub(crate) fn get<T>(
         if !run.may_contain(key.hash) || !run.is_visible(key.sequence) {
             continue;
         }
-        let found = alone_with(&reads, find_in(&[run], &key, context.search, &reads));
+        let found = block_on_with(&reads, find_in(&[run], &key, context.search, &reads));
         match found.map_err(|error| *error)? {
             Found::Missing => {}
             found => return Ok(take(found)),

@@ -1,8 +1,7 @@
 //! AVX2: 256-bit vectors of x86_64, eight `u32` or four `u64` lanes.
 //!
-//! Every `unsafe` block of this file that calls an intrinsic rests on one fact: an [`Avx2`] token, or a vector that was
-//! made with one, exists only where the processor has AVX2 (`Avx2::new` asked it). Where memory is touched the block
-//! says in addition why the bytes are there.
+//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx2`] token, or a vector made with one, exists
+//! only if the CPU has AVX2 (`Avx2::new` checked it). Blocks that access memory also say why the access is valid.
 
 use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Avx2(());
 
 impl Avx2 {
-    /// The token, where the processor has the set.
+    /// The token, if the CPU has the set.
     #[inline(always)]
     pub fn new() -> Option<Avx2> {
         Isa::Avx2.is_available().then_some(Avx2(()))
@@ -82,7 +81,7 @@ impl Simd for Avx2 {
         unsafe {
             let needles = _mm256_set1_epi16(needle as i16);
             let low = _mm256_castsi256_si128(needles);
-            // Comparing gives 0 or -1 a slot, which packing to bytes keeps: a byte a slot, in order.
+            // Each comparison gives 0 or -1. Packing keeps these as bytes, one per slot, in order.
             match N {
                 4 => {
                     let equal = _mm_cmpeq_epi16(_mm_loadl_epi64(base.cast()), low);
@@ -143,23 +142,26 @@ impl Simd for Avx2 {
 
     #[cfg(not(miri))]
     #[inline(always)]
-    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], care: u64, needle: u64) -> u32 {
-        let (fours, rest) = words.as_chunks::<4>();
-        let mask = fours.iter().enumerate().fold(0, |mask, (at, four)| {
+    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], mask: u64, needle: u64) -> u32 {
+        let (fours, others) = words.as_chunks::<4>();
+        let in_fours = fours.iter().enumerate().fold(0, |bits, (at, four)| {
             // SAFETY: the token proves AVX2.
             let equal = unsafe {
                 let read = read_shared(four);
-                let cared = _mm256_and_si256(read, _mm256_set1_epi64x(care as i64));
-                let equal = _mm256_cmpeq_epi64(cared, _mm256_set1_epi64x(needle as i64));
+                let masked = _mm256_and_si256(read, _mm256_set1_epi64x(mask as i64));
+                let equal = _mm256_cmpeq_epi64(masked, _mm256_set1_epi64x(needle as i64));
                 _mm256_movemask_pd(_mm256_castsi256_pd(equal)) as u32
             };
-            mask | equal << (4 * at)
+            bits | equal << (4 * at)
         });
-        let first = N - rest.len();
-        rest.iter().enumerate().fold(mask, |mask, (at, word)| {
-            let equal = word.load(Ordering::Acquire) & care == needle;
-            mask | u32::from(equal) << (first + at)
-        })
+        let first = N - others.len();
+        others
+            .iter()
+            .enumerate()
+            .fold(in_fours, |bits, (at, word)| {
+                let equal = word.load(Ordering::Acquire) & mask == needle;
+                bits | u32::from(equal) << (first + at)
+            })
     }
 }
 
@@ -341,8 +343,8 @@ impl Lanes<Avx2> for Avx2U32s {
     fn scale(self, len: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX2.
         Avx2U32s(unsafe {
-            // The multiplication takes every other lane and gives 64 bits, of which the upper half is wanted: that of
-            // the even lanes is shifted down into place, that of the odd lanes is there already.
+            // The instruction multiplies every other lane to 64 bits, of which we want the upper half. For the even lanes
+            // it is shifted down into place; for the odd lanes it is in place already.
             let even = _mm256_mul_epu32(self.0, len.0);
             let odd = _mm256_mul_epu32(
                 _mm256_srli_epi64::<32>(self.0),
@@ -374,8 +376,8 @@ impl Lanes<Avx2> for Avx2U32s {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old, mask) = (base.cast::<i32>(), otherwise.0, mask.0);
         // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set read nothing; for those
-        // that are, the caller vouches for a word at index x STRIDE_BYTES. The instruction takes signed 32-bit indices:
-        // the caller's are below 2^30, so that even doubled they are not negative.
+        // that are, the caller vouches for a word at index x STRIDE_BYTES. The instruction takes signed 32-bit indices;
+        // the caller's are below 2^30 and stay positive even if doubled.
         Avx2U32s(unsafe {
             match STRIDE_BYTES {
                 4 => _mm256_mask_i32gather_epi32::<4>(old, base, index.0, mask),
@@ -443,8 +445,8 @@ impl Lanes<Avx2> for Avx2U64s {
     fn mul(self, other: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX2.
         Avx2U64s(unsafe {
-            // There is only 32 x 32 -> 64. With a = a1 2^32 + a0 and b alike, a b is a0 b0 + (a1 b0 + a0 b1) 2^32; the
-            // rest is beyond 64 bits.
+            // There is only a multiplication 32 x 32 -> 64. With a = a1 2^32 + a0 and likewise b, a b is
+            // a0 b0 + (a1 b0 + a0 b1) 2^32; the remaining term exceeds 64 bits.
             let cross_1 = _mm256_mul_epu32(_mm256_srli_epi64::<32>(self.0), other.0);
             let cross_2 = _mm256_mul_epu32(self.0, _mm256_srli_epi64::<32>(other.0));
             let cross = _mm256_slli_epi64::<32>(_mm256_add_epi64(cross_1, cross_2));

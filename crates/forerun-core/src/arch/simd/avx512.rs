@@ -1,21 +1,19 @@
-//! AVX-512 (F, BW, DQ, VL): 512-bit vectors of x86_64, sixteen `u32` or eight `u64` lanes, and masks in registers of their
-//! own.
+//! AVX-512 (F, BW, DQ, VL): 512-bit vectors of x86_64, sixteen `u32` or eight `u64` lanes, and mask registers.
 //!
-//! Every `unsafe` block of this file that calls an intrinsic rests on one fact: an [`Avx512`] token, or a vector that was
-//! made with one, exists only where the processor has these sets (`Avx512::new` asked it). Where memory is touched the
-//! block says in addition why the bytes are there.
+//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx512`] token, or a vector made with one,
+//! exists only if the CPU has these sets (`Avx512::new` checked it). Blocks that access memory also say why the access is valid.
 
 use super::{Avx2, Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
 use core::arch::x86_64::*;
 use std::sync::atomic::AtomicU64;
 
-/// The token of AVX-512 F, BW, DQ and VL, with all of [`Avx2`].
+/// The token of AVX-512 F, BW, DQ and VL, and everything in [`Avx2`].
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
 impl Avx512 {
-    /// The token, where the processor has the sets.
+    /// The token, if the CPU has the sets.
     #[inline(always)]
     pub fn new() -> Option<Avx512> {
         Isa::Avx512.is_available().then_some(Avx512(()))
@@ -42,7 +40,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn eq_u8<const N: usize>(self, slots: &[u8; N], needle: u8) -> u32 {
-        // Tags are at most 32 bytes: AVX2 compares them in the same number of instructions.
+        // At most 32 bytes: AVX2 compares them with as many instructions.
         Avx2::of_avx512(self).eq_u8(slots, needle)
     }
 
@@ -126,8 +124,8 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], care: u64, needle: u64) -> u32 {
-        Avx2::of_avx512(self).eq_shared_u64(words, care, needle)
+    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], mask: u64, needle: u64) -> u32 {
+        Avx2::of_avx512(self).eq_shared_u64(words, mask, needle)
     }
 }
 
@@ -139,7 +137,7 @@ pub struct Avx512U32s(__m512i);
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512U64s(__m512i);
 
-/// What the mask registers of both widths do alike: they are plain integers, a bit a lane.
+/// The mask registers of both widths: plain integers with one bit per lane.
 macro_rules! mask {
     ($mask:ty) => {
         impl Mask for $mask {
@@ -228,8 +226,8 @@ impl Lanes<Avx512> for Avx512U32s {
     fn scale(self, len: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX-512.
         Avx512U32s(unsafe {
-            // Every other lane is multiplied to 64 bits, whose upper half is wanted: that of the even lanes is shifted
-            // down into place, that of the odd lanes is there already.
+            // The instruction multiplies every other lane to 64 bits, of which we want the upper half. For the even lanes
+            // it is shifted down into place; for the odd lanes it is in place already.
             let even = _mm512_mul_epu32(self.0, len.0);
             let odd = _mm512_mul_epu32(
                 _mm512_srli_epi64::<32>(self.0),
@@ -262,7 +260,7 @@ impl Lanes<Avx512> for Avx512U32s {
         let (base, old) = (base.cast(), otherwise.0);
         // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set read nothing; for
         // those that are, the caller vouches for a word at index x STRIDE_BYTES. The instruction takes signed 32-bit
-        // indices: the caller's are below 2^30, so that even doubled they are not negative.
+        // indices; the caller's are below 2^30 and stay positive even if doubled.
         Avx512U32s(unsafe {
             match STRIDE_BYTES {
                 4 => _mm512_mask_i32gather_epi32::<4>(old, mask, index.0, base),

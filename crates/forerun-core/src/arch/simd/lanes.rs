@@ -1,11 +1,11 @@
-//! What vectors of keys can do: the *vertical* half of the vocabulary, one key a lane.
+//! Operations on vectors of keys: *vertical* vectorization, one key per lane.
 //!
 //! ```text
 //!   lanes   k0 k1 k2 k3        hash: add, xor, shr, mul      all lanes at once
 //!            │  │  │  │
-//!            ▼  ▼  ▼  ▼        scale: a place in the table   all lanes at once
-//!   table  ──●──●─────●──●──   gather: a load a lane
-//!            =  =  =  =        eq: a Mask, a bit a lane
+//!            ▼  ▼  ▼  ▼        scale: a position in the table   all lanes at once
+//!   table  ──●──●─────●──●──   gather: one load per lane
+//!            =  =  =  =        eq: a Mask, one bit per lane
 //! ```
 
 use super::Simd;
@@ -13,28 +13,28 @@ use std::fmt::Debug;
 
 /// A vector of unsigned words, made with a token of instruction set `S`.
 ///
-/// Arithmetic wraps. A lane never looks at another.
+/// Arithmetic wraps. Lanes do not affect each other.
 pub trait Lanes<S: Simd>: Copy + Debug {
-    /// A lane's type.
+    /// The type of a lane.
     type Word: Copy;
-    /// A bit a lane.
+    /// One bit per lane.
     type Mask: Mask;
-    /// How many lanes there are: at most 16.
+    /// The number of lanes, at most 16.
     const LEN: usize;
 
     /// The same word in every lane.
     fn splat(simd: S, word: Self::Word) -> Self;
 
-    /// The first `LEN` words, in order.
+    /// Loads the first `LEN` words, in order.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     fn load(simd: S, words: &[Self::Word]) -> Self;
 
     /// Writes the lanes to the first `LEN` words, in order.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     fn store(self, words: &mut [Self::Word]);
 
     /// The sums.
@@ -43,33 +43,32 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     /// The exclusive ors.
     fn xor(self, other: Self) -> Self;
 
-    /// Shifts right by `BITS`, less than a word's, and fills with zeros.
+    /// Shifts right by `BITS`, fewer than a word has, and fills with zeros.
     fn shr<const BITS: i32>(self) -> Self;
 
-    /// Shifts left by `BITS`, less than a word's, and fills with zeros.
+    /// Shifts left by `BITS`, fewer than a word has, and fills with zeros.
     fn shl<const BITS: i32>(self) -> Self;
 
     /// The low halves of the products.
     fn mul(self, other: Self) -> Self;
 
-    /// Each lane's top 32 bits scaled to `0..len`, as by (top 32 bits × `len`) >> 32. Every lane of `len` must be
-    /// below 2^32.
+    /// Scales each lane's top 32 bits to `0..len`: (top 32 bits × `len`) >> 32. Every lane of `len` must be below 2^32.
     fn scale(self, len: Self) -> Self;
 
-    /// Where the lanes are equal.
+    /// The lanes that are equal.
     fn eq(self, other: Self) -> Self::Mask;
 
-    /// Lane by lane, `self` where the mask is set and `other` where it is not.
+    /// Lane by lane, `self` if the mask is set and `other` if it is not.
     fn select(self, other: Self, mask: Self::Mask) -> Self;
 
-    /// Reads a word a lane, at `base` + lane × `STRIDE_BYTES`, where the mask is set; elsewhere nothing is read and
-    /// the lane is that of `otherwise`. `STRIDE_BYTES` is 4, 8 or 16.
+    /// Reads one word per lane that is set in the mask, at `base` + index × `STRIDE_BYTES`. The other lanes read nothing and take
+    /// their value from `otherwise`. `STRIDE_BYTES` is 4, 8 or 16.
     ///
     /// # Safety
-    /// For every lane `i` that is set in the mask:
+    /// For the index `i` of every lane that is set in the mask:
     /// - `i` is below 2^30;
-    /// - a `Word` at `base` + `i` × `STRIDE_BYTES` bytes can be read: it is inside one live allocation with `base`,
-    ///   aligned, initialised, and nobody writes it meanwhile.
+    /// - a `Word` at `base` + `i` × `STRIDE_BYTES` bytes is readable: it is in the same live allocation as `base`, aligned and
+    ///   initialised, and nobody writes it meanwhile.
     unsafe fn gather<const STRIDE_BYTES: usize>(
         base: *const Self::Word,
         index: Self,
@@ -78,17 +77,17 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     ) -> Self;
 }
 
-/// A bit a lane.
+/// One bit per lane.
 pub trait Mask: Copy + Debug {
-    /// Set where both are.
+    /// Set where both are set.
     fn and(self, other: Self) -> Self;
 
-    /// Set where either is.
+    /// Set where either is set.
     fn or(self, other: Self) -> Self;
 
-    /// Set where `self` is and `other` is not.
+    /// Set where `self` is set and `other` is not.
     fn and_not(self, other: Self) -> Self;
 
-    /// Bit `i` is lane `i`'s; the bits beyond the last lane are zero.
+    /// Bit `i` belongs to lane `i`. The bits beyond the last lane are zero.
     fn bits(self) -> u32;
 }

@@ -1,4 +1,4 @@
-//! A small vector vocabulary: one algorithm, written once over [`Simd`], runs with every instruction set.
+//! Portable vectors: an algorithm that is written once, generic over [`Simd`], runs on every instruction set.
 //!
 //! ```text
 //!   dispatch(isa, work) ─┬─ Avx512 ─ #[target_feature] fn ─┐
@@ -7,21 +7,20 @@
 //!                        └─ Scalar ────────────────────────┘
 //! ```
 //!
-//! A *token* ([`Scalar`], `Avx2`, `Avx512`, `Neon`) is a value that exists only where the processor has its
-//! instruction set: it is made by [`dispatch`] or by `new`, which asks the processor. That is the whole safety
-//! argument of the intrinsics here: whoever holds a token, or a vector that was made with one, may run the set's
-//! instructions. So every operation is safe to call, but for the gathers, which read through a raw pointer.
+//! A *token* ([`Scalar`], `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU has its instruction set: only
+//! [`dispatch`] and `new` make tokens, and both check the CPU. The safety of all intrinsics here rests on that: whoever holds a
+//! token, or a vector made with one, may run the set's instructions. Every operation is therefore safe to call, except the gathers,
+//! which read through a raw pointer.
 //!
-//! A caller gets the speed only if everything between [`WithSimd::with`] and the operations is inlined into the
-//! function with the target feature: mark it `#[inline(always)]` and make it generic over `S: Simd`. (The pattern is
-//! known from the crate `pulp`.)
+//! The code is fast only if everything between [`WithSimd::with`] and the operations is inlined into the function with the target
+//! feature. Mark it `#[inline(always)]` and make it generic over `S: Simd`. (The crate `pulp` uses the same pattern.)
 //!
 //! There are two kinds of operations:
-//! - *groups*, on the token: one needle against the few slots of a bucket, giving a bit a slot ([`Simd::eq_u64`] …);
-//! - *lanes*, on vectors: one key a lane, each lane its own address ([`Lanes`], [`Mask`]).
+//! - *groups*, on the token: compare one needle with the few slots of a bucket, one result bit per slot ([`Simd::eq_u64`] …);
+//! - *lanes*, on vectors: one key per lane, each lane with its own address ([`Lanes`], [`Mask`]).
 //!
-//! One file an instruction set: `scalar.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`. What a loop over lanes in plain Rust
-//! would do is what they all do; `tests.rs` holds them to it.
+//! Each instruction set has a file: `scalar.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`. They all do what a loop over lanes in plain Rust
+//! would do, and `tests.rs` verifies it.
 
 mod lanes;
 mod scalar;
@@ -50,15 +49,15 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 mod sealed {
-    /// Keeps the set of tokens closed: the safety of the operations rests on how tokens are made.
+    /// Prevents other crates from adding tokens, because safety rests on how tokens are made.
     pub trait Sealed {}
 }
 
-/// An instruction set that the machine is proven to have, and what can be done with it.
+/// An instruction set that the machine is known to have, and its operations.
 ///
-/// The group operations compare every slot with one needle; bit `i` of the result is set where slot `i` is equal.
-/// `N` is at most 32. Those that are a single instruction or few: 4, 8, 16 and 32 slots of `u8` and of `u16`, 2, 4, 8
-/// and 16 of `u32`, 2, 4 and 8 of `u64`; others are right, but partly one slot at a time.
+/// The group operations compare every slot with one needle. Bit `i` of the result is set if slot `i` is equal. `N` is at most 32.
+/// These sizes take one or a few instructions: 4, 8, 16 and 32 slots of `u8` and `u16`; 2, 4, 8 and 16 of `u32`; 2, 4 and 8 of
+/// `u64`. Other sizes are correct, but partly processed slot by slot.
 ///
 /// ```
 /// use forerun_core::arch::{self, Simd, WithSimd, dispatch};
@@ -78,49 +77,47 @@ mod sealed {
 /// assert_eq!(dispatch(arch::isa(), Position(&keys, 7)), None);
 /// ```
 pub trait Simd: sealed::Sealed + Copy + Debug + Send + Sync + 'static {
-    /// Which set this is.
+    /// The instruction set.
     const ISA: Isa;
-    /// A vector of `u32` keys, one a lane.
+    /// A vector of `u32` keys, one per lane.
     type U32s: Lanes<Self, Word = u32>;
-    /// A vector of `u64` keys, one a lane.
+    /// A vector of `u64` keys, one per lane.
     type U64s: Lanes<Self, Word = u64>;
 
-    /// Which of the slots equal `needle`.
+    /// The slots that equal `needle`.
     fn eq_u8<const N: usize>(self, slots: &[u8; N], needle: u8) -> u32;
-    /// Which of the slots equal `needle`.
+    /// The slots that equal `needle`.
     fn eq_u16<const N: usize>(self, slots: &[u16; N], needle: u16) -> u32;
-    /// Which of the slots equal `needle`.
+    /// The slots that equal `needle`.
     fn eq_u32<const N: usize>(self, slots: &[u32; N], needle: u32) -> u32;
-    /// Which of the slots equal `needle`.
+    /// The slots that equal `needle`.
     fn eq_u64<const N: usize>(self, slots: &[u64; N], needle: u64) -> u32;
 
-    /// Which of the words, that other threads may be writing, equal `needle` in the bits of `care`;
-    /// the other bits of `needle` are zero.
+    /// The words that equal `needle` in the bits of `mask`, while other threads may be writing the words. The other bits of `needle`
+    /// must be zero.
     ///
-    /// Each word is read once, with acquire ordering, and the words in no particular order. A few instructions for 4 and 8
-    /// words.
+    /// Reads each word once, with acquire ordering, in no particular order. Takes a few instructions for 4 and 8 words.
     #[inline(always)]
-    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], care: u64, needle: u64) -> u32 {
+    fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], mask: u64, needle: u64) -> u32 {
         let words = words.iter().enumerate();
-        words.fold(0, |mask, (at, word)| {
-            mask | u32::from(word.load(Ordering::Acquire) & care == needle) << at
+        words.fold(0, |equal, (at, word)| {
+            equal | u32::from(word.load(Ordering::Acquire) & mask == needle) << at
         })
     }
 }
 
-/// Work that is written once over all instruction sets.
+/// Work that is written once for all instruction sets.
 pub trait WithSimd {
-    /// What the work gives.
+    /// The result of the work.
     type Output;
 
-    /// Does the work. Implementors mark it `#[inline(always)]`, and all that it calls with the token.
+    /// Does the work. Mark implementations, and everything that they call with the token, `#[inline(always)]`.
     fn with<S: Simd>(self, simd: S) -> Self::Output;
 }
 
 /// Does the work with instruction set `isa`, or with the best one below it that this machine has.
 ///
-/// It costs a look at the processor's cached features and a call that is not inlined: enter once a batch, not once a
-/// key.
+/// This costs a check of the CPU's cached features and a call that is not inlined: call it once per batch, not once per key.
 #[inline]
 pub fn dispatch<W: WithSimd>(isa: Isa, work: W) -> W::Output {
     match isa {

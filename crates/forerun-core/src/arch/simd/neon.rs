@@ -1,11 +1,10 @@
 //! NEON: 128-bit vectors of aarch64, four `u32` or two `u64` lanes.
 //!
-//! Every `unsafe` block of this file that calls an intrinsic rests on one fact: a [`Neon`] token, or a vector that was made
-//! with one, exists only where the processor has NEON (`Neon::new` asked it). Where memory is touched the block says in
-//! addition why the bytes are there.
+//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: a [`Neon`] token, or a vector made with one, exists
+//! only if the CPU has NEON (`Neon::new` checked it). Blocks that access memory also say why the access is valid.
 //!
-//! There is no instruction that collects a bit a lane: masks become bits by keeping in each lane a bit of its own and
-//! adding the lanes up. Nor is there a gather, or a multiplication of 64-bit lanes: both go lane by lane.
+//! NEON has no instruction that collects one bit per lane. Masks become bits by keeping a different bit in each lane and adding up
+//! the lanes. It also lacks a gather and a multiplication of 64-bit lanes; both go lane by lane.
 
 use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
@@ -16,7 +15,7 @@ use core::arch::aarch64::*;
 pub struct Neon(());
 
 impl Neon {
-    /// The token, where the processor has the set.
+    /// The token, if the CPU has the set.
     #[inline(always)]
     pub fn new() -> Option<Neon> {
         Isa::Neon.is_available().then_some(Neon(()))
@@ -36,11 +35,11 @@ impl Neon {
 
 impl sealed::Sealed for Neon {}
 
-/// The bit that each of 8 byte lanes stands for.
+/// One bit for each of 8 byte lanes.
 const BITS_U8: [u8; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-/// The bit that each of 8 lanes of 16 bits stands for.
+/// One bit for each of 8 lanes of 16 bits.
 const BITS_U16: [u16; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-/// The bit that each of 4 lanes of 32 bits stands for.
+/// One bit for each of 4 lanes of 32 bits.
 const BITS_U32: [u32; 4] = [1, 2, 4, 8];
 
 impl Simd for Neon {
@@ -129,11 +128,11 @@ pub struct NeonU32s(uint32x4_t);
 #[derive(Clone, Copy, Debug)]
 pub struct NeonU64s(uint64x2_t);
 
-/// A bit for each of four lanes: all bits of the lane, or none.
+/// A mask of four lanes. All bits of a lane are set, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask4(uint32x4_t);
 
-/// A bit for each of two lanes: all bits of the lane, or none.
+/// A mask of two lanes. All bits of a lane are set, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask2(uint64x2_t);
 
@@ -227,8 +226,8 @@ impl Lanes<Neon> for NeonU32s {
 
     #[inline(always)]
     fn shr<const BITS: i32>(self) -> Self {
-        // SAFETY: the vector was made with a token, which proves NEON. A shift by a negative number is one to the
-        // right.
+        // SAFETY: the vector was made with a token, which proves NEON. A shift by a negative number
+        // shifts right.
         NeonU32s(unsafe { vshlq_u32(self.0, vdupq_n_s32(-BITS)) })
     }
 
@@ -327,8 +326,8 @@ impl Lanes<Neon> for NeonU64s {
 
     #[inline(always)]
     fn shr<const BITS: i32>(self) -> Self {
-        // SAFETY: the vector was made with a token, which proves NEON. A shift by a negative number is one to the
-        // right.
+        // SAFETY: the vector was made with a token, which proves NEON. A shift by a negative number
+        // shifts right.
         NeonU64s(unsafe { vshlq_u64(self.0, vdupq_n_s64(-i64::from(BITS))) })
     }
 

@@ -1,9 +1,9 @@
-//! No vectors at all: the meaning of every operation, in plain Rust, for any target. A vector has one lane.
+//! The scalar implementation for any target, which defines the meaning of every operation. A vector has one lane.
 
 use super::{Lanes, Mask, Simd, WithSimd, sealed};
 use crate::arch::Isa;
 
-/// The token of plain Rust, which every machine has.
+/// The token of portable Rust, which every machine has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar(());
 
@@ -21,7 +21,7 @@ impl Scalar {
     }
 }
 
-/// Slot by slot; the compiler may turn it into what vectors the target always has.
+/// Compares slot by slot. The compiler may use the vectors that the target always has.
 #[inline(always)]
 pub(super) fn eq<T: Copy + PartialEq, const N: usize>(slots: &[T; N], needle: T) -> u32 {
     let mut equal = 0;
@@ -85,7 +85,7 @@ impl Mask for bool {
     }
 }
 
-/// The lane of a word; `$top` gives its top 32 bits.
+/// The lane of a word type; `$top` returns a word's top 32 bits.
 macro_rules! one_lane {
     ($word:ty, $top:expr) => {
         impl Lanes<Scalar> for OneLane<$word> {

@@ -1,10 +1,10 @@
-//! Every operation of every instruction set that this machine has, against loops in plain Rust.
+//! Checks every operation of every instruction set that this machine has against loops in plain Rust.
 
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;
 
-/// Runs a check with each set that is there; [`dispatch`] itself must pick the one it was asked for.
+/// Runs a check with each available set. [`dispatch`] must pick the requested one.
 fn with_each<W: WithSimd + Copy>(work: W) {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         dispatch(isa, work);
@@ -16,7 +16,7 @@ fn bits<T: PartialEq>(slots: &[T], needle: &T) -> u32 {
     equal.map(|(i, _)| 1 << i).sum()
 }
 
-/// Words of which many are equal, and many differ in a single byte or bit.
+/// Words, many of which are equal or differ in a single byte or bit.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
@@ -92,7 +92,7 @@ impl WithSimd for Groups<'_> {
     }
 }
 
-/// One check of lanes, over both widths by way of `u64`.
+/// A check of lanes, for both widths by way of `u64`.
 #[derive(Clone, Copy)]
 struct LaneChecks<'a> {
     a: &'a [u64; 16],
@@ -101,7 +101,7 @@ struct LaneChecks<'a> {
     len: u32,
 }
 
-/// What the checks need to know of a word.
+/// What the checks need to know about a word type.
 trait TestWord: Copy + PartialEq + Debug + Default {
     fn of(word: u64) -> Self;
     fn wide(self) -> u64;
@@ -207,7 +207,7 @@ impl LaneChecks<'_> {
         self.gathers::<S, L, 16>(index, all, x);
     }
 
-    /// Gathers with an index below `len`, of which the unset lanes must not even be looked at.
+    /// Gathers with indexes below `len`. Unset lanes must not be read.
     fn gathers<S: Simd, L: Lanes<S>, const STRIDE_BYTES: usize>(
         self,
         index: L,
@@ -222,8 +222,7 @@ impl LaneChecks<'_> {
         }
         assert!(self.len as usize * 16 <= self.table.len() * 8);
         let base = self.table.as_ptr();
-        // SAFETY: an index is below `len`, so that index x 16 + 8 bytes are inside the table, whose alignment is 8; it is
-        // below 2^30.
+        // SAFETY: each index is below `len` and below 2^30, so index x 16 + 8 bytes are inside the table, whose alignment is 8.
         let read = unsafe { L::gather::<STRIDE_BYTES>(base.cast(), index, mask, otherwise) };
         let (indices, kept) = (Self::lanes(index), Self::lanes(otherwise));
         let bytes: Vec<u8> = self
@@ -360,9 +359,9 @@ fn the_largest_table_scales_without_overflow() {
 
 proptest! {
     #[test]
-    fn shared_words_are_compared_in_the_bits_of_care_however_many_there_are(
+    fn any_number_of_shared_words_is_compared_in_the_bits_of_the_mask(
         words in proptest::array::uniform11(word()),
-        care in word(),
+        mask in word(),
         at in 0..11usize,
     ) {
         #[derive(Clone, Copy)]
@@ -370,10 +369,10 @@ proptest! {
         impl Shared<'_> {
             #[inline(always)]
             fn check<S: Simd, const N: usize>(self, simd: S) {
-                let Shared(words, care, needle) = self;
+                let Shared(words, mask, needle) = self;
                 let shared: [AtomicU64; N] = std::array::from_fn(|at| AtomicU64::new(words[at]));
-                let cared = words.map(|word| word & care);
-                assert_eq!(simd.eq_shared_u64(&shared, care, needle), bits(&cared[..N], &needle));
+                let masked = words.map(|word| word & mask);
+                assert_eq!(simd.eq_shared_u64(&shared, mask, needle), bits(&masked[..N], &needle));
             }
         }
         impl WithSimd for Shared<'_> {
@@ -385,6 +384,6 @@ proptest! {
                 self.check::<S, 11>(simd);
             }
         }
-        with_each(Shared(&words, care, words[at] & care));
+        with_each(Shared(&words, mask, words[at] & mask));
     }
 }
