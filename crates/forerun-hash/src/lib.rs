@@ -1,7 +1,7 @@
-//! Fixed-width hash tables whose every lookup is a batch.
+//! Fixed-width hash tables built for batched lookups.
 //!
-//! - [`HashTable`]: the table to use, `u64` to `u64`, shared by readers and writers;
-//! - [`designs`]: the designs it was chosen from, to be studied against each other.
+//! - [`HashTable`]: the production table, `u64` to `u64`, shared by readers and writers;
+//! - [`designs`]: the designs that it was chosen from, for comparison.
 
 pub mod designs;
 pub mod table;

@@ -1,11 +1,11 @@
-//! The production table against the standard library's map.
+//! Compares the production table with the standard library's map.
 
 use forerun_hash::{HashTable, Options};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One step of a table's life.
+/// One operation on a table.
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64, u64),
@@ -18,7 +18,7 @@ enum Step {
     Clear,
 }
 
-/// Keys that meet again, and keys that a careless table would stumble over.
+/// Keys that recur, and keys at the edges that a careless table would get wrong.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0u64..200,
@@ -81,7 +81,7 @@ fn apply(step: &Step, table: &HashTable, map: &mut HashMap<u64, u64>) {
     }
 }
 
-/// Looks up keys that are there and keys that are not, one by one and in batches of several lengths.
+/// Looks up present and absent keys, one by one and in batches of several lengths.
 fn assert_same(table: &HashTable, map: &HashMap<u64, u64>) {
     assert_eq!(table.len(), map.len());
     let mut entries: Vec<(u64, u64)> = table.iter().collect();
@@ -132,7 +132,7 @@ fn assert_batch(table: &HashTable, map: &HashMap<u64, u64>, keys: &[u64]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn a_table_is_a_map(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
+    fn a_table_behaves_like_a_map(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
         let table = HashTable::with_options(Options { seed: Some(seed), ..Options::default() }).unwrap();
         let mut map = HashMap::new();
         for step in &steps {
@@ -142,7 +142,7 @@ proptest! {
     }
 }
 
-/// Sequences of keys, each of them the delight of some bad hash function.
+/// Sequences of keys, each of which defeats some weak hash function.
 fn adversarial_keys(count: u64) -> Vec<(&'static str, Vec<u64>)> {
     vec![
         ("in a row", (0..count).collect()),
@@ -172,7 +172,7 @@ fn adversarial_keys(count: u64) -> Vec<(&'static str, Vec<u64>)> {
 }
 
 #[test]
-fn keys_of_any_pattern_fill_a_table_to_95_percent_before_it_grows() {
+fn keys_of_any_pattern_fill_95_percent_of_a_table_before_it_grows() {
     for (pattern, keys) in adversarial_keys(60_000) {
         let table = HashTable::with_capacity(60_000).unwrap();
         let slots = table.slots();
@@ -192,8 +192,8 @@ fn keys_of_any_pattern_fill_a_table_to_95_percent_before_it_grows() {
 }
 
 #[test]
-fn a_table_of_several_segments_grows_and_shrinks_and_keeps_every_entry() {
-    // A segment is split beyond 16 MiB, which a million entries fill.
+fn a_table_of_several_segments_keeps_every_entry_while_it_grows_and_shrinks() {
+    // A segment is split beyond 16 MiB, and a million entries fill that.
     let table = HashTable::new().unwrap();
     let count = 1_200_000u64;
     let keys: Vec<u64> = (0..count)
@@ -218,7 +218,7 @@ fn a_table_of_several_segments_grows_and_shrinks_and_keeps_every_entry() {
 }
 
 #[test]
-fn the_shortest_slice_counts() {
+fn the_shortest_slice_decides_the_length_of_a_batch() {
     let table = HashTable::new().unwrap();
     table.insert_batch(&[1, 2, 3], &[10, 20, 30]).unwrap();
     let (mut values, mut found) = ([0; 2], [false; 3]);
@@ -229,7 +229,7 @@ fn the_shortest_slice_counts() {
     assert_eq!(table.len(), 4);
 }
 
-/// What a reader may see of a key: 0 is never written, and the low half repeats the key.
+/// A value that a reader may see: never 0, and its low half repeats the key.
 fn value(key: u64, version: u64) -> u64 {
     key << 32 | version << 16 | (key & 0xffff)
 }
@@ -243,7 +243,7 @@ fn assert_value(key: u64, value: u64) {
 }
 
 #[test]
-fn readers_see_whole_entries_while_writers_add_change_remove_and_the_table_grows_and_shrinks() {
+fn readers_see_whole_entries_while_writers_and_resizes_change_the_table() {
     const STEADY: u64 = 2000;
     let churn_keys = if cfg!(debug_assertions) {
         6_000
@@ -263,10 +263,10 @@ fn readers_see_whole_entries_while_writers_add_change_remove_and_the_table_grows
             scope.spawn(move || {
                 let mut at = reader * 7;
                 let (mut values, mut found) = ([0; 100], [false; 100]);
-                // Relaxed: a flag to end by, and a count.
+                // Relaxed: a stop flag and a count.
                 while !done.load(Ordering::Relaxed) {
                     at += 1;
-                    // Half of them steady, half of them coming and going.
+                    // Half of the keys stay; the other half come and go.
                     let keys: [u64; 100] = std::array::from_fn(|n| {
                         let key = at.wrapping_mul(31).wrapping_add(n as u64 * 17);
                         if n % 2 == 0 {

@@ -1,87 +1,86 @@
-//! A bucket: four entries in one cache line, and what tells a lookup that one line is enough.
+//! A bucket: four entries in one cache line, with counters that tell a lookup whether one line is enough.
 //!
 //! ```text
 //!   0        8        16       24       32       40       48       56       64 bytes
 //!   | slot 0 | slot 1 | slot 2 | slot 3 | value 0| value 1| value 2| value 3|
 //!
 //!   a slot:   63..8       7          6..4       3      2..0
-//!           | remainder | occupied | counter  | away | counter  |
-//!                                    cell s+4          cell s
+//!           | remainder | occupied | counter  | second | counter  |
+//!                                     number s+4        number s
 //! ```
 //!
-//! An entry's key is not stored: its hash is a permutation of the key, the bucket tells the hash's
-//! top bits, and the slot keeps the other 56, the *remainder* ([`super::place`] has the arithmetic).
-//! That leaves eight bits a slot. Two tell whether the slot is taken, and whether its entry is *away*:
-//! in the second of its two buckets rather than at home. The other six are counters: each bucket has
-//! eight, in *cells* chosen by the remainder, which count the entries that belong here and are away.
-//! A lookup that finds nothing in the home bucket goes on to the second only if its cell is not zero:
-//! most misses end after one line (a counting form of the filters of Cuckoo++, Le Scouarnec 2018).
+//! Keys are not stored. The hash is a permutation of the key, the bucket implies the top bits of the hash, and the slot keeps the
+//! other 56, the *remainder* ([`super::place`] has the arithmetic). That leaves eight bits per slot. Two tell whether the slot is
+//! occupied, and whether its entry is in the *second* of its two buckets instead of its home. The other six are overflow counters.
+//! Each bucket has eight counters, selected by the remainder. They count the entries of this home bucket that are in their second
+//! bucket. A lookup that finds nothing at home continues to the second bucket only if its counter is not zero, so most misses read
+//! one line. (Folly's F14 calls this the overflow count; Cuckoo++, Le Scouarnec 2018, uses Bloom filters for the same purpose.)
 //!
-//! A free slot's counters count as well. A bucket of zeroes is empty.
+//! The counters of a free slot count as well. A bucket of zeroes is empty.
 
 use forerun_core::arch::{Simd, prefetch_read_l2};
 use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
-/// Entries a bucket.
+/// Entries per bucket.
 pub(super) const SLOTS: usize = 4;
 
-/// Bits of the hash that a slot keeps.
+/// How many bits of the hash a slot keeps.
 pub(super) const REMAINDER_BITS: u32 = 56;
 
 const META_BITS: u32 = 64 - REMAINDER_BITS;
-/// The counter of a word, once the word is shifted right by its cell's shift.
+/// The bits of a counter, after shifting its word right.
 const COUNTER: u64 = 7;
 const COUNTERS: u64 = COUNTER | COUNTER << CELL_SHIFT;
 const CELL_SHIFT: u32 = 4;
-const AWAY: u64 = 1 << 3;
+const SECOND: u64 = 1 << 3;
 const OCCUPIED: u64 = 1 << 7;
-/// What two slots of the same key share.
+/// The bits that identify an entry.
 const IDENTITY: u64 = !COUNTERS;
 
 /// Which of its two buckets an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The first that is looked at.
+    /// The bucket that lookups read first.
     Home,
-    /// The second.
-    Away,
+    /// The other bucket.
+    Second,
 }
 
 impl Side {
     pub(super) fn other(self) -> Side {
         match self {
-            Side::Home => Side::Away,
-            Side::Away => Side::Home,
+            Side::Home => Side::Second,
+            Side::Second => Side::Home,
         }
     }
 }
 
-/// What identifies an entry within a bucket: the remainder of its hash, and its side.
+/// Identifies an entry in a bucket: the remainder of its hash, and its side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity(u64);
 
 impl Identity {
-    /// The entry of a hash, at home.
+    /// The entry of a hash in its home bucket.
     #[inline(always)]
     pub(super) fn home(hash: u64) -> Identity {
         Identity(OCCUPIED | hash << META_BITS)
     }
 
-    /// The same entry on a side.
+    /// The same entry on the given side.
     #[inline(always)]
     pub(super) fn on(self, side: Side) -> Identity {
         match side {
-            Side::Home => Identity(self.0 & !AWAY),
-            Side::Away => Identity(self.0 | AWAY),
+            Side::Home => Identity(self.0 & !SECOND),
+            Side::Second => Identity(self.0 | SECOND),
         }
     }
 
     #[inline(always)]
     pub(super) fn side(self) -> Side {
-        if self.0 & AWAY == 0 {
+        if self.0 & SECOND == 0 {
             Side::Home
         } else {
-            Side::Away
+            Side::Second
         }
     }
 
@@ -92,30 +91,29 @@ impl Identity {
     }
 }
 
-/// One counter of a bucket.
+/// The position of an overflow counter in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cell {
+pub(super) struct OverflowCounter {
     slot: usize,
     shift: u32,
 }
 
-impl Cell {
-    /// The cell of a remainder: by its low bits, since the bucket is told by the hash's top ones.
+impl OverflowCounter {
+    /// The counter of a remainder. The low bits select it, because the top bits of the hash select the bucket.
     #[inline(always)]
-    pub(super) fn new(remainder: u64) -> Cell {
-        Cell {
+    pub(super) fn new(remainder: u64) -> OverflowCounter {
+        OverflowCounter {
             slot: remainder as usize % SLOTS,
             shift: remainder as u32 & CELL_SHIFT,
         }
     }
 }
 
-/// A bucket. Any number of threads read it while one, the holder of its segment's lock, writes.
+/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock, writes.
 ///
-/// The stores are ordered for the reader of one slot: a value before the slot that makes it found,
-/// and an entry's new place and counter before its old place is cleared. That leaves two things a
-/// reader could get wrong, that a slot was cleared and taken by another key between the reads of
-/// slot and value, and that an entry went home behind its back; [`super::version`] tells of both.
+/// Stores are ordered for readers of a single slot: a value is written before the slot that publishes it, and an entry's new slot
+/// and counter before its old slot is cleared. Two races remain: another key takes a slot between a reader's loads of slot and
+/// value, and an entry moves home after a reader has checked its home. [`super::version`] detects both.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Bucket {
@@ -129,12 +127,11 @@ impl Bucket {
         prefetch_read_l2(self);
     }
 
-    /// The slot of an entry, if it is here: bit `i` for slot `i`, and at most one bit.
+    /// Finds the slot of an entry: bit `i` for slot `i`, at most one bit set.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn find<S: Simd>(&self, simd: S, identity: Identity) -> u32 {
-        // Each slot is read with acquire ordering: what is read after it, the value above all, was
-        // written before the slot was.
+        // Each slot is loaded with acquire ordering, so later loads see everything that was written before it, above all the value.
         simd.eq_shared_u64(&self.slots, IDENTITY, identity.0)
     }
 
@@ -150,69 +147,68 @@ impl Bucket {
     /// The value of a slot.
     #[inline(always)]
     pub(super) fn value(&self, slot: usize) -> u64 {
-        // Acquire: the version that is read after it must not be older than it.
+        // Acquire: the version that is loaded after it must not be older.
         self.values[slot].load(Ordering::Acquire)
     }
 
-    /// Whether an entry of this cell that belongs here may be away.
+    /// Whether an entry of this home bucket with this counter may be in its second bucket.
     #[inline(always)]
-    pub(super) fn may_be_away(&self, cell: Cell) -> bool {
+    pub(super) fn has_overflow(&self, cell: OverflowCounter) -> bool {
         // Acquire: an entry that is counted here has been written to its second bucket.
         let slot = self.slots[cell.slot].load(Ordering::Acquire);
         slot >> cell.shift & COUNTER != 0
     }
 
-    /// The entry of a slot, if it is taken. For the writer.
+    /// The entry of a slot, if it is occupied. Only the writer calls this.
     pub(super) fn entry(&self, slot: usize) -> Option<Identity> {
-        // Relaxed: only the writer, who holds the lock, asks.
+        // Relaxed: the caller holds the lock.
         let slot = self.slots[slot].load(Ordering::Relaxed);
         (slot & OCCUPIED != 0).then_some(Identity(slot & IDENTITY))
     }
 
-    /// A free slot. For the writer.
+    /// A free slot. Only the writer calls this.
     pub(super) fn free_slot(&self) -> Option<usize> {
         (0..SLOTS).find(|&slot| self.entry(slot).is_none())
     }
 
-    /// Writes an entry into a free slot.
+    /// Writes an entry to a free slot.
     pub(super) fn put(&self, slot: usize, identity: Identity, value: u64) {
-        debug_assert!(self.entry(slot).is_none(), "slot {slot} is taken");
-        // Release, like every store here: a reader that sees it sees the version that was raised
-        // before it.
+        debug_assert!(self.entry(slot).is_none(), "slot {slot} is occupied");
+        // Release, like every store here: a reader that sees it also sees the version that was incremented before it.
         self.values[slot].store(value, Ordering::Release);
         let counters = self.slots[slot].load(Ordering::Relaxed) & COUNTERS;
-        // Release: whoever finds the entry reads its value, not the slot's former one.
+        // Release: whoever finds the entry reads its value, not the slot's previous one.
         self.slots[slot].store(counters | identity.0, Ordering::Release);
     }
 
-    /// Replaces the value of a taken slot and gives the former one.
+    /// Replaces the value of an occupied slot and returns the old one.
     pub(super) fn set_value(&self, slot: usize, value: u64) -> u64 {
         let old = self.values[slot].load(Ordering::Relaxed);
-        // Release: as in `put`. A reader gets the one value or the other, either of them this key's.
+        // Release: as in `put`. A reader gets either value, and both belong to this key.
         self.values[slot].store(value, Ordering::Release);
         old
     }
 
-    /// Frees a slot. The version of the bucket must have been raised.
+    /// Frees a slot. Called inside `Version::write`.
     pub(super) fn clear(&self, slot: usize) {
         let counters = self.slots[slot].load(Ordering::Relaxed) & COUNTERS;
-        // Release: who sees the slot free sees where its entry went, and the version raised.
+        // Release: whoever sees the slot free sees where its entry went, and the incremented version.
         self.slots[slot].store(counters, Ordering::Release);
     }
 
-    /// Counts an entry that belongs here and has been written to its second bucket.
-    pub(super) fn count_away(&self, cell: Cell) {
+    /// Counts an entry of this home bucket that has been written to its second bucket.
+    pub(super) fn add_overflow(&self, cell: OverflowCounter) {
         self.recount(
             cell,
             |count| if count == COUNTER { count } else { count + 1 },
         );
     }
 
-    /// Takes it back: the entry is here again, or gone. A counter that is full stays full until the
-    /// segment is rebuilt: it no longer knows.
-    pub(super) fn uncount_away(&self, cell: Cell) {
+    /// Uncounts an entry that came home or was removed. A saturated counter stays so until the segment is rebuilt, because it has lost
+    /// count.
+    pub(super) fn remove_overflow(&self, cell: OverflowCounter) {
         self.recount(cell, |count| {
-            debug_assert!(count > 0, "an entry that was never counted");
+            debug_assert!(count > 0, "uncounted an entry that was never counted");
             if count == COUNTER {
                 count
             } else {
@@ -221,12 +217,12 @@ impl Bucket {
         });
     }
 
-    fn recount(&self, cell: Cell, change: impl FnOnce(u64) -> u64) {
+    fn recount(&self, cell: OverflowCounter, change: impl FnOnce(u64) -> u64) {
         let slot = &self.slots[cell.slot];
         let word = slot.load(Ordering::Relaxed);
         let count = change(word >> cell.shift & COUNTER);
         let others = word & !(COUNTER << cell.shift);
-        // Release: who reads the count finds the entry that it counts.
+        // Release: whoever reads the count finds the entry that it counts.
         slot.store(others | count << cell.shift, Ordering::Release);
     }
 }

@@ -1,15 +1,15 @@
-//! The directory: which segment holds a hash.
+//! The directory: maps a hash to its segment.
 //!
 //! ```text
 //!   selector  | 10 | ...                         the top `depth` bits choose
 //!            v
-//!   views | 00 | 01 | 10 | 11 |                  32 bytes each, two to a line
+//!   views | 00 | 01 | 10 | 11 |                  32 bytes each, two per cache line
 //!            \   /     |    |
-//!   segments  0*       10   11                   a segment may be named by several entries
+//!   segments  0*       10   11                   several entries may point to one segment
 //! ```
 //!
-//! A directory never changes: a writer that replaces a segment makes a new one (extendible hashing,
-//! Fagin et al. 1979, by copy). Readers hold the one they began with, which an epoch keeps alive.
+//! A directory never changes. A writer that replaces a segment makes a new directory (extendible hashing, Fagin et al. 1979, by
+//! copying). Readers keep using the directory they began with, which an epoch keeps alive.
 
 use super::bucket::Bucket;
 use super::place::{Geometry, SELECTOR_BITS};
@@ -18,7 +18,7 @@ use super::version::Version;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What a lookup needs of a segment.
+/// What a lookup needs to know about a segment.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) version: &'a Version,
@@ -27,11 +27,11 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A bucket that the geometry named.
+    /// The bucket at an index that the geometry computed.
     #[inline(always)]
     pub(super) fn bucket(&self, at: usize) -> &'a Bucket {
         debug_assert!(at < self.buckets.len());
-        // SAFETY: Geometry scales every hash to 0..len, and its len is that of the buckets.
+        // SAFETY: Geometry scales every hash to 0..len, and its len is the number of buckets.
         unsafe { self.buckets.get_unchecked(at) }
     }
 }
@@ -46,7 +46,7 @@ impl<'a> From<&'a Segment> for View<'a> {
     }
 }
 
-/// A [`View`] as the directory keeps it, beside the segment it refers to.
+/// A [`View`] as the directory stores it. The directory owns the segment that it refers to.
 #[repr(align(32))]
 #[derive(Clone, Copy, Debug)]
 struct RawView {
@@ -55,25 +55,25 @@ struct RawView {
     len: usize,
 }
 
-/// The segments by the top bits of the hashes.
+/// The segments by the top bits of the selector.
 #[derive(Debug)]
 pub(super) struct Directory {
     depth: u32,
-    /// One for each value of the top `depth` bits.
+    /// One view for each value of the top `depth` bits.
     views: Box<[RawView]>,
-    /// Likewise: the owners of what the views point to.
+    /// Likewise, the owners of what the views point to.
     segments: Box<[Arc<Segment>]>,
     memory_bytes: usize,
 }
 
-// SAFETY: the pointers of the views are into segments that the directory owns a share of, and are
-// only ever made shared references; Segment is Send and Sync.
+// SAFETY: the views point into segments that the directory owns a share of, and only shared references are made from them; Segment
+// is Send and Sync.
 unsafe impl Send for Directory {}
 // SAFETY: as above.
 unsafe impl Sync for Directory {}
 
 impl Directory {
-    /// A directory of segments that together hold every hash once, in the order of their prefixes.
+    /// A directory of segments that are ordered by prefix and together cover every hash once.
     pub(super) fn new(segments: &[Arc<Segment>]) -> Directory {
         let depth = segments
             .iter()
@@ -87,11 +87,7 @@ impl Directory {
                 std::iter::repeat_n(Arc::clone(segment), times)
             })
             .collect();
-        debug_assert_eq!(
-            named.len(),
-            1 << depth,
-            "a hash without a segment, or with two"
-        );
+        debug_assert_eq!(named.len(), 1 << depth, "a hash has no segment, or two");
         let views = named.iter().map(RawView::of).collect();
         let of_segments: usize = segments.iter().map(|segment| segment.memory_bytes()).sum();
         let of_entries = named.len() * (size_of::<RawView>() + size_of::<Arc<Segment>>());
@@ -103,7 +99,7 @@ impl Directory {
         }
     }
 
-    /// A directory with some segments in the place of one, whose hashes they hold.
+    /// A copy of the directory in which some segments replace one whose hashes they cover.
     pub(super) fn with(&self, old: &Segment, new: &[Arc<Segment>]) -> Directory {
         let segments: Vec<Arc<Segment>> = self
             .segments()
@@ -118,7 +114,7 @@ impl Directory {
         Directory::new(&segments)
     }
 
-    /// All that lookups need of the directory.
+    /// What lookups need to know about the directory.
     #[inline(always)]
     pub(super) fn views(&self) -> Views<'_> {
         Views {
@@ -129,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// The segment of a hash, to write to.
+    /// The segment of a hash, for writers.
     pub(super) fn segment(&self, hash: u64) -> &Arc<Segment> {
         &self.segments[self.index(hash)]
     }
@@ -154,13 +150,13 @@ impl Directory {
     }
 }
 
-/// The views of a directory, in registers.
+/// The views of a directory, small enough to stay in registers.
 #[derive(Clone, Copy)]
 pub(super) struct Views<'a> {
     views: *const RawView,
-    /// From the selector's first `depth` bits to the lowest ones.
+    /// Shifts the selector's first `depth` bits to the lowest bits.
     shift: u32,
-    /// As many bits.
+    /// Masks as many bits.
     mask: u64,
     directory: PhantomData<&'a Directory>,
 }
@@ -171,9 +167,8 @@ impl<'a> Views<'a> {
     pub(super) fn of(self, hash: u64) -> View<'a> {
         // SAFETY: the index has `depth` bits, and the directory, which is borrowed, has 2^depth views.
         let raw = unsafe { &*self.views.add(self.index(hash)) };
-        // SAFETY: RawView::of made the pointers from a segment of which the directory owns a share:
-        // the version is a field of it, the buckets a slice of `len` that it owns until it is dropped,
-        // which is not before the directory is.
+        // SAFETY: RawView::of made the pointers from a segment of which the directory owns a share. The version is a field of it,
+        // and the buckets are a slice of `len` that the segment owns until it is dropped, which is not before the directory.
         let (version, buckets) = unsafe {
             (
                 &*raw.version,
@@ -189,7 +184,7 @@ impl<'a> Views<'a> {
         }
     }
 
-    /// The view of all hashes, if there is but one segment.
+    /// The view of all hashes, if there is only one segment.
     #[inline(always)]
     pub(super) fn only(self) -> Option<View<'a>> {
         (self.mask == 0).then(|| self.of(0))

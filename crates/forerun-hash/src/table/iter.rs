@@ -1,11 +1,11 @@
-//! Iteration, a segment at a time.
+//! Iteration, one segment at a time.
 //!
 //! ```text
-//!   selectors   0 ... | segment 0110, copied | next ...          what is in hand; where to go on
+//!   selectors   0 ... | segment 0110, copied | next ...          the current copy; where to continue
 //! ```
 //!
-//! It goes through the selectors, not through the segments: whatever has been split or joined
-//! meanwhile, the next segment is the one that holds the next selector.
+//! The iterator advances by selectors, not by segments. No matter what has been split or merged meanwhile, the next segment is the one
+//! that holds the next selector.
 
 use super::HashTable;
 use super::place::{selector, selector_hash};
@@ -15,9 +15,9 @@ use std::fmt;
 /// The entries of a table: see [`HashTable::iter`].
 pub struct Iter<'t> {
     table: &'t HashTable,
-    /// Copied and not yet given: their selectors are below `next`.
+    /// Entries that were copied and not yet returned. Their selectors are below `next`.
     entries: std::vec::IntoIter<(u64, u64)>,
-    /// The first selector that was not copied.
+    /// The first selector that was not copied yet.
     next: Option<u64>,
 }
 
@@ -30,27 +30,27 @@ impl<'t> Iter<'t> {
         }
     }
 
-    /// Copies the segment of a selector, what of it has not been given.
+    /// Copies the entries of a selector's segment that have not been returned yet.
     fn copy(&mut self, from: u64) {
         let guard = epoch::pin();
         let locked = self.table.lock(selector_hash(from), &guard);
         let segment = locked.segment;
         let mut entries = Vec::with_capacity(segment.entries() as usize);
         locked.for_each(|hash, value| {
-            // A rebuilt table may have a segment that begins earlier.
+            // After a rebuild, the segment may begin earlier.
             if selector(hash) >= from {
                 entries.push((self.table.permutation.key(hash), value));
             }
         });
         self.entries = entries.into_iter();
-        // One more than the last selector with the segment's prefix; there is none after the last one.
+        // One more than the last selector with the segment's prefix. The last segment has no successor.
         let selectors = 1u64.checked_shl(64 - segment.depth).unwrap_or(0);
         self.next = Some(segment.prefix.wrapping_add(selectors)).filter(|&next| next != 0);
     }
 }
 
 impl Iterator for Iter<'_> {
-    /// Key and value.
+    /// A key and its value.
     type Item = (u64, u64);
 
     fn next(&mut self) -> Option<(u64, u64)> {

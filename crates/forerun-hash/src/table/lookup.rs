@@ -1,34 +1,34 @@
-//! Lookups: one key, and a batch in blocks.
+//! Lookups of single keys, and of batches in blocks.
 //!
 //! ```text
 //!   block b + 1   hash, find the home buckets, prefetch them
-//!   block b       compare the home buckets, prefetched a block ago: a bit a key tells which it missed
-//!   block b - 1   compare the second buckets of those it missed, prefetched a block ago
-//!   block b       of those it missed, prefetch the second buckets where they may be away
+//!   block b       compare the home buckets, prefetched a block ago; one bit per key records a miss
+//!   block b - 1   compare the second buckets of its misses, prefetched a block ago
+//!   block b       prefetch the second buckets of those misses that may have overflowed
 //! ```
 //!
-//! Each of these is a loop of its own, short enough for its values to stay in registers and without a
-//! branch that the data decide: what the home buckets did not settle is gone through once a block, by
-//! its bits. A table that the caches hold is searched by the same blocks, fetching nothing ahead.
+//! Each step is a separate loop, short enough to keep its values in registers and without data-dependent branches. The misses of a
+//! block are processed once per block, by their bits. A table that fits the CPU's caches is searched in the same blocks, without
+//! prefetching.
 
 use std::hint::select_unpredictable;
 use std::mem::MaybeUninit;
 
-use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
+use super::bucket::{Bucket, Identity, OverflowCounter, SLOTS, Side};
 use super::directory::{Directory, View, Views};
-use super::version::{Seen, Version};
+use super::version::{Stamp, Version};
 use forerun_core::arch::{Scalar, Simd, WithSimd};
 use forerun_core::hashing::Permutation;
 use forerun_core::sync::thread;
 
-/// Keys a block, which has a bit for each: more lines than memory works on at a time.
+/// Keys per block: one bit each in a word, and more cache lines than memory fetches at a time.
 const BLOCK: usize = 64;
 
-/// Tables up to this size are searched without fetching ahead: twice what a core's second-level cache
-/// holds, for a wait for the third level is short enough to be overlapped by what comes next.
+/// Tables up to this size are searched without prefetching: 2.5 MiB, more than twice a core's L2 cache. Out-of-order execution hides
+/// the wait for L3.
 const CACHED_BYTES: usize = 5 << 19;
 
-/// What was read was not of one moment: a writer moved entries meanwhile.
+/// A writer moved entries while they were read, so the result is not consistent.
 pub(super) struct Moved;
 
 /// A key whose home bucket is known.
@@ -38,7 +38,7 @@ struct Key<'a> {
     bucket: &'a Bucket,
     version: &'a Version,
     /// The version before the home bucket was read.
-    seen: Seen,
+    seen: Stamp,
 }
 
 impl<'a> Key<'a> {
@@ -49,17 +49,17 @@ impl<'a> Key<'a> {
             hash,
             bucket,
             version: view.version,
-            seen: Seen::NEVER,
+            seen: Stamp::NEVER,
         }
     }
 
-    /// Looks into the home bucket.
+    /// Searches the home bucket.
     #[inline(always)]
     fn try_probe<S: Simd>(&self, simd: S) -> Result<Probe, Moved> {
-        self.if_still(probe(simd, self.bucket, Identity::home(self.hash)))
+        self.validated(probe(simd, self.bucket, Identity::home(self.hash)))
     }
 
-    /// The same; if something moved meanwhile, looks the key up anew.
+    /// The same. If an entry moved meanwhile, looks the key up again.
     #[inline(always)]
     fn probe<S: Simd>(&self, simd: S, view: impl FnOnce() -> View<'a>) -> Probe {
         match self.try_probe(simd) {
@@ -68,11 +68,11 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Whether the key, which is not in its home bucket, may be in the second one.
+    /// Whether a key that is not in its home bucket may be in its second.
     #[inline(always)]
-    fn may_be_away(&self) -> Result<bool, Moved> {
-        let cell = Cell::new(Identity::home(self.hash).remainder());
-        self.if_still(self.bucket.may_be_away(cell))
+    fn has_overflow(&self) -> Result<bool, Moved> {
+        let cell = OverflowCounter::new(Identity::home(self.hash).remainder());
+        self.validated(self.bucket.has_overflow(cell))
     }
 
     /// The second bucket.
@@ -85,17 +85,17 @@ impl<'a> Key<'a> {
         )
     }
 
-    /// Looks into the second bucket.
+    /// Searches the second bucket.
     #[inline(always)]
     fn try_probe_second<S: Simd>(&self, simd: S, bucket: &Bucket) -> Result<Probe, Moved> {
-        self.if_still(probe(
+        self.validated(probe(
             simd,
             bucket,
-            Identity::home(self.hash).on(Side::Away),
+            Identity::home(self.hash).on(Side::Second),
         ))
     }
 
-    /// The same; if something moved meanwhile, looks the key up anew.
+    /// The same. If an entry moved meanwhile, looks the key up again.
     #[inline(always)]
     fn probe_second<S: Simd>(&self, simd: S, view: View<'a>, bucket: &Bucket) -> Probe {
         match self.try_probe_second(simd, bucket) {
@@ -104,10 +104,10 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// What was read, if no entry was moved since before the home bucket was read.
+    /// Returns what was read, if no entry has moved since before the home bucket was read.
     #[inline(always)]
-    fn if_still<T>(&self, read: T) -> Result<T, Moved> {
-        if self.version.is_still(self.seen) {
+    fn validated<T>(&self, read: T) -> Result<T, Moved> {
+        if self.version.validate(self.seen) {
             Ok(read)
         } else {
             Err(Moved)
@@ -115,11 +115,11 @@ impl<'a> Key<'a> {
     }
 }
 
-/// What a bucket told of a key.
+/// The result of searching a bucket.
 #[derive(Clone, Copy)]
 struct Probe {
     is_hit: bool,
-    /// The value, if it is a hit.
+    /// The value, if this is a hit.
     value: u64,
 }
 
@@ -128,7 +128,7 @@ impl Probe {
         self.is_hit.then_some(self.value)
     }
 
-    /// Writes the answer to a key: a value only if there is one, without a branch.
+    /// Writes the result of a key. Writes the value only on a hit, without a branch.
     #[inline(always)]
     fn answer(self, value: &mut u64, found: &mut bool) {
         *found = self.is_hit;
@@ -148,7 +148,7 @@ impl From<Option<u64>> for Probe {
 #[inline(always)]
 fn probe<S: Simd>(simd: S, bucket: &Bucket, identity: Identity) -> Probe {
     let mask = bucket.find(simd, identity);
-    // An empty mask has 32 zeroes: slot 0, whose value is then not used.
+    // An empty mask has 32 trailing zeros and gives slot 0, whose value is then not used.
     let value = bucket.value(mask.trailing_zeros() as usize % SLOTS);
     Probe {
         is_hit: mask != 0,
@@ -169,12 +169,12 @@ pub(super) fn find(directory: &Directory, hash: u64) -> Option<u64> {
 #[inline(always)]
 pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> {
     let mut key = Key::new(view, hash);
-    key.seen = key.version.see();
+    key.seen = key.version.begin_read();
     let first = key.try_probe(Scalar::new())?;
     if first.is_hit {
         return Ok(Some(first.value));
     }
-    if !key.may_be_away()? {
+    if !key.has_overflow()? {
         return Ok(None);
     }
     key.try_probe_second(Scalar::new(), key.second(view))
@@ -184,7 +184,7 @@ pub(super) fn try_find(view: View<'_>, hash: u64) -> Result<Option<u64>, Moved> 
 #[cold]
 fn find_again(view: View<'_>, hash: u64) -> Option<u64> {
     loop {
-        // The writer needs some nanoseconds more, or much longer if it lost its processor.
+        // The writer needs a few more nanoseconds, or much longer if it was descheduled.
         thread::yield_now();
         if let Ok(found) = try_find(view, hash) {
             return found;
@@ -192,7 +192,7 @@ fn find_again(view: View<'_>, hash: u64) -> Option<u64> {
     }
 }
 
-/// A batch: its keys, and as many places for the answers.
+/// A batch: keys, and slices for their results.
 pub(super) struct Batch<'b> {
     pub(super) directory: &'b Directory,
     pub(super) permutation: Permutation,
@@ -216,8 +216,8 @@ impl WithSimd for Batch<'_> {
     }
 }
 
-/// The keys of a block, whose home buckets are on their way.
-struct Places<'a> {
+/// The keys of a block whose home buckets are being prefetched.
+struct HomeBlock<'a> {
     hashes: [MaybeUninit<u64>; BLOCK],
     buckets: [MaybeUninit<&'a Bucket>; BLOCK],
     versions: [MaybeUninit<&'a Version>; BLOCK],
@@ -225,15 +225,15 @@ struct Places<'a> {
     len: usize,
 }
 
-impl<'a> Places<'a> {
-    const NONE: Places<'a> = Places {
+impl<'a> HomeBlock<'a> {
+    const NONE: HomeBlock<'a> = HomeBlock {
         hashes: [const { MaybeUninit::uninit() }; BLOCK],
         buckets: [const { MaybeUninit::uninit() }; BLOCK],
         versions: [const { MaybeUninit::uninit() }; BLOCK],
         len: 0,
     };
 
-    /// Takes a block's keys, and asks for their home buckets.
+    /// Takes the keys of a block and prefetches their home buckets.
     #[inline(always)]
     fn fetch(&mut self, views: Views<'a>, permutation: Permutation, keys: &[u64]) {
         let len = keys.len().min(BLOCK);
@@ -249,10 +249,10 @@ impl<'a> Places<'a> {
         self.len = len;
     }
 
-    /// The key at a place.
+    /// The key at a position.
     #[inline(always)]
     fn key(&self, at: usize) -> Key<'a> {
-        // In a loop over 0..len it is no branch.
+        // The compiler removes this branch in a loop over 0..len.
         assert!(at < self.len);
         // SAFETY: `fetch` wrote the first `len` of each.
         unsafe {
@@ -260,31 +260,31 @@ impl<'a> Places<'a> {
                 hash: self.hashes[at].assume_init(),
                 bucket: self.buckets[at].assume_init(),
                 version: self.versions[at].assume_init(),
-                seen: Seen::NEVER,
+                seen: Stamp::NEVER,
             }
         }
     }
 }
 
-/// The keys of a block that their home buckets did not have: the last one in bit 0.
+/// The keys of a block that were not in their home buckets. The last key is bit 0.
 #[derive(Clone, Copy)]
 struct Missed {
     bits: u64,
-    /// Keys that were noted.
+    /// The number of keys recorded.
     len: usize,
 }
 
 impl Missed {
     const NONE: Missed = Missed { bits: 0, len: 0 };
 
-    /// Notes the next key.
+    /// Records the next key.
     #[inline(always)]
     fn note(&mut self, is_missed: bool) {
         self.bits = self.bits << 1 | u64::from(is_missed);
         self.len += 1;
     }
 
-    /// Where in the block one of them is; it is then no longer among them.
+    /// Removes one of them and returns its position in the block.
     #[inline(always)]
     fn pop(&mut self) -> Option<usize> {
         if self.bits == 0 {
@@ -297,7 +297,7 @@ impl Missed {
 }
 
 impl<'b> Batch<'b> {
-    /// Looks the keys up in a table of one segment that the caches hold.
+    /// Looks the keys up in a table of one segment that fits the CPU's caches.
     #[inline(always)]
     fn run_cached<S: Simd>(self, simd: S, view: View<'b>) {
         let Batch {
@@ -309,9 +309,9 @@ impl<'b> Batch<'b> {
         } = self;
         let answers = values.chunks_mut(BLOCK).zip(found.chunks_mut(BLOCK));
         for (keys, (values, found)) in keys.chunks(BLOCK).zip(answers) {
-            // One look a block: a version that changes meanwhile has the rest of the block looked up
-            // one by one, which is a matter of nanoseconds.
-            let seen = view.version.see();
+            // The version is read once per block. If it changes, the other keys of the block are looked up one by one, which takes
+            // nanoseconds.
+            let seen = view.version.begin_read();
             let key_of = |key| Key {
                 seen,
                 ..Key::new(view, permutation.hash(key))
@@ -324,7 +324,7 @@ impl<'b> Batch<'b> {
             }
             while let Some(at) = missed.pop() {
                 let key = key_of(keys[at]);
-                if key.may_be_away().unwrap_or(true) {
+                if key.has_overflow().unwrap_or(true) {
                     let probe = key.probe_second(simd, view, key.second(view));
                     probe.answer(&mut values[at], &mut found[at]);
                 }
@@ -332,7 +332,7 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// Looks the keys up with their buckets fetched ahead.
+    /// Looks the keys up while prefetching their buckets.
     #[inline(always)]
     fn run_ahead<S: Simd>(self, simd: S, views: Views<'b>) {
         let Batch {
@@ -342,9 +342,9 @@ impl<'b> Batch<'b> {
             found,
             ..
         } = self;
-        let mut ring = [const { Places::NONE }; 2];
-        let mut seen = [Seen::NEVER; BLOCK];
-        let mut open = OpenKeys {
+        let mut ring = [const { HomeBlock::NONE }; 2];
+        let mut seen = [Stamp::NEVER; BLOCK];
+        let mut open = PendingKeys {
             keys: [const { MaybeUninit::uninit() }; BLOCK],
             len: 0,
         };
@@ -362,47 +362,47 @@ impl<'b> Batch<'b> {
             let (values_here, found_here) = (&mut values[answers.clone()], &mut found[answers]);
             for at in 0..places.len {
                 let mut key = places.key(at);
-                key.seen = key.version.see();
+                key.seen = key.version.begin_read();
                 seen[at] = key.seen;
                 let probe = key.probe(simd, || views.of(key.hash));
                 probe.answer(&mut values_here[at], &mut found_here[at]);
                 missed.note(!probe.is_hit);
             }
-            open.settle(simd, views, values, found);
+            open.resolve(simd, views, values, found);
             while let Some(at) = missed.pop() {
                 let key = Key {
                     seen: seen[at],
                     ..places.key(at)
                 };
-                // If something moved, the key was looked for again; this will be found once more.
-                if key.may_be_away().unwrap_or(true) {
+                // If an entry moved, the key was already looked up again; searching once more does no harm.
+                if key.has_overflow().unwrap_or(true) {
                     key.second(views.of(key.hash)).prefetch();
                     open.push(start + at, key);
                 }
             }
         }
-        open.settle(simd, views, values, found);
+        open.resolve(simd, views, values, found);
     }
 }
 
-/// The keys of a block that may be in their second buckets, and their places in the batch.
-struct OpenKeys<'a> {
+/// The keys of a block that may be in their second buckets, with their positions in the batch.
+struct PendingKeys<'a> {
     /// The first `len` are written.
     keys: [MaybeUninit<(u32, Key<'a>)>; BLOCK],
     len: usize,
 }
 
-impl<'a> OpenKeys<'a> {
-    /// Adds one of a block's keys, of which there are not more than places.
+impl<'a> PendingKeys<'a> {
+    /// Adds a key. A block has no more keys than there are entries here.
     #[inline(always)]
     fn push(&mut self, at: usize, key: Key<'a>) {
         self.keys[self.len].write((at as u32, key));
         self.len += 1;
     }
 
-    /// Looks for the keys in their second buckets, and forgets them.
+    /// Searches the second buckets of the keys and clears the list.
     #[inline(always)]
-    fn settle<S: Simd>(
+    fn resolve<S: Simd>(
         &mut self,
         simd: S,
         views: Views<'a>,

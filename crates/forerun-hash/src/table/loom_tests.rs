@@ -1,27 +1,27 @@
-//! Models of a lookup beside a writer, run by loom through every interleaving and every outcome that the memory model
+//! Models of a lookup with a concurrent writer. Loom runs them through every interleaving and every outcome that the memory model
 //! allows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-hash --release --lib loom_tests`.
 //!
-//! The reader is a model's spawned thread and the writer its first one. Loom looks for other orders of a load and the
-//! last store to the same place, but of a store only and the access right before it: a writer that came second would
-//! hide the reader's loads behind its own, and such a model runs once.
+//! The reader runs on a spawned thread and the writer on the model's first one. Loom reorders a load with any earlier store to the
+//! same address, but a store only with the access right before it. If the writer were spawned, it would hide the reader's loads
+//! behind its own, and the model would run only once.
 //!
-//! A segment has two buckets here, so the hashes choose theirs plainly: a top bit of 0 is at home in bucket 0.
+//! A segment has two buckets here: a hash with top bit 0 has bucket 0 as its home.
 
 use super::bucket::{SLOTS, Side};
 use super::directory::View;
 use super::lookup::{Moved, try_find};
-use super::segment::{Segment, Spot};
+use super::segment::{Segment, SlotRef};
 use forerun_core::Pages;
 use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Interleavings and outcomes that a model must have tried.
+/// The least number of executions that a model must have explored.
 const RUNS_MIN: usize = 5;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // Three preemptions reach every order of the few steps that matter.
+    // Three preemptions suffice to reach every order of the few steps that matter.
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
     let runs = std::sync::Arc::new(AtomicUsize::new(0));
     let counted = std::sync::Arc::clone(&runs);
@@ -29,29 +29,29 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
         counted.fetch_add(1, Ordering::Relaxed);
         body();
     });
-    // A model that runs once shows nothing.
+    // A model that runs once proves nothing.
     assert!(runs.load(Ordering::Relaxed) > RUNS_MIN);
 }
 
 fn segment() -> Arc<Segment> {
     let segments = Segment::empty(&[0], 0, 2, Pages::Small).unwrap();
-    // Loom's own Arc: it is what the threads of a model share.
+    // Threads of a model must share loom's own Arc.
     Arc::new(std::sync::Arc::into_inner(segments.into_iter().next().unwrap()).unwrap())
 }
 
 fn insert(segment: &Segment, hash: u64, value: u64) {
     let mut locked = segment.lock().unwrap();
-    let room = locked.make_room(hash).unwrap();
-    locked.put(room, hash, value);
+    let free_slot = locked.free_slot_for(hash).unwrap();
+    locked.put(free_slot, hash, value);
 }
 
 fn remove(segment: &Segment, hash: u64) {
     let mut locked = segment.lock().unwrap();
-    let spot = locked.find(hash).unwrap();
-    locked.remove(spot);
+    let slot_ref = locked.find(hash).unwrap();
+    locked.remove(slot_ref);
 }
 
-/// What a lookup finds, if it is not told to look again.
+/// What a lookup finds; `None` if it has to retry.
 fn find(segment: &Segment, hash: u64) -> Option<Option<u64>> {
     match try_find(View::from(segment), hash) {
         Ok(found) => Some(found),
@@ -59,7 +59,7 @@ fn find(segment: &Segment, hash: u64) -> Option<Option<u64>> {
     }
 }
 
-/// What a lookup on another thread finds while `write` runs on this one, if it is not told to look again.
+/// What a lookup on another thread finds while `write` runs on this one; `None` if it has to retry.
 fn find_beside(
     segment: &Arc<Segment>,
     hash: u64,
@@ -71,16 +71,16 @@ fn find_beside(
     reader.join().unwrap()
 }
 
-/// A hash whose buckets are 0, at home, and 1.
-fn wanderer() -> u64 {
+/// A hash whose home is bucket 0 and whose second bucket is 1.
+fn hash_with_both_buckets() -> u64 {
     (1..)
         .find(|&hash| super::place::Geometry { len: 2 }.other(0, hash) == 1)
         .unwrap()
 }
 
-/// The value is written before the slot that makes it found.
+/// The value is written before the slot that publishes it.
 #[test]
-fn an_entry_is_there_with_its_value_or_not_yet() {
+fn an_entry_is_found_with_its_value_or_not_at_all() {
     model(|| {
         let segment = segment();
         let found = find_beside(&segment, 5, |segment| insert(segment, 5, 50));
@@ -89,9 +89,9 @@ fn an_entry_is_there_with_its_value_or_not_yet() {
     });
 }
 
-/// Without the version: slot read, taken by another key, value read.
+/// Without the version, another key could take the slot between the reader's loads of slot and value.
 #[test]
-fn a_slot_that_changes_hands_never_gives_the_old_key_the_new_value() {
+fn a_reused_slot_never_gives_the_old_key_the_new_value() {
     model(|| {
         let segment = segment();
         insert(&segment, 5, 50);
@@ -107,40 +107,40 @@ fn a_slot_that_changes_hands_never_gives_the_old_key_the_new_value() {
     });
 }
 
-/// Without the version: home read while the entry is away, the second bucket when it is home again.
+/// Without the version, the reader could check the home bucket while the entry is in its second, and the second when it is home.
 #[test]
 fn an_entry_that_moves_between_its_buckets_is_never_missed() {
     model(|| {
-        let hash = wanderer();
+        let hash = hash_with_both_buckets();
         let segment = segment();
         insert(&segment, hash, 50);
         let found = find_beside(&segment, hash, |segment| {
-            let home = Spot { bucket: 0, slot: 0 };
-            let away = Spot { bucket: 1, slot: 0 };
-            segment.shift(home, away);
-            segment.shift(away, home);
+            let home = SlotRef { bucket: 0, slot: 0 };
+            let away = SlotRef { bucket: 1, slot: 0 };
+            segment.move_entry(home, away);
+            segment.move_entry(away, home);
         });
         assert!(matches!(found, None | Some(Some(50))));
         assert_eq!(find(&segment, hash), Some(Some(50)));
     });
 }
 
-/// Without the version: home read while the entry is away, its counter when it is home.
+/// Without the version, the reader could check the home bucket while the entry is in its second, and the counter when it is home.
 #[test]
 fn an_entry_that_comes_home_is_never_missed() {
     model(|| {
-        let hash = wanderer();
+        let hash = hash_with_both_buckets();
         let segment = segment();
         insert(&segment, hash, 50);
-        let home = Spot { bucket: 0, slot: 0 };
-        let away = Spot {
+        let home = SlotRef { bucket: 0, slot: 0 };
+        let away = SlotRef {
             bucket: 1,
             slot: SLOTS - 1,
         };
-        segment.shift(home, away);
+        segment.move_entry(home, away);
         let entry = segment.buckets()[1].entry(SLOTS - 1).unwrap();
-        assert_eq!(entry.side(), Side::Away);
-        let found = find_beside(&segment, hash, |segment| segment.shift(away, home));
+        assert_eq!(entry.side(), Side::Second);
+        let found = find_beside(&segment, hash, |segment| segment.move_entry(away, home));
         assert!(matches!(found, None | Some(Some(50))));
         assert_eq!(find(&segment, hash), Some(Some(50)));
     });

@@ -1,23 +1,23 @@
-//! The production table: two-choice buckets of a cache line each, quotiented, grown by segments.
+//! The production table: buckets of one cache line with two choices per key, quotiented keys, growth by segments.
 //!
 //! ```text
 //!   key --Permutation--> hash --top bits--> directory --> segment --> bucket: | 4 slots | 4 values |   64 bytes
 //!                                             epoch        lock,
 //!                                                          versions
-//!   bucket.rs     the line: slots, counters, values          version.rs   what a reader notices of moves
-//!   place.rs      hash <-> buckets and remainder             path.rs      making room
+//!   bucket.rs     the line: slots, counters, values          version.rs   how readers detect moves
+//!   place.rs      hash <-> buckets and remainder             path.rs      making room by moving entries
 //!   segment.rs    buckets, versions, the writers' lock       directory.rs segments by prefix
-//!   lookup.rs     one key, a batch                           grow.rs      larger segments, smaller tables
+//!   lookup.rs     single keys and batches                    grow.rs      larger segments, smaller tables
 //! ```
 //!
-//! Why it looks as it does. A lookup in memory costs its cache lines, so key, value and all that a
-//! lookup needs lie in one: a hash that is a permutation of the key leaves, by quotienting, the bits in
-//! which to say that a bucket's entries went elsewhere, and how many did. An entry is at home whenever
-//! that can be had, so a hit costs little more than one line, and a miss hardly ever more than one.
-//! Two choices and chains of moves fill 97% of the slots before a segment grows.
+//! The cost of a lookup in memory is the number of its cache lines, so the key, the value and everything else that a lookup needs
+//! lie in one line. The hash is a permutation of the key, so quotienting saves bits of each key. These bits tell how many entries of
+//! a bucket are in their second bucket. Entries are placed in their home bucket whenever possible: a hit reads little more than one
+//! line on average, and a miss hardly ever more than one. With two choices and chains of moves, 97% of the slots fill before a
+//! segment grows.
 //!
-//! Readers take no lock and write nothing. Writers lock a segment of a table that has many. Growth
-//! replaces one segment at a time, while its readers go on in the old one.
+//! Readers take no lock and write nothing. Writers lock one segment; large tables have many. Growth replaces one segment at a time,
+//! while its readers continue in the old one.
 
 mod bucket;
 mod directory;
@@ -38,33 +38,33 @@ use forerun_core::hashing::Permutation;
 use forerun_core::sync::Mutex;
 use forerun_core::{Pages, RegionError, epoch};
 use lookup::Batch;
-use segment::Locked;
+use segment::LockedSegment;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// What a table cannot do.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The memory for new buckets was refused. The table is as it was.
-    #[error("no memory for the buckets of a hash table: {0}")]
+    /// There is no memory for new buckets. The table is unchanged.
+    #[error("cannot allocate the buckets of a hash table: {0}")]
     Memory(#[from] RegionError),
-    /// More buckets than addresses. The table is as it was.
-    #[error("{buckets} buckets of 64 bytes are more than this machine can address")]
+    /// The buckets exceed the address space. The table is unchanged.
+    #[error("{buckets} buckets of 64 bytes exceed the address space")]
     TooLarge {
-        /// Buckets asked for.
+        /// The number of buckets requested.
         buckets: u64,
     },
-    /// A key has no place although its part of the table is nearly empty: too many keys have the same
-    /// two buckets, which chance does not bring about. The table is as it was.
-    #[error("key {key:#018x} has no place: too many keys of this table share its two buckets")]
+    /// A key does not fit although its segment is nearly empty, because too many keys share its two buckets. This does not happen by
+    /// chance. The table is unchanged.
+    #[error("key {key:#018x} does not fit: too many keys of this table share its two buckets")]
     Crowded {
         /// The key.
         key: u64,
     },
 }
 
-/// How a table is made.
+/// The options of a table.
 ///
 /// ```
 /// use forerun_hash::{HashTable, Options};
@@ -76,27 +76,23 @@ pub enum Error {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Entries to make room for at once. More may be inserted; the table then grows.
+    /// The number of entries to allocate memory for. If more are inserted, the table grows.
     pub capacity: usize,
-    /// The pages that the buckets are to lie in.
+    /// The kind of memory pages for the buckets.
     pub pages: Pages,
-    /// What the hash function is drawn from; `None` is a random seed, which keys that come from
-    /// outside ask for.
+    /// The seed of the hash function. `None` draws a random one, which tables of untrusted keys need.
     pub seed: Option<u64>,
 }
 
-/// A hash table of `u64` to `u64`, shared by any number of readers and writers, whose lookups are
-/// best made in batches.
+/// A hash table of `u64` to `u64` for any number of concurrent readers and writers, built for batched lookups.
 ///
-/// All keys and all values are legal. An entry takes 16 bytes of a table that is filled to 97% before
-/// it grows by half; lookups by [`find_batch`](HashTable::find_batch) cost little more than the cache
-/// line that they have to read.
+/// All keys and values are allowed. An entry takes 16 bytes. The table fills to 97% and then grows by half. A lookup by
+/// [`find_batch`](HashTable::find_batch) costs little more than reading one cache line.
 ///
 /// # Concurrency
-/// Every method takes `&self`. Reads never block: they neither lock nor write, and see each key either
-/// as it was before a write or as it is after it. Writes lock one segment, a 4 MiB part of a large
-/// table and all of a small one. When a call that writes has returned, every read that begins later
-/// sees it, on any thread.
+/// Every method takes `&self`. Reads never block: they neither lock nor write, and they see each key either before or after a
+/// write. Writes lock one segment: a 4 MiB part of a large table, or all of a small one. Once a writing call has returned, every
+/// later read on any thread sees its effect.
 ///
 /// # Examples
 /// ```
@@ -116,7 +112,7 @@ pub struct HashTable {
     permutation: Permutation,
     pages: Pages,
     directory: Atomic<Directory>,
-    /// Held while the directory is exchanged.
+    /// Held while the directory is replaced.
     exchange: Mutex<()>,
 }
 
@@ -124,7 +120,7 @@ impl HashTable {
     /// An empty table with a random seed.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the first 16 KiB are refused.
+    /// [`Error::Memory`] if 16 KiB cannot be allocated.
     pub fn new() -> Result<HashTable, Error> {
         HashTable::with_options(Options::default())
     }
@@ -140,7 +136,7 @@ impl HashTable {
         })
     }
 
-    /// An empty table made as the options say.
+    /// An empty table with these options.
     ///
     /// # Errors
     /// [`Error::Memory`], [`Error::TooLarge`].
@@ -168,19 +164,19 @@ impl HashTable {
         self.get(key).is_some()
     }
 
-    /// Looks up a batch: `found[i]` tells whether `keys[i]` is present, and `values[i]` is then its
-    /// value; otherwise `values[i]` stays as it was. Gives the number of keys found.
+    /// Looks up a batch. Sets `found[i]` to whether `keys[i]` is present. If it is, sets `values[i]` to its value; otherwise leaves
+    /// `values[i]` unchanged. Returns the number of keys found.
     ///
-    /// The keys may be in any order and repeat. If the slices differ in length, the shortest counts.
-    /// Each key is seen as of one moment during the call, not all as of the same one.
+    /// The keys may be in any order and may repeat. If the slices differ in length, the shortest decides. Each key is read at some
+    /// moment during the call, not all of them at the same moment.
     pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
         self.pin().find_batch(keys, values, found)
     }
 
-    /// A handle for many reads: it spares each of them the announcement that a reader is there.
+    /// Pins the table for many reads, so that each of them need not pin it on its own.
     ///
-    /// What it reads is not frozen: it sees every write. But memory that growth frees meanwhile is
-    /// given back only after it is dropped, so it should not be kept for long without need.
+    /// This is not a snapshot: reads see every write. Memory that growth retires meanwhile is freed only after the handle is dropped,
+    /// so do not keep it longer than needed.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -198,10 +194,10 @@ impl HashTable {
         }
     }
 
-    /// Sets the value of a key and gives the former one, if there was any.
+    /// Sets the value of a key and returns the previous value, if any.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the table must grow and cannot; [`Error::Crowded`] if growing is no help.
+    /// [`Error::Memory`] if the table must grow and cannot; [`Error::Crowded`] if growing does not help.
     pub fn insert(&self, key: u64, value: u64) -> Result<Option<u64>, Error> {
         let mut former = None;
         self.upsert(key, |old| {
@@ -211,16 +207,16 @@ impl HashTable {
         Ok(former)
     }
 
-    /// The value of a key, which is inserted first if it is not present.
+    /// Returns the value of a key, after inserting `value` if the key is absent.
     ///
     /// # Errors
-    /// As [`HashTable::insert`].
+    /// See [`HashTable::insert`].
     pub fn get_or_insert(&self, key: u64, value: u64) -> Result<u64, Error> {
         self.upsert(key, |old| old.unwrap_or(value))
     }
 
-    /// Sets the value of a key to what `value` makes of the present one, and gives it. Nobody else
-    /// writes the key in between. `value` is called once, under a lock: it must not use the table.
+    /// Computes a key's new value from its current one with `value`, stores it and returns it. No other thread writes the key in
+    /// between. `value` is called once, under a lock, so it must not use the table.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -234,19 +230,18 @@ impl HashTable {
     /// ```
     ///
     /// # Errors
-    /// As [`HashTable::insert`].
+    /// See [`HashTable::insert`].
     pub fn upsert(&self, key: u64, value: impl FnOnce(Option<u64>) -> u64) -> Result<u64, Error> {
         self.upsert_hash(self.permutation.hash(key), value, &epoch::pin())
     }
 
-    /// Inserts many entries: `keys[i]` with `values[i]`, the shorter slice counting. Their buckets are
-    /// fetched ahead. Of a key that repeats, the last value stays. Gives the number of keys that were
-    /// not present before.
+    /// Inserts many entries, `keys[i]` with `values[i]`, and prefetches their buckets. If the slices differ in length, the shorter
+    /// decides. If a key repeats, its last value wins. Returns the number of keys that were not present before.
     ///
     /// # Errors
-    /// As [`HashTable::insert`]; the entries before the one concerned are in.
+    /// See [`HashTable::insert`]. The entries before the failing one have been inserted.
     pub fn insert_batch(&self, keys: &[u64], values: &[u64]) -> Result<usize, Error> {
-        /// Entries between the prefetch of a bucket and its use.
+        /// How many entries ahead buckets are prefetched.
         const AHEAD: usize = 8;
         let guard = epoch::pin();
         let mut added = 0;
@@ -269,18 +264,18 @@ impl HashTable {
         Ok(added)
     }
 
-    /// Removes a key and gives its value, if it was present.
+    /// Removes a key and returns its value, if it was present.
     pub fn remove(&self, key: u64) -> Option<u64> {
         let hash = self.permutation.hash(key);
         let guard = epoch::pin();
         let mut locked = self.lock(hash, &guard);
-        let spot = locked.find(hash)?;
-        let value = locked.value(spot);
-        locked.remove(spot);
+        let slot_ref = locked.find(hash)?;
+        let value = locked.value(slot_ref);
+        locked.remove(slot_ref);
         Some(value)
     }
 
-    /// Removes all entries; the memory is kept.
+    /// Removes all entries and keeps the memory.
     pub fn clear(&self) {
         let guard = epoch::pin();
         for mut locked in self.lock_all(&guard) {
@@ -288,41 +283,40 @@ impl HashTable {
         }
     }
 
-    /// Entries. While others write, a number from the time of the call.
+    /// The number of entries. With concurrent writers, a number from some moment during the call.
     pub fn len(&self) -> usize {
         let guard = epoch::pin();
         let segments = self.directory(&guard).segments();
         segments.map(|segment| segment.entries()).sum::<u64>() as usize
     }
 
-    /// Whether there is no entry.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries that the present buckets could hold if they could be filled to the last slot.
+    /// The number of slots in the current buckets.
     pub fn slots(&self) -> usize {
         let guard = epoch::pin();
         let segments = self.directory(&guard).segments();
         segments.map(|segment| segment.slots()).sum::<u64>() as usize
     }
 
-    /// The share of the slots that are taken.
+    /// The share of slots that are occupied.
     pub fn load_factor(&self) -> f64 {
         self.len() as f64 / self.slots() as f64
     }
 
-    /// Bytes of memory the table takes.
+    /// The memory use of the table, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let guard = epoch::pin();
         size_of::<HashTable>() + self.directory(&guard).memory_bytes()
     }
 
-    /// All entries, in no order that means anything.
+    /// Iterates over all entries, in arbitrary order.
     ///
-    /// A key that is present from the iterator's beginning to its end is met once; one that comes or
-    /// goes meanwhile once or not at all. Each segment is copied when the iterator reaches it, which
-    /// keeps that segment's writers waiting for the time of a copy.
+    /// A key that is present during the whole iteration is returned once; a key that is inserted or removed meanwhile, once or not
+    /// at all. The iterator copies each segment when it reaches it, and the segment's writers wait for that copy.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -346,45 +340,44 @@ impl HashTable {
     ) -> Result<u64, Error> {
         loop {
             let mut locked = self.lock(hash, guard);
-            if let Some(spot) = locked.find(hash) {
-                let new = value(Some(locked.value(spot)));
-                locked.set_value(spot, new);
+            if let Some(slot_ref) = locked.find(hash) {
+                let new = value(Some(locked.value(slot_ref)));
+                locked.set_value(slot_ref, new);
                 return Ok(new);
             }
-            if let Some(room) = locked.make_room(hash) {
+            if let Some(free_slot) = locked.free_slot_for(hash) {
                 let new = value(None);
-                locked.put(room, hash, new);
+                locked.put(free_slot, hash, new);
                 return Ok(new);
             }
             self.grow(locked, hash, guard)?;
         }
     }
 
-    /// The segment of a hash, locked.
-    fn lock<'g>(&self, hash: u64, guard: &'g Guard) -> Locked<'g> {
+    /// Locks the segment of a hash.
+    fn lock<'g>(&self, hash: u64, guard: &'g Guard) -> LockedSegment<'g> {
         loop {
             if let Some(locked) = self.directory(guard).segment(hash).lock() {
                 return locked;
             }
-            // Replaced while we waited: the directory that names its successors is already there.
+            // It was replaced while we waited. The new directory is already published.
         }
     }
 
     fn directory<'g>(&self, guard: &'g Guard) -> &'g Directory {
         // Acquire: the directory and its segments were made before they were published.
         let directory = self.directory.load(Ordering::Acquire, guard);
-        // SAFETY: the pointer is never null, from the constructor on. What it points to was made by
-        // Atomic::new or Owned::new, and is freed only by defer_destroy after it has been replaced,
-        // hence not before this guard, under which it was loaded, is dropped; or by drop, with no
-        // reader left.
+        // SAFETY: the pointer is never null after construction. Its target was made by Atomic::new or Owned::new. It is freed either
+        // by defer_destroy after it has been replaced, and therefore not before this guard is dropped, under which it was loaded;
+        // or by drop, when no reader is left.
         unsafe { directory.deref() }
     }
 }
 
 impl Drop for HashTable {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the table any more, so nobody loads the pointer now or later, and
-        // it is not null: the directory is this call's to free.
+        // SAFETY: nobody else has the table any more, so nobody loads the pointer now or later. It is not null, and this call owns
+        // the directory.
         unsafe {
             let directory = self.directory.load(Ordering::Relaxed, unprotected());
             drop(directory.into_owned());
@@ -402,14 +395,14 @@ impl fmt::Debug for HashTable {
     }
 }
 
-/// A table's reader for as long as it is kept: see [`HashTable::pin`].
+/// A pinned table for many reads: see [`HashTable::pin`].
 pub struct Pinned<'t> {
     table: &'t HashTable,
     guard: Guard,
 }
 
 impl Pinned<'_> {
-    /// As [`HashTable::get`].
+    /// See [`HashTable::get`].
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
         lookup::find(
@@ -418,12 +411,12 @@ impl Pinned<'_> {
         )
     }
 
-    /// As [`HashTable::find_batch`].
+    /// See [`HashTable::find_batch`].
     pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
-        /// Keys of one directory: a long batch must not hold on to what growth has replaced.
-        const STRETCH: usize = 4096;
-        /// Fewer keys than this are looked up one by one: their waits overlap as well as those of two
-        /// calls do, which a block's do not.
+        /// Keys per use of one directory, so that a long batch does not keep using segments that growth has replaced.
+        const CHUNK: usize = 4096;
+        /// Fewer keys than this are looked up one by one: then their waits also overlap with those of the next call, which is not
+        /// the case with blocks.
         const BATCH_MIN: usize = 4;
         let len = keys.len().min(values.len()).min(found.len());
         if len < BATCH_MIN {
@@ -435,14 +428,14 @@ impl Pinned<'_> {
             }
             return found[..len].iter().filter(|&&found| found).count();
         }
-        for start in (0..len).step_by(STRETCH) {
-            let stretch = start..len.min(start + STRETCH);
+        for start in (0..len).step_by(CHUNK) {
+            let chunk = start..len.min(start + CHUNK);
             let batch = Batch {
                 directory: self.table.directory(&self.guard),
                 permutation: self.table.permutation,
-                keys: &keys[stretch.clone()],
-                values: &mut values[stretch.clone()],
-                found: &mut found[stretch],
+                keys: &keys[chunk.clone()],
+                values: &mut values[chunk.clone()],
+                found: &mut found[chunk],
             };
             dispatch(arch::isa(), batch);
         }

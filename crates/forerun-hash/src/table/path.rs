@@ -1,74 +1,73 @@
-//! Making room: a short chain of moves, each entry to its other bucket, that ends at a free slot.
+//! Making room by a cuckoo path: a short chain of moves, each entry to its other bucket, that ends at a free slot.
 //!
 //! ```text
 //!   home (full) --slot 2--> other bucket of that entry (full) --slot 0--> a bucket with a free slot
-//!   away (full) --...
+//!   second (full) --...
 //! ```
 //!
-//! Breadth first, so that the chain is the shortest there is (MemC3's paths are found depth first;
-//! breadth first is libcuckoo's, Li et al. 2014). It is found before anything is moved, and moved from
-//! its end, so that every entry can be found throughout. A lookup finds an entry at home with one
-//! cache line, so a new entry goes home if a guest there can itself go home.
+//! The search is breadth first, as in libcuckoo (Li et al. 2014), and so finds a shortest path; MemC3 searches depth first. The path
+//! is found before anything is moved, and its entries are moved from its end, so that every entry can be found throughout. A lookup
+//! finds an entry in its home bucket by reading one cache line, so a new entry is placed at home if a displaced entry there can
+//! return to its own home.
 
 use super::bucket::{Identity, SLOTS, Side};
-use super::segment::{Segment, Spot};
+use super::segment::{Segment, SlotRef};
 
-/// Buckets a search looks into before it gives up and the segment grows.
+/// How many buckets a search visits before it gives up and the segment grows.
 ///
-/// At 95% of the slots taken, 25 are enough 99 times in 100.
-const MAX_BUCKETS: usize = 512;
+/// At a load of 95%, 25 buckets suffice in 99 of 100 cases.
+const BUCKETS_MAX: usize = 512;
 
-/// A bucket on the way.
+/// A bucket that the search has reached.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     bucket: usize,
-    /// The step it was reached from, and the slot there whose entry would move here.
+    /// The step that it was reached from, and the slot there whose entry would move here.
     from: Option<(usize, usize)>,
 }
 
-/// The steps of a search; kept to be used again.
+/// The steps of a search. The allocation is reused.
 #[derive(Debug, Default)]
-pub(super) struct Trail {
+pub(super) struct SearchPath {
     steps: Vec<Step>,
 }
 
-/// Frees a slot for an entry whose home bucket is full, and tells which, on which side of the entry.
-/// `None` if the segment is too full.
-pub(super) fn make_room(
+/// Frees a slot for an entry whose home bucket is full. Returns the slot and its side. `None` if the segment is too full.
+pub(super) fn free_slot_for(
     segment: &Segment,
     identity: Identity,
     home: usize,
-    trail: &mut Trail,
-) -> Option<(Spot, Side)> {
-    if let Some(slot) = send_guest_home(segment, home) {
-        return Some((Spot { bucket: home, slot }, Side::Home));
+    search_path: &mut SearchPath,
+) -> Option<(SlotRef, Side)> {
+    if let Some(slot) = return_one_home(segment, home) {
+        return Some((SlotRef { bucket: home, slot }, Side::Home));
     }
-    let away = segment.geometry.other(home, identity.remainder());
+    let second = segment.geometry.other(home, identity.remainder());
     let root = |bucket| Step { bucket, from: None };
-    trail.steps.clear();
-    trail.steps.extend([root(away), root(home)]);
+    search_path.steps.clear();
+    search_path.steps.extend([root(second), root(home)]);
 
     let mut at = 0;
-    while at < trail.steps.len() {
-        let Step { bucket, .. } = trail.steps[at];
+    while at < search_path.steps.len() {
+        let Step { bucket, .. } = search_path.steps[at];
         if let Some(slot) = segment.buckets()[bucket].free_slot() {
-            let spot = shift_along(segment, &trail.steps, at, slot);
-            let side = if spot.bucket == home {
+            let slot_ref = move_along(segment, &search_path.steps, at, slot);
+            let side = if slot_ref.bucket == home {
                 Side::Home
             } else {
-                Side::Away
+                Side::Second
             };
-            return Some((spot, side));
+            return Some((slot_ref, side));
         }
         for slot in 0..SLOTS {
             let Some(entry) = segment.buckets()[bucket].entry(slot) else {
                 continue;
             };
             let next = segment.geometry.other(bucket, entry.remainder());
-            if trail.steps.len() < MAX_BUCKETS && !trail.passes(at, next) {
+            if search_path.steps.len() < BUCKETS_MAX && !search_path.passes(at, next) {
                 segment.buckets()[next].prefetch();
                 let from = Some((at, slot));
-                trail.steps.push(Step { bucket: next, from });
+                search_path.steps.push(Step { bucket: next, from });
             }
         }
         at += 1;
@@ -76,8 +75,8 @@ pub(super) fn make_room(
     None
 }
 
-impl Trail {
-    /// Whether the way to a step passes through a bucket: its slots cannot be emptied twice.
+impl SearchPath {
+    /// Whether the path to a step passes through a bucket, whose slots cannot be emptied twice.
     fn passes(&self, mut at: usize, bucket: usize) -> bool {
         loop {
             let step = self.steps[at];
@@ -92,43 +91,43 @@ impl Trail {
     }
 }
 
-/// Moves the entries of a way, last first, and tells which slot of its first bucket that freed.
-fn shift_along(segment: &Segment, steps: &[Step], mut at: usize, mut slot: usize) -> Spot {
+/// Moves the entries of a path, last first, and returns the slot that this frees in its first bucket.
+fn move_along(segment: &Segment, steps: &[Step], mut at: usize, mut slot: usize) -> SlotRef {
     loop {
-        let to = Spot {
+        let to = SlotRef {
             bucket: steps[at].bucket,
             slot,
         };
         let Some((before, from_slot)) = steps[at].from else {
             return to;
         };
-        let from = Spot {
+        let from = SlotRef {
             bucket: steps[before].bucket,
             slot: from_slot,
         };
-        segment.shift(from, to);
+        segment.move_entry(from, to);
         (at, slot) = (before, from_slot);
     }
 }
 
-/// Moves an entry that is away in this bucket to its home, if there is room, and tells its slot.
-fn send_guest_home(segment: &Segment, bucket: usize) -> Option<usize> {
-    let guests = || {
+/// Moves a displaced entry of this bucket back to its home if a slot is free there, and returns the slot that this frees.
+fn return_one_home(segment: &Segment, bucket: usize) -> Option<usize> {
+    let displaced = || {
         let entries =
             (0..SLOTS).filter_map(|slot| Some((slot, segment.buckets()[bucket].entry(slot)?)));
-        entries.filter(|(_, entry)| entry.side() == Side::Away)
+        entries.filter(|(_, entry)| entry.side() == Side::Second)
     };
-    for (_, guest) in guests() {
-        segment.buckets()[segment.geometry.other(bucket, guest.remainder())].prefetch();
+    for (_, entry) in displaced() {
+        segment.buckets()[segment.geometry.other(bucket, entry.remainder())].prefetch();
     }
-    guests().find_map(|(slot, guest)| {
-        let home = segment.geometry.other(bucket, guest.remainder());
+    displaced().find_map(|(slot, entry)| {
+        let home = segment.geometry.other(bucket, entry.remainder());
         let free = segment.buckets()[home].free_slot()?;
-        // A bucket may be both of an entry's; then there is nowhere to send it.
+        // Both buckets of an entry may be the same; then it cannot move.
         (home != bucket).then(|| {
-            segment.shift(
-                Spot { bucket, slot },
-                Spot {
+            segment.move_entry(
+                SlotRef { bucket, slot },
+                SlotRef {
                     bucket: home,
                     slot: free,
                 },

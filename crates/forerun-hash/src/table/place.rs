@@ -1,4 +1,4 @@
-//! Where the entries of a hash belong, and how a place and a remainder give the hash back.
+//! Where the entry of a hash belongs, and how to recover the hash from a bucket and a remainder.
 //!
 //! ```text
 //!   hash   63      56                  40                                    0
@@ -6,25 +6,24 @@
 //!           scaled to 0..len: the home bucket
 //!                   | remainder: the low 56 bits, kept                         |
 //!
-//!   second bucket = (scale(remainder * ODD) - home) mod len        from either bucket the other one follows
+//!   second bucket = (scale(remainder * ODD) - home) mod len        each bucket follows from the other
 //! ```
 //!
-//! The selector, hash bits that are not the top ones, chooses the segment. Its buckets need not be a
-//! power of two: the hash is scaled to their number, so they are in the order of the hashes. That the
-//! bucket tells the 8 bits that are not kept asks for `len >= 256`.
+//! The selector, which excludes the top bits of the hash, chooses the segment. The number of buckets need not be a power of two: the
+//! hash is scaled to it, so buckets are in the order of the hashes. The bucket must imply the 8 bits that slots do not keep, which
+//! requires `len >= 256`.
 
 use super::bucket::{Identity, REMAINDER_BITS, Side};
 use forerun_core::hashing::scale;
 
-/// The golden ratio's fraction: an odd number whose products spread consecutive remainders.
+/// The fraction of the golden ratio: an odd number whose products spread consecutive remainders.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What [`ODD`] times it is 1.
+/// The inverse of [`ODD`].
 #[cfg(all(test, not(loom)))]
 pub(super) const ODD_INVERSE: u64 = 0xf1de_83e1_9937_733d;
 
-/// The selector's first bit is bit 39 of a hash: up to 2^24 buckets, 1 GiB, are told apart by the bits
-/// above it.
+/// The selector starts at bit 39 of a hash. The bits above it distinguish up to 2^24 buckets, which are 1 GiB.
 pub(super) const SELECTOR_BITS: u32 = 40;
 
 const SELECTOR_SHIFT: u32 = 64 - SELECTOR_BITS;
@@ -40,17 +39,17 @@ pub(super) fn selector_hash(selector: u64) -> u64 {
     selector >> SELECTOR_SHIFT
 }
 
-/// What is needed to place a hash in a segment: the number of its buckets.
+/// Places hashes in a segment, given the number of its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     pub(super) len: u64,
 }
 
 impl Geometry {
-    /// The fewest buckets from which a hash can be had back.
+    /// The least number of buckets from which hashes can be recovered.
     #[cfg(not(loom))]
     pub(super) const MIN_LEN: u64 = 1 << (64 - REMAINDER_BITS);
-    /// A model looks entries up and never asks for their hashes.
+    /// Loom models look entries up and never recover their hashes.
     #[cfg(loom)]
     pub(super) const MIN_LEN: u64 = 2;
 
@@ -77,15 +76,14 @@ impl Geometry {
     pub(super) fn home_of(self, bucket: usize, entry: Identity) -> usize {
         match entry.side() {
             Side::Home => bucket,
-            Side::Away => self.other(bucket, entry.remainder()),
+            Side::Second => self.other(bucket, entry.remainder()),
         }
     }
 
     /// The hash of an entry that is in `bucket`.
     pub(super) fn hash_of(self, bucket: usize, entry: Identity) -> u64 {
         let home = self.home_of(bucket, entry) as u128;
-        // The least hash that belongs there. All of them lie within 2^56 of it, and only one of these
-        // ends in the remainder.
+        // The least hash of the home bucket. All its hashes lie within 2^56 of it, and only one of them ends in the remainder.
         let least = (home << 64).div_ceil(u128::from(self.len)) as u64;
         let further = entry.remainder().wrapping_sub(least) & ((1 << REMAINDER_BITS) - 1);
         least.wrapping_add(further)
@@ -94,7 +92,7 @@ impl Geometry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bucket::Cell;
+    use super::super::bucket::OverflowCounter;
     use super::*;
     use proptest::prelude::*;
 
@@ -110,12 +108,12 @@ mod tests {
             let other = geometry.other(home, entry.remainder());
             prop_assert!((other as u64) < geometry.len);
             prop_assert_eq!(geometry.other(other, entry.remainder()), home);
-            prop_assert_eq!(geometry.hash_of(other, entry.on(Side::Away)), hash);
+            prop_assert_eq!(geometry.hash_of(other, entry.on(Side::Second)), hash);
         }
     }
 
     #[test]
-    fn the_first_and_the_last_hash_of_every_bucket_come_back() {
+    fn the_first_and_last_hash_of_every_bucket_come_back() {
         for len in [256, 257, 999, 65_535, 1 << 20] {
             let geometry = Geometry { len };
             for bucket in 0..len {
@@ -138,7 +136,7 @@ mod tests {
         for hash in (0..1_000_000u64).map(|n| n.wrapping_mul(0xd134_2543_de82_ef95)) {
             let home = geometry.home(hash);
             buckets[geometry.other(home, Identity::home(hash).remainder())] += 1;
-            let cell = Cell::new(Identity::home(hash).remainder());
+            let cell = OverflowCounter::new(Identity::home(hash).remainder());
             *cells.entry((home % 4, format!("{cell:?}"))).or_insert(0u32) += 1;
         }
         assert!(

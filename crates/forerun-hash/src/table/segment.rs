@@ -1,18 +1,18 @@
-//! A segment: the buckets of all hashes that begin alike, their versions, and the writers' lock.
+//! A segment: the buckets of all hashes with a common prefix, a version, and a lock for writers.
 //!
 //! ```text
-//!   Segment   version                 in a line of its own, for readers
-//!             prefix, depth           the hashes it holds
+//!   Segment   version                 on its own cache line, for readers
+//!             prefix, depth           which hashes it holds
 //!             buckets                 | bucket 0 | bucket 1 | ...                  64 bytes each, by mmap
 //!             lock                    number of entries, whether the segment was replaced
 //! ```
 //!
-//! Readers come by [`View`] and take no lock. A writer holds the lock for one operation; a writer that
-//! finds the segment replaced by larger ones starts again from the directory.
+//! Readers use a [`View`] and take no lock. A writer holds the lock for one operation. If it finds that the segment was replaced, it
+//! starts again from the directory.
 
 use super::Error;
-use super::bucket::{Bucket, Cell, Identity, SLOTS, Side};
-use super::path::{self, Trail};
+use super::bucket::{Bucket, Identity, OverflowCounter, SLOTS, Side};
+use super::path::{self, SearchPath};
 use super::place::Geometry;
 use super::version::Version;
 use forerun_core::Pages;
@@ -21,45 +21,45 @@ use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use std::sync::Arc;
 
-/// What the lock guards beside the buckets.
+/// What the lock guards in addition to the buckets.
 #[derive(Debug, Default)]
 struct State {
     retired: bool,
-    trail: Trail,
+    search_path: SearchPath,
 }
 
-/// Alone in its cache line, lest the lock beside it take it away from readers.
+/// A value on its own cache line, so that the lock next to it does not evict it from readers' caches.
 #[repr(align(64))]
 #[derive(Debug, Default)]
-struct Alone<T>(T);
+struct CachePadded<T>(T);
 
 /// A segment.
 #[derive(Debug)]
 pub(super) struct Segment {
-    version: Alone<Version>,
-    /// Bits of the prefix.
+    version: CachePadded<Version>,
+    /// The length of the prefix, in bits.
     pub(super) depth: u32,
-    /// What the selectors of the hashes here begin with, in the top `depth` bits; the others zero.
+    /// The prefix of the selectors of all hashes here, in the top `depth` bits. The other bits are zero.
     pub(super) prefix: u64,
     pub(super) geometry: Geometry,
     buckets: buckets::Buckets,
-    /// Entries. Written under the lock.
+    /// The number of entries. Written under the lock.
     entries: AtomicU64,
     state: Mutex<State>,
 }
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct SlotRef {
     pub(super) bucket: usize,
     pub(super) slot: usize,
 }
 
 impl Segment {
-    /// Empty segments of `len` buckets each, or the fewest there can be: one for each prefix.
+    /// One empty segment per prefix, of `len` buckets each, or the minimum if that is more.
     ///
-    /// Their buckets are one mapping. Apart, lookups took a fifth longer, whatever the reason: the
-    /// same pages were huge in both.
+    /// Their buckets share one mapping. With separate mappings, lookups took a fifth longer. The reason is unknown: the same pages
+    /// were huge in both cases.
     pub(super) fn empty(
         prefixes: &[u64],
         depth: u32,
@@ -70,7 +70,7 @@ impl Segment {
         let buckets = buckets::Buckets::new(prefixes.len(), len, pages)?;
         let segments = prefixes.iter().zip(buckets).map(|(&prefix, buckets)| {
             Arc::new(Segment {
-                version: Alone(Version::default()),
+                version: CachePadded(Version::default()),
                 depth,
                 prefix,
                 geometry: Geometry { len },
@@ -92,27 +92,27 @@ impl Segment {
         self.buckets.as_slice()
     }
 
-    /// Entries.
+    /// The number of entries.
     pub(super) fn entries(&self) -> u64 {
-        // Relaxed: a count to look at, ordered with nothing.
+        // Relaxed: a count that orders nothing.
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Entries it has room for.
+    /// The number of slots.
     pub(super) fn slots(&self) -> u64 {
         self.geometry.len * SLOTS as u64
     }
 
-    /// Bytes of its buckets and of itself.
+    /// Bytes of the segment and its buckets.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(self.buckets()) + size_of::<Segment>()
     }
 
-    /// Waits for the writers' lock. `None` if the segment has been replaced.
-    pub(super) fn lock(&self) -> Option<Locked<'_>> {
-        // A writer that panicked left every bucket in order: each of its steps does.
+    /// Takes the writers' lock. `None` if the segment has been replaced.
+    pub(super) fn lock(&self) -> Option<LockedSegment<'_>> {
+        // Every step of a writer leaves the buckets consistent, so a panic does no harm.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        (!state.retired).then_some(Locked {
+        (!state.retired).then_some(LockedSegment {
             segment: self,
             state,
         })
@@ -120,27 +120,26 @@ impl Segment {
 }
 
 /// A segment whose lock is held.
-pub(super) struct Locked<'a> {
+pub(super) struct LockedSegment<'a> {
     pub(super) segment: &'a Segment,
     state: MutexGuard<'a, State>,
 }
 
-/// A free slot for a new entry, and the side of the entry that it is on.
+/// A free slot for a new entry, and which of the entry's two buckets it is in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    spot: Spot,
+pub(super) struct FreeSlot {
+    slot_ref: SlotRef,
     side: Side,
 }
 
-/// The share of the slots that may be taken.
+/// The largest share of slots that may be occupied.
 ///
-/// Two choices and buckets of four can be filled to 98%, but the last percent takes ever longer
-/// searches for room.
-const MAX_LOAD: f64 = 0.97;
+/// Buckets of four with two choices can be filled to 98%, but searches for a free slot get ever longer for the last percent.
+const LOAD_MAX: f64 = 0.97;
 
-impl Locked<'_> {
-    /// Where the entry of a hash is, if it is here.
-    pub(super) fn find(&self, hash: u64) -> Option<Spot> {
+impl LockedSegment<'_> {
+    /// Finds the entry of a hash.
+    pub(super) fn find(&self, hash: u64) -> Option<SlotRef> {
         let Segment { geometry, .. } = self.segment;
         let buckets = self.segment.buckets();
         let identity = Identity::home(hash);
@@ -148,66 +147,72 @@ impl Locked<'_> {
         let mask = buckets[home].find(Scalar::new(), identity);
         if mask != 0 {
             let slot = mask.trailing_zeros() as usize;
-            return Some(Spot { bucket: home, slot });
+            return Some(SlotRef { bucket: home, slot });
         }
-        if !buckets[home].may_be_away(Cell::new(identity.remainder())) {
+        if !buckets[home].has_overflow(OverflowCounter::new(identity.remainder())) {
             return None;
         }
         let bucket = geometry.other(home, identity.remainder());
-        let mask = buckets[bucket].find(Scalar::new(), identity.on(Side::Away));
-        (mask != 0).then(|| Spot {
+        let mask = buckets[bucket].find(Scalar::new(), identity.on(Side::Second));
+        (mask != 0).then(|| SlotRef {
             bucket,
             slot: mask.trailing_zeros() as usize,
         })
     }
 
-    /// The value of an entry that was found.
-    pub(super) fn value(&self, spot: Spot) -> u64 {
-        self.segment.buckets()[spot.bucket].value(spot.slot)
+    /// The value of an entry.
+    pub(super) fn value(&self, slot_ref: SlotRef) -> u64 {
+        self.segment.buckets()[slot_ref.bucket].value(slot_ref.slot)
     }
 
-    /// Replaces it.
-    pub(super) fn set_value(&self, spot: Spot, value: u64) -> u64 {
-        self.segment.buckets()[spot.bucket].set_value(spot.slot, value)
+    /// Replaces the value of an entry and returns the old one.
+    pub(super) fn set_value(&self, slot_ref: SlotRef, value: u64) -> u64 {
+        self.segment.buckets()[slot_ref.bucket].set_value(slot_ref.slot, value)
     }
 
-    /// A slot for an entry that is not here yet. `None` if the segment is full.
-    pub(super) fn make_room(&mut self, hash: u64) -> Option<Room> {
+    /// Finds or makes a free slot for an entry that is not in the segment. `None` if the segment is full.
+    pub(super) fn free_slot_for(&mut self, hash: u64) -> Option<FreeSlot> {
         let segment = self.segment;
-        if segment.entries() as f64 >= segment.slots() as f64 * MAX_LOAD {
+        if segment.entries() as f64 >= segment.slots() as f64 * LOAD_MAX {
             return None;
         }
         let home = segment.geometry.home(hash);
         if let Some(slot) = segment.buckets()[home].free_slot() {
-            return Some(Room {
-                spot: Spot { bucket: home, slot },
+            return Some(FreeSlot {
+                slot_ref: SlotRef { bucket: home, slot },
                 side: Side::Home,
             });
         }
         let identity = Identity::home(hash);
-        let (spot, side) = path::make_room(segment, identity, home, &mut self.state.trail)?;
-        Some(Room { spot, side })
+        let (slot_ref, side) =
+            path::free_slot_for(segment, identity, home, &mut self.state.search_path)?;
+        Some(FreeSlot { slot_ref, side })
     }
 
-    /// Writes the entry that room was made for, before anything else is written.
-    pub(super) fn put(&mut self, room: Room, hash: u64, value: u64) {
-        self.segment
-            .put(room.spot, Identity::home(hash).on(room.side), value);
+    /// Writes an entry to the slot that was found for it. The caller has written nothing in between.
+    pub(super) fn put(&mut self, free_slot: FreeSlot, hash: u64, value: u64) {
+        self.segment.put(
+            free_slot.slot_ref,
+            Identity::home(hash).on(free_slot.side),
+            value,
+        );
         self.count(|entries| entries + 1);
     }
 
-    /// Removes an entry that was found.
-    pub(super) fn remove(&mut self, spot: Spot) {
-        self.segment.version().changing(|| self.segment.clear(spot));
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, slot_ref: SlotRef) {
+        self.segment
+            .version()
+            .write(|| self.segment.clear(slot_ref));
         self.count(|entries| entries - 1);
     }
 
     /// Removes all entries.
     pub(super) fn clear(&mut self) {
         let segment = self.segment;
-        segment.version().changing(|| {
+        segment.version().write(|| {
             for bucket in 0..segment.buckets().len() {
-                (0..SLOTS).for_each(|slot| segment.clear(Spot { bucket, slot }));
+                (0..SLOTS).for_each(|slot| segment.clear(SlotRef { bucket, slot }));
             }
         });
         self.count(|_| 0);
@@ -225,13 +230,13 @@ impl Locked<'_> {
         }
     }
 
-    /// Marks the segment as replaced: writers that wait for the lock look for its successors.
+    /// Marks the segment as replaced: writers that wait for the lock then look for its successors.
     pub(super) fn retire(mut self) {
         self.state.retired = true;
     }
 
     fn count(&self, change: impl FnOnce(u64) -> u64) {
-        // Relaxed: the lock orders its writers.
+        // Relaxed: the lock orders all writers.
         let entries = self.segment.entries.load(Ordering::Relaxed);
         self.segment
             .entries
@@ -239,39 +244,39 @@ impl Locked<'_> {
     }
 }
 
-/// The steps of a writer, who holds the lock.
+/// The steps of a writer, which holds the lock.
 impl Segment {
-    /// Writes an entry into a free slot, and counts it in its home bucket if that is another one.
-    fn put(&self, spot: Spot, identity: Identity, value: u64) {
-        self.buckets()[spot.bucket].put(spot.slot, identity, value);
-        if identity.side() == Side::Away {
-            self.home_of(spot.bucket, identity)
-                .count_away(Cell::new(identity.remainder()));
+    /// Writes an entry to a free slot, and counts it in its home bucket if that is a different one.
+    fn put(&self, slot_ref: SlotRef, identity: Identity, value: u64) {
+        self.buckets()[slot_ref.bucket].put(slot_ref.slot, identity, value);
+        if identity.side() == Side::Second {
+            self.home_of(slot_ref.bucket, identity)
+                .add_overflow(OverflowCounter::new(identity.remainder()));
         }
     }
 
-    /// Frees a slot. The bucket's version is open.
-    fn clear(&self, spot: Spot) {
-        let bucket = &self.buckets()[spot.bucket];
-        let Some(identity) = bucket.entry(spot.slot) else {
+    /// Frees a slot. Called inside [`Version::write`].
+    fn clear(&self, slot_ref: SlotRef) {
+        let bucket = &self.buckets()[slot_ref.bucket];
+        let Some(identity) = bucket.entry(slot_ref.slot) else {
             return;
         };
-        bucket.clear(spot.slot);
-        if identity.side() == Side::Away {
-            self.home_of(spot.bucket, identity)
-                .uncount_away(Cell::new(identity.remainder()));
+        bucket.clear(slot_ref.slot);
+        if identity.side() == Side::Second {
+            self.home_of(slot_ref.bucket, identity)
+                .remove_overflow(OverflowCounter::new(identity.remainder()));
         }
     }
 
     /// Moves an entry to a free slot of its other bucket.
-    pub(super) fn shift(&self, from: Spot, to: Spot) {
+    pub(super) fn move_entry(&self, from: SlotRef, to: SlotRef) {
         let buckets = self.buckets();
         let Some(identity) = buckets[from.bucket].entry(from.slot) else {
             return;
         };
         let value = buckets[from.bucket].value(from.slot);
         let moved = identity.on(identity.side().other());
-        self.version().changing(|| {
+        self.version().write(|| {
             self.put(to, moved, value);
             self.clear(from);
         });
@@ -294,14 +299,14 @@ mod buckets {
     #[derive(Debug)]
     pub(in super::super) struct Buckets {
         region: std::sync::Arc<forerun_core::Region>,
-        /// The first of them, counted in buckets.
+        /// The index of the first bucket in the region.
         first: usize,
         len: usize,
     }
 
     #[cfg(not(loom))]
     impl Buckets {
-        /// Several runs of `len` buckets, in one mapping.
+        /// Allocates several runs of `len` buckets in one mapping.
         pub(in super::super) fn new(
             runs: usize,
             len: u64,
@@ -326,12 +331,10 @@ mod buckets {
         #[inline(always)]
         pub(in super::super) fn as_slice(&self) -> &[Bucket] {
             // SAFETY:
-            // - the region holds all runs of len * size_of::<Bucket>() bytes each, this one from
-            //   bucket `first` on; it lives as long as self, and is aligned to a cache line at least,
-            //   as a Bucket is;
-            // - it was zeroed, and zero bytes are a Bucket: eight atomic words;
-            // - nothing else refers to these bytes but through such slices, and what is behind them
-            //   is only ever accessed atomically.
+            // - the region holds all runs of len * size_of::<Bucket>() bytes each, this one from bucket `first` on; it lives as long
+            //   as self and is aligned at least to a cache line, as a Bucket is;
+            // - it was zeroed, and zero bytes are a valid Bucket of eight atomic words;
+            // - these bytes are reachable only through such slices and are only accessed atomically.
             unsafe {
                 let first = self.region.as_ptr().cast::<Bucket>().add(self.first);
                 std::slice::from_raw_parts(first, self.len)
@@ -339,7 +342,7 @@ mod buckets {
         }
     }
 
-    /// Loom's atomics are no plain bytes: models have their buckets made one by one.
+    /// Loom's atomics are not plain bytes, so models construct their buckets one by one.
     #[cfg(loom)]
     #[derive(Debug)]
     pub(in super::super) struct Buckets(Box<[Bucket]>);

@@ -1,7 +1,6 @@
-//! What only the inside of a table can show: where entries lie, and what happens to keys that nobody
-//! could choose without the seed.
+//! Tests that need the internals of a table: where entries lie, and keys that nobody could choose without the seed.
 
-use super::bucket::{Cell, Identity, SLOTS, Side};
+use super::bucket::{Identity, OverflowCounter, SLOTS, Side};
 use super::*;
 use forerun_core::hashing::Permutation;
 
@@ -16,25 +15,25 @@ fn table(capacity: usize) -> HashTable {
     HashTable::with_options(options).unwrap()
 }
 
-/// Shares of the entries that are away, and of the absent keys whose lookup needs a second line.
+/// The share of entries in their second bucket, and the share of absent keys whose lookup reads a second line.
 fn second_lines(table: &HashTable) -> (f64, f64) {
     let guard = epoch::pin();
-    let (mut entries, mut away, mut counted, mut cells) = (0, 0, 0, 0);
+    let (mut entries, mut second, mut nonzero, mut counters) = (0, 0, 0, 0);
     for segment in table.directory(&guard).segments() {
         for bucket in segment.buckets() {
             for entry in (0..SLOTS).filter_map(|slot| bucket.entry(slot)) {
                 entries += 1;
-                away += usize::from(entry.side() == Side::Away);
+                second += usize::from(entry.side() == Side::Second);
             }
-            cells += 8;
-            counted += (0..8)
-                .filter(|&bits| bucket.may_be_away(Cell::new(bits)))
+            counters += 8;
+            nonzero += (0..8)
+                .filter(|&bits| bucket.has_overflow(OverflowCounter::new(bits)))
                 .count();
         }
     }
     (
-        away as f64 / f64::from(entries),
-        counted as f64 / f64::from(cells),
+        second as f64 / f64::from(entries),
+        nonzero as f64 / f64::from(counters),
     )
 }
 
@@ -55,8 +54,8 @@ fn most_hits_take_one_line_and_misses_fewer_than_hits() {
 }
 
 #[test]
-fn batches_of_every_length_answer_as_single_keys_do_with_and_without_fetching_ahead() {
-    // Too large for the caches; one segment of a few blocks; fewer entries than a block has keys.
+fn batches_of_every_length_agree_with_single_lookups_with_and_without_prefetching() {
+    // Larger than the CPU's caches; one segment of a few blocks; fewer entries than a block has keys.
     for entries in [300_000, 3_000, 40] {
         let table = table(entries);
         for key in 0..(table.slots() as f64 * 0.9) as u64 {
@@ -65,7 +64,7 @@ fn batches_of_every_length_answer_as_single_keys_do_with_and_without_fetching_ah
         let present = table.len() as u64;
         let lens = (0..=200).chain([255, 256, 257, 1000, 5000]);
         for (nth, len) in lens.enumerate() {
-            // Batches of present keys, of absent ones, and of both by turns.
+            // Batches of present keys, of absent keys, and of both in alternation.
             let absent = |at: u64| nth % 3 == 1 || nth % 3 == 2 && at.is_multiple_of(3);
             let keys: Vec<u64> = (0..len as u64)
                 .map(|at| (at * 7919 + nth as u64) % present + u64::from(absent(at)) * present)
@@ -87,7 +86,7 @@ fn batches_of_every_length_answer_as_single_keys_do_with_and_without_fetching_ah
 }
 
 #[test]
-fn counters_return_to_zero_when_the_entries_that_are_away_are_gone() {
+fn overflow_counters_return_to_zero_when_displaced_entries_are_removed() {
     let table = table(10_000);
     let keys = 0..(table.slots() as f64 * 0.9) as u64;
     for key in keys.clone() {
@@ -101,7 +100,7 @@ fn counters_return_to_zero_when_the_entries_that_are_away_are_gone() {
 }
 
 #[test]
-fn every_segment_holds_the_hashes_of_its_prefix_and_grows_by_itself() {
+fn every_segment_holds_the_hashes_of_its_prefix_and_grows_on_its_own() {
     let table = table(0);
     let guard = epoch::pin();
     for key in 0..200_000 {
@@ -122,12 +121,12 @@ fn every_segment_holds_the_hashes_of_its_prefix_and_grows_by_itself() {
     assert_eq!(entries, 200_000);
 }
 
-/// Keys that share both buckets in a table of `SEED`, however many buckets there are up to 2^20: their
-/// hashes begin alike, with 01 and zeroes, and so do the products from which the second buckets are made.
+/// Keys that share both buckets in a table with `SEED` of any size up to 2^20 buckets. Their hashes have a common prefix, 01 and then
+/// zeroes, and so do the products that determine the second buckets.
 fn crowd(count: u64) -> Vec<u64> {
     let permutation = Permutation::from_seed(SEED);
     let same_products = (0..).filter_map(|n: u64| {
-        // The remainder whose product with the odd constant is small: its inverse times n.
+        // The remainder whose product with the odd constant is small: n times the inverse.
         let remainder = n.wrapping_mul(super::place::ODD_INVERSE);
         (remainder >> 44 == 0).then_some(remainder)
     });
@@ -138,7 +137,7 @@ fn crowd(count: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_key_that_has_no_place_in_a_nearly_empty_table_is_refused_and_changes_nothing() {
+fn a_key_that_does_not_fit_in_a_nearly_empty_table_is_refused_and_changes_nothing() {
     let table = table(0);
     let keys = crowd(12);
     let mut refused = 0;
@@ -166,15 +165,15 @@ fn a_key_that_has_no_place_in_a_nearly_empty_table_is_refused_and_changes_nothin
             .count(),
         2 * SLOTS
     );
-    // Any other key is as welcome as before.
+    // Other keys can still be inserted.
     assert_eq!(table.insert(7, 7), Ok(None));
 }
 
 #[test]
-fn an_identity_tells_the_two_sides_of_a_remainder_apart() {
+fn identities_distinguish_the_two_sides_of_a_remainder() {
     let identity = Identity::home(u64::MAX);
-    assert_ne!(identity, identity.on(Side::Away));
-    assert_eq!(identity.on(Side::Away).on(Side::Home), identity);
-    assert_eq!(identity.on(Side::Away).remainder(), identity.remainder());
+    assert_ne!(identity, identity.on(Side::Second));
+    assert_eq!(identity.on(Side::Second).on(Side::Home), identity);
+    assert_eq!(identity.on(Side::Second).remainder(), identity.remainder());
     assert_ne!(Identity::home(0), Identity::home(1));
 }
