@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    backup, check, checkpoint, compact, completions, demo, dump, get, load, man, multiget, replay,
-    scan, serve, stats,
+    backup, check, checkpoint, compact, completions, delete, demo, dump, get, load, man, multiget,
+    put, replay, scan, serve, stats,
 };
 use crate::exit::EXIT_CODES_HELP;
 
@@ -35,6 +35,8 @@ fn help_tail() -> String {
 pub enum Command {
     Demo(demo::Args),
     Load(load::Args),
+    Put(put::Args),
+    Delete(delete::Args),
     Get(get::Args),
     Multiget(multiget::Args),
     Scan(scan::Args),

@@ -186,12 +186,25 @@ impl EntryStyle {
         json_member("key", key, self.hex_keys)
     }
 
+    /// A value that is a JSON object or array is printed as one; see [`json_member`] for others.
     fn json_value(self, value: Option<&[u8]>) -> String {
-        match value {
-            Some(value) => json_member("value", value, self.hex_values),
-            None => "\"value\":null".to_owned(),
+        let Some(value) = value else {
+            return "\"value\":null".to_owned();
+        };
+        match one_line_json(value) {
+            Some(json) if !self.hex_values => format!("\"value\":{json}"),
+            _ => json_member("value", value, self.hex_values),
         }
     }
+}
+
+/// The text of a value that is a JSON object or array, as `forerun load` writes them, on one line.
+fn one_line_json(value: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(value).ok()?;
+    let is_begun = text.starts_with(['{', '[']);
+    let is_json = is_begun && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    // Strings in JSON contain no line ends.
+    is_json.then(|| text.replace(['\n', '\r'], " "))
 }
 
 /// `"name":"text"`, or `"name_hex":"…"` where the bytes are no UTF-8 or digits are asked for: exact either way.
@@ -332,6 +345,11 @@ mod tests {
             "\"key_hex\":\"ff00\""
         );
         assert_eq!(json_member("key", b"a", true), "\"key_hex\":\"61\"");
+        let style = EntryStyle::default();
+        let value = |bytes: &[u8]| style.json_value(Some(bytes));
+        assert_eq!(value(b"{\"n\":\n1}"), "\"value\":{\"n\": 1}");
+        assert_eq!(value(b"{\"n\":1"), "\"value\":\"{\\\"n\\\":1\"");
+        assert_eq!(value(b"12"), "\"value\":\"12\"");
     }
 
     #[test]

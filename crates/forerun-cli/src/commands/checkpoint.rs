@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context;
+use serde_json::json;
 
 use crate::exit::Outcome;
 use crate::output::{self, Out};
@@ -24,6 +25,9 @@ pub struct Args {
     /// The directory of the copy
     #[arg(value_name = "DIR")]
     into: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -33,12 +37,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     db.checkpoint(&args.into)
         .context("cannot make the checkpoint")?;
     db.close().context("cannot close the store")?;
+    let took = start.elapsed();
     let mut out = Out::new();
-    out.line(format_args!(
-        "{} is a store, as of now; made in {}",
-        args.into.display(),
-        output::time(start.elapsed())
-    ))?;
+    let into = args.into.display();
+    match args.json {
+        true => {
+            let path = into.to_string();
+            let figures = json!({"path": path, "seconds": took.as_secs_f64()});
+            out.line(format_args!("{figures}"))?;
+        }
+        false => out.line(format_args!(
+            "created the store {into} in {}",
+            output::time(took)
+        ))?,
+    }
     out.finish()?;
     Ok(Outcome::Done)
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context;
+use serde_json::json;
 
 use crate::exit::Outcome;
 use crate::output::{self, Out};
@@ -16,10 +17,13 @@ use crate::store::StoreArgs;
 #[command(after_help = "\
 Examples:
   forerun compact cities.db
-  forerun compact cities.db --memtable 16MiB")]
+  forerun compact cities.db --json")]
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -30,7 +34,16 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     db.compact().context("cannot compact the store")?;
     let after = held(&db);
     db.close().context("cannot close the store")?;
+    let took = start.elapsed();
     let mut out = Out::new();
+    if args.json {
+        let held = |(runs, bytes): (u64, u64)| json!({"runs": runs, "bytes": bytes});
+        let seconds = took.as_secs_f64();
+        let figures = json!({"before": held(before), "after": held(after), "seconds": seconds});
+        out.line(format_args!("{figures}"))?;
+        out.finish()?;
+        return Ok(Outcome::Done);
+    }
     for (name, (runs, bytes)) in [("before", before), ("after", after)] {
         out.line(format_args!(
             "{name:9}  {}, {}",
@@ -38,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             output::bytes(bytes)
         ))?;
     }
-    out.line(format_args!("took       {}", output::time(start.elapsed())))?;
+    out.line(format_args!("took       {}", output::time(took)))?;
     out.finish()?;
     Ok(Outcome::Done)
 }

@@ -9,6 +9,7 @@
 //! so that the summary can tell new keys from replaced ones: a key column that is not unique shows at once.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use forerun_db::{
@@ -77,6 +78,9 @@ pub struct Args {
     /// How durable a batch of rows is before the next; at the end all are on stable storage
     #[arg(long, value_enum, default_value_t = DurabilityArg::Buffered)]
     durability: DurabilityArg,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// What a load has come to.
@@ -85,6 +89,18 @@ struct Summary {
     rows: u64,
     replaced: u64,
     bad: u64,
+}
+
+impl Summary {
+    fn json(self, took: Duration) -> serde_json::Value {
+        serde_json::json!({
+            "rows": self.rows,
+            "new_keys": self.rows - self.replaced,
+            "replaced": self.replaced,
+            "skipped": self.bad,
+            "seconds": took.as_secs_f64(),
+        })
+    }
 }
 
 /// Runs the command.
@@ -127,14 +143,17 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     db.close().context("cannot close the store")?;
 
     let mut out = Out::new();
-    out.line(format_args!(
-        "loaded {} in {} ({} rows/s): {}, {} replaced",
-        output::counted(summary.rows, "row"),
-        output::time(took),
-        output::per_second(summary.rows, took),
-        output::counted(summary.rows - summary.replaced, "new key"),
-        output::count(summary.replaced),
-    ))?;
+    match args.json {
+        true => out.line(format_args!("{}", summary.json(took)))?,
+        false => out.line(format_args!(
+            "loaded {} in {} ({} rows/s): {}, {} replaced",
+            output::counted(summary.rows, "row"),
+            output::time(took),
+            output::per_second(summary.rows, took),
+            output::counted(summary.rows - summary.replaced, "new key"),
+            output::count(summary.replaced),
+        ))?,
+    }
     out.finish()?;
     if summary.bad > 0 {
         exit::warn(format_args!(

@@ -5,12 +5,14 @@ pub mod check;
 pub mod checkpoint;
 pub mod compact;
 pub mod completions;
+pub mod delete;
 pub mod demo;
 pub mod dump;
 pub mod get;
 pub mod load;
 pub mod man;
 pub mod multiget;
+pub mod put;
 pub mod replay;
 pub mod scan;
 pub mod serve;
@@ -24,6 +26,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Put(args) => put::run(&args),
+        Command::Delete(args) => delete::run(&args),
         Command::Get(args) => get::run(&args),
         Command::Multiget(args) => multiget::run(&args),
         Command::Scan(args) => scan::run(&args),

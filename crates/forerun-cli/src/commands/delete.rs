@@ -1,0 +1,67 @@
+//! `forerun delete`: keys, or a range of them, deleted from a store.
+
+use std::ffi::OsString;
+
+use anyhow::Context;
+use forerun::WriteBatch;
+
+use crate::commands::get::parse_key;
+use crate::exit::Outcome;
+use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
+
+/// Delete keys from a store
+///
+/// All keys are deleted by one batch: all of them or none. Deleting a key that does not exist is not
+/// an error. --range deletes every key from START on and before END, at the same cost for one key
+/// and for a million.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun delete cities.db 2661552 2661604
+  forerun delete cities.db --range CH/ CH0
+  forerun delete cities.db CH --keyspace countries")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
+    /// The keys
+    #[arg(required_unless_present = "range", value_name = "KEY")]
+    keys: Vec<OsString>,
+    /// Delete every key from START on and before END
+    #[arg(long, num_args = 2, value_names = ["START", "END"], conflicts_with = "keys")]
+    range: Vec<OsString>,
+    /// Keys are hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// How durable the deletion is when the command ends
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Synced)]
+    durability: DurabilityArg,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let parse = |keys: &[OsString]| -> Result<Vec<Vec<u8>>, _> {
+        keys.iter().map(|key| parse_key(key, args.hex)).collect()
+    };
+    let (keys, range) = (parse(&args.keys)?, parse(&args.range)?);
+    let db = args.store.open_existing()?;
+    let keyspace = args.keyspace.existing(&db)?;
+    let mut batch = WriteBatch::new();
+    {
+        let mut batch = batch.keyspace(&keyspace);
+        for key in &keys {
+            batch.delete(key).context("cannot delete the key")?;
+        }
+        if let [start, end] = &range[..] {
+            batch
+                .delete_range(start, end)
+                .context("cannot delete the range")?;
+        }
+    }
+    db.write(&batch, args.durability.into())
+        .context("cannot delete from the store")?;
+    drop(keyspace);
+    db.close().context("cannot close the store")?;
+    Ok(Outcome::Done)
+}

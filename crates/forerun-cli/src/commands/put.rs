@@ -1,0 +1,104 @@
+//! `forerun put`: a few entries, written to a store.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+
+use anyhow::Context;
+use forerun::WriteBatch;
+
+use crate::commands::get::parse_key;
+use crate::exit::{Outcome, UsageError};
+use crate::store::{DurabilityArg, KeyspaceArgs, StoreArgs};
+
+/// Write entries to a store
+///
+/// Takes keys and values in turn and writes them as one batch: all of them or none. A later entry
+/// replaces an earlier one with the same key. To load a file, use `forerun load`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forerun put towns.db CH/Bern 46.948,7.447 --create
+  forerun put towns.db CH/Biel 47.137,7.246 DE/Bonn 50.734,7.100
+  forerun put towns.db CH/map - < switzerland.png
+  forerun put trace.db --hex 0800002a --hex-values 00ff")]
+pub struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
+    /// Keys and values in turn; a value of - is read from standard input
+    #[arg(required = true, value_name = "KEY VALUE")]
+    entries: Vec<OsString>,
+    /// Create the store and the keyspace if they do not exist
+    #[arg(long)]
+    create: bool,
+    /// Keys are hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// Values are hexadecimal digits
+    #[arg(long)]
+    hex_values: bool,
+    /// How durable the entries are when the command ends
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Synced)]
+    durability: DurabilityArg,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let entries = entries(args)?;
+    let db = match args.create {
+        true => args.store.open_or_create()?,
+        false => args.store.open_existing()?,
+    };
+    let keyspace = match args.create {
+        true => args.keyspace.open_or_create(&db)?,
+        false => args.keyspace.existing(&db)?,
+    };
+    let mut batch = WriteBatch::new();
+    for (key, value) in &entries {
+        batch
+            .keyspace(&keyspace)
+            .put(key, value)
+            .context("cannot write the entry")?;
+    }
+    db.write(&batch, args.durability.into())
+        .context("cannot write the entries")?;
+    drop(keyspace);
+    db.close().context("cannot close the store")?;
+    Ok(Outcome::Done)
+}
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// The entries of the command line. Standard input is read here, before the store is opened.
+fn entries(args: &Args) -> anyhow::Result<Vec<Entry>> {
+    let (pairs, rest) = args.entries.as_chunks::<2>();
+    if let [key] = rest {
+        let key = key.to_string_lossy();
+        return Err(UsageError(format!("the key {key:?} has no value")).into());
+    }
+    let is_input = |value: &OsStr| value == "-";
+    if pairs.iter().filter(|[_, value]| is_input(value)).count() > 1 {
+        let problem = "only one value can be read from standard input";
+        return Err(UsageError(problem.to_owned()).into());
+    }
+    let mut entries = Vec::with_capacity(pairs.len());
+    for [key, value] in pairs {
+        let key = parse_key(key, args.hex)?;
+        let value = match is_input(value) {
+            true => {
+                let mut value = Vec::new();
+                // One byte more than a value may have: the store's own error names the limit.
+                let most = forerun::MAX_VALUE_BYTES as u64 + 1;
+                std::io::stdin()
+                    .take(most)
+                    .read_to_end(&mut value)
+                    .context("cannot read standard input")?;
+                value
+            }
+            false => parse_key(value, args.hex_values)?,
+        };
+        entries.push((key, value));
+    }
+    Ok(entries)
+}
