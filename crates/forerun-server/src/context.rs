@@ -1,4 +1,4 @@
-//! What the sessions of one thread share: counters that nobody else writes, and vectors that are used again.
+//! What the sessions of one thread share: counters that no other thread writes, and vectors that are reused.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use crate::counters::Counters;
 use crate::session::Scratch;
 use crate::shared::Shared;
 
-/// A thread's own part of a server. Make one a thread and hand it to every [`Session::receive`](crate::Session::receive)
-/// there.
+/// A thread's own part of a server. Create one for each thread, and pass it to each
+/// [`Session::receive`](crate::Session::receive) of that thread.
 pub struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
@@ -25,7 +25,7 @@ impl Context {
         }
     }
 
-    /// This thread's counters; whoever reads and writes the sockets counts their bytes here.
+    /// This thread's counters. The code that reads and writes the sockets counts their bytes here.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

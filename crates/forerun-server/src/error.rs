@@ -1,4 +1,4 @@
-//! What can go wrong before a server serves; afterwards, what goes wrong is a connection's, and ends it alone.
+//! Why a server does not start. Once it serves, an error concerns one connection and closes it.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::snapshot::SnapshotError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A text is not the address of a listener.
+    /// The text is not the address of a listener.
     #[error("{text:?} is no address to listen at: {reason}")]
     Address {
         /// The text.
@@ -44,7 +44,7 @@ pub enum Error {
     /// The snapshot to start with cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// An option has a value that cannot be.
+    /// An option has an invalid value.
     #[error("{option}: {reason}")]
     Option {
         /// Its name.
@@ -52,7 +52,7 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The system gives no more threads, or no poll.
+    /// The system provides no more threads, or no poll.
     #[error("cannot start {what}")]
     Start {
         /// What.

@@ -1,6 +1,6 @@
 //! What the operator of a server decides about its sessions.
 
-/// Settings that sessions obey, and those that `stats settings` reports for the server around them.
+/// Settings that sessions obey, and those that `stats settings` reports for the server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What `version` answers. Clients take the first three numbers for memcached's version.
@@ -15,11 +15,11 @@ pub struct Settings {
     pub dump_enabled: bool,
     /// `lru_crawler` works from the start; the command `lru_crawler enable` turns it on later as well.
     pub crawler_enabled: bool,
-    /// `debugtime` is obeyed, as by memcached's debug builds: for suites of tests.
+    /// `debugtime` is obeyed, as in memcached's debug builds. Test suites use it.
     pub debug_commands: bool,
     /// Reported: a client must authenticate before it comes to a session.
     pub auth_enabled: bool,
-    /// Reported: most connections at once.
+    /// Reported: the limit of connections.
     pub max_connections: u32,
     /// Reported: connections that may wait to be accepted.
     pub listen_backlog: u32,

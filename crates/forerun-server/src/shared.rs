@@ -1,4 +1,4 @@
-//! What all sessions of a server share, and what they ask of the server around them.
+//! What all sessions of a server share, and what they ask the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ pub struct ConnectionStats {
     pub accepting_conns: bool,
 }
 
-/// The server around the sessions: they ask it what only it knows.
+/// The server, as its sessions see it. They ask it what only it knows.
 pub trait Host: Send + Sync {
     /// For `stats`.
     fn connection_stats(&self) -> ConnectionStats {
@@ -43,24 +43,24 @@ pub trait Host: Send + Sync {
         let _ = line;
     }
 
-    /// Removes what has expired, now or beside what else is done. `false`: it is being done already.
+    /// Removes expired items, now or in the background. `false` if that is already under way.
     fn crawl(&self, cache: &Arc<Cache>) -> bool {
         cache.remove_expired();
         true
     }
 
-    /// Whether that is being done.
+    /// Whether expired items are being removed.
     fn is_crawling(&self) -> bool {
         false
     }
 
-    /// `verbosity` was set.
+    /// A client has sent `verbosity`.
     fn set_verbosity(&self, level: u32) {
         let _ = level;
     }
 }
 
-/// A host that knows nothing: for sessions without a server around them.
+/// A host that knows nothing, for sessions without a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHost;
 
@@ -79,7 +79,7 @@ pub struct Shared {
     counters: Mutex<Registered>,
 }
 
-/// The threads' counters, and what they stood at when `stats reset` was last said.
+/// The threads' counters, and their values at the last `stats reset`.
 #[derive(Default)]
 struct Registered {
     threads: Vec<Arc<Counters>>,

@@ -16,19 +16,19 @@ pub enum VerifyClient {
     /// They are not asked for one (`ssl_verify_mode=0`).
     #[default]
     No,
-    /// They are asked; one that is shown must be good (`ssl_verify_mode=1`).
+    /// They are asked for one; if they show one, it must be good (`ssl_verify_mode=1`).
     Request,
-    /// No connection without a good one (`ssl_verify_mode=2`; 3 is the same here, where no connection negotiates twice).
+    /// They must show a good one (`ssl_verify_mode=2`; 3 means the same here, because no connection renegotiates).
     Require,
 }
 
-/// The oldest version of TLS that is spoken.
+/// The oldest version of TLS that the server accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinVersion {
-    /// TLS 1.2 and 1.3. Older ones are not spoken at all.
+    /// TLS 1.2 and 1.3. Older versions are never accepted.
     #[default]
     Tls12,
-    /// TLS 1.3 alone.
+    /// TLS 1.3 only.
     Tls13,
 }
 
@@ -37,13 +37,13 @@ pub enum MinVersion {
 pub struct TlsOptions {
     /// The server's certificate and those between it and its authority, PEM (`ssl_chain_cert`).
     pub certificates: PathBuf,
-    /// The certificate's key, PEM (`ssl_key`); it may stand in the same file.
+    /// The certificate's key, PEM (`ssl_key`). It may be in the same file.
     pub key: PathBuf,
-    /// Authorities of clients' certificates, PEM (`ssl_ca_cert`); needed where clients are verified.
+    /// Authorities of clients' certificates, PEM (`ssl_ca_cert`). Required if clients are verified.
     pub authorities: Option<PathBuf>,
     /// Whether clients must show a certificate (`ssl_verify_mode`).
     pub verify_client: VerifyClient,
-    /// The oldest version that is spoken (`ssl_min_version`).
+    /// The oldest version that is accepted (`ssl_min_version`).
     pub min_version: MinVersion,
 }
 

@@ -1,4 +1,4 @@
-//! What the outside asks of a running server: a snapshot, another look at its users, or its end.
+//! Requests to a running server from other threads: write a snapshot, reload the users, drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::system::Wake;
 use forerun_core::Owner;
 
-/// Asks things of the acceptor, from any thread.
+/// Passes requests to the acceptor, from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
-    /// A fork of the server's process asks for nothing: it shares the waker.
+    /// A fork of the server's process shares the waker, so its requests are ignored.
     owner: Owner,
     asked: Arc<Asked>,
     waker: Arc<dyn Wake>,
@@ -22,8 +22,8 @@ struct Asked {
     reload_users: AtomicBool,
 }
 
-// The flags carry no data with them, and the wake-up that follows orders them: relaxed would do, the pair of release
-// and acquire says so without an argument about the kernel.
+// The flags carry no data, and the wake-up that follows orders them, so relaxed would suffice. Release and acquire make this
+// true without an argument about the kernel.
 impl Control {
     pub(crate) fn new(waker: Arc<dyn Wake>) -> Control {
         Control {
@@ -33,7 +33,7 @@ impl Control {
         }
     }
 
-    /// Asks for the end: connections are answered and closed, the snapshot written.
+    /// Asks for a drain.
     pub(crate) fn drain(&self) {
         self.ask(&self.asked.drain);
     }
@@ -67,7 +67,7 @@ impl Control {
             return;
         }
         flag.store(true, Ordering::Release);
-        // It fails only where the acceptor's poll is gone: nothing is left to ask.
+        // It fails only if the acceptor's poll is gone. Then there is nobody to ask.
         let _ = self.waker.wake();
     }
 }

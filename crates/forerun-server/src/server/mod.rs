@@ -50,7 +50,7 @@ use snapshot_writer::SnapshotWriter;
 pub use stepped::Stepped;
 use worker::Message;
 
-/// A server that runs, in threads of its own.
+/// A running server with threads of its own.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions};
@@ -66,8 +66,7 @@ use worker::Message;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it asks it to drain and does not wait. In a fork of its process, a server is asked for nothing, and dropping it
-/// does nothing.
+/// Dropping it starts a drain and does not wait. In a fork of the process, all requests and the drop do nothing.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -77,29 +76,29 @@ pub struct Server {
     acceptor: ProcessBound<Option<JoinHandle<Result<(), Ended>>>>,
 }
 
-/// Why a server ended before it was asked to, or not as it was asked to.
+/// Why a server ended early, or with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The system failed a thread in what no connection can cause.
-    #[error("the server ended by a fault of the system")]
+    /// A system call of a thread failed. No connection can cause this.
+    #[error("the server ended: a system call failed")]
     Io(#[source] io::Error),
     /// A thread panicked, which is a bug.
     #[error("a thread of the server panicked")]
     Panic,
-    /// It runs in another process, of which this one is a fork. There it goes on.
+    /// This process is a fork of the one that runs the server, which goes on there.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
-    /// All was served, and the snapshot at the end could not be written.
+    /// The snapshot at the end could not be written. Everything else ended well.
     #[error(transparent)]
     Snapshot(SnapshotError),
 }
 
 impl Server {
-    /// Reads what is to be read, binds the listeners, and serves.
+    /// Reads the files that the options name, binds the listeners, and serves.
     ///
     /// # Errors
-    /// Any [`Error`]; then nothing is bound, no thread is left, and the snapshot is as it was.
+    /// Any [`Error`]. Then nothing stays bound, no thread is left, and the snapshot is unchanged.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
         let Parts {
             mut acceptor,
@@ -117,7 +116,7 @@ impl Server {
         for (number, worker) in workers.into_iter().enumerate() {
             let control = control.clone();
             let run = move || {
-                // However a worker ends, the server does not go on without it.
+                // If a worker ends for whatever reason, the server ends too.
                 let _end = DrainOnDrop(control);
                 worker.run()
             };
@@ -147,11 +146,11 @@ impl Server {
             }
             start("a thread")(source)
         })?;
-        // Nothing but this can fail any more, and nobody is let in before it: a start that fails leaves the snapshot, and
-        // no command is answered while there is one.
+        // This is the last step that can fail, and no connection is accepted before it. So a start that fails leaves the
+        // snapshot, and no command is answered while there is one.
         if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
             drop(let_in);
-            // It has a worker's panic to tell at most, and no worker has done anything.
+            // Its result could only be a worker's panic, and no worker has done anything.
             let _ = acceptor.join();
             return Err(error.into());
         }
@@ -169,12 +168,12 @@ impl Server {
         })
     }
 
-    /// Where it listens, in the order asked for, with the ports it was given.
+    /// The addresses it listens at, in the order of the options, with the ports that the system assigned.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Where its metrics are served, with the port that was given.
+    /// The address of the metrics, with the port that the system assigned.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         let endpoint = self.metrics.as_ref()?;
         Some(*endpoint.constant(|endpoint| &endpoint.address))
@@ -185,30 +184,31 @@ impl Server {
         &self.shared
     }
 
-    /// Asks it to end: no new connections, what was received is answered, the snapshot is written. It returns at once.
+    /// Starts a drain and returns at once: the server accepts no more connections, answers what it has received, writes the
+    /// snapshot, and ends.
     pub fn drain(&self) {
         self.control.drain();
     }
 
-    /// Asks for a copy of the cache's content now, beside its work, in a file named like the snapshot's with `.live` behind
-    /// it. No server starts with that file unless it is told to: what it holds may have been deleted since. Returns at once;
-    /// without a snapshot file it does nothing.
+    /// Starts to copy the cache's content to a file, and returns at once; the server goes on serving. The file has the
+    /// snapshot's name with `.live` appended. No server starts with it by itself, because what it holds may have been deleted
+    /// since. Without a snapshot file this does nothing.
     pub fn snapshot(&self) {
         self.control.snapshot();
     }
 
-    /// Asks it to read the file of users again; connections that have authenticated stay. It returns at once; a file that
-    /// cannot be used is logged and changes nothing.
+    /// Asks the server to read the file of users again, and returns at once. Connections that have authenticated stay. A file
+    /// that cannot be used is logged and changes nothing.
     pub fn reload_users(&self) {
         self.control.reload_users();
     }
 
-    /// What can ask it to drain from another thread, while this one waits.
+    /// A handle for other threads, for instance to drain the server while this one waits.
     pub fn remote(&self) -> Remote {
         Remote(self.control.clone())
     }
 
-    /// Waits until it has ended.
+    /// Waits until the server has ended.
     ///
     /// # Errors
     /// [`Ended`].
@@ -227,7 +227,7 @@ impl Drop for Server {
     }
 }
 
-/// Asks things of a server from any thread.
+/// A handle to a server for any thread.
 #[derive(Clone, Debug)]
 pub struct Remote(Control);
 

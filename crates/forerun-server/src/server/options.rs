@@ -1,4 +1,4 @@
-//! What an operator decides about the server around the sessions.
+//! What an operator decides about the server as a whole.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -14,41 +14,40 @@ use crate::settings::Settings;
 pub struct ServerOptions {
     /// Where to listen; at least one place.
     pub listen: Vec<Listen>,
-    /// Worker threads; connections are handed to them in turn.
+    /// Worker threads. Connections are assigned to them in turn.
     pub threads: usize,
-    /// Connections at once, from 1. One more is told so and closed.
+    /// The limit of connections, at least 1. A connection beyond it gets an error and is closed.
     pub connection_limit: usize,
-    /// Connections that are made and wait to be accepted, a listener; the system may keep fewer (`net.core.somaxconn`).
+    /// Connections that may wait to be accepted, for each listener. The system may keep fewer (`net.core.somaxconn`).
     pub listen_backlog: u32,
-    /// Connections silent for longer are closed; zero for never. Told in seconds.
+    /// Connections that are silent for longer are closed; zero for never. Whole seconds count.
     pub idle_timeout: Duration,
     /// TLS for the listeners that speak it.
     pub tls: Option<TlsOptions>,
-    /// Users that connections must authenticate as: a file of lines `user:password`.
+    /// A file of lines `user:password`. Connections must authenticate as one of these users.
     pub auth_file: Option<PathBuf>,
-    /// Where the cache's content is kept while the server is not running.
+    /// The file that holds the cache's content while the server is not running.
     pub snapshot: Option<SnapshotOptions>,
-    /// How long connections may take to read their last answers when the server drains.
+    /// How long a drain waits for connections to read their last answers.
     pub drain_timeout: Duration,
     /// Where metrics are served over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// What concerns sessions. Of what `stats settings` reports, the server itself sets what stands here.
+    /// What concerns sessions. The server overrides the reported settings that these options decide.
     pub settings: Settings,
 }
 
 /// The file that a server starts with and leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// The file; where there is none, the cache starts empty. It is removed when the server serves and written again when
-    /// it ends, so that a server that was killed never brings back what was deleted. Where it could not be written, the
-    /// server does not start. [`Server::snapshot`](crate::Server::snapshot) writes another file, whose name ends in
-    /// `.live`.
+    /// The file. Without one, the cache starts empty. The server removes it before it serves, and writes it again when it
+    /// ends, so a server that was killed never brings back what was deleted. If the file cannot be written, the server does
+    /// not start. [`Server::snapshot`](crate::Server::snapshot) writes another file, whose name ends in `.live`.
     pub path: PathBuf,
-    /// Start empty where the file cannot be used, instead of not at all. The file is kept under a name that ends in
+    /// If the file cannot be used, start with an empty cache instead of failing. The file is kept under a name that ends in
     /// `.bad`.
     pub ignore_bad: bool,
-    /// Bytes a second at most that a copy of the running server is written with; as many as its workers leave time for where
-    /// it is `None`. The file at the end is written as fast as the disk allows.
+    /// The maximum rate, in bytes per second, at which a copy of the running server is written. `None`: as fast as the
+    /// workers leave time for. The file at the end is written as fast as the disk allows.
     pub live_bytes_per_s: Option<NonZeroU64>,
 }
 
@@ -70,7 +69,7 @@ impl ServerOptions {
         }
     }
 
-    /// Refuses what cannot be.
+    /// Refuses invalid options.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |option, reason: &str| {
             Err(Error::Option {

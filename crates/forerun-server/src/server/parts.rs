@@ -1,4 +1,4 @@
-//! A server before it has threads: what was to be read is read, the listeners are bound, everybody knows the others.
+//! A server before it has threads: files are read, listeners are bound, and the parts are connected.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::options::ServerOptions;
 use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Setup, Worker};
 
-/// The acceptor, the workers it hands connections to, and what is kept of them outside.
+/// The acceptor, its workers, and what the server keeps of them.
 pub(crate) struct Parts<S: System> {
     pub(crate) acceptor: Acceptor<S>,
     pub(crate) workers: Vec<Worker<S>>,
@@ -31,14 +31,14 @@ pub(crate) struct Parts<S: System> {
 
 impl<S: System> Parts<S> {
     /// # Errors
-    /// Any [`Error`]; then nothing is bound, and the snapshot is as it was.
+    /// Any [`Error`]. Then nothing stays bound, and the snapshot is unchanged.
     pub(crate) fn assemble(
         system: S,
         options: &ServerOptions,
         cache: Arc<Cache>,
     ) -> Result<Parts<S>, Error> {
         options.check()?;
-        // The cache may be older than its server: its clock is right from here on.
+        // The cache may be older than its server. From here on its clock is right.
         system.tick(&cache);
         let tls = options.tls.as_ref().map(|tls| tls.load()).transpose()?;
         let users = options
@@ -129,7 +129,7 @@ fn waiting<L: Listening>(listeners: Vec<L>) -> Vec<Waiting<L>> {
         .collect()
 }
 
-/// The settings with what this server knows better.
+/// The settings, with what the options decide filled in.
 fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
     let tcp = addresses.iter().find_map(|address| match address {
         Address::Tcp(address) => Some(address.port()),

@@ -1,4 +1,4 @@
-//! A server without threads: somebody outside gives the acceptor and the workers their turns, one at a time.
+//! A server without threads: the caller runs the acceptor and the workers, one step at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::parts::Parts;
 use super::worker::Worker;
 use super::{Ended, SnapshotWriter};
 
-/// A server that is driven a step at a time: what runs is the product's acceptor, workers, sessions and snapshots, on a system
-/// that is the caller's.
+/// A server that is driven one step at a time: the product's acceptor, workers, sessions and snapshots, on the caller's
+/// system.
 pub struct Stepped<S: System> {
     acceptor: Acceptor<S>,
     /// A worker that has ended is dropped, and its connections with it, as at the end of its thread.
@@ -63,7 +63,7 @@ impl<S: System> Stepped<S> {
         self.control.snapshot();
     }
 
-    /// The acceptor polls once and does what is to be done; asked to drain, it tells the workers.
+    /// The acceptor polls once and does what is due. If a drain was requested, it starts it.
     ///
     /// # Errors
     /// The poll's.
@@ -79,7 +79,7 @@ impl<S: System> Stepped<S> {
         self.acceptor.step()
     }
 
-    /// How long the acceptor's next poll waits at most; `None` once it only waits for the workers' ends.
+    /// How long the acceptor's next poll waits at most. `None` once it only waits for the workers to end.
     pub fn acceptor_timeout(&self) -> Option<Duration> {
         match (self.draining, self.control.drain_asked()) {
             (true, _) => None,
@@ -105,7 +105,7 @@ impl<S: System> Stepped<S> {
         Ok(())
     }
 
-    /// How long a worker's next poll waits at most; `None` where only an event ends the wait, or the worker has ended.
+    /// How long a worker's next poll waits at most. `None` if only an event ends the wait, or if the worker has ended.
     pub fn worker_timeout(&self, number: usize) -> Option<Duration> {
         let worker = self.workers[number].as_ref()?;
         match worker.is_done() {
