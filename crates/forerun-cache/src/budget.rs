@@ -1,5 +1,6 @@
-//! The one memory limit of a cache. Whoever takes memory charges it here first. The limit may be lowered while the cache is in
-//! use: until [`Cache::shrink`](crate::Cache::shrink) has returned the excess, nothing new can be charged.
+//! The one memory limit of a cache. Whoever takes memory charges it here first. The limit may be
+//! lowered while the cache is in use: until [`Cache::shrink`](crate::Cache::shrink) has returned
+//! the excess, nothing new can be charged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

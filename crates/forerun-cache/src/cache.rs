@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. See the crate's front page for an
-/// example.
+/// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. See the
+/// crate's front page for an example.
 #[derive(Debug)]
 pub struct Cache {
     /// The process that made the cache. No other process reads, changes or frees anything.
@@ -51,8 +51,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Makes an empty cache. If the system lacks the address space for `memory_limit_max_bytes`, the limit of the new cache
-    /// cannot be raised.
+    /// Makes an empty cache. If the system lacks the address space for `memory_limit_max_bytes`,
+    /// the limit of the new cache cannot be raised.
     ///
     /// # Errors
     /// [`Error`] if the options are invalid or the system gives no memory.
@@ -107,8 +107,8 @@ impl Cache {
         })
     }
 
-    /// Checks that the calling process made the cache. In a fork of that process lookups find nothing, and writes return
-    /// [`Stored::Forked`](crate::Stored::Forked) and the like.
+    /// Checks that the calling process made the cache. In a fork of that process lookups find
+    /// nothing, and writes return [`Stored::Forked`](crate::Stored::Forked) and the like.
     ///
     /// # Errors
     /// [`Error::Forked`] in any other process.
@@ -121,7 +121,8 @@ impl Cache {
         !self.owner.is_this_process()
     }
 
-    /// The options that the cache was made with. The memory limit may have changed since: see [`Cache::memory_limit_bytes`].
+    /// The options that the cache was made with. The memory limit may have changed since: see
+    /// [`Cache::memory_limit_bytes`].
     pub fn options(&self) -> &CacheOptions {
         &self.options
     }
@@ -183,8 +184,8 @@ impl Cache {
         }
     }
 
-    /// Makes all later CAS numbers larger than `cas`. A cache that takes over another cache's items needs this, because clients
-    /// still hold numbers of the other one.
+    /// Makes all later CAS numbers larger than `cas`. A cache that takes over another cache's items
+    /// needs this, because clients still hold numbers of the other one.
     pub fn advance_cas_past(&self, cas: u64) {
         // Relaxed: all that matters is that each number is given once.
         self.last_cas.fetch_max(cas, Relaxed);

@@ -14,7 +14,8 @@ impl Cache {
         self.advance(u32::try_from(seconds + 1).unwrap_or(u32::MAX));
     }
 
-    /// Advances the clock to `second`; an earlier second changes nothing. Also reclaims some of the expired items.
+    /// Advances the clock to `second`; an earlier second changes nothing. Also reclaims some of the
+    /// expired items.
     pub fn advance(&self, second: u32) {
         if self.is_forked() {
             return;

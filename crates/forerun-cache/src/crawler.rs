@@ -1,4 +1,5 @@
-//! Visiting all items in bounded steps, so that a caller who copies them to a slow device holds no guard meanwhile.
+//! Visiting all items in bounded steps, so that a caller who copies them to a slow device holds no
+//! guard meanwhile.
 //!
 //! ```text
 //!   part of the index (about 1,500 items)   │ visited in place, up to the step's bytes │ keys of the others, copied │
@@ -47,8 +48,8 @@ impl Default for Crawler {
 }
 
 impl Crawler {
-    /// Visits items until they add up to `step_bytes` or a part of the index is finished. The last item may exceed the limit.
-    /// Returns whether more steps follow.
+    /// Visits items until they add up to `step_bytes` or a part of the index is finished. The last
+    /// item may exceed the limit. Returns whether more steps follow.
     pub fn step(
         &mut self,
         cache: &Cache,

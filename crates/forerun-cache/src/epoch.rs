@@ -7,22 +7,24 @@
 //!                         A and B may still be read; when the pin of 7 is dropped, A is free
 //! ```
 //!
-//! Garbage that is retired in epoch *e* left the index before the epoch became *e* + 1. A reader whose pin says *e* + 1 or more has
-//! read that epoch and cannot find the garbage; a reader whose pin says *e* or less may hold it. This is epoch-based reclamation
-//! (Fraser 2004). Unlike there, the epoch of each piece of garbage is known, so that a writer can wait for a block and count the
+//! Garbage that is retired in epoch *e* left the index before the epoch became *e* + 1. A reader
+//! whose pin says *e* + 1 or more has read that epoch and cannot find the garbage; a reader whose
+//! pin says *e* or less may hold it. This is epoch-based reclamation (Fraser 2004). Unlike there,
+//! the epoch of each piece of garbage is known, so that a writer can wait for a block and count the
 //! bytes that are waiting.
 //!
-//! A reader could read the epoch, be descheduled, and write the epoch into its pin after a writer has checked the pins. It
-//! therefore reads the epoch again after the write. All four accesses have one total order (sequential consistency): if the
-//! writer's check came before the reader's write, the epoch advanced before the reader's second read, which sees that and retries.
+//! A reader could read the epoch, be descheduled, and write the epoch into its pin after a writer
+//! has checked the pins. It therefore reads the epoch again after the write. All four accesses have
+//! one total order (sequential consistency): if the writer's check came before the reader's write,
+//! the epoch advanced before the reader's second read, which sees that and retries.
 //!
 //! ```text
 //!   a pin's word   63..16  15..0
 //!                | epoch | thread |      0: free; the epoch is never 0
 //! ```
 //!
-//! The global epoch is kept in the same bits, so that a reader only adds its thread. The thread number tells a writer whether it
-//! would wait for a pin of its own thread.
+//! The global epoch is kept in the same bits, so that a reader only adds its thread. The thread
+//! number tells a writer whether it would wait for a pin of its own thread.
 
 use crate::stats::Counters;
 use crate::sync::{AtomicU64, Ordering, load_seq_cst};
@@ -40,8 +42,8 @@ const PINS: usize = 2;
 /// The word of a pin that nobody holds.
 const FREE: u64 = 0;
 
-/// The step from one epoch to the next, above the bits of the thread. The 48 bits of an epoch last nine years at a million
-/// retirements per second.
+/// The step from one epoch to the next, above the bits of the thread. The 48 bits of an epoch last
+/// nine years at a million retirements per second.
 const EPOCH_ONE: u64 = 1 << 16;
 /// The thread's bits in a pin's word.
 const THREAD: u64 = EPOCH_ONE - 1;
@@ -98,7 +100,8 @@ impl Epochs {
         }
     }
 
-    /// Pins the calling thread: nothing that it may find from now on is reused until the pin is dropped.
+    /// Pins the calling thread: nothing that it may find from now on is reused until the pin is
+    /// dropped.
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
         let thread = thread_number();
@@ -109,7 +112,8 @@ impl Epochs {
         }
     }
 
-    /// Takes another pin when the thread's first choice is held, by one of its own guards or by another thread.
+    /// Takes another pin when the thread's first choice is held, by one of its own guards or by
+    /// another thread.
     #[cold]
     fn pin_another(&self, thread: u64) -> Pinned<'_> {
         let mut pins = &self.pins;
@@ -130,8 +134,8 @@ impl Epochs {
         let mut epoch = self.epoch.load(Ordering::Relaxed);
         let taken = pin
             .word
-            // SeqCst: in one order with the epoch's read below and the writer's two accesses, see above. Relaxed on failure:
-            // another guard holds the pin, and nothing is read.
+            // SeqCst: in one order with the epoch's read below and the writer's two accesses, see
+            // above. Relaxed on failure: another guard holds the pin, and nothing is read.
             .compare_exchange(FREE, epoch | thread, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok();
         if !taken {
@@ -157,7 +161,8 @@ impl Epochs {
         Retired(self.epoch.fetch_add(EPOCH_ONE, Ordering::SeqCst))
     }
 
-    /// The oldest retirement whose garbage a reader may still hold. The grace periods of all earlier ones are over.
+    /// The oldest retirement whose garbage a reader may still hold. The grace periods of all
+    /// earlier ones are over.
     pub(crate) fn oldest(&self) -> Retired {
         // Anything retired after this line gets at least this epoch.
         let mut oldest = load_seq_cst(&self.epoch);
@@ -171,11 +176,13 @@ impl Epochs {
         Retired(oldest)
     }
 
-    /// The oldest retirement that a guard of the calling thread delays, if it holds one. Waiting for it would never end.
+    /// The oldest retirement that a guard of the calling thread delays, if it holds one. Waiting
+    /// for it would never end.
     pub(crate) fn held_by_this_thread(&self) -> Option<Retired> {
         let thread = thread_number();
-        // Relaxed: a thread sees its own writes. Two threads whose numbers are 2^16 apart may mistake each other's pins for their
-        // own; then one of them gives up where it could have waited.
+        // Relaxed: a thread sees its own writes. Two threads whose numbers are 2^16 apart may
+        // mistake each other's pins for their own; then one of them gives up where it could have
+        // waited.
         let words = self.pins().map(|pin| pin.word.load(Ordering::Relaxed));
         let own = words.filter(|&word| word != FREE && word & THREAD == thread);
         own.map(epoch_of).min().map(Retired)
@@ -216,15 +223,16 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A nearly unique number of the calling thread that fits the bits of [`THREAD`]. It tells where to look for a free pin first, and
-/// who holds a pin.
+/// A nearly unique number of the calling thread that fits the bits of [`THREAD`]. It tells where to
+/// look for a free pin first, and who holds a pin.
 #[inline]
 fn thread_number() -> u64 {
     static NEXT: StdAtomicU64 = StdAtomicU64::new(0);
     /// No number assigned yet.
     const NONE: u64 = 0;
     thread_local! {
-        // A constant without a destructor: access needs no initialization check and works while the thread ends.
+        // A constant without a destructor: access needs no initialization check and works while the
+        // thread ends.
         static NUMBER: Cell<u64> = const { Cell::new(NONE) };
     }
     NUMBER.with(|number| {

@@ -29,7 +29,8 @@ const SPARSE_BELOW_IF_REFUSING: f64 = 0.94;
 const AHEAD: usize = 8;
 
 impl Cache {
-    /// Goes through about `quantum_bytes` of blocks. `false`: no block could be emptied. The caller is not pinned.
+    /// Goes through about `quantum_bytes` of blocks. `false`: no block could be emptied. The caller
+    /// is not pinned.
     pub(crate) fn evict(&self, current: &mut Option<Evacuation>, quantum_bytes: usize) -> bool {
         let (sparse_below, policy) = match self.options().when_full {
             WhenFull::Evict => (SPARSE_BELOW, Some(&self.policy)),
@@ -63,8 +64,8 @@ impl Cache {
         }
     }
 
-    /// Goes through about `quantum_bytes` of a block whose items have all expired or were flushed, unless another thread is
-    /// emptying a block.
+    /// Goes through about `quantum_bytes` of a block whose items have all expired or were flushed,
+    /// unless another thread is emptying a block.
     pub(crate) fn reclaim_some(&self, quantum_bytes: usize) {
         let Ok(mut current) = self.evacuation.try_lock() else {
             return;
@@ -78,11 +79,13 @@ impl Cache {
         }
     }
 
-    /// Goes through a part of a victim and returns where it stopped. At the victim's tail the block is retired.
+    /// Goes through a part of a victim and returns where it stopped. At the victim's tail the block
+    /// is retired.
     fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> usize {
         let pinned = self.epochs.pin();
         let mut end = from;
-        // A block may point to many large values. They count too, so that no more of them leave than necessary.
+        // A block may point to many large values. They count too, so that no more of them leave
+        // than necessary.
         let mut large_bytes = 0;
         let mut upcoming = self.blocks.items(victim, from).map(|(_, item)| item);
         for item in upcoming.by_ref().take(AHEAD) {
@@ -114,8 +117,8 @@ impl Cache {
         segment.buckets()[Place::new(hash).home].prefetch();
     }
 
-    /// Removes an item of a victim or moves it to another block, unless it is dead already. Returns the bytes of its large value
-    /// if the item was live.
+    /// Removes an item of a victim or moves it to another block, unless it is dead already. Returns
+    /// the bytes of its large value if the item was live.
     fn evict_or_move(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) -> usize {
         let record = self.record(pinned, item);
         let hash = self.hasher.hash(record.key());
@@ -161,7 +164,8 @@ impl Cache {
         large_bytes
     }
 
-    /// Evicts the least frequently read item from the home bucket of a hash for which the index has no slot.
+    /// Evicts the least frequently read item from the home bucket of a hash for which the index has
+    /// no slot.
     pub(crate) fn evict_resident(&self, hash: u64) {
         let pinned = self.epochs.pin();
         let mut locked = self.index.lock(&pinned, hash);

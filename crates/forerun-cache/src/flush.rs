@@ -1,11 +1,13 @@
 //! Flushing the whole cache in constant time, by a count of flushes ([`crate::generation`]).
 //!
-//! Once items of [`LAG_MAX`] earlier flushes may still be in the index, each further flush sweeps a small part of it. The sweep
-//! usually finds nothing to do, because blocks whose items were all flushed are the first to be emptied when memory is needed.
+//! Once items of [`LAG_MAX`] earlier flushes may still be in the index, each further flush sweeps a
+//! small part of it. The sweep usually finds nothing to do, because blocks whose items were all
+//! flushed are the first to be emptied when memory is needed.
 //!
-//! A writer reads the count before it looks at the current item, stamps its own item with it, and publishes that item under the
-//! segment's lock only if the count has not changed. An item is therefore as old as what its writer saw, and an item stored
-//! after a flush is never replaced by one that the flush has hidden.
+//! A writer reads the count before it looks at the current item, stamps its own item with it, and
+//! publishes that item under the segment's lock only if the count has not changed. An item is
+//! therefore as old as what its writer saw, and an item stored after a flush is never replaced by
+//! one that the flush has hidden.
 
 use crate::cache::Cache;
 use crate::generation::{Generation, SweepProgress};
@@ -15,18 +17,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The number of flushes after which a sweep begins: half of those that items can tell apart.
 const LAG_MAX: u64 = 1 << (Generation::BITS - 1);
-/// A flush sweeps one of this many parts, so that a sweep ends with a quarter of the generations to spare.
+/// A flush sweeps one of this many parts, so that a sweep ends with a quarter of the generations to
+/// spare.
 const PARTS: u64 = 1 << (Generation::BITS - 2);
 
 /// Bytes of blocks that each flush goes through.
 const QUANTUM_BYTES: usize = 16 << 10;
 
 impl Cache {
-    /// Removes all items at second `at` of the clock, or at once if that second has come. A later call replaces a flush that is
-    /// still to come.
+    /// Removes all items at second `at` of the clock, or at once if that second has come. A later
+    /// call replaces a flush that is still to come.
     ///
-    /// A flush takes constant time. Afterwards no flushed item is found or counted. Their memory is reused as it is needed;
-    /// [`Cache::remove_expired`] frees it at once.
+    /// A flush takes constant time. Afterwards no flushed item is found or counted. Their memory is
+    /// reused as it is needed; [`Cache::remove_expired`] frees it at once.
     pub fn flush_all(&self, at: u32) {
         if self.is_forked() {
             return;
@@ -44,8 +47,8 @@ impl Cache {
         let mut sweep = unpoisoned(self.flushes.sweep.lock());
         let stored = sum(self.epochs.pins().map(|pin| &pin.counters), Count::Stored);
         if stored == sweep.stored {
-            // Nothing was stored since the last flush. Nobody has found an item whose store is not counted yet, so that store
-            // comes after this flush.
+            // Nothing was stored since the last flush. Nobody has found an item whose store is not
+            // counted yet, so that store comes after this flush.
             return;
         }
         sweep.stored = stored;
@@ -86,7 +89,8 @@ impl Cache {
             }
             sweep.current = next.map(|hash| (began, hash));
             if next.is_none() {
-                // A writer with an older count finds a later one under its segment's lock and starts again.
+                // A writer with an older count finds a later one under its segment's lock and
+                // starts again.
                 sweep.none_below = began;
             }
             if lag(sweep) < 2 * LAG_MAX - 1 {

@@ -1,12 +1,13 @@
-//! Flush generations: a count of flushes, of which each item keeps the low bits from when it was stored.
+//! Flush generations: a count of flushes, of which each item keeps the low bits from when it was
+//! stored.
 //!
 //! ```text
 //!   flushes   … 6 ─────────────┬─ 7 ──────────── …      flush_all increments the count
 //!   items       a: 6   b: 6    │    c: 7                 from then on a and b are gone, c is not
 //! ```
 //!
-//! Because an item keeps only [`Generation::BITS`] bits, it must leave before the count comes round to the same bits again.
-//! [`crate::flush`] ensures that.
+//! Because an item keeps only [`Generation::BITS`] bits, it must leave before the count comes round
+//! to the same bits again. [`crate::flush`] ensures that.
 
 use crate::sync::{AtomicU64, Ordering};
 use forerun_core::sync::Mutex;
@@ -71,8 +72,9 @@ impl Flushes {
 
     #[inline(always)]
     pub(crate) fn count(&self) -> u64 {
-        // Relaxed: whoever learned of a flush reads its count or a later one. The segment's lock orders two writers of one key,
-        // so the second reads the count that the first read, or a later one.
+        // Relaxed: whoever learned of a flush reads its count or a later one. The segment's lock
+        // orders two writers of one key, so the second reads the count that the first read, or a
+        // later one.
         self.count.load(Ordering::Relaxed)
     }
 

@@ -11,12 +11,13 @@ use forerun_core::arch::{self, dispatch};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Keeps the items that are read through it in place. The cache cannot reuse their memory meanwhile, so hold a guard briefly and
-/// drop it before you wait or write.
+/// Keeps the items that are read through it in place. The cache cannot reuse their memory
+/// meanwhile, so hold a guard briefly and drop it before you wait or write.
 ///
-/// Guards may be nested, and each stays on its thread. While a thread holds one, its own stores never wait for memory: a store
-/// that would have to evict fails at once ([`Stored::OutOfMemory`](crate::Stored::OutOfMemory)). A store on another thread waits
-/// for the guard for up to a second before it fails.
+/// Guards may be nested, and each stays on its thread. While a thread holds one, its own stores
+/// never wait for memory: a store that would have to evict fails at once
+/// ([`Stored::OutOfMemory`](crate::Stored::OutOfMemory)). A store on another thread waits for the
+/// guard for up to a second before it fails.
 pub struct Guard<'c> {
     cache: &'c Cache,
     pinned: Pinned<'c>,
@@ -41,7 +42,8 @@ impl Cache {
         Guard::new(self)
     }
 
-    /// A copy of the value of a key. To read values in place or several keys at once, use [`Cache::pin`].
+    /// A copy of the value of a key. To read values in place or several keys at once, use
+    /// [`Cache::pin`].
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         Some(self.pin().get(key)?.value().to_vec())
     }
@@ -57,8 +59,9 @@ impl<'c> Guard<'c> {
         }
     }
 
-    /// Looks up a batch of keys and writes each key's item, or `None`, to the same position of `items`. A batch may be of any
-    /// length and may repeat keys. A few dozen keys in one batch take several times less than one by one.
+    /// Looks up a batch of keys and writes each key's item, or `None`, to the same position of
+    /// `items`. A batch may be of any length and may repeat keys. A few dozen keys in one batch
+    /// take several times less than one by one.
     ///
     /// # Panics
     /// If `items` is not as long as `keys`.
@@ -102,7 +105,8 @@ impl<'c> Guard<'c> {
         None
     }
 
-    /// Looks up one key without leaving a trace: neither the item nor the statistics record the access.
+    /// Looks up one key without leaving a trace: neither the item nor the statistics record the
+    /// access.
     pub fn peek(&self, key: &[u8]) -> Option<Item<'_>> {
         if self.cache.is_forked() {
             return None;
@@ -112,23 +116,24 @@ impl<'c> Guard<'c> {
         (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
     }
 
-    /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to others that expire at about the
-    /// same time would need memory, the item stays where it is.
+    /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to
+    /// others that expire at about the same time would need memory, the item stays where it is.
     pub fn get_and_touch(&self, key: &[u8], expiry: Expiry) -> Option<Item<'_>> {
         self.cache.touch(key, expiry);
         self.get(key)
     }
 
-    /// Visits all items of one part of the cache, in no particular order, and returns where to continue, or `None` after the
-    /// last part. Start with `Cursor::default()`, and drop the guard between parts. An item that is in the cache during the whole
-    /// scan is visited at least once, in some version.
+    /// Visits all items of one part of the cache, in no particular order, and returns where to
+    /// continue, or `None` after the last part. Start with `Cursor::default()`, and drop the guard
+    /// between parts. An item that is in the cache during the whole scan is visited at least once,
+    /// in some version.
     pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
         if self.cache.is_forked() {
             return None;
         }
         let (items, next, moment) = {
-            // The entries are read under the lock, because an item that moves from a later bucket to one already read would be
-            // missed. The items themselves are visited without it.
+            // The entries are read under the lock, because an item that moves from a later bucket
+            // to one already read would be missed. The items themselves are visited without it.
             let locked = self.cache.index.lock(&self.pinned, from.0);
             let segment = locked.segment();
             let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();

@@ -5,8 +5,8 @@ use crate::request::Expiry;
 use crate::value::SharedValue;
 use std::fmt;
 
-/// An item that was found, readable in place while the guard is borrowed. Its bytes do not change, even if other threads
-/// overwrite or delete the item meanwhile.
+/// An item that was found, readable in place while the guard is borrowed. Its bytes do not change,
+/// even if other threads overwrite or delete the item meanwhile.
 #[derive(Clone, Copy)]
 pub struct Item<'g> {
     record: Record<'g>,
@@ -73,12 +73,14 @@ impl<'g> Item<'g> {
         self.was_fetched
     }
 
-    /// Whether the item is marked as stale ([`Cache::invalidate`](crate::Cache::invalidate), or a store of an older version).
+    /// Whether the item is marked as stale ([`Cache::invalidate`](crate::Cache::invalidate), or a
+    /// store of an older version).
     pub fn is_stale(&self) -> bool {
         self.record.marks() & STALE != 0
     }
 
-    /// Whether a reader has claimed the item in order to store a new value ([`Cache::claim`](crate::Cache::claim)).
+    /// Whether a reader has claimed the item in order to store a new value
+    /// ([`Cache::claim`](crate::Cache::claim)).
     pub fn is_claimed(&self) -> bool {
         self.record.marks() & CLAIMED != 0
     }
@@ -88,8 +90,8 @@ impl<'g> Item<'g> {
         self.record.size_bytes() + self.record.large_len()
     }
 
-    /// A share of the value that outlives the guard, if the value is a large one with memory of its own. `None` for small values,
-    /// which have to be copied.
+    /// A share of the value that outlives the guard, if the value is a large one with memory of its
+    /// own. `None` for small values, which have to be copied.
     pub fn to_shared(&self) -> Option<SharedValue> {
         self.record.large().map(SharedValue)
     }

@@ -17,21 +17,24 @@
 //! # Ok::<(), forerun_cache::Error>(())
 //! ```
 //!
-//! Any number of threads may read and write. Readers take no lock, and the only shared cache lines that they write belong to the
-//! items they find.
+//! Any number of threads may read and write. Readers take no lock, and the only shared cache lines
+//! that they write belong to the items they find.
 //!
 //! # The types
-//! - [`Cache`] makes guards and does all writing: [`Cache::store`], [`Cache::delete`], [`Cache::touch`],
-//!   [`Cache::arithmetic`], [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
-//! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`], [`Guard::get_and_touch`], [`Guard::scan`].
-//! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also available as a
-//!   [`SharedValue`], which outlives the guard.
+//! - [`Cache`] makes guards and does all writing: [`Cache::store`], [`Cache::delete`],
+//!   [`Cache::touch`], [`Cache::arithmetic`], [`Cache::invalidate`], [`Cache::flush_all`],
+//!   [`Cache::set_memory_limit`].
+//! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`],
+//!   [`Guard::get_and_touch`], [`Guard::scan`].
+//! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also
+//!   available as a [`SharedValue`], which outlives the guard.
 //! - [`Crawler`] visits all items in bounded steps.
 //! - [`ValueBuffer`] receives a value that arrives in pieces.
 //!
 //! # Time
-//! The clock counts seconds from 1 and advances only when the caller advances it: [`Cache::tick`] sets it to the time since the
-//! cache was made, [`Cache::advance`] to any later second. Expired items are never found and are reclaimed over time.
+//! The clock counts seconds from 1 and advances only when the caller advances it: [`Cache::tick`]
+//! sets it to the time since the cache was made, [`Cache::advance`] to any later second. Expired
+//! items are never found and are reclaimed over time.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Limbo: garbage that has left the index but that readers may still hold. It waits here until its grace period is over.
+//! Limbo: garbage that has left the index but that readers may still hold. It waits here until its
+//! grace period is over.
 
 use crate::blocks::Blocks;
 use crate::epoch::{Epochs, Retired};

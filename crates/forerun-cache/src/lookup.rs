@@ -8,8 +8,9 @@
 //!           compare keys, prefetch the rest of the value, return the items
 //! ```
 //!
-//! Each step loops over the whole group, so that one key's memory access overlaps with the others'. When a tag matches by chance,
-//! which happens once in some thousand lookups, the key is looked up again on its own.
+//! Each step loops over the whole group, so that one key's memory access overlaps with the others'.
+//! When a tag matches by chance, which happens once in some thousand lookups, the key is looked up
+//! again on its own.
 
 use crate::blocks::record::{Record, State};
 use crate::cache::Cache;

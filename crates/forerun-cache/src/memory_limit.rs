@@ -18,14 +18,15 @@ impl Cache {
         self.budget.limit_bytes()
     }
 
-    /// Sets the memory limit. A higher limit takes effect at once. After lowering it, call [`Cache::shrink`] until it returns
-    /// `false`; until then the memory is still held, and new items replace others.
+    /// Sets the memory limit. A higher limit takes effect at once. After lowering it, call
+    /// [`Cache::shrink`] until it returns `false`; until then the memory is still held, and new
+    /// items replace others.
     ///
     /// # Errors
     /// [`Error::MemoryLimitTooLarge`] above
-    /// [`memory_limit_max_bytes`](crate::CacheOptions::memory_limit_max_bytes), [`Error::MemoryLimitTooSmall`] if the
-    /// index, which never shrinks, would take most of it, [`Error::ItemLimitTooLarge`] if an item of the largest size would
-    /// not fit.
+    /// [`memory_limit_max_bytes`](crate::CacheOptions::memory_limit_max_bytes),
+    /// [`Error::MemoryLimitTooSmall`] if the index, which never shrinks, would take most of it,
+    /// [`Error::ItemLimitTooLarge`] if an item of the largest size would not fit.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions};
@@ -57,9 +58,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Goes through about `quantum_bytes` to return memory to the system, if more is held than the limit allows. `true`: there is
-    /// more to do, now or later. A cache that [refuses](crate::WhenFull::Refuse) new items when full evicts nothing here; it only
-    /// returns free memory.
+    /// Goes through about `quantum_bytes` to return memory to the system, if more is held than the
+    /// limit allows. `true`: there is more to do, now or later. A cache that
+    /// [refuses](crate::WhenFull::Refuse) new items when full evicts nothing here; it only returns
+    /// free memory.
     pub fn shrink(&self, quantum_bytes: usize) -> bool {
         if self.is_forked() {
             return false;
@@ -75,7 +77,8 @@ impl Cache {
                 // The system takes no memory back, so evicting more would not help.
                 return false;
             }
-            // Garbage that waits for readers will be returned soon. Evicting more meanwhile would overshoot.
+            // Garbage that waits for readers will be returned soon. Evicting more meanwhile would
+            // overshoot.
             let waiting_bytes = self.limbo.waiting_bytes();
             if waiting_bytes >= self.budget.excess_bytes() {
                 return true;

@@ -24,23 +24,24 @@ pub const MIN_MEMORY_BYTES: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// The limit on all memory that the cache holds, in bytes: items with their keys and headers, the index, buffers for values
-    /// that arrive in pieces ([`ValueBuffer`](crate::ValueBuffer)), and removed items that may still be read. At least
-    /// [`MIN_MEMORY_BYTES`]. Default: 64 MiB.
+    /// The limit on all memory that the cache holds, in bytes: items with their keys and headers,
+    /// the index, buffers for values that arrive in pieces ([`ValueBuffer`](crate::ValueBuffer)),
+    /// and removed items that may still be read. At least [`MIN_MEMORY_BYTES`]. Default: 64 MiB.
     pub memory_limit_bytes: usize,
-    /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit later. A value below
-    /// `memory_limit_bytes`, such as the default 0, means that the limit cannot be raised. A higher maximum costs address space
-    /// and 72 bytes per possible block, which count towards the limit. A block has 1 MiB, or less if the limit is below 128 MiB.
+    /// How far [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may raise the limit
+    /// later. A value below `memory_limit_bytes`, such as the default 0, means that the limit
+    /// cannot be raised. A higher maximum costs address space and 72 bytes per possible block,
+    /// which count towards the limit. A block has 1 MiB, or less if the limit is below 128 MiB.
     pub memory_limit_max_bytes: usize,
-    /// The largest item: the bytes of its key and value plus [`ITEM_OVERHEAD_BYTES`]. At most [`MAX_ITEM_BYTES`] and half of the
-    /// memory limit. Default: 1 MiB.
+    /// The largest item: the bytes of its key and value plus [`ITEM_OVERHEAD_BYTES`]. At most
+    /// [`MAX_ITEM_BYTES`] and half of the memory limit. Default: 1 MiB.
     pub max_item_bytes: usize,
     /// What happens to a new item when the memory is full.
     pub when_full: WhenFull,
     /// The kind of memory pages to request from the system.
     pub pages: Pages,
-    /// The seed of the hash function. Leave it `None`, which means random, except in tests: whoever knows the seed can craft keys
-    /// that collide.
+    /// The seed of the hash function. Leave it `None`, which means random, except in tests: whoever
+    /// knows the seed can craft keys that collide.
     pub seed: Option<u64>,
 }
 

@@ -8,9 +8,10 @@
 //!   retained  runs whose memory the system refused to take back: charged until it does, and reused first
 //! ```
 //!
-//! One mapping per value would reach the system's limit on mappings (65,530 per process by default). Beyond it no value can be
-//! mapped, and none can be unmapped if that splits a mapping. Here a value that leaves returns its memory in place. Only address
-//! space fragments: a free run costs no memory, and neighbouring free runs are merged.
+//! One mapping per value would reach the system's limit on mappings (65,530 per process by
+//! default). Beyond it no value can be mapped, and none can be unmapped if that splits a mapping.
+//! Here a value that leaves returns its memory in place. Only address space fragments: a free run
+//! costs no memory, and neighbouring free runs are merged.
 
 #![allow(unsafe_code, reason = "runs are zeroed and returned to the system")]
 
@@ -76,8 +77,8 @@ pub(crate) enum AllocError {
 }
 
 impl PageRuns {
-    /// No memory yet. The budget's limit may later be raised to `max_bytes`. Each run is charged `overhead_bytes` in addition to
-    /// its pages.
+    /// No memory yet. The budget's limit may later be raised to `max_bytes`. Each run is charged
+    /// `overhead_bytes` in addition to its pages.
     pub(crate) fn new(budget: &Arc<Budget>, max_bytes: usize, overhead_bytes: usize) -> PageRuns {
         PageRuns {
             owner: Owner::this_process(),
@@ -195,7 +196,8 @@ impl PageRuns {
     /// Returns a run's memory to the system, or retains the run. `true`: the system took it.
     fn release(&self, run: Run) -> bool {
         let bytes = run.pages * page_bytes();
-        // SAFETY: the run lies in the region, and its holder gave it up: nobody refers to its bytes.
+        // SAFETY: the run lies in the region, and its holder gave it up: nobody refers to its
+        // bytes.
         let is_released = unsafe { run.region.release(run.first * page_bytes(), bytes) };
         let mut state = self.state();
         if is_released {

@@ -1,4 +1,5 @@
-//! Reclaiming memory: directly, while a writer waits for it, and ahead of writers, so that they need not wait.
+//! Reclaiming memory: directly, while a writer waits for it, and ahead of writers, so that they
+//! need not wait.
 
 use crate::budget::Purpose;
 use crate::cache::Cache;
@@ -22,8 +23,9 @@ pub(crate) enum Need {
     Large(usize),
 }
 
-/// Bytes of blocks that a writer goes through per byte that it has written: one block is emptied while an eighth of another
-/// fills. A larger factor would finish sooner and delay the writers that come meanwhile.
+/// Bytes of blocks that a writer goes through per byte that it has written: one block is emptied
+/// while an eighth of another fills. A larger factor would finish sooner and delay the writers that
+/// come meanwhile.
 const WORK_FACTOR: usize = 8;
 /// The bounds of one step: enough for a batch of items, and few enough that no store takes long.
 const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
@@ -32,15 +34,17 @@ const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 const PREFAULT_SHARE: usize = 32;
 const PREFAULT_BYTES_MAX: usize = 64 << 20;
 
-/// How long a writer waits for other threads' readers before it gives up, and how often it checks before it sleeps between
-/// checks. A guard lives for microseconds, but the thread that holds it may be descheduled for much longer.
+/// How long a writer waits for other threads' readers before it gives up, and how often it checks
+/// before it sleeps between checks. A guard lives for microseconds, but the thread that holds it
+/// may be descheduled for much longer.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 const SPINS_MAX: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Cache {
-    /// Makes room for what a writer lacks. `false`: there is nothing to reclaim, or the calling thread holds a guard. Everything
-    /// removed from now on would wait for that guard, so this then neither evicts nor waits.
+    /// Makes room for what a writer lacks. `false`: there is nothing to reclaim, or the calling
+    /// thread holds a guard. Everything removed from now on would wait for that guard, so this then
+    /// neither evicts nor waits.
     pub(crate) fn make_room(&self, need: Need) -> bool {
         let held = self.epochs.held_by_this_thread();
         let mut checks = 0;
@@ -111,9 +115,10 @@ impl Cache {
         }
     }
 
-    /// Takes memory from the system before a writer needs it: one block (at most 1 MiB) per call, until a 32nd of the limit is
-    /// ready. `false`: there is nothing to do now. The caller pays for the first touch of the pages instead of a store, so call
-    /// this now and then from a thread that nobody waits for.
+    /// Takes memory from the system before a writer needs it: one block (at most 1 MiB) per call,
+    /// until a 32nd of the limit is ready. `false`: there is nothing to do now. The caller pays for
+    /// the first touch of the pages instead of a store, so call this now and then from a thread
+    /// that nobody waits for.
     pub fn prefault(&self) -> bool {
         if self.is_forked() {
             return false;
@@ -123,7 +128,8 @@ impl Cache {
             .prefault_one(ahead_bytes / self.blocks.len_bytes())
     }
 
-    /// Empties a part of a block if free blocks run low. Called by a writer after it has written `written_bytes`, without a pin.
+    /// Empties a part of a block if free blocks run low. Called by a writer after it has written
+    /// `written_bytes`, without a pin.
     pub(crate) fn reclaim_ahead(&self, written_bytes: usize) {
         let ahead_bytes = self.blocks_ahead * self.blocks.len_bytes();
         let available_bytes = self.blocks.available() * self.blocks.len_bytes();
@@ -147,8 +153,8 @@ impl Cache {
         self.collect();
     }
 
-    /// Splits the segment of a hash, which was full and `depth` deep, or else evicts an item from the hash's bucket. The caller
-    /// is not pinned. `false`: nothing may be evicted.
+    /// Splits the segment of a hash, which was full and `depth` deep, or else evicts an item from
+    /// the hash's bucket. The caller is not pinned. `false`: nothing may be evicted.
     pub(crate) fn grow_index(&self, hash: u64, depth: u32) -> bool {
         // Two segments, and a directory of twice the length.
         let bytes = self.budget.used_for(Purpose::Index) / 64 + (64 << 10);
@@ -173,7 +179,8 @@ impl Cache {
                     self.collect();
                     return true;
                 }
-                // Another thread has split it meanwhile, so there is room and nothing needs to leave.
+                // Another thread has split it meanwhile, so there is room and nothing needs to
+                // leave.
                 Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(SplitError::NoMemory) if !is_last => {
                     drop(pinned);

@@ -8,8 +8,8 @@ pub enum Expiry {
     /// Never: the item stays until it is deleted or evicted.
     #[default]
     Never,
-    /// At this second of the cache's clock ([`Cache::now`](crate::Cache::now)). If that second has already come, the item expires
-    /// at once.
+    /// At this second of the cache's clock ([`Cache::now`](crate::Cache::now)). If that second has
+    /// already come, the item expires at once.
     At(u32),
 }
 
@@ -54,8 +54,8 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// In pieces, which are stored one after another.
     Parts(&'a [&'a [u8]]),
-    /// In a buffer of the cache: see [`Cache::value_buffer`](crate::Cache::value_buffer). The value is the whole buffer, filled or
-    /// not.
+    /// In a buffer of the cache: see [`Cache::value_buffer`](crate::Cache::value_buffer). The value
+    /// is the whole buffer, filled or not.
     Buffer(ValueBuffer),
 }
 
@@ -117,18 +117,19 @@ pub struct Store<'a> {
     pub expiry: Expiry,
     /// The mode.
     pub mode: Mode,
-    /// Store only over an item with this CAS number. Otherwise the result is [`Stored::Exists`], or [`Stored::NotFound`] if there
-    /// is no item.
+    /// Store only over an item with this CAS number. Otherwise the result is [`Stored::Exists`], or
+    /// [`Stored::NotFound`] if there is no item.
     pub compare_cas: Option<u64>,
     /// The item's new CAS number. `None`: a number that no item has had.
     pub new_cas: Option<u64>,
-    /// If `compare_cas` is below the item's number, store the value nevertheless and mark it as stale; the item keeps its expiry
-    /// and its claim. (`ms` with `I` in memcached's meta protocol.)
+    /// If `compare_cas` is below the item's number, store the value nevertheless and mark it as
+    /// stale; the item keeps its expiry and its claim. (`ms` with `I` in memcached's meta
+    /// protocol.)
     pub stale_if_older: bool,
     /// If there is no item to append or prepend to, store a new one with this expiry.
     pub vivify: Option<Expiry>,
-    /// Claim the new item from the start (see [`Cache::claim`](crate::Cache::claim)): it is a placeholder, and its creator stores
-    /// the value later.
+    /// Claim the new item from the start (see [`Cache::claim`](crate::Cache::claim)): it is a
+    /// placeholder, and its creator stores the value later.
     pub claimed: bool,
 }
 
@@ -164,11 +165,12 @@ pub enum Stored {
     Exists,
     /// `compare_cas` was given, but there is no item.
     NotFound,
-    /// The key is empty or longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES), or the item is larger than
-    /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old item stays.
+    /// The key is empty or longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES), or the item is
+    /// larger than [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old
+    /// item stays.
     TooLarge,
-    /// No memory could be reclaimed, or the calling thread holds a [`Guard`](crate::Guard) and the store would have to evict. The
-    /// old item stays.
+    /// No memory could be reclaimed, or the calling thread holds a [`Guard`](crate::Guard) and the
+    /// store would have to evict. The old item stays.
     OutOfMemory,
     /// The calling process is a fork of the one that made the cache. Nothing was done.
     Forked,

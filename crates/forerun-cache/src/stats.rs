@@ -5,12 +5,13 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Counts since the cache was made, and what it holds now. The counts of all threads are added up while the threads continue, so
-/// they are from about the same moment.
+/// Counts since the cache was made, and what it holds now. The counts of all threads are added up
+/// while the threads continue, so they are from about the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed ones.
+    /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed
+    /// ones.
     pub items: u64,
     /// Bytes of their keys, values and headers.
     pub item_bytes: u64,
@@ -32,8 +33,9 @@ pub struct CacheStats {
     pub expired_unfetched: u64,
     /// Stores that failed for lack of memory.
     pub out_of_memory: u64,
-    /// The memory limit: [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or the last value that
-    /// [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
+    /// The memory limit:
+    /// [`CacheOptions::memory_limit_bytes`](crate::CacheOptions::memory_limit_bytes), or the last
+    /// value that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) set.
     pub limit_bytes: u64,
     /// All memory held, in bytes: the sum of the next four fields.
     pub memory_bytes: u64,
@@ -85,8 +87,8 @@ pub(crate) struct Counters {
     items: Items,
 }
 
-/// Items that entered the index minus those that left it. A single pin may count more that left; only the sum over all pins has
-/// meaning.
+/// Items that entered the index minus those that left it. A single pin may count more that left;
+/// only the sum over all pins has meaning.
 #[derive(Debug, Default)]
 struct Items {
     /// The flush count of the items that are counted here.
@@ -132,7 +134,8 @@ impl Items {
 }
 
 fn add(counter: &AtomicU64, more: u64) {
-    // Relaxed, and no atomic read-modify-write: only the holder writes, and releasing a pin synchronizes with its next holder.
+    // Relaxed, and no atomic read-modify-write: only the holder writes, and releasing a pin
+    // synchronizes with its next holder.
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 

@@ -7,8 +7,9 @@ use crate::generation::Moment;
 use crate::unlink::RemovalCause;
 
 impl Cache {
-    /// Removes all items that have expired or were flushed, and returns how many there were. Such items are never found and are
-    /// reclaimed over time anyway. Call this to get an exact count of live items, or the memory, at once.
+    /// Removes all items that have expired or were flushed, and returns how many there were. Such
+    /// items are never found and are reclaimed over time anyway. Call this to get an exact count of
+    /// live items, or the memory, at once.
     pub fn remove_expired(&self) -> u64 {
         if self.is_forked() {
             return 0;
@@ -29,8 +30,8 @@ impl Cache {
         removed
     }
 
-    /// Sweeps the segment of a hash, and returns the number of items removed and the first hash of the next segment. The segment
-    /// stays locked while its 1,500 items or so are looked at.
+    /// Sweeps the segment of a hash, and returns the number of items removed and the first hash of
+    /// the next segment. The segment stays locked while its 1,500 items or so are looked at.
     pub(crate) fn sweep_segment(
         &self,
         hash: u64,

@@ -19,8 +19,8 @@ pub(crate) fn load_seq_cst(word: &AtomicU64) -> u64 {
     word.load(Ordering::SeqCst)
 }
 
-/// The same for loom, which treats such a load as an acquire and may return an old value. A read-modify-write always sees the
-/// latest one.
+/// The same for loom, which treats such a load as an acquire and may return an old value. A
+/// read-modify-write always sees the latest one.
 #[cfg(loom)]
 pub(crate) fn load_seq_cst(word: &AtomicU64) -> u64 {
     word.fetch_add(0, Ordering::SeqCst)

@@ -32,8 +32,8 @@ impl Cache {
         self.retire_item(pinned, item, cause);
     }
 
-    /// Accounts for an item that the caller has just removed from the index or replaced there: its bytes are dead, its share
-    /// of a large value goes to limbo.
+    /// Accounts for an item that the caller has just removed from the index or replaced there: its
+    /// bytes are dead, its share of a large value goes to limbo.
     pub(crate) fn retire_item(&self, pinned: &Pinned<'_>, item: ItemRef, cause: RemovalCause) {
         let record = self.record(pinned, item);
         let bytes = record.size_bytes();

@@ -52,8 +52,8 @@ impl LargeValue {
 
     /// The value.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the run has this many initialised bytes, which belong to the value until it is dropped. They are written only
-        // through `bytes_mut`, which borrows the value mutably.
+        // SAFETY: the run has this many initialised bytes, which belong to the value until it is
+        // dropped. They are written only through `bytes_mut`, which borrows the value mutably.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 
@@ -72,8 +72,8 @@ impl Drop for LargeValue {
     }
 }
 
-/// A large value, shared with the cache. It stays readable after its item has left the cache, and counts towards the memory limit
-/// until the last share is dropped.
+/// A large value, shared with the cache. It stays readable after its item has left the cache, and
+/// counts towards the memory limit until the last share is dropped.
 #[derive(Clone)]
 pub struct SharedValue(pub(crate) Arc<LargeValue>);
 
@@ -93,8 +93,8 @@ impl fmt::Debug for SharedValue {
     }
 }
 
-/// A buffer for a value that arrives in pieces, within the cache's memory limit. Fill it, then store it as
-/// [`Value::Buffer`](crate::Value::Buffer) or drop it.
+/// A buffer for a value that arrives in pieces, within the cache's memory limit. Fill it, then
+/// store it as [`Value::Buffer`](crate::Value::Buffer) or drop it.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions, Store};

@@ -1,12 +1,13 @@
-//! The one write path: decide by the current item, write the new item aside, publish it if nothing changed.
+//! The one write path: decide by the current item, write the new item aside, publish it if nothing
+//! changed.
 //!
 //! ```text
 //!   pin ─ find ─ decide ─ write into a block ─ lock segment ─ find again ─┬─ the same: publish
 //!                                                                         └─ changed: abandon what was written, retry
 //! ```
 //!
-//! Nothing is copied under a lock, and nothing waits under a pin: when memory runs out, the writer gives up the attempt, makes
-//! room, and starts another.
+//! Nothing is copied under a lock, and nothing waits under a pin: when memory runs out, the writer
+//! gives up the attempt, makes room, and starts another.
 
 use crate::blocks::Requester;
 use crate::blocks::record::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
@@ -98,8 +99,8 @@ enum Obstacle {
 struct Attempts {
     /// The queue that a new item joins. The policy is asked once.
     admitted_to: Option<Queue>,
-    /// A large value, and the version it was made from. It is kept so that making room for the item does not cost the memory of
-    /// its value.
+    /// A large value, and the version it was made from. It is kept so that making room for the item
+    /// does not cost the memory of its value.
     large: Option<(Option<Version>, Arc<LargeValue>)>,
     /// Bytes that the item took in a block.
     written_bytes: usize,
@@ -204,7 +205,8 @@ impl Cache {
             .map(|(_, item)| (item, self.record(pinned, item)))
             .filter(|(_, record)| !record.is_gone(moment))
             .map(|(item, record)| Version::of(item, record));
-        // If the cache was flushed since the decision, the new item would be invisible and must not replace a newer one.
+        // If the cache was flushed since the decision, the new item would be invisible and must not
+        // replace a newer one.
         let is_flushed = self.flushes.count() != moment.flushes;
         if is_flushed || (!new.is_unconditional && now_there != before) {
             drop(locked);
@@ -225,8 +227,8 @@ impl Cache {
         };
         self.blocks.mark_live(item, written, moment.flushes);
         let counters = pinned.counters();
-        // Counted before anybody can find the item, so that a thread that finds it and then flushes does not conclude that
-        // nothing was stored.
+        // Counted before anybody can find the item, so that a thread that finds it and then flushes
+        // does not conclude that nothing was stored.
         counters.add(Count::Stored, 1);
         match current {
             Some(_) => locked.replace(slot_ref, item),
@@ -275,7 +277,8 @@ impl Cache {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version {
     item: ItemRef,
-    /// Nothing is pinned between attempts, so another item of the same key may lie at the same address.
+    /// Nothing is pinned between attempts, so another item of the same key may lie at the same
+    /// address.
     cas: u64,
     expiry: u32,
     marks: u8,

@@ -114,7 +114,8 @@ fn a_refusing_cache_keeps_all_items_and_accepts_more_after_deletions() {
         (0, count)
     );
     assert!(stats.out_of_memory > 0);
-    // Deleting every third item frees half as much memory as the others take, once blocks are compacted.
+    // Deleting every third item frees half as much memory as the others take, once blocks are
+    // compacted.
     (0..count).step_by(3).for_each(|n| {
         assert_eq!(
             cache.delete(Delete::key(key(n).as_bytes())),

@@ -74,8 +74,8 @@ fn nothing_waits_for_a_crawler_between_its_steps() {
     assert!(next > 1000, "{next}");
 }
 
-/// Items are displaced within a segment to make room for others. One that moves from an unvisited bucket to a visited one must
-/// not be missed.
+/// Items are displaced within a segment to make room for others. One that moves from an unvisited
+/// bucket to a visited one must not be missed.
 #[test]
 fn a_scan_misses_nothing_while_other_items_come_and_go() {
     let cache = cache(64 << 20);

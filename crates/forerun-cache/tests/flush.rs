@@ -235,7 +235,8 @@ fn concurrent_flushes_remove_only_what_they_flush() {
     assert_eq!((cache.stats().items, visited(&cache)), (0, 0));
 }
 
-/// A thread that has read an item and then flushes does not find it again, even while the call that stored it still runs.
+/// A thread that has read an item and then flushes does not find it again, even while the call that
+/// stored it still runs.
 #[test]
 fn an_item_read_before_a_flush_is_not_found_after_it() {
     let cache = cache(WhenFull::Evict);

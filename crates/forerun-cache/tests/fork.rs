@@ -1,4 +1,5 @@
-//! A cache belongs to the process that made it. A fork of that process finds nothing and changes nothing.
+//! A cache belongs to the process that made it. A fork of that process finds nothing and changes
+//! nothing.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;
@@ -87,7 +88,8 @@ fn a_child_never_waits_for_a_lock_that_a_parent_thread_held() {
             scope.spawn(move || {
                 let large = vec![7; LARGE];
                 while !stop.load(Ordering::Relaxed) {
-                    // Far more than fits, so that the threads evict, split and release all the time.
+                    // Far more than fits, so that the threads evict, split and release all the
+                    // time.
                     let number = stored.fetch_add(1, Ordering::Relaxed);
                     let key = (number % 50_000).to_be_bytes();
                     let value = if number % 64 == thread {
@@ -106,7 +108,8 @@ fn a_child_never_waits_for_a_lock_that_a_parent_thread_held() {
             }
             fork::in_child(Exit, || {
                 use_all(&cache);
-                // SAFETY: in the child this is the only copy that is dropped; the child exits without dropping the scope's.
+                // SAFETY: in the child this is the only copy that is dropped; the child exits
+                // without dropping the scope's.
                 drop(unsafe { std::ptr::read(&raw const cache) });
             });
         }

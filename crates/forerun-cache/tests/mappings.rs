@@ -1,4 +1,5 @@
-//! Large values use few of a process's mappings. One test per process, because it counts all mappings.
+//! Large values use few of a process's mappings. One test per process, because it counts all
+//! mappings.
 #![cfg(target_os = "linux")]
 
 use forerun_cache::{Cache, CacheOptions, Delete, Store, Stored};

@@ -1,4 +1,5 @@
-//! The memory limit, as the system sees it. One test per process, because it measures the whole process.
+//! The memory limit, as the system sees it. One test per process, because it measures the whole
+//! process.
 #![cfg(target_os = "linux")]
 
 mod testing;

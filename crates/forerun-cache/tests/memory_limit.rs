@@ -1,5 +1,5 @@
-//! Changing the memory limit of a cache in use, as the system sees it. One test per process, because it measures the whole
-//! process.
+//! Changing the memory limit of a cache in use, as the system sees it. One test per process,
+//! because it measures the whole process.
 #![cfg(target_os = "linux")]
 
 mod testing;

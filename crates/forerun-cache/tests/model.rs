@@ -1,5 +1,5 @@
-//! Random operations on a cache and a plain map. A value that is found is always the last one written, and whole. As long as
-//! nothing had to be evicted, everything written is found.
+//! Random operations on a cache and a plain map. A value that is found is always the last one
+//! written, and whole. As long as nothing had to be evicted, everything written is found.
 
 use forerun_cache::{
     Arithmetic, Cache, CacheOptions, Counted, Delete, Deleted, Expiry, Mode, Store, Stored,
@@ -338,7 +338,8 @@ impl Pair {
     }
 }
 
-/// A value that the cache accepted as a number. Any white space of C's `isspace`, including a vertical tab, may surround it.
+/// A value that the cache accepted as a number. Any white space of C's `isspace`, including a
+/// vertical tab, may surround it.
 fn number(value: &[u8]) -> u64 {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let digits = value.split(is_space).find(|word| !word.is_empty());

@@ -1,5 +1,5 @@
-//! What a simulation costs in processor time: a scheduling point, a switch to another thread, a thread. And what a build
-//! that can simulate costs where it does not.
+//! What a simulation costs in processor time: a scheduling point, a switch to another thread, a
+//! thread. And what a build that can simulate costs where it does not.
 //!
 //! `cargo run --release -p forerun-core --features sim --example simulation_speed`
 
@@ -62,7 +62,8 @@ fn report(place: &str) {
     println!("{place}: {us:.0} µs a simulation of five threads that do next to nothing");
 }
 
-/// A lock and an addition, by the standard library's mutex and by the one that can be simulated, outside a simulation.
+/// A lock and an addition, by the standard library's mutex and by the one that can be simulated,
+/// outside a simulation.
 fn report_outside() {
     let rounds = 5_000_000_u32;
     let plain = std::sync::Mutex::new(0_u64);

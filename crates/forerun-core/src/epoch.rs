@@ -6,10 +6,11 @@
 //!                     └ inherited from the parent process: abandoned and replaced
 //! ```
 //!
-//! A child process inherits the default collector of `crossbeam_epoch` together with the pins of the parent's other threads. Those
-//! threads do not exist in the child, so their pins are never dropped, and the child could free nothing. The collector also holds
-//! the parent's deferred work, which would run on the parent's tables. A child therefore starts with a new collector and leaves the
-//! inherited one alone.
+//! A child process inherits the default collector of `crossbeam_epoch` together with the pins of
+//! the parent's other threads. Those threads do not exist in the child, so their pins are never
+//! dropped, and the child could free nothing. The collector also holds the parent's deferred work,
+//! which would run on the parent's tables. A child therefore starts with a new collector and leaves
+//! the inherited one alone.
 
 use std::cell::Cell;
 use std::ptr;
@@ -28,8 +29,8 @@ struct Participant {
 struct ParticipantOwner(Cell<*const Participant>);
 
 thread_local! {
-    /// The pointer that the owner holds. It is kept separately because a thread local without a destructor is read without
-    /// checking whether it still exists.
+    /// The pointer that the owner holds. It is kept separately because a thread local without a
+    /// destructor is read without checking whether it still exists.
     static MINE: Cell<*const Participant> = const { Cell::new(ptr::null()) };
     static OWNER: ParticipantOwner = const { ParticipantOwner(Cell::new(ptr::null())) };
 }
@@ -37,7 +38,8 @@ thread_local! {
 impl Drop for ParticipantOwner {
     fn drop(&mut self) {
         MINE.set(ptr::null());
-        // SAFETY: the pointer came from `Box::into_raw`, and only this thread, which is ending, uses it.
+        // SAFETY: the pointer came from `Box::into_raw`, and only this thread, which is ending,
+        // uses it.
         let mine = unsafe { self.0.get().as_ref() };
         // A participant of the parent process is left alone.
         if mine.is_some_and(|mine| mine.owner.is_this_process()) {
@@ -47,10 +49,12 @@ impl Drop for ParticipantOwner {
     }
 }
 
-/// Pins the current thread: work that other threads defer from now on does not run before the guard is dropped. Pins nest.
+/// Pins the current thread: work that other threads defer from now on does not run before the guard
+/// is dropped. Pins nest.
 #[inline]
 pub fn pin() -> Guard {
-    // SAFETY: the owner frees the participant when the thread ends, and sets this pointer to null first.
+    // SAFETY: the owner frees the participant when the thread ends, and sets this pointer to null
+    // first.
     match unsafe { MINE.get().as_ref() } {
         Some(mine) if mine.owner.is_this_process() => mine.handle.pin(),
         _ => pin_first(),
@@ -73,8 +77,9 @@ fn pin_first() -> Guard {
     guard
 }
 
-/// Registers this thread with the collector of this process, or of the simulation that the thread belongs to. A simulation has its
-/// own, because the time at which deferred work runs must not depend on earlier simulations.
+/// Registers this thread with the collector of this process, or of the simulation that the thread
+/// belongs to. A simulation has its own, because the time at which deferred work runs must not
+/// depend on earlier simulations.
 fn register() -> LocalHandle {
     #[cfg(feature = "sim")]
     if let Some(handle) = crate::sync::sim::register_in_epochs() {

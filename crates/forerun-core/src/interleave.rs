@@ -7,13 +7,15 @@
 //!             round robin  │
 //! ```
 //!
-//! When a lookup finishes, the next input takes its slot at once, so W lookups stay in flight until the inputs run out. There is no
-//! waker, no queue and no allocation: a pending lookup is simply polled again in the next round. By then its cache line has had the
-//! steps of W - 1 other lookups to arrive.
+//! When a lookup finishes, the next input takes its slot at once, so W lookups stay in flight until
+//! the inputs run out. There is no waker, no queue and no allocation: a pending lookup is simply
+//! polled again in the next round. By then its cache line has had the steps of W - 1 other lookups
+//! to arrive.
 //!
-//! The scheme follows Jonathan, Minhas, Hunter, Levandoski and Nishanov, "Exploiting Coroutines to Attack the 'Killer
-//! Nanoseconds'" (VLDB 2018). Refilling a slot as soon as it is free comes from Kocberber, Falsafi and Grot, "Asynchronous Memory
-//! Access Chaining" (VLDB 2015). Rust's `async fn` provides the state machines.
+//! The scheme follows Jonathan, Minhas, Hunter, Levandoski and Nishanov, "Exploiting Coroutines to
+//! Attack the 'Killer Nanoseconds'" (VLDB 2018). Refilling a slot as soon as it is free comes from
+//! Kocberber, Falsafi and Grot, "Asynchronous Memory Access Chaining" (VLDB 2015). Rust's `async
+//! fn` provides the state machines.
 
 use std::future::Future;
 use std::mem::MaybeUninit;
@@ -22,15 +24,16 @@ use std::task::{Context, Poll, Waker};
 
 /// Completes whatever lookups wait for other than memory, such as page reads.
 ///
-/// A lookup that needs a page passes its request to the driver, through a reference that it holds, and is pending until the driver
-/// has the page. The executor calls [`turn`](Driver::turn) once after every round over the lookups in flight, so that the requests
-/// of a whole round are submitted together.
+/// A lookup that needs a page passes its request to the driver, through a reference that it holds,
+/// and is pending until the driver has the page. The executor calls [`turn`](Driver::turn) once
+/// after every round over the lookups in flight, so that the requests of a whole round are
+/// submitted together.
 pub trait Driver {
     /// How many lookups cannot continue until the driver completes something for them.
     fn parked(&self) -> usize;
 
-    /// Submits the requests made since the last turn and collects completions. With [`Wait::ForOne`] it returns only when at least
-    /// one parked lookup can continue or has failed.
+    /// Submits the requests made since the last turn and collects completions. With
+    /// [`Wait::ForOne`] it returns only when at least one parked lookup can continue or has failed.
     fn turn(&self, wait: Wait);
 }
 
@@ -82,12 +85,13 @@ pub fn block_on_with<F: Future, D: Driver>(driver: &D, lookup: F) -> F::Output {
     }
 }
 
-/// Runs `lookups` with up to `W` in flight. Passes each output to `deliver` together with the position of its lookup in `lookups`.
-/// Outputs arrive in the order in which lookups finish.
+/// Runs `lookups` with up to `W` in flight. Passes each output to `deliver` together with the
+/// position of its lookup in `lookups`. Outputs arrive in the order in which lookups finish.
 ///
-/// The futures live in an array on the stack, so keep their state small: W states that outgrow the L1 cache cost more than
-/// interleaving hides. Lookups are polled again without being woken, so a lookup may only be pending for something that a later
-/// poll finds done. A panic in a lookup or in `deliver` drops every lookup in flight and propagates to the caller.
+/// The futures live in an array on the stack, so keep their state small: W states that outgrow the
+/// L1 cache cost more than interleaving hides. Lookups are polled again without being woken, so a
+/// lookup may only be pending for something that a later poll finds done. A panic in a lookup or in
+/// `deliver` drops every lookup in flight and propagates to the caller.
 ///
 /// Suspending and resuming cost about 3.4 ns together (measured on a Zen 4 core by
 /// `forerun-bench roofline`, where it is printed as `resume`).
@@ -115,8 +119,9 @@ pub fn interleave<const W: usize, F: Future>(
     interleave_with::<W, F, _>(&MemoryOnly, lookups, deliver);
 }
 
-/// [`interleave`], with a driver for data that is not in memory. The executor calls its [`turn`](Driver::turn) after each round, and
-/// lets it sleep when every lookup in flight is parked.
+/// [`interleave`], with a driver for data that is not in memory. The executor calls its
+/// [`turn`](Driver::turn) after each round, and lets it sleep when every lookup in flight is
+/// parked.
 #[inline]
 pub fn interleave_with<const W: usize, F: Future, D: Driver>(
     driver: &D,
@@ -153,7 +158,8 @@ pub fn interleave_with<const W: usize, F: Future, D: Driver>(
     }
 }
 
-/// The lookups in flight. `order[..live]` are the slots that hold a future; `order[live..]` are the free slots.
+/// The lookups in flight. `order[..live]` are the slots that hold a future; `order[live..]` are the
+/// free slots.
 struct Slots<F, const W: usize> {
     futures: [MaybeUninit<F>; W],
     positions: [usize; W],
@@ -180,7 +186,8 @@ impl<F: Future, const W: usize> Slots<F, W> {
     /// Puts a future into a free slot, which must exist.
     #[inline(always)]
     fn start(self: Pin<&mut Self>, position: usize, lookup: F) {
-        // SAFETY: nothing is moved out of the reference; only a free slot, which holds no future, is written.
+        // SAFETY: nothing is moved out of the reference; only a free slot, which holds no future,
+        // is written.
         let this = unsafe { self.get_unchecked_mut() };
         let slot = usize::from(this.order[this.live]);
         this.futures[slot].write(lookup);
@@ -188,8 +195,8 @@ impl<F: Future, const W: usize> Slots<F, W> {
         this.live += 1;
     }
 
-    /// Polls the live future number `turn`. If it finishes, drops it, frees its slot (the last live slot takes its turn), and returns
-    /// its position and output.
+    /// Polls the live future number `turn`. If it finishes, drops it, frees its slot (the last live
+    /// slot takes its turn), and returns its position and output.
     #[inline(always)]
     fn poll(
         self: Pin<&mut Self>,
@@ -200,13 +207,15 @@ impl<F: Future, const W: usize> Slots<F, W> {
         let this = unsafe { self.get_unchecked_mut() };
         debug_assert!(turn < this.live);
         let slot = usize::from(this.order[turn]);
-        // SAFETY: `turn` is below `live`, so the slot holds a future, written by `start`. The future is pinned: `self` is pinned, the
-        // future stays in its slot until it is dropped there, and `Drop` drops the remaining ones.
+        // SAFETY: `turn` is below `live`, so the slot holds a future, written by `start`. The
+        // future is pinned: `self` is pinned, the future stays in its slot until it is dropped
+        // there, and `Drop` drops the remaining ones.
         let future = unsafe { Pin::new_unchecked(this.futures[slot].assume_init_mut()) };
         let Poll::Ready(output) = future.poll(context) else {
             return None;
         };
-        // The slot is freed before its future is dropped, so that `Drop` does not repeat a drop that panics.
+        // The slot is freed before its future is dropped, so that `Drop` does not repeat a drop
+        // that panics.
         this.live -= 1;
         this.order.swap(turn, this.live);
         // SAFETY: the slot held a future until now and is no longer among the live ones.
@@ -220,7 +229,8 @@ impl<F, const W: usize> Drop for Slots<F, W> {
         while self.live > 0 {
             self.live -= 1;
             let slot = usize::from(self.order[self.live]);
-            // SAFETY: the slot was live, so it holds a future. It no longer counts as live, so nothing drops it twice.
+            // SAFETY: the slot was live, so it holds a future. It no longer counts as live, so
+            // nothing drops it twice.
             unsafe { self.futures[slot].assume_init_drop() };
         }
     }

@@ -1,6 +1,7 @@
 //! The foundation of all Forerun crates.
 //!
-//! - [`touch`] and [`interleave`]: every cache miss is an await, so that several lookups wait at the same time;
+//! - [`touch`] and [`interleave`]: every cache miss is an await, so that several lookups wait at
+//!   the same time;
 //! - [`arch`]: prefetch, the cache line size, and the instruction set, which is chosen at run time;
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;

@@ -1,8 +1,9 @@
 //! Process ownership: a handle works only in the process that opened it.
 //!
-//! `fork` copies a process's memory and one of its threads. The copy of an open store looks intact, but its background threads are
-//! gone, its locks may be held by threads that no longer exist, and its files, directory lock and io_uring rings are shared with the
-//! parent. Each call on a handle therefore checks the handle's [`Owner`] first. In any other process it returns [`Forked`] and
+//! `fork` copies a process's memory and one of its threads. The copy of an open store looks intact,
+//! but its background threads are gone, its locks may be held by threads that no longer exist, and
+//! its files, directory lock and io_uring rings are shared with the parent. Each call on a handle
+//! therefore checks the handle's [`Owner`] first. In any other process it returns [`Forked`] and
 //! touches nothing.
 //!
 //! ```text
@@ -13,13 +14,15 @@
 //!   token   │ generation (32 bits) │ process ID (32 bits) │
 //! ```
 //!
-//! The check is one relaxed load and a comparison. Asking the kernel for the process ID would cost a system call per lookup, and
-//! could not tell a child from an ancestor whose ID was reused. The kernel wipes the page no matter how the process was copied,
-//! even by a bare `clone`, which runs no `pthread_atfork` handlers. If the kernel cannot wipe pages (Linux before 4.14, other
+//! The check is one relaxed load and a comparison. Asking the kernel for the process ID would cost
+//! a system call per lookup, and could not tell a child from an ancestor whose ID was reused. The
+//! kernel wipes the page no matter how the process was copied, even by a bare `clone`, which runs
+//! no `pthread_atfork` handlers. If the kernel cannot wipe pages (Linux before 4.14, other
 //! systems), a `pthread_atfork` handler clears the word.
 //!
-//! The first handle opened in a child writes a new token, with the next generation. A child inherits the generation, which is
-//! ordinary memory, so no process has the token of an ancestor, even if it has the same process ID.
+//! The first handle opened in a child writes a new token, with the next generation. A child
+//! inherits the generation, which is ordinary memory, so no process has the token of an ancestor,
+//! even if it has the same process ID.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -111,8 +114,9 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A value that only the process that made it may use or drop. Any other process leaks it, because dropping it there could join
-/// threads that do not exist, wait for locks that nobody will release, or free what the parent still uses.
+/// A value that only the process that made it may use or drop. Any other process leaks it, because
+/// dropping it there could join threads that do not exist, wait for locks that nobody will release,
+/// or free what the parent still uses.
 ///
 /// ```
 /// use forerun_core::ProcessBound;
@@ -156,7 +160,8 @@ impl<T> ProcessBound<T> {
         Ok(&mut self.value)
     }
 
-    /// A part of the value, in any process. Only for parts that never change while the value is shared, such as a name or a path.
+    /// A part of the value, in any process. Only for parts that never change while the value is
+    /// shared, such as a name or a path.
     #[inline(always)]
     pub fn constant<C>(&self, constant: impl FnOnce(&T) -> &C) -> &C
     where
@@ -174,14 +179,15 @@ impl<T> ProcessBound<T> {
 impl<T> Drop for ProcessBound<T> {
     fn drop(&mut self) {
         if self.owner.is_this_process() {
-            // SAFETY: `value` is dropped only here, and nothing uses it afterwards, because `self` is being dropped.
+            // SAFETY: `value` is dropped only here, and nothing uses it afterwards, because `self`
+            // is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
     }
 }
 
-/// A value that any process but its own leaks instead of dropping. Unlike [`ProcessBound`], it can be read without a check: use it
-/// for the parts of a structure that checks its [`Owner`] itself.
+/// A value that any process but its own leaks instead of dropping. Unlike [`ProcessBound`], it can
+/// be read without a check: use it for the parts of a structure that checks its [`Owner`] itself.
 #[derive(Debug)]
 pub struct LeakedInFork<T>(ProcessBound<T>);
 
@@ -201,8 +207,9 @@ impl<T> Deref for LeakedInFork<T> {
     }
 }
 
-/// A static value that exists once per process, is made on first use, and is never dropped. A child makes its own and leaves the
-/// inherited one alone, because threads that the child does not have may have been changing it.
+/// A static value that exists once per process, is made on first use, and is never dropped. A child
+/// makes its own and leaves the inherited one alone, because threads that the child does not have
+/// may have been changing it.
 ///
 /// ```
 /// use forerun_core::PerProcess;
@@ -306,13 +313,14 @@ mod watch {
         // SAFETY: a new mapping at an address that the kernel chooses changes no memory in use.
         let page = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
         let page = page.ok()?;
-        // SAFETY: the advice is for the page mapped above, which nothing else uses. Its bytes become 0 in a child, which is a
-        // valid value of the word.
+        // SAFETY: the advice is for the page mapped above, which nothing else uses. Its bytes
+        // become 0 in a child, which is a valid value of the word.
         match unsafe { madvise(page, len, Advice::LinuxWipeOnFork) } {
             // SAFETY: the page is mapped, zeroed, aligned, and never unmapped.
             Ok(()) => Some(unsafe { &*page.cast::<AtomicU64>() }),
             Err(_) => {
-                // SAFETY: nothing points to the page yet. If it cannot be unmapped, one page is lost.
+                // SAFETY: nothing points to the page yet. If it cannot be unmapped, one page is
+                // lost.
                 let _ = unsafe { munmap(page, len) };
                 None
             }
@@ -356,10 +364,12 @@ mod watch {
         if IS_REGISTERED.swap(true, Ordering::Relaxed) {
             return;
         }
-        // SAFETY: `clear` neither calls the C library nor takes a lock, which a handler in a child must not do.
+        // SAFETY: `clear` neither calls the C library nor takes a lock, which a handler in a child
+        // must not do.
         let refused = unsafe { pthread_atfork(None, None, Some(clear)) };
         if refused != 0 {
-            // The only possible reason is lack of memory. Without the handler, a fork would go unnoticed.
+            // The only possible reason is lack of memory. Without the handler, a fork would go
+            // unnoticed.
             handle_alloc_error(Layout::new::<[usize; 6]>());
         }
     }

@@ -8,8 +8,8 @@
 //!
 //! A region is an anonymous private mapping that reserves no memory. A page costs memory once it is
 //! touched, so a caller may map the most that it will ever use. Huge pages are requested with
-//! `madvise`; [`Region::huge_bytes`] tells how many the kernel granted. If mapping fails, or the target
-//! has no `mmap`, the bytes come from the heap.
+//! `madvise`; [`Region::huge_bytes`] tells how many the kernel granted. If mapping fails, or the
+//! target has no `mmap`, the bytes come from the heap.
 
 #[cfg(unix)]
 #[path = "region/mmap.rs"]
@@ -94,9 +94,9 @@ pub enum RegionError {
 
 /// Zeroed contiguous memory, freed when dropped.
 ///
-/// A region gives out a raw pointer and no borrows: how the bytes are shared is up to the owner and the
-/// owner's `unsafe` code. The pointer does not change for the region's lifetime, even if the `Region`
-/// is moved.
+/// A region gives out a raw pointer and no borrows: how the bytes are shared is up to the owner and
+/// the owner's `unsafe` code. The pointer does not change for the region's lifetime, even if the
+/// `Region` is moved.
 ///
 /// ```
 /// use forerun_core::{Pages, Region};
@@ -115,16 +115,16 @@ pub struct Region {
     backing: Backing,
 }
 
-// SAFETY: a Region owns its bytes like a Box<[u8]> and is not tied to a thread. It only gives out a raw
-// pointer, and every use of that is the user's `unsafe`.
+// SAFETY: a Region owns its bytes like a Box<[u8]> and is not tied to a thread. It only gives out a
+// raw pointer, and every use of that is the user's `unsafe`.
 unsafe impl Send for Region {}
 // SAFETY: as above; no method reads or writes the bytes through a shared Region.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of `len_bytes` zeroes. It is aligned to [`HUGE_PAGE_BYTES`] if `pages` is huge and
-    /// mapping succeeds, otherwise to [`MIN_ALIGN_BYTES`]. An empty region is allowed and has a non-null
-    /// pointer.
+    /// Makes a region of `len_bytes` zeroes. It is aligned to [`HUGE_PAGE_BYTES`] if `pages` is
+    /// huge and mapping succeeds, otherwise to [`MIN_ALIGN_BYTES`]. An empty region is allowed and
+    /// has a non-null pointer.
     ///
     /// # Errors
     /// [`RegionError`] if that much memory is not available.
@@ -176,8 +176,8 @@ impl Region {
 
     /// How many bytes currently lie in huge pages, or `None` if the system does not report it.
     ///
-    /// The kernel grants huge pages when memory is touched, or later, so call this after use. It reads
-    /// `/proc/self/smaps`, which is slow: use it for a report, not in a loop.
+    /// The kernel grants huge pages when memory is touched, or later, so call this after use. It
+    /// reads `/proc/self/smaps`, which is slow: use it for a report, not in a loop.
     pub fn huge_bytes(&self) -> Option<usize> {
         let start = self.base.as_ptr() as usize;
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
@@ -186,23 +186,25 @@ impl Region {
 }
 
 impl Region {
-    /// Returns the memory of the whole pages in a range of bytes to the system. They cost nothing until they are touched again, and
-    /// then read as zeros. `false`: the system did not take all of it, or has no such call; the bytes are zeros or unchanged, and
-    /// the memory is still held.
+    /// Returns the memory of the whole pages in a range of bytes to the system. They cost nothing
+    /// until they are touched again, and then read as zeros. `false`: the system did not take all
+    /// of it, or has no such call; the bytes are zeros or unchanged, and the memory is still held.
     ///
     /// # Safety
     /// The range must lie in the region, and nothing may refer to its bytes.
     pub unsafe fn release(&self, offset: usize, len_bytes: usize) -> bool {
         debug_assert!(offset + len_bytes <= self.len_bytes);
-        // SAFETY: the caller guarantees that the range lies in our mapping and that nobody refers to its bytes.
+        // SAFETY: the caller guarantees that the range lies in our mapping and that nobody refers
+        // to its bytes.
         self.backing != Backing::Heap
             && unsafe { map::release(self.base.as_ptr().add(offset), len_bytes) }
     }
 }
 
 impl Region {
-    /// Faults the pages of a range in now, so that the first touch does not wait for memory. The bytes do not change, and other
-    /// threads may use them meanwhile. Does nothing if the system has no such call (Linux has it since 5.14).
+    /// Faults the pages of a range in now, so that the first touch does not wait for memory. The
+    /// bytes do not change, and other threads may use them meanwhile. Does nothing if the system
+    /// has no such call (Linux has it since 5.14).
     pub fn populate(&self, offset: usize, len_bytes: usize) {
         let len_bytes = len_bytes.min(self.len_bytes.saturating_sub(offset));
         if self.backing != Backing::Heap && len_bytes > 0 {
@@ -252,9 +254,9 @@ fn heap_layout(len_bytes: usize) -> Result<Layout, RegionError> {
         .map_err(|_| RegionError::TooLarge { len_bytes })
 }
 
-/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`. `None` if no mapping
-/// does or a number cannot be parsed. The kernel may split a region into several mappings or merge it
-/// with a neighbour, so each mapping counts at most its overlap.
+/// Sums the `AnonHugePages` of the mappings in `smaps` that overlap `start..end`. `None` if no
+/// mapping does or a number cannot be parsed. The kernel may split a region into several mappings
+/// or merge it with a neighbour, so each mapping counts at most its overlap.
 fn huge_bytes_of(smaps: &str, start: usize, end: usize) -> Option<usize> {
     let mut total_bytes = None;
     let mut overlap_bytes = 0;
@@ -271,7 +273,8 @@ fn huge_bytes_of(smaps: &str, start: usize, end: usize) -> Option<usize> {
     total_bytes
 }
 
-/// The bounds of a mapping, if `line` is the first line of one: `7f0000000000-7f0000200000 rw-p ...`.
+/// The bounds of a mapping, if `line` is the first line of one: `7f0000000000-7f0000200000 rw-p
+/// ...`.
 fn mapping_bounds(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split_whitespace().next()?.split_once('-')?;
     let bound = |text| usize::from_str_radix(text, 16).ok();

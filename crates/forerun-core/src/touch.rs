@@ -6,8 +6,9 @@
 //!   lookup C                         └┴ touch(c) ─ …
 //! ```
 //!
-//! [`touch`] issues the prefetch when it is called and suspends its lookup once. After it is resumed, the lookup reads the line as
-//! usual. Whether the line has arrived affects only how long that read takes.
+//! [`touch`] issues the prefetch when it is called and suspends its lookup once. After it is
+//! resumed, the lookup reads the line as usual. Whether the line has arrived affects only how long
+//! that read takes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,9 +18,10 @@ use crate::arch::prefetch_read;
 
 /// Prefetches the cache line that holds `ptr` and returns a future that is pending exactly once.
 ///
-/// The prefetch starts immediately, not at the first poll, so the future is a single flag and a suspended lookup stays small. `ptr`
-/// is never dereferenced: any address is allowed, and an invalid one only wastes a prefetch. To fetch a second line, call
-/// [`prefetch_read`] on it before awaiting the first.
+/// The prefetch starts immediately, not at the first poll, so the future is a single flag and a
+/// suspended lookup stays small. `ptr` is never dereferenced: any address is allowed, and an
+/// invalid one only wastes a prefetch. To fetch a second line, call [`prefetch_read`] on it before
+/// awaiting the first.
 ///
 /// ```
 /// use forerun_core::{block_on, touch};

@@ -30,7 +30,8 @@ fn a_child_is_another_process_than_its_parent_and_its_own_child_another_again() 
 #[cfg(target_os = "linux")]
 fn a_bare_clone_is_another_process_too() {
     let parent = Owner::this_process();
-    // SAFETY: as fork, but the C library is not told; the child makes two system calls at most, and ends.
+    // SAFETY: as fork, but the C library is not told; the child makes two system calls at most, and
+    // ends.
     let process = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     assert!(process >= 0);
     if process == 0 {
@@ -55,7 +56,8 @@ fn a_child_leaks_what_belongs_to_its_parent() {
     }
     let bound = ProcessBound::new(Dropped);
     fork::in_child(AtOnce, || {
-        // SAFETY: in the child this is the only use of the copy; the parent's own is forgotten below.
+        // SAFETY: in the child this is the only use of the copy; the parent's own is forgotten
+        // below.
         drop(unsafe { std::ptr::read(&raw const bound) });
         let own = ProcessBound::new(Arc::new(()));
         let counted = Arc::clone(own.get().unwrap());

@@ -1,6 +1,7 @@
-//! Locks, threads, clocks and randomness come through `forerun_core::sync`: a lock of the standard library's own would be
-//! invisible to the simulator and to ThreadSanitizer. This test reads the sources of the crates that readers link, without
-//! comments and tests, and names each line that goes past the facade.
+//! Locks, threads, clocks and randomness come through `forerun_core::sync`: a lock of the standard
+//! library's own would be invisible to the simulator and to ThreadSanitizer. This test reads the
+//! sources of the crates that readers link, without comments and tests, and names each line that
+//! goes past the facade.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +18,8 @@ const EXCEPTIONS: [(&str, &str); 2] = [
     ),
 ];
 
-/// What the facade has in place of `std::sync`'s. Arc, Weak and the atomics are the same in every back end.
+/// What the facade has in place of `std::sync`'s. Arc, Weak and the atomics are the same in every
+/// back end.
 const TYPES: [&str; 13] = [
     "Mutex",
     "MutexGuard",

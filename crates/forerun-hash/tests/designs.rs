@@ -1,4 +1,5 @@
-//! Every design, of every width, with every instruction set and every batch strategy, does what a `HashMap` does.
+//! Every design, of every width, with every instruction set and every batch strategy, does what a
+//! `HashMap` does.
 
 use forerun_core::arch::Isa;
 use forerun_hash::designs::{Design, FixedTable, Full, Word, build};
@@ -17,7 +18,8 @@ enum Act {
     Remove(u64),
 }
 
-/// Keys that make trouble: few of them, so that they meet; marks; equal low or high bits; neighbours.
+/// Keys that make trouble: few of them, so that they meet; marks; equal low or high bits;
+/// neighbours.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![
         2 => prop::sample::select(vec![0, 1, u64::MAX, u64::MAX - 1, u64::from(u32::MAX), 1 << 32]),
@@ -124,7 +126,8 @@ proptest! {
     }
 }
 
-/// The load factor that a design must reach before it refuses a key, in a table of some thousand slots.
+/// The load factor that a design must reach before it refuses a key, in a table of some thousand
+/// slots.
 fn load_floor(design: Design) -> f64 {
     match design {
         Design::Cuckoo2 => 0.42,

@@ -1,4 +1,5 @@
-//! Tables that are read while they are written: every answer is one that was true at some moment of the lookup.
+//! Tables that are read while they are written: every answer is one that was true at some moment of
+//! the lookup.
 
 use forerun_core::arch;
 use forerun_hash::designs::{Design, Lookup, SharedTable, build};
@@ -33,7 +34,8 @@ fn write(table: &dyn SharedTable<u64, u64>, rounds: u64) {
     }
 }
 
-/// Reads batches until told to stop; the rounds seen of a key never go back. Returns how many were read.
+/// Reads batches until told to stop; the rounds seen of a key never go back. Returns how many were
+/// read.
 fn read(table: &dyn SharedTable<u64, u64>, stop: &AtomicBool, lookups: &[Lookup]) -> usize {
     let keys: Vec<u64> = (0..2 * KEYS).map(|n| n * 7 % (2 * KEYS)).collect();
     let mut rounds_seen = vec![0; keys.len()];

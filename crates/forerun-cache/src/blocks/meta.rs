@@ -5,9 +5,9 @@
 //!         | sealed | 0       | pending | tail |      tail: bytes allocated, from the front; pending: items being written
 //! ```
 //!
-//! A writer allocates bytes and becomes pending in one atomic step. It stops being pending when its item is in the index or
-//! abandoned. A sealed block takes no more items. Once it is sealed and nobody is pending, all its items are written, and the
-//! index says which of them are live.
+//! A writer allocates bytes and becomes pending in one atomic step. It stops being pending when its
+//! item is in the index or abandoned. A sealed block takes no more items. Once it is sealed and
+//! nobody is pending, all its items are written, and the index says which of them are live.
 
 use crate::eviction::Queue;
 use crate::generation::Moment;
@@ -44,7 +44,8 @@ impl Meta {
         self.state.store(0, Ordering::Relaxed);
     }
 
-    /// Allocates bytes if the block is open and they fit, and returns their offset. The caller is pending from now on.
+    /// Allocates bytes if the block is open and they fit, and returns their offset. The caller is
+    /// pending from now on.
     #[inline]
     pub(super) fn try_allocate(&self, bytes: usize, block_bytes: usize) -> Option<usize> {
         let mut state = self.state.load(Ordering::Relaxed);
@@ -54,7 +55,8 @@ impl Meta {
                 return None;
             }
             let next = state + PENDING_ONE + bytes as u64;
-            // Relaxed: the bytes belong to this writer from now on. Others learn of them by the releases below.
+            // Relaxed: the bytes belong to this writer from now on. Others learn of them by the
+            // releases below.
             let exchanged =
                 self.state
                     .compare_exchange_weak(state, next, Ordering::Relaxed, Ordering::Relaxed);

@@ -9,8 +9,9 @@
 //!   free        empty blocks; blocks returned to the system; blocks never used
 //! ```
 //!
-//! Overwriting and deleting leave dead bytes behind. Whoever needs memory empties a block ([`crate::evict`]): live items
-//! that are worth keeping move to another block, and the emptied one is free after a grace period.
+//! Overwriting and deleting leave dead bytes behind. Whoever needs memory empties a block
+//! ([`crate::evict`]): live items that are worth keeping move to another block, and the emptied one
+//! is free after a grace period.
 
 #![allow(
     unsafe_code,
@@ -142,21 +143,22 @@ impl Blocks {
         (meta.ttl_class(), meta.queue())
     }
 
-    /// Reads an item that was found in the index under this pin, that the pin's holder has just written, or that lies in a
-    /// victim of the holder. The whole crate promises this: all references to items come from here, and none outlives its pin.
+    /// Reads an item that was found in the index under this pin, that the pin's holder has just
+    /// written, or that lies in a victim of the holder. The whole crate promises this: all
+    /// references to items come from here, and none outlives its pin.
     #[inline(always)]
     pub(crate) fn record<'p>(&self, _: &'p Pinned<'_>, item: ItemRef) -> Record<'p> {
-        // SAFETY: an item in the index was written there before, within the region. Its block is reused only after every pin
-        // that could have found it is dropped. What the holder has written is pending in its block. A victim is reused only
-        // after its holder has retired it.
+        // SAFETY: an item in the index was written there before, within the region. Its block is
+        // reused only after every pin that could have found it is dropped. What the holder has
+        // written is pending in its block. A victim is reused only after its holder has retired it.
         unsafe { Record::new(self.at(item.offset_bytes())) }
     }
 
-    /// The item's own share of its large value, if it has one. The caller has removed the item from the index, calls this
-    /// once, and drops the share after a grace period.
+    /// The item's own share of its large value, if it has one. The caller has removed the item from
+    /// the index, calls this once, and drops the share after a grace period.
     pub(crate) fn take_large(&self, record: Record<'_>) -> Option<Arc<LargeValue>> {
-        // SAFETY: only `Cache::retire_item` calls this, for an item that its caller has removed or replaced under the segment's
-        // lock, and therefore once. The share goes to limbo.
+        // SAFETY: only `Cache::retire_item` calls this, for an item that its caller has removed or
+        // replaced under the segment's lock, and therefore once. The share goes to limbo.
         unsafe { record.take_large() }
     }
 
@@ -167,7 +169,8 @@ impl Blocks {
         unsafe { NonNull::new_unchecked(self.region.as_ptr().add(offset_bytes)) }
     }
 
-    /// Prefetches the first two lines of an item: usually its header, its key and the start of its value.
+    /// Prefetches the first two lines of an item: usually its header, its key and the start of its
+    /// value.
     #[inline(always)]
     pub(crate) fn prefetch(&self, item: ItemRef) {
         let start = self.region.as_ptr().wrapping_add(item.offset_bytes());

@@ -51,14 +51,16 @@ impl Blocks {
         !pool.released.is_empty() || (pool.unused as usize) < self.metas.len()
     }
 
-    /// Charges a block that was never used and faults its pages in, so that the writer who takes it does not wait: the first
-    /// touch of a 2 MiB page costs as much as thousands of stores. `false`: `ahead` blocks are available already, every block
-    /// has been used, or nothing was ever stored.
+    /// Charges a block that was never used and faults its pages in, so that the writer who takes it
+    /// does not wait: the first touch of a 2 MiB page costs as much as thousands of stores.
+    /// `false`: `ahead` blocks are available already, every block has been used, or nothing was
+    /// ever stored.
     pub(crate) fn prefault_one(&self, ahead: usize) -> bool {
         let block = {
             let mut pool = self.pool();
             let is_in_use = pool.queues.iter().any(|queue| !queue.is_empty());
-            // A block was released because something else needed its memory. Taking it back would repeat that.
+            // A block was released because something else needed its memory. Taking it back would
+            // repeat that.
             let is_fresh = pool.released.is_empty();
             if !is_in_use || !is_fresh || pool.free.len() >= EVICTOR_RESERVE + ahead {
                 return false;
@@ -92,8 +94,8 @@ impl Blocks {
         self.update_available(&pool);
     }
 
-    /// Returns the memory of a free block to the system, so that something else can be charged. `false`: no block is free, or
-    /// the system refused and the block stays charged.
+    /// Returns the memory of a free block to the system, so that something else can be charged.
+    /// `false`: no block is free, or the system refused and the block stays charged.
     pub(crate) fn release_one(&self) -> bool {
         let mut pool = self.pool();
         if pool.free.len() <= EVICTOR_RESERVE {

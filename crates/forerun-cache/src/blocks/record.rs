@@ -104,8 +104,8 @@ pub(crate) struct Before {
     pub(crate) marks: u8,
 }
 
-/// Bytes of an item in its block. A large value counts as a pointer, which may follow a gap of up to seven bytes; rounding the
-/// sum up once covers both.
+/// Bytes of an item in its block. A large value counts as a pointer, which may follow a gap of up
+/// to seven bytes; rounding the sum up once covers both.
 #[inline(always)]
 pub(crate) fn size_bytes(key_len: usize, value_len: usize) -> usize {
     (KEY_OFFSET + key_len + value_len).next_multiple_of(ItemRef::UNIT_BYTES)
@@ -153,10 +153,12 @@ impl NewRecord<'_> {
         }
     }
 
-    /// Writes the item. A large value is only pointed at: the caller gives the item its share when it publishes the item.
+    /// Writes the item. A large value is only pointed at: the caller gives the item its share when
+    /// it publishes the item.
     ///
     /// # Safety
-    /// `start` is a multiple of eight. [`NewRecord::size_bytes`] bytes are writable there, and no other thread uses them.
+    /// `start` is a multiple of eight. [`NewRecord::size_bytes`] bytes are writable there, and no
+    /// other thread uses them.
     pub(super) unsafe fn write(&self, start: NonNull<u8>) {
         let (value_len, is_large) = match &self.value {
             NewValue::Parts(parts) => (len_of(parts), false),
@@ -175,8 +177,9 @@ impl NewRecord<'_> {
             marks: self.marks.into(),
             key: [0; 4],
         };
-        // SAFETY: the caller promises that the item's bytes are writable: a header (no item is shorter), then the key from
-        // KEY_OFFSET on, then the parts. A share lies aligned after the key, since `start` is a multiple of eight.
+        // SAFETY: the caller promises that the item's bytes are writable: a header (no item is
+        // shorter), then the key from KEY_OFFSET on, then the parts. A share lies aligned after the
+        // key, since `start` is a multiple of eight.
         unsafe {
             start.cast::<Header>().write(header);
             let mut end = start.add(KEY_OFFSET);
@@ -207,14 +210,16 @@ pub(crate) struct Record<'g> {
     life: PhantomData<&'g [u8]>,
 }
 
-// SAFETY: a record is a shared reference to plain and atomic bytes, and possibly to a LargeValue, which is Sync.
+// SAFETY: a record is a shared reference to plain and atomic bytes, and possibly to a LargeValue,
+// which is Sync.
 unsafe impl Send for Record<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Record<'_> {}
 
 impl<'g> Record<'g> {
     /// # Safety
-    /// An item was written at `start`, that write happens before this call, and the item's bytes and value stay for `'g`.
+    /// An item was written at `start`, that write happens before this call, and the item's bytes
+    /// and value stay for `'g`.
     #[inline(always)]
     pub(super) unsafe fn new(start: NonNull<u8>) -> Record<'g> {
         Record {
@@ -247,7 +252,8 @@ impl<'g> Record<'g> {
                 let start = KEY_OFFSET + usize::from(self.header().key_len);
                 self.bytes(start, self.header().value_len as usize)
             }
-            // SAFETY: the share behind the pointer is dropped only after every pin that could find the item.
+            // SAFETY: the share behind the pointer is dropped only after every pin that could find
+            // the item.
             Some(share) => unsafe { (*share).bytes() },
         }
     }
@@ -272,7 +278,8 @@ impl<'g> Record<'g> {
     /// Another share of the large value.
     pub(crate) fn large(self) -> Option<Arc<LargeValue>> {
         self.share().map(|share| {
-            // SAFETY: the pointer comes from an Arc, and the item owns a share for as long as it is readable.
+            // SAFETY: the pointer comes from an Arc, and the item owns a share for as long as it is
+            // readable.
             unsafe {
                 Arc::increment_strong_count(share);
                 Arc::from_raw(share)
@@ -283,8 +290,8 @@ impl<'g> Record<'g> {
     /// The item's own share, after the item was taken out of the index.
     ///
     /// # Safety
-    /// The item was published. The caller has removed or replaced it (not moved it), calls this once, and drops the share after a
-    /// grace period.
+    /// The item was published. The caller has removed or replaced it (not moved it), calls this
+    /// once, and drops the share after a grace period.
     pub(crate) unsafe fn take_large(self) -> Option<Arc<LargeValue>> {
         // SAFETY: publishing the item gave it this share, by `Arc::into_raw`.
         self.share().map(|share| unsafe { Arc::from_raw(share) })
@@ -298,7 +305,8 @@ impl<'g> Record<'g> {
         self.header().flags
     }
 
-    // Relaxed, here and below: each field stands alone, and the header as a whole was published with the slot.
+    // Relaxed, here and below: each field stands alone, and the header as a whole was published
+    // with the slot.
 
     /// The second in which the item expires; 0 is never.
     #[inline(always)]
@@ -362,7 +370,8 @@ impl<'g> Record<'g> {
     pub(crate) fn access(self, tags: Tags, now: u32) -> Before {
         let header = self.header();
         if tags.frequency() < FREQUENCY_MAX {
-            // Two threads may lose a count, which is approximate anyway. The other bits never change.
+            // Two threads may lose a count, which is approximate anyway. The other bits never
+            // change.
             header.tags.store(tags.0 + 1, Relaxed);
         }
         let before = Before {
@@ -402,8 +411,9 @@ impl<'g> Record<'g> {
 /// Copies an item to another address, with a new frequency.
 ///
 /// # Safety
-/// `start` is a multiple of eight. [`Record::size_bytes`] bytes are writable there, and no other thread uses them. The item's
-/// segment is locked, so that only its frequency, its access time and its FETCHED mark may change meanwhile.
+/// `start` is a multiple of eight. [`Record::size_bytes`] bytes are writable there, and no other
+/// thread uses them. The item's segment is locked, so that only its frequency, its access time and
+/// its FETCHED mark may change meanwhile.
 pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8) {
     let (header, tags) = (record.header(), record.tags());
     let copy = Header {
@@ -422,7 +432,8 @@ pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8)
         }
     };
     let len = record.size_bytes() - KEY_OFFSET;
-    // SAFETY: the record has the item's bytes, the caller promises as many at `start`, and the two do not overlap.
+    // SAFETY: the record has the item's bytes, the caller promises as many at `start`, and the two
+    // do not overlap.
     unsafe {
         start.cast::<Header>().write(copy);
         start
@@ -449,7 +460,8 @@ mod tests {
         };
         let mut start = vec![0u64; record.size_bytes() / 8];
         let start = NonNull::from(&mut start[..]).cast();
-        // SAFETY: the buffer has the item's bytes at a multiple of eight and is accessed only through the record.
+        // SAFETY: the buffer has the item's bytes at a multiple of eight and is accessed only
+        // through the record.
         unsafe {
             record.write(start);
             Record::new(start).state(moment)

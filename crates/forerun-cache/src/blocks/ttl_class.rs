@@ -1,12 +1,13 @@
-//! TTL classes: items with a similar time to live share blocks, so that a block's items expire at about the same time and the
-//! whole block becomes free.
+//! TTL classes: items with a similar time to live share blocks, so that a block's items expire at
+//! about the same time and the whole block becomes free.
 //!
 //! ```text
 //!   never │ …2 s │ …4 s │ …8 s │ … │ …2^31 s       many blocks: four classes per octave; few blocks: one class for several octaves
 //! ```
 //!
-//! Segcache (Yang, Yue and Vinayak, NSDI 2021) calls them TTL buckets and has 1024. Each class keeps a block open, which is
-//! memory that waits to be filled, so the number of classes here depends on the number of blocks.
+//! Segcache (Yang, Yue and Vinayak, NSDI 2021) calls them TTL buckets and has 1024. Each class
+//! keeps a block open, which is memory that waits to be filled, so the number of classes here
+//! depends on the number of blocks.
 
 /// The largest number of classes.
 pub(crate) const TTL_CLASSES_MAX: usize = 1 + 32 * FINEST;

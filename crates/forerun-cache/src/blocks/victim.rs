@@ -1,5 +1,5 @@
-//! Which block is emptied next: one whose items have all expired, then one with many dead bytes, whose live items only move
-//! together, then the one that the eviction policy gives up.
+//! Which block is emptied next: one whose items have all expired, then one with many dead bytes,
+//! whose live items only move together, then the one that the eviction policy gives up.
 
 #![allow(
     unsafe_code,
@@ -47,8 +47,9 @@ pub(crate) struct Evacuation {
 type Position = (Queue, usize);
 
 impl Blocks {
-    /// Chooses a victim and takes it out of its queue. A block with a smaller live share than `sparse_below` is preferred to
-    /// one that `policy` gives up. Without a policy nothing live is evicted.
+    /// Chooses a victim and takes it out of its queue. A block with a smaller live share than
+    /// `sparse_below` is preferred to one that `policy` gives up. Without a policy nothing live is
+    /// evicted.
     pub(crate) fn choose_victim(
         &self,
         moment: Moment,
@@ -114,7 +115,8 @@ impl Blocks {
             let block = (std::ptr::from_ref(meta) as usize - self.metas.as_ptr() as usize)
                 / size_of::<Meta>();
             let open = &self.open[queue as usize][meta.ttl_class()];
-            // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes nothing.
+            // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes
+            // nothing.
             if open.load(Ordering::Relaxed) == block as u32 {
                 open.store(NONE, Ordering::Relaxed);
             }
@@ -126,7 +128,8 @@ impl Blocks {
     pub(crate) fn close_open(&self) {
         let _pool = self.pool();
         for open in self.open.iter().flatten() {
-            // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes nothing.
+            // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes
+            // nothing.
             let block = open.load(Ordering::Relaxed);
             if let Some(meta) = self.metas.get(block as usize) {
                 meta.seal();
@@ -135,7 +138,8 @@ impl Blocks {
         }
     }
 
-    /// The items of a victim from an offset on, live and dead ones, each with the offset where it ends.
+    /// The items of a victim from an offset on, live and dead ones, each with the offset where it
+    /// ends.
     pub(crate) fn items(
         &self,
         victim: Victim,
@@ -146,8 +150,8 @@ impl Blocks {
         std::iter::from_fn(move || {
             (offset < victim.tail).then(|| {
                 let item = ItemRef::from_offset(base + offset);
-                // SAFETY: the block is complete, so items follow each other without gaps up to its tail, and the caller owns
-                // the victim.
+                // SAFETY: the block is complete, so items follow each other without gaps up to its
+                // tail, and the caller owns the victim.
                 offset += unsafe { Record::new(self.at(item.offset_bytes())) }.size_bytes();
                 (offset, item)
             })

@@ -1,4 +1,5 @@
-//! S3-FIFO (Yang, Zhang, Qiu, Yue and Rashmi, SOSP 2023), with blocks in its queues instead of items.
+//! S3-FIFO (Yang, Zhang, Qiu, Yue and Rashmi, SOSP 2023), with blocks in its queues instead of
+//! items.
 //!
 //! ```text
 //!   set ─▶ small ▶ ▶ ▶ ─┬─ was read ─▶ main ▶ ▶ ▶ ─┬─ was read again ─▶ main, frequency - 1

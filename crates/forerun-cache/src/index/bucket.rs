@@ -8,12 +8,13 @@
 //!           | tag    | where the item lies    | occupied | displaced | counter |
 //! ```
 //!
-//! The tag is 16 bits of the key's hash. All eight tags are compared at once, and an item is read only if its tag matches. Items
-//! lie at multiples of eight bytes, so that 40 bits address eight TiB and eight bits per slot remain. As in the buckets of
-//! `forerun-hash`, they tell whether the slot is occupied, whether its item is *displaced* (in the second of its two buckets
-//! instead of its home), and, in a counter that the tag selects, how many items of this home bucket are displaced. This is the
-//! overflow count of Folly's F14: a lookup that finds nothing at home continues to the second bucket only if the counter is not
-//! zero.
+//! The tag is 16 bits of the key's hash. All eight tags are compared at once, and an item is read
+//! only if its tag matches. Items lie at multiples of eight bytes, so that 40 bits address eight
+//! TiB and eight bits per slot remain. As in the buckets of `forerun-hash`, they tell whether the
+//! slot is occupied, whether its item is *displaced* (in the second of its two buckets instead of
+//! its home), and, in a counter that the tag selects, how many items of this home bucket are
+//! displaced. This is the overflow count of Folly's F14: a lookup that finds nothing at home
+//! continues to the second bucket only if the counter is not zero.
 //!
 //! The counter of a free slot counts as well. A bucket of zeroes is empty.
 
@@ -82,11 +83,13 @@ impl Entry {
     }
 }
 
-/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock, writes.
+/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock,
+/// writes.
 ///
-/// A slot is one word, so a reader sees the old item or the new one, and both stay readable while its pin lasts. Items move in
-/// one direction only, from the home bucket to the second: the item is first written to its second bucket, then counted at home,
-/// then cleared there. A reader checks the home bucket, the counter and the second bucket, in this order, and misses nothing.
+/// A slot is one word, so a reader sees the old item or the new one, and both stay readable while
+/// its pin lasts. Items move in one direction only, from the home bucket to the second: the item is
+/// first written to its second bucket, then counted at home, then cleared there. A reader checks
+/// the home bucket, the counter and the second bucket, in this order, and misses nothing.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Bucket {
@@ -125,11 +128,13 @@ impl Bucket {
         Entry::read(self.slots[slot].load(Ordering::Acquire))
     }
 
-    /// Whether an item with this tag may be displaced from this home bucket. Call it after reading the slots.
+    /// Whether an item with this tag may be displaced from this home bucket. Call it after reading
+    /// the slots.
     #[inline(always)]
     pub(crate) fn has_overflow(&self, tag: u16) -> bool {
-        // Acquire: an item that is counted here has been written to its second bucket. The reads of the slots before this are
-        // acquires, too: whoever saw the slot that the item left reads a counter that includes it.
+        // Acquire: an item that is counted here has been written to its second bucket. The reads of
+        // the slots before this are acquires, too: whoever saw the slot that the item left reads a
+        // counter that includes it.
         self.slots[counter_slot(tag)].load(Ordering::Acquire) & COUNTER != 0
     }
 
@@ -158,7 +163,8 @@ impl Bucket {
         self.recount(tag, |count| (count + 1).min(COUNTER));
     }
 
-    /// Uncounts one. A saturated counter stays so until the segment is split, because it has lost count.
+    /// Uncounts one. A saturated counter stays so until the segment is split, because it has lost
+    /// count.
     pub(super) fn remove_overflow(&self, tag: u16) {
         self.recount(tag, |count| {
             debug_assert!(count > 0, "uncounted an item that was never counted");

@@ -1,10 +1,11 @@
-//! Models of concurrent readers and writers. Loom runs them through every interleaving and every outcome that the memory model
-//! allows:
-//! `RUSTFLAGS="--cfg loom" cargo test -p forerun-cache --release --lib loom_tests`.
+//! Models of concurrent readers and writers. Loom runs them through every interleaving and every
+//! outcome that the memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-cache
+//! --release --lib loom_tests`.
 //!
-//! The index, its segments and the epochs are the real ones. An item is a cell that loom checks for races, because it cannot check
-//! the bytes of a block. The reader runs on a spawned thread and the writer on the model's first one: loom reorders a load with any
-//! earlier store to the same address, but a store only with the access right before it.
+//! The index, its segments and the epochs are the real ones. An item is a cell that loom checks for
+//! races, because it cannot check the bytes of a block. The reader runs on a spawned thread and the
+//! writer on the model's first one: loom reorders a load with any earlier store to the same
+//! address, but a store only with the access right before it.
 //!
 //! A segment has two buckets here. A hash's home is bit 16, its tag the bits below.
 
@@ -51,8 +52,8 @@ const CELLS: usize = 12;
 struct World {
     index: Index,
     epochs: Epochs,
-    /// The writer's pins are separate. If the reader took a pin that the writer has dropped, that would order more than in the real
-    /// cache, where the two threads use different pins.
+    /// The writer's pins are separate. If the reader took a pin that the writer has dropped, that
+    /// would order more than in the real cache, where the two threads use different pins.
     writers: Epochs,
     flushes: Flushes,
     cells: [UnsafeCell<Item>; CELLS],
@@ -98,7 +99,8 @@ impl World {
         assert!(locked.insert(Place::new(item.0), at(cell)));
     }
 
-    /// Stores an item over whatever is there, as `Cache::update` does. Its version is the flush count.
+    /// Stores an item over whatever is there, as `Cache::update` does. Its version is the flush
+    /// count.
     fn set(&self, cell: usize, key: u64) {
         let pinned = self.writers.pin();
         loop {
@@ -169,7 +171,8 @@ fn an_item_is_found_whole_or_not_yet() {
     });
 }
 
-/// Without the pin, or with a pin that is checked too early, the cell would be written while the reader reads it.
+/// Without the pin, or with a pin that is checked too early, the cell would be written while the
+/// reader reads it.
 #[test]
 fn a_moved_item_is_reused_only_when_no_reader_holds_it() {
     model(|| {
@@ -207,7 +210,8 @@ fn a_reused_slot_never_gives_the_old_key_the_new_value() {
     });
 }
 
-/// The item would be missed if its slot were cleared before the item is counted, or if it were counted before it is written.
+/// The item would be missed if its slot were cleared before the item is counted, or if it were
+/// counted before it is written.
 #[test]
 fn an_item_that_is_displaced_is_never_missed() {
     model(|| {
@@ -224,7 +228,8 @@ fn an_item_that_is_displaced_is_never_missed() {
     });
 }
 
-/// The new segments are filled before they are published, and the old one stays until its readers are done.
+/// The new segments are filled before they are published, and the old one stays until its readers
+/// are done.
 #[test]
 fn an_item_is_never_missed_while_its_segment_is_split() {
     model(|| {
@@ -259,7 +264,8 @@ fn an_item_is_never_missed_while_its_segment_is_split() {
     });
 }
 
-/// Without the second read of the count, under the lock, the item from before the flush would replace the one from after it.
+/// Without the second read of the count, under the lock, the item from before the flush would
+/// replace the one from after it.
 #[test]
 fn an_item_stored_after_a_flush_is_not_replaced_by_one_from_before() {
     model(|| {

@@ -36,7 +36,8 @@ impl std::ops::Deref for OwnedSegment {
     type Target = Segment;
 
     fn deref(&self) -> &Segment {
-        // SAFETY: `allocate` made the segment there, and it stays until it is passed to `release`, by value.
+        // SAFETY: `allocate` made the segment there, and it stays until it is passed to `release`,
+        // by value.
         unsafe { self.0.as_ref() }
     }
 }
@@ -64,7 +65,8 @@ struct Pool {
 
 #[cfg(not(loom))]
 impl SegmentMemory {
-    /// Reserves address space for `len_bytes` of segments. They cost no memory until they are allocated.
+    /// Reserves address space for `len_bytes` of segments. They cost no memory until they are
+    /// allocated.
     pub(super) fn new(
         len_bytes: usize,
         pages: Pages,
@@ -93,8 +95,8 @@ impl SegmentMemory {
             self.budget.uncharge(Purpose::Index, size_of::<Segment>());
             return None;
         };
-        // SAFETY: the address is aligned and within the region, and nobody else uses it: it was cut off just now, or released by
-        // value and dropped.
+        // SAFETY: the address is aligned and within the region, and nobody else uses it: it was cut
+        // off just now, or released by value and dropped.
         unsafe { address.write(Segment::new(depth)) };
         Some(OwnedSegment(address))
     }
@@ -111,7 +113,8 @@ impl SegmentMemory {
 
     /// Releases a segment that nobody reads any more.
     pub(crate) fn release(&self, segment: OwnedSegment) {
-        // SAFETY: `allocate` made it, and it is passed by value: it is dropped once and initialized again before it is reused.
+        // SAFETY: `allocate` made it, and it is passed by value: it is dropped once and initialized
+        // again before it is reused.
         unsafe { std::ptr::drop_in_place(segment.as_ptr()) };
         unpoisoned(self.pool.lock()).free.push(segment);
         self.budget.uncharge(Purpose::Index, size_of::<Segment>());

@@ -7,10 +7,10 @@
 //!   hash ─ tag, bucket ─▶ │ slot │ slot │ … 8 per line │ ─▶ item in a block
 //! ```
 //!
-//! A full segment is split into two that are one bit of the hash deeper (extendible hashing, Fagin et al. 1979). The directory
-//! entries that point to it are redirected one by one; if the segment is as deep as the directory, the directory is first doubled
-//! by copying it. Readers continue in the segment and directory they began with, which stay unchanged until their pins are
-//! dropped.
+//! A full segment is split into two that are one bit of the hash deeper (extendible hashing, Fagin
+//! et al. 1979). The directory entries that point to it are redirected one by one; if the segment
+//! is as deep as the directory, the directory is first doubled by copying it. Readers continue in
+//! the segment and directory they began with, which stay unchanged until their pins are dropped.
 
 #![allow(
     unsafe_code,
@@ -52,8 +52,9 @@ impl Directory {
     /// The segment of a hash. It may have been split since.
     #[inline(always)]
     pub(crate) fn segment(&self, hash: u64) -> &Segment {
-        // SAFETY: entries point to segments that `allocate` made. A replaced segment is released only after every pin that could
-        // find it is dropped. The directory is reached only under such a pin, and has its lifetime.
+        // SAFETY: entries point to segments that `allocate` made. A replaced segment is released
+        // only after every pin that could find it is dropped. The directory is reached only under
+        // such a pin, and has its lifetime.
         unsafe { &*self.entry(hash) }
     }
 
@@ -103,7 +104,8 @@ pub(crate) struct Index {
     growing: Mutex<()>,
 }
 
-// SAFETY: the pointers lead to a directory and segments that the index owns, which are Send and Sync.
+// SAFETY: the pointers lead to a directory and segments that the index owns, which are Send and
+// Sync.
 unsafe impl Send for Index {}
 // SAFETY: as above; a shared index gives out only shared references.
 unsafe impl Sync for Index {}
@@ -139,15 +141,16 @@ impl Index {
     pub(crate) fn directory<'p>(&self, _: &'p Pinned<'_>) -> &'p Directory {
         // Acquire: it was filled before it was published.
         let directory = self.directory.load(Ordering::Acquire);
-        // SAFETY: it is never null. A replaced directory is dropped only after every pin that could have loaded it, and the
-        // reader has a pin.
+        // SAFETY: it is never null. A replaced directory is dropped only after every pin that could
+        // have loaded it, and the reader has a pin.
         unsafe { &*directory }
     }
 
     /// Locks the segment of a hash.
     pub(crate) fn lock<'p>(&self, pinned: &'p Pinned<'_>, hash: u64) -> LockedSegment<'p> {
         loop {
-            // The directory stops pointing to a split segment before the segment's lock is released.
+            // The directory stops pointing to a split segment before the segment's lock is
+            // released.
             if let Some(locked) = self.directory(pinned).segment(hash).lock() {
                 return locked;
             }
@@ -159,7 +162,8 @@ impl Index {
         self.directory(pinned).segment(hash).depth()
     }
 
-    /// Splits the segment of a hash in two. `hash_of` returns an item's hash; `prefetch` fetches what `hash_of` reads.
+    /// Splits the segment of a hash in two. `hash_of` returns an item's hash; `prefetch` fetches
+    /// what `hash_of` reads.
     pub(crate) fn split(
         &self,
         pinned: &Pinned<'_>,
@@ -172,7 +176,8 @@ impl Index {
         let locked = self.lock(pinned, hash);
         let old = locked.segment();
         let depth = old.depth();
-        // Half empty and yet no room: another thread has just split it, or the hashes are too similar.
+        // Half empty and yet no room: another thread has just split it, or the hashes are too
+        // similar.
         if depth == DEPTH_MAX || locked.entries() < BUCKETS * SLOTS / 2 {
             return Err(SplitError::Crowded);
         }
@@ -199,7 +204,8 @@ impl Index {
             // Release: publishes the entries and the segments that they point to.
             self.directory
                 .store(Box::into_raw(doubled), Ordering::Release);
-            // SAFETY: the pointer came from Box::into_raw, here or in `new`, and has left the index.
+            // SAFETY: the pointer came from Box::into_raw, here or in `new`, and has left the
+            // index.
             replaced(Replaced::Directory(unsafe {
                 Box::from_raw(std::ptr::from_ref(directory).cast_mut())
             }));
@@ -288,7 +294,8 @@ impl Drop for Index {
     fn drop(&mut self) {
         // Relaxed: no other thread uses the index any more.
         let directory = self.directory.load(Ordering::Relaxed);
-        // SAFETY: it came from Box::into_raw, and nobody uses it any more. Its segments lie in the mapping and own nothing.
+        // SAFETY: it came from Box::into_raw, and nobody uses it any more. Its segments lie in the
+        // mapping and own nothing.
         let directory = unsafe { Box::from_raw(directory) };
         #[cfg(loom)]
         {

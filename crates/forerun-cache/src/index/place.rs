@@ -7,8 +7,8 @@
 //!                                      └─ xor ◀────┘ 1 to 255: the second bucket
 //! ```
 //!
-//! Each of the two buckets follows from the other and the tag (partial-key cuckoo hashing, MemC3, NSDI 2013), so that an item
-//! can be displaced without reading it.
+//! Each of the two buckets follows from the other and the tag (partial-key cuckoo hashing, MemC3,
+//! NSDI 2013), so that an item can be displaced without reading it.
 
 /// Buckets per segment.
 #[cfg(not(loom))]

@@ -4,9 +4,10 @@
 //!   | bucket 0 | bucket 1 | …  256 of 64 bytes … | lock: entries, retired | depth |
 //! ```
 //!
-//! Readers come through the directory and take no lock. A writer holds the lock for one change. If it finds the segment retired,
-//! which means split in two, it starts again from the directory. A segment has 16 KiB and about 1,500 items, so that a split takes
-//! microseconds and delays one writer in a thousand.
+//! Readers come through the directory and take no lock. A writer holds the lock for one change. If
+//! it finds the segment retired, which means split in two, it starts again from the directory. A
+//! segment has 16 KiB and about 1,500 items, so that a split takes microseconds and delays one
+//! writer in a thousand.
 
 use super::bucket::{Bucket, Entry, ItemRef, SLOTS};
 use super::place::{BUCKETS, Place, other};
@@ -51,7 +52,8 @@ impl Segment {
         self.depth
     }
 
-    /// The first hash of the next segment, given any hash of this one; `None` if this is the last segment.
+    /// The first hash of the next segment, given any hash of this one; `None` if this is the last
+    /// segment.
     pub(crate) fn next_after(&self, hash: u64) -> Option<u64> {
         let width = 1u64.checked_shl(64 - self.depth)?;
         (hash & !(width - 1)).checked_add(width)
@@ -148,7 +150,8 @@ impl<'s> LockedSegment<'s> {
         }
     }
 
-    /// Adds an item whose key is not in the segment. `false`: the segment is full, and nothing has changed.
+    /// Adds an item whose key is not in the segment. `false`: the segment is full, and nothing has
+    /// changed.
     #[must_use]
     pub(crate) fn insert(&mut self, place: Place, item: ItemRef) -> bool {
         let free = self.free_slot_for(place);
@@ -158,8 +161,8 @@ impl<'s> LockedSegment<'s> {
         free.is_some()
     }
 
-    /// Finds or makes a free slot for an item whose key is not in the segment. The caller fills it at once. `None`: the segment is
-    /// full, and nothing has changed.
+    /// Finds or makes a free slot for an item whose key is not in the segment. The caller fills it
+    /// at once. `None`: the segment is full, and nothing has changed.
     pub(crate) fn free_slot_for(&self, place: Place) -> Option<SlotRef> {
         let (home, second) = (place.home, place.second());
         let at = |bucket| move |slot| SlotRef { bucket, slot };
@@ -222,8 +225,9 @@ impl<'s> LockedSegment<'s> {
         buckets[other(slot_ref.bucket, entry.tag)].add_overflow(entry.tag);
     }
 
-    /// Makes room in a full bucket by displacing an item to its second bucket. Items that are displaced already stay: a reader that
-    /// has checked the home bucket and comes to the second one would miss an item that moves back home in between.
+    /// Makes room in a full bucket by displacing an item to its second bucket. Items that are
+    /// displaced already stay: a reader that has checked the home bucket and comes to the second
+    /// one would miss an item that moves back home in between.
     pub(super) fn displace_one(&self, bucket: usize) -> Option<usize> {
         let buckets = &self.segment.buckets;
         (0..SLOTS).find(|&slot| {

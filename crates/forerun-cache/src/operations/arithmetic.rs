@@ -99,8 +99,8 @@ impl Operation for ArithmeticOperation<'_> {
         let mut digits = value.to_string().into_bytes();
         // A `format!` width would panic above 65,535.
         digits.resize(digits.len().max(old.value().len()), b' ');
-        // As in memcached, which changes a number in place only if it does not get longer. A longer number is a new item that
-        // nobody has fetched.
+        // As in memcached, which changes a number in place only if it does not get longer. A longer
+        // number is a new item that nobody has fetched.
         let kept = if digits.len() > old.value().len() {
             !FETCHED
         } else {
@@ -122,8 +122,8 @@ impl Operation for ArithmeticOperation<'_> {
     }
 }
 
-/// Reads a value as a number the way memcached does, with C's `strtoull`: white space and a plus sign may precede the digits.
-/// Whatever follows them must start with white space.
+/// Reads a value as a number the way memcached does, with C's `strtoull`: white space and a plus
+/// sign may precede the digits. Whatever follows them must start with white space.
 fn number(value: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
     let start = value.iter().position(|byte| !is_space(byte))?;

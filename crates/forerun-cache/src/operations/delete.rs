@@ -60,8 +60,9 @@ impl Cache {
         }
     }
 
-    /// Claims an item in order to store a new value. Returns `true` to one caller only, until the item is stored or invalidated
-    /// again. The others see the claim in [`Item::is_claimed`] and use the old value meanwhile.
+    /// Claims an item in order to store a new value. Returns `true` to one caller only, until the
+    /// item is stored or invalidated again. The others see the claim in [`Item::is_claimed`] and
+    /// use the old value meanwhile.
     pub fn claim(&self, item: &Item<'_>) -> bool {
         if self.is_forked() {
             return false;

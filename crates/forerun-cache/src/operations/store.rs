@@ -49,8 +49,9 @@ impl Cache {
     /// Reserves memory for a value of `len_bytes` that is filled piece by piece and then stored.
     ///
     /// # Errors
-    /// [`Error::ValueTooLarge`] above [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes); [`Error::Full`]
-    /// if nothing can be evicted; [`Error::Memory`] if the system gives no memory.
+    /// [`Error::ValueTooLarge`] above
+    /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes); [`Error::Full`] if
+    /// nothing can be evicted; [`Error::Memory`] if the system gives no memory.
     pub fn value_buffer(&self, len_bytes: usize) -> Result<ValueBuffer, Error> {
         self.check_process()?;
         let max_item_bytes = self.options().max_item_bytes;

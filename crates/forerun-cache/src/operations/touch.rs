@@ -25,7 +25,8 @@ impl Cache {
         }
     }
 
-    /// Changes the expiry in place. `None`: the item's new TTL class differs from its block's, and it may not stay `anywhere`.
+    /// Changes the expiry in place. `None`: the item's new TTL class differs from its block's, and
+    /// it may not stay `anywhere`.
     fn touch_in_place(&self, key: &[u8], expiry: u32, anywhere: bool) -> Option<bool> {
         let hash = self.hasher.hash(key);
         let pinned = self.epochs.pin();

@@ -5,8 +5,8 @@ pub const DELIMITER_BLOCK_BYTES: usize = 64;
 
 /// Bit `i` of the result is set if byte `i` is a space or a newline.
 ///
-/// Every x86-64 CPU has SSE2, so there is nothing to choose at run time. On other targets the compiler vectorizes the plain loop as
-/// it can.
+/// Every x86-64 CPU has SSE2, so there is nothing to choose at run time. On other targets the
+/// compiler vectorizes the plain loop as it can.
 ///
 /// ```
 /// use forerun_core::arch::delimiters;
@@ -37,7 +37,8 @@ fn sse2(block: &[u8; DELIMITER_BLOCK_BYTES]) -> u64 {
     let mut bits = 0;
     for quarter in 0..4 {
         let bytes = &block[quarter * 16..][..16];
-        // SAFETY: `bytes` is 16 bytes long, the load needs no alignment, and SSE2 is part of x86-64.
+        // SAFETY: `bytes` is 16 bytes long, the load needs no alignment, and SSE2 is part of
+        // x86-64.
         let mask = unsafe {
             let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
             let spaces = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(b' '.cast_signed()));

@@ -156,7 +156,8 @@ impl IsaChoice {
         }
     }
 
-    /// Whether the environment requests something that is not available. Callers should warn about it.
+    /// Whether the environment requests something that is not available. Callers should warn about
+    /// it.
     pub fn is_refused(&self) -> bool {
         matches!(
             self.requested,
@@ -208,8 +209,8 @@ pub fn isa() -> Isa {
     }
 }
 
-/// The instruction set in use, what the machine supports and what the environment requests, determined
-/// at the first call.
+/// The instruction set in use, what the machine supports and what the environment requests,
+/// determined at the first call.
 pub fn isa_choice() -> &'static IsaChoice {
     static CHOICE: OnceLock<IsaChoice> = OnceLock::new();
     CHOICE.get_or_init(|| {

@@ -29,7 +29,8 @@ pub use simd::Neon;
 
 /// The cache line size of the target, in bytes.
 ///
-/// Layouts are aligned to it, but correctness does not depend on it: a wrong value only costs speed.
+/// Layouts are aligned to it, but correctness does not depend on it: a wrong value only costs
+/// speed.
 pub const CACHE_LINE_BYTES: usize = if cfg!(all(target_arch = "aarch64", target_vendor = "apple")) {
     128
 } else {

@@ -2,8 +2,8 @@
 
 /// Asks the CPU to bring the cache line at `ptr` into the nearest cache, and returns at once.
 ///
-/// This is a hint and safe for any address: a prefetch has no visible effect and never faults, even if
-/// `ptr` is null, dangling or unmapped. On a target without the instruction it does nothing.
+/// This is a hint and safe for any address: a prefetch has no visible effect and never faults, even
+/// if `ptr` is null, dangling or unmapped. On a target without the instruction it does nothing.
 ///
 /// It fetches only the line that holds the first byte of `*ptr`. An object that spans several lines
 /// needs one call per line.
@@ -41,11 +41,12 @@ pub fn prefetch_read<T>(ptr: *const T) {
     let _ = ptr;
 }
 
-/// Like [`prefetch_read`], but into the L2 cache. Use it for many lines at once, each a few dozen lookups before it is read.
+/// Like [`prefetch_read`], but into the L2 cache. Use it for many lines at once, each a few dozen
+/// lookups before it is read.
 ///
-/// L2 can wait for more lines at a time than L1, which has few miss buffers and would hold one for the whole latency of memory. The
-/// later read costs an L2 hit, which out-of-order execution hides. If lines come from a nearer cache, or are read soon, use
-/// [`prefetch_read`].
+/// L2 can wait for more lines at a time than L1, which has few miss buffers and would hold one for
+/// the whole latency of memory. The later read costs an L2 hit, which out-of-order execution hides.
+/// If lines come from a nearer cache, or are read soon, use [`prefetch_read`].
 ///
 /// ```
 /// use forerun_core::arch::prefetch_read_l2;

@@ -1,7 +1,8 @@
 //! Counting the 32-bit words that are below another one.
 //!
-//! Every x86-64 CPU has SSE2, so there is nothing to choose at run time. On other targets the compiler vectorizes the plain loops as
-//! it can. SSE2 compares signed words, so both sides are first shifted by half of the range.
+//! Every x86-64 CPU has SSE2, so there is nothing to choose at run time. On other targets the
+//! compiler vectorizes the plain loops as it can. SSE2 compares signed words, so both sides are
+//! first shifted by half of the range.
 
 /// Bytes per line of words.
 pub const WORD_LINE_BYTES: usize = 64;
@@ -31,8 +32,8 @@ pub fn words_below(blocks: &[[u8; WORD_BLOCK_BYTES]], needle: u32) -> usize {
     }
 }
 
-/// For a line of ascending little-endian words: how many are below `needle`, and how many are at most `needle`. If the words are not
-/// ascending, the result is two arbitrary numbers from 0 to 16.
+/// For a line of ascending little-endian words: how many are below `needle`, and how many are at
+/// most `needle`. If the words are not ascending, the result is two arbitrary numbers from 0 to 16.
 ///
 /// ```
 /// use forerun_core::arch::word_bounds;
@@ -70,7 +71,8 @@ mod sse2 {
     #[inline(always)]
     fn four<const BYTES: usize>(bytes: &[u8; BYTES], at: usize) -> __m128i {
         let bytes = &bytes[at..][..16];
-        // SAFETY: `bytes` is 16 bytes long, the load needs no alignment, and SSE2 is part of x86-64.
+        // SAFETY: `bytes` is 16 bytes long, the load needs no alignment, and SSE2 is part of
+        // x86-64.
         unsafe { shifted(_mm_loadu_si128(bytes.as_ptr().cast())) }
     }
 

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 
 mod sealed {
     /// # Safety
-    /// All bits zero must be a valid value, the alignment must be at most that of a region, and dropping one must do
-    /// nothing.
+    /// All bits zero must be a valid value, the alignment must be at most that of a region, and
+    /// dropping one must do nothing.
     pub unsafe trait Zeroed {}
 }
 
 /// The element types of [`Atomics`].
 pub trait Atomic: sealed::Zeroed + Send + Sync {}
 
-// SAFETY: an atomic integer has the representation of its integer, for which zero is valid, aligned to at most eight bytes
-// and without drop glue.
+// SAFETY: an atomic integer has the representation of its integer, for which zero is valid, aligned
+// to at most eight bytes and without drop glue.
 unsafe impl sealed::Zeroed for AtomicU8 {}
 // SAFETY: as above.
 unsafe impl sealed::Zeroed for AtomicU16 {}
@@ -27,7 +27,8 @@ impl Atomic for AtomicU8 {}
 impl Atomic for AtomicU16 {}
 impl Atomic for AtomicU64 {}
 
-/// A slice of atomics in a [`Region`]. The length only reserves address space; memory is taken as elements are used.
+/// A slice of atomics in a [`Region`]. The length only reserves address space; memory is taken as
+/// elements are used.
 ///
 /// ```
 /// use forerun_core::{Atomics, Pages};
@@ -68,8 +69,9 @@ impl<T: Atomic> Deref for Atomics<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the region has `len * size_of::<T>()` zeroed bytes, aligned for T. Only this value gives them out, and only as
-        // shared references to atomics. By `Zeroed`, all bits zero is a valid T. The slice borrows `self` and with it the region.
+        // SAFETY: the region has `len * size_of::<T>()` zeroed bytes, aligned for T. Only this
+        // value gives them out, and only as shared references to atomics. By `Zeroed`, all bits
+        // zero is a valid T. The slice borrows `self` and with it the region.
         unsafe { std::slice::from_raw_parts(self.region.as_ptr().cast(), self.len) }
     }
 }

@@ -13,8 +13,8 @@ pub(super) fn region(len_bytes: usize, pages: Pages) -> Option<Region> {
         aligned(len_bytes)
     } else {
         let base = map(page_multiple(len_bytes))?;
-        // Transparent huge pages may be enabled for all memory, but this caller wants small pages. A
-        // kernel without huge pages rejects the advice, which does no harm.
+        // Transparent huge pages may be enabled for all memory, but this caller wants small pages.
+        // A kernel without huge pages rejects the advice, which does no harm.
         #[cfg(target_os = "linux")]
         let _ = advise(base, page_multiple(len_bytes), Advice::LinuxNoHugepage);
         Some(Region {
@@ -25,8 +25,8 @@ pub(super) fn region(len_bytes: usize, pages: Pages) -> Option<Region> {
     }
 }
 
-/// Maps more than needed, unmaps what lies before the first multiple of a huge page and after the end,
-/// and advises the rest.
+/// Maps more than needed, unmaps what lies before the first multiple of a huge page and after the
+/// end, and advises the rest.
 fn aligned(len_bytes: usize) -> Option<Region> {
     let needed_bytes = page_multiple(len_bytes);
     let mapped_bytes = needed_bytes + HUGE_PAGE_BYTES;
@@ -92,8 +92,9 @@ pub(super) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Returns the memory of the whole pages in a range to the system. The range stays mapped and reads as zeros. `false`: the system
-/// has no such call, or refused (pages that are locked in memory stay).
+/// Returns the memory of the whole pages in a range to the system. The range stays mapped and reads
+/// as zeros. `false`: the system has no such call, or refused (pages that are locked in memory
+/// stay).
 ///
 /// # Safety
 /// The range was mapped by this module, and nothing refers to its bytes.

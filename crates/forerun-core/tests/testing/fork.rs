@@ -1,4 +1,5 @@
-//! Forks the test's process and says what became of the child. Shared by the tests of several crates.
+//! Forks the test's process and says what became of the child. Shared by the tests of several
+//! crates.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +15,8 @@ const CHILD_SECONDS: u32 = 60;
 pub enum Ending {
     /// At once: nothing is dropped.
     AtOnce,
-    /// By `exit`, which runs the destructors of the thread's locals and what was registered by `atexit`.
+    /// By `exit`, which runs the destructors of the thread's locals and what was registered by
+    /// `atexit`.
     Exit,
 }
 
@@ -34,8 +36,9 @@ pub fn begin(ending: Ending, work: impl FnOnce()) -> Child {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors that the call writes.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: the child runs on in a copy of this thread, with no other. It uses what a handle's owner may use in a
-    // child: allocation, which the C library keeps usable across a fork, and the calls under test.
+    // SAFETY: the child runs on in a copy of this thread, with no other. It uses what a handle's
+    // owner may use in a child: allocation, which the C library keeps usable across a fork, and the
+    // calls under test.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "{}", std::io::Error::last_os_error());
     if process > 0 {
@@ -59,7 +62,8 @@ pub fn begin(ending: Ending, work: impl FnOnce()) -> Child {
     match ending {
         // SAFETY: the child ends here, and nothing is run.
         Ending::AtOnce => unsafe { libc::_exit(code) },
-        // SAFETY: the child ends here. It has one thread, so nothing races with what runs at its exit.
+        // SAFETY: the child ends here. It has one thread, so nothing races with what runs at its
+        // exit.
         Ending::Exit => unsafe { libc::exit(code) },
     }
 }
@@ -75,7 +79,8 @@ impl Child {
     pub fn wait(mut self) {
         let mut status = 0;
         loop {
-            // SAFETY: `status` has room for what the call writes; the child is ours and was not waited for.
+            // SAFETY: `status` has room for what the call writes; the child is ours and was not
+            // waited for.
             let waited = unsafe { libc::waitpid(self.process, &raw mut status, 0) };
             if waited == self.process {
                 break;
@@ -86,7 +91,8 @@ impl Child {
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
             return;
         }
-        // One read, not to the end: a child of the child may have the other end, too. Who was killed has said nothing.
+        // One read, not to the end: a child of the child may have the other end, too. Who was
+        // killed has said nothing.
         let mut said = [0; 4096];
         let len = match libc::WIFEXITED(status) {
             true => self.told.read(&mut said).unwrap_or(0),

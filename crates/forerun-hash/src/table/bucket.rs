@@ -1,4 +1,5 @@
-//! A bucket: four entries in one cache line, with counters that tell a lookup whether one line is enough.
+//! A bucket: four entries in one cache line, with counters that tell a lookup whether one line is
+//! enough.
 //!
 //! ```text
 //!   0        8        16       24       32       40       48       56       64 bytes
@@ -9,12 +10,15 @@
 //!                                     number s+4        number s
 //! ```
 //!
-//! Keys are not stored. The hash is a permutation of the key, the bucket implies the top bits of the hash, and the slot keeps the
-//! other 56, the *remainder* ([`super::place`] has the arithmetic). That leaves eight bits per slot. Two tell whether the slot is
-//! occupied, and whether its entry is in the *second* of its two buckets instead of its home. The other six are overflow counters.
-//! Each bucket has eight counters, selected by the remainder. They count the entries of this home bucket that are in their second
-//! bucket. A lookup that finds nothing at home continues to the second bucket only if its counter is not zero, so most misses read
-//! one line. (Folly's F14 calls this the overflow count; Cuckoo++, Le Scouarnec 2018, uses Bloom filters for the same purpose.)
+//! Keys are not stored. The hash is a permutation of the key, the bucket implies the top bits of
+//! the hash, and the slot keeps the other 56, the *remainder* ([`super::place`] has the
+//! arithmetic). That leaves eight bits per slot. Two tell whether the slot is occupied, and whether
+//! its entry is in the *second* of its two buckets instead of its home. The other six are overflow
+//! counters. Each bucket has eight counters, selected by the remainder. They count the entries of
+//! this home bucket that are in their second bucket. A lookup that finds nothing at home continues
+//! to the second bucket only if its counter is not zero, so most misses read one line. (Folly's F14
+//! calls this the overflow count; Cuckoo++, Le Scouarnec 2018, uses Bloom filters for the same
+//! purpose.)
 //!
 //! The counters of a free slot count as well. A bucket of zeroes is empty.
 
@@ -99,7 +103,8 @@ pub(super) struct OverflowCounter {
 }
 
 impl OverflowCounter {
-    /// The counter of a remainder. The low bits select it, because the top bits of the hash select the bucket.
+    /// The counter of a remainder. The low bits select it, because the top bits of the hash select
+    /// the bucket.
     #[inline(always)]
     pub(super) fn new(remainder: u64) -> OverflowCounter {
         OverflowCounter {
@@ -109,11 +114,13 @@ impl OverflowCounter {
     }
 }
 
-/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock, writes.
+/// A bucket. Any number of threads may read it while one thread, the holder of its segment's lock,
+/// writes.
 ///
-/// Stores are ordered for readers of a single slot: a value is written before the slot that publishes it, and an entry's new slot
-/// and counter before its old slot is cleared. Two races remain: another key takes a slot between a reader's loads of slot and
-/// value, and an entry moves home after a reader has checked its home. [`super::version`] detects both.
+/// Stores are ordered for readers of a single slot: a value is written before the slot that
+/// publishes it, and an entry's new slot and counter before its old slot is cleared. Two races
+/// remain: another key takes a slot between a reader's loads of slot and value, and an entry moves
+/// home after a reader has checked its home. [`super::version`] detects both.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Bucket {
@@ -131,7 +138,8 @@ impl Bucket {
     #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn find<S: Simd>(&self, simd: S, identity: Identity) -> u32 {
-        // Each slot is loaded with acquire ordering, so later loads see everything that was written before it, above all the value.
+        // Each slot is loaded with acquire ordering, so later loads see everything that was written
+        // before it, above all the value.
         simd.eq_shared_u64(&self.slots, IDENTITY, identity.0)
     }
 
@@ -174,7 +182,8 @@ impl Bucket {
     /// Writes an entry to a free slot.
     pub(super) fn put(&self, slot: usize, identity: Identity, value: u64) {
         debug_assert!(self.entry(slot).is_none(), "slot {slot} is occupied");
-        // Release, like every store here: a reader that sees it also sees the version that was incremented before it.
+        // Release, like every store here: a reader that sees it also sees the version that was
+        // incremented before it.
         self.values[slot].store(value, Ordering::Release);
         let counters = self.slots[slot].load(Ordering::Relaxed) & COUNTERS;
         // Release: whoever finds the entry reads its value, not the slot's previous one.
@@ -192,7 +201,8 @@ impl Bucket {
     /// Frees a slot. Called inside `Version::write`.
     pub(super) fn clear(&self, slot: usize) {
         let counters = self.slots[slot].load(Ordering::Relaxed) & COUNTERS;
-        // Release: whoever sees the slot free sees where its entry went, and the incremented version.
+        // Release: whoever sees the slot free sees where its entry went, and the incremented
+        // version.
         self.slots[slot].store(counters, Ordering::Release);
     }
 
@@ -204,8 +214,8 @@ impl Bucket {
         );
     }
 
-    /// Uncounts an entry that came home or was removed. A saturated counter stays so until the segment is rebuilt, because it has lost
-    /// count.
+    /// Uncounts an entry that came home or was removed. A saturated counter stays so until the
+    /// segment is rebuilt, because it has lost count.
     pub(super) fn remove_overflow(&self, cell: OverflowCounter) {
         self.recount(cell, |count| {
             debug_assert!(count > 0, "uncounted an entry that was never counted");

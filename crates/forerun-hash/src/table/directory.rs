@@ -8,8 +8,9 @@
 //!   segments  0*       10   11                   several entries may point to one segment
 //! ```
 //!
-//! A directory never changes. A writer that replaces a segment makes a new directory (extendible hashing, Fagin et al. 1979, by
-//! copying). Readers keep using the directory they began with, which an epoch keeps alive.
+//! A directory never changes. A writer that replaces a segment makes a new directory (extendible
+//! hashing, Fagin et al. 1979, by copying). Readers keep using the directory they began with, which
+//! an epoch keeps alive.
 
 use super::bucket::Bucket;
 use super::place::{Geometry, SELECTOR_BITS};
@@ -66,8 +67,8 @@ pub(super) struct Directory {
     memory_bytes: usize,
 }
 
-// SAFETY: the views point into segments that the directory owns a share of, and only shared references are made from them; Segment
-// is Send and Sync.
+// SAFETY: the views point into segments that the directory owns a share of, and only shared
+// references are made from them; Segment is Send and Sync.
 unsafe impl Send for Directory {}
 // SAFETY: as above.
 unsafe impl Sync for Directory {}
@@ -165,10 +166,12 @@ impl<'a> Views<'a> {
     /// The segment of a hash.
     #[inline(always)]
     pub(super) fn of(self, hash: u64) -> View<'a> {
-        // SAFETY: the index has `depth` bits, and the directory, which is borrowed, has 2^depth views.
+        // SAFETY: the index has `depth` bits, and the directory, which is borrowed, has 2^depth
+        // views.
         let raw = unsafe { &*self.views.add(self.index(hash)) };
-        // SAFETY: RawView::of made the pointers from a segment of which the directory owns a share. The version is a field of it,
-        // and the buckets are a slice of `len` that the segment owns until it is dropped, which is not before the directory.
+        // SAFETY: RawView::of made the pointers from a segment of which the directory owns a share.
+        // The version is a field of it, and the buckets are a slice of `len` that the segment owns
+        // until it is dropped, which is not before the directory.
         let (version, buckets) = unsafe {
             (
                 &*raw.version,

@@ -5,9 +5,10 @@
 //!                                                -->  | 010, .75 n | 011, .75 n |     beyond 4 MiB
 //! ```
 //!
-//! The writer that finds a segment full fills its successors while holding the lock, and then replaces the directory. Readers
-//! continue in the old segment, which does not change. Other writers wait for the lock, find the segment retired, and go to the
-//! successors. A table therefore grows a few MiB at a time: nobody waits for all of it, and only one segment exists twice.
+//! The writer that finds a segment full fills its successors while holding the lock, and then
+//! replaces the directory. Readers continue in the old segment, which does not change. Other
+//! writers wait for the lock, find the segment retired, and go to the successors. A table therefore
+//! grows a few MiB at a time: nobody waits for all of it, and only one segment exists twice.
 
 use super::directory::Directory;
 use super::place::selector;
@@ -19,15 +20,15 @@ use forerun_core::{Pages, epoch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The load factor of a table that holds as many entries as it was made for. It is below the maximum because segments fill
-/// unevenly.
+/// The load factor of a table that holds as many entries as it was made for. It is below the
+/// maximum because segments fill unevenly.
 const PLANNED_LOAD: f64 = 0.95;
 
 /// If a segment with a load below this is full, its keys share too few buckets.
 const CROWDED_LOAD: f64 = 0.125;
 
-/// The size in buckets beyond which a segment is split. Few segments keep the directory in L1; many segments make each of them quick
-/// to copy.
+/// The size in buckets beyond which a segment is split. Few segments keep the directory in L1; many
+/// segments make each of them quick to copy.
 fn len_max(depth: u32) -> u64 {
     match depth {
         0..6 => (16 << 20) / 64,
@@ -64,8 +65,8 @@ fn successors(old: &Segment, len: u64, pages: Pages) -> Result<Vec<Arc<Segment>>
     }
 }
 
-/// Copies all entries of some segments into new ones, which have equal depth and are ordered by prefix. Fails with a hash that does
-/// not fit.
+/// Copies all entries of some segments into new ones, which have equal depth and are ordered by
+/// prefix. Fails with a hash that does not fit.
 fn fill(new: &[Arc<Segment>], old: &[LockedSegment<'_>]) -> Result<(), u64> {
     // Nobody else can reach the new segments, so their locks are free and none is retired.
     let mut segments: Vec<LockedSegment<'_>> =
@@ -112,7 +113,8 @@ impl HashTable {
         }
     }
 
-    /// Reserves memory for `additional` more entries. If the table has to be copied, writers wait for that; readers do not.
+    /// Reserves memory for `additional` more entries. If the table has to be copied, writers wait
+    /// for that; readers do not.
     ///
     /// # Errors
     /// [`Error::Memory`], [`Error::TooLarge`]. The table is then unchanged.
@@ -124,7 +126,8 @@ impl HashTable {
         self.rebuild(capacity)
     }
 
-    /// Shrinks the table to what its entries need. Writers wait while the table is copied; readers do not.
+    /// Shrinks the table to what its entries need. Writers wait while the table is copied; readers
+    /// do not.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -184,13 +187,15 @@ impl HashTable {
     ) {
         let _exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let new = Owned::new(make(self.directory(guard)));
-        // Release: publishes the new directory. Acquire: the old one, which is freed below, was published by whoever stored it.
+        // Release: publishes the new directory. Acquire: the old one, which is freed below, was
+        // published by whoever stored it.
         let old = self.directory.swap(new, Ordering::AcqRel, guard);
         for locked in retired {
             locked.retire();
         }
-        // SAFETY: `old` has just been taken out of the table by the only thread that can do so (the mutex is held). No later reader
-        // gets it, earlier readers are pinned, and nobody else defers its destruction. It was made by Owned::new or Atomic::new.
+        // SAFETY: `old` has just been taken out of the table by the only thread that can do so (the
+        // mutex is held). No later reader gets it, earlier readers are pinned, and nobody else
+        // defers its destruction. It was made by Owned::new or Atomic::new.
         unsafe { guard.defer_destroy(old) };
     }
 }

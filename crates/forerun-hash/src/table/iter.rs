@@ -4,8 +4,8 @@
 //!   selectors   0 ... | segment 0110, copied | next ...          the current copy; where to continue
 //! ```
 //!
-//! The iterator advances by selectors, not by segments. No matter what has been split or merged meanwhile, the next segment is the one
-//! that holds the next selector.
+//! The iterator advances by selectors, not by segments. No matter what has been split or merged
+//! meanwhile, the next segment is the one that holds the next selector.
 
 use super::HashTable;
 use super::place::{selector, selector_hash};
@@ -43,7 +43,8 @@ impl<'t> Iter<'t> {
             }
         });
         self.entries = entries.into_iter();
-        // One more than the last selector with the segment's prefix. The last segment has no successor.
+        // One more than the last selector with the segment's prefix. The last segment has no
+        // successor.
         let selectors = 1u64.checked_shl(64 - segment.depth).unwrap_or(0);
         self.next = Some(segment.prefix.wrapping_add(selectors)).filter(|&next| next != 0);
     }

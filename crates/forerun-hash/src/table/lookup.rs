@@ -7,9 +7,9 @@
 //!   block b       prefetch the second buckets of those misses that may have overflowed
 //! ```
 //!
-//! Each step is a separate loop, short enough to keep its values in registers and without data-dependent branches. The misses of a
-//! block are processed once per block, by their bits. A table that fits the CPU's caches is searched in the same blocks, without
-//! prefetching.
+//! Each step is a separate loop, short enough to keep its values in registers and without
+//! data-dependent branches. The misses of a block are processed once per block, by their bits. A
+//! table that fits the CPU's caches is searched in the same blocks, without prefetching.
 
 use std::hint::select_unpredictable;
 use std::mem::MaybeUninit;
@@ -24,8 +24,8 @@ use forerun_core::sync::thread;
 /// Keys per block: one bit each in a word, and more cache lines than memory fetches at a time.
 const BLOCK: usize = 64;
 
-/// Tables up to this size are searched without prefetching: 2.5 MiB, more than twice a core's L2 cache. Out-of-order execution hides
-/// the wait for L3.
+/// Tables up to this size are searched without prefetching: 2.5 MiB, more than twice a core's L2
+/// cache. Out-of-order execution hides the wait for L3.
 const CACHED_BYTES: usize = 5 << 19;
 
 /// A writer moved entries while they were read, so the result is not consistent.
@@ -309,8 +309,8 @@ impl<'b> Batch<'b> {
         } = self;
         let answers = values.chunks_mut(BLOCK).zip(found.chunks_mut(BLOCK));
         for (keys, (values, found)) in keys.chunks(BLOCK).zip(answers) {
-            // The version is read once per block. If it changes, the other keys of the block are looked up one by one, which takes
-            // nanoseconds.
+            // The version is read once per block. If it changes, the other keys of the block are
+            // looked up one by one, which takes nanoseconds.
             let seen = view.version.begin_read();
             let key_of = |key| Key {
                 seen,
@@ -374,7 +374,8 @@ impl<'b> Batch<'b> {
                     seen: seen[at],
                     ..places.key(at)
                 };
-                // If an entry moved, the key was already looked up again; searching once more does no harm.
+                // If an entry moved, the key was already looked up again; searching once more does
+                // no harm.
                 if key.has_overflow().unwrap_or(true) {
                     key.second(views.of(key.hash)).prefetch();
                     open.push(start + at, key);

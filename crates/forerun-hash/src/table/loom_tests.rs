@@ -1,9 +1,11 @@
-//! Models of a lookup with a concurrent writer. Loom runs them through every interleaving and every outcome that the memory model
-//! allows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-hash --release --lib loom_tests`.
+//! Models of a lookup with a concurrent writer. Loom runs them through every interleaving and every
+//! outcome that the memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-hash
+//! --release --lib loom_tests`.
 //!
-//! The reader runs on a spawned thread and the writer on the model's first one. Loom reorders a load with any earlier store to the
-//! same address, but a store only with the access right before it. If the writer were spawned, it would hide the reader's loads
-//! behind its own, and the model would run only once.
+//! The reader runs on a spawned thread and the writer on the model's first one. Loom reorders a
+//! load with any earlier store to the same address, but a store only with the access right before
+//! it. If the writer were spawned, it would hide the reader's loads behind its own, and the model
+//! would run only once.
 //!
 //! A segment has two buckets here: a hash with top bit 0 has bucket 0 as its home.
 
@@ -89,7 +91,8 @@ fn an_entry_is_found_with_its_value_or_not_at_all() {
     });
 }
 
-/// Without the version, another key could take the slot between the reader's loads of slot and value.
+/// Without the version, another key could take the slot between the reader's loads of slot and
+/// value.
 #[test]
 fn a_reused_slot_never_gives_the_old_key_the_new_value() {
     model(|| {
@@ -107,7 +110,8 @@ fn a_reused_slot_never_gives_the_old_key_the_new_value() {
     });
 }
 
-/// Without the version, the reader could check the home bucket while the entry is in its second, and the second when it is home.
+/// Without the version, the reader could check the home bucket while the entry is in its second,
+/// and the second when it is home.
 #[test]
 fn an_entry_that_moves_between_its_buckets_is_never_missed() {
     model(|| {
@@ -125,7 +129,8 @@ fn an_entry_that_moves_between_its_buckets_is_never_missed() {
     });
 }
 
-/// Without the version, the reader could check the home bucket while the entry is in its second, and the counter when it is home.
+/// Without the version, the reader could check the home bucket while the entry is in its second,
+/// and the counter when it is home.
 #[test]
 fn an_entry_that_comes_home_is_never_missed() {
     model(|| {

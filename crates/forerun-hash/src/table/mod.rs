@@ -1,4 +1,5 @@
-//! The production table: buckets of one cache line with two choices per key, quotiented keys, growth by segments.
+//! The production table: buckets of one cache line with two choices per key, quotiented keys,
+//! growth by segments.
 //!
 //! ```text
 //!   key --Permutation--> hash --top bits--> directory --> segment --> bucket: | 4 slots | 4 values |   64 bytes
@@ -10,14 +11,15 @@
 //!   lookup.rs     single keys and batches                    grow.rs      larger segments, smaller tables
 //! ```
 //!
-//! The cost of a lookup in memory is the number of its cache lines, so the key, the value and everything else that a lookup needs
-//! lie in one line. The hash is a permutation of the key, so quotienting saves bits of each key. These bits tell how many entries of
-//! a bucket are in their second bucket. Entries are placed in their home bucket whenever possible: a hit reads little more than one
-//! line on average, and a miss hardly ever more than one. With two choices and chains of moves, 97% of the slots fill before a
-//! segment grows.
+//! The cost of a lookup in memory is the number of its cache lines, so the key, the value and
+//! everything else that a lookup needs lie in one line. The hash is a permutation of the key, so
+//! quotienting saves bits of each key. These bits tell how many entries of a bucket are in their
+//! second bucket. Entries are placed in their home bucket whenever possible: a hit reads little
+//! more than one line on average, and a miss hardly ever more than one. With two choices and chains
+//! of moves, 97% of the slots fill before a segment grows.
 //!
-//! Readers take no lock and write nothing. Writers lock one segment; large tables have many. Growth replaces one segment at a time,
-//! while its readers continue in the old one.
+//! Readers take no lock and write nothing. Writers lock one segment; large tables have many. Growth
+//! replaces one segment at a time, while its readers continue in the old one.
 
 mod bucket;
 mod directory;
@@ -55,8 +57,8 @@ pub enum Error {
         /// The number of buckets requested.
         buckets: u64,
     },
-    /// A key does not fit although its segment is nearly empty, because too many keys share its two buckets. This does not happen by
-    /// chance. The table is unchanged.
+    /// A key does not fit although its segment is nearly empty, because too many keys share its two
+    /// buckets. This does not happen by chance. The table is unchanged.
     #[error("key {key:#018x} does not fit: too many keys of this table share its two buckets")]
     Crowded {
         /// The key.
@@ -80,19 +82,23 @@ pub struct Options {
     pub capacity: usize,
     /// The kind of memory pages for the buckets.
     pub pages: Pages,
-    /// The seed of the hash function. `None` draws a random one, which tables of untrusted keys need.
+    /// The seed of the hash function. `None` draws a random one, which tables of untrusted keys
+    /// need.
     pub seed: Option<u64>,
 }
 
-/// A hash table of `u64` to `u64` for any number of concurrent readers and writers, built for batched lookups.
+/// A hash table of `u64` to `u64` for any number of concurrent readers and writers, built for
+/// batched lookups.
 ///
-/// All keys and values are allowed. An entry takes 16 bytes. The table fills to 97% and then grows by half. A lookup by
-/// [`find_batch`](HashTable::find_batch) costs little more than reading one cache line.
+/// All keys and values are allowed. An entry takes 16 bytes. The table fills to 97% and then grows
+/// by half. A lookup by [`find_batch`](HashTable::find_batch) costs little more than reading one
+/// cache line.
 ///
 /// # Concurrency
-/// Every method takes `&self`. Reads never block: they neither lock nor write, and they see each key either before or after a
-/// write. Writes lock one segment: a 4 MiB part of a large table, or all of a small one. Once a writing call has returned, every
-/// later read on any thread sees its effect.
+/// Every method takes `&self`. Reads never block: they neither lock nor write, and they see each
+/// key either before or after a write. Writes lock one segment: a 4 MiB part of a large table, or
+/// all of a small one. Once a writing call has returned, every later read on any thread sees its
+/// effect.
 ///
 /// # Examples
 /// ```
@@ -164,19 +170,21 @@ impl HashTable {
         self.get(key).is_some()
     }
 
-    /// Looks up a batch. Sets `found[i]` to whether `keys[i]` is present. If it is, sets `values[i]` to its value; otherwise leaves
-    /// `values[i]` unchanged. Returns the number of keys found.
+    /// Looks up a batch. Sets `found[i]` to whether `keys[i]` is present. If it is, sets
+    /// `values[i]` to its value; otherwise leaves `values[i]` unchanged. Returns the number of keys
+    /// found.
     ///
-    /// The keys may be in any order and may repeat. If the slices differ in length, the shortest decides. Each key is read at some
-    /// moment during the call, not all of them at the same moment.
+    /// The keys may be in any order and may repeat. If the slices differ in length, the shortest
+    /// decides. Each key is read at some moment during the call, not all of them at the same
+    /// moment.
     pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
         self.pin().find_batch(keys, values, found)
     }
 
     /// Pins the table for many reads, so that each of them need not pin it on its own.
     ///
-    /// This is not a snapshot: reads see every write. Memory that growth retires meanwhile is freed only after the handle is dropped,
-    /// so do not keep it longer than needed.
+    /// This is not a snapshot: reads see every write. Memory that growth retires meanwhile is freed
+    /// only after the handle is dropped, so do not keep it longer than needed.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -197,7 +205,8 @@ impl HashTable {
     /// Sets the value of a key and returns the previous value, if any.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the table must grow and cannot; [`Error::Crowded`] if growing does not help.
+    /// [`Error::Memory`] if the table must grow and cannot; [`Error::Crowded`] if growing does not
+    /// help.
     pub fn insert(&self, key: u64, value: u64) -> Result<Option<u64>, Error> {
         let mut former = None;
         self.upsert(key, |old| {
@@ -215,8 +224,9 @@ impl HashTable {
         self.upsert(key, |old| old.unwrap_or(value))
     }
 
-    /// Computes a key's new value from its current one with `value`, stores it and returns it. No other thread writes the key in
-    /// between. `value` is called once, under a lock, so it must not use the table.
+    /// Computes a key's new value from its current one with `value`, stores it and returns it. No
+    /// other thread writes the key in between. `value` is called once, under a lock, so it must not
+    /// use the table.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -235,8 +245,9 @@ impl HashTable {
         self.upsert_hash(self.permutation.hash(key), value, &epoch::pin())
     }
 
-    /// Inserts many entries, `keys[i]` with `values[i]`, and prefetches their buckets. If the slices differ in length, the shorter
-    /// decides. If a key repeats, its last value wins. Returns the number of keys that were not present before.
+    /// Inserts many entries, `keys[i]` with `values[i]`, and prefetches their buckets. If the
+    /// slices differ in length, the shorter decides. If a key repeats, its last value wins. Returns
+    /// the number of keys that were not present before.
     ///
     /// # Errors
     /// See [`HashTable::insert`]. The entries before the failing one have been inserted.
@@ -315,8 +326,9 @@ impl HashTable {
 
     /// Iterates over all entries, in arbitrary order.
     ///
-    /// A key that is present during the whole iteration is returned once; a key that is inserted or removed meanwhile, once or not
-    /// at all. The iterator copies each segment when it reaches it, and the segment's writers wait for that copy.
+    /// A key that is present during the whole iteration is returned once; a key that is inserted or
+    /// removed meanwhile, once or not at all. The iterator copies each segment when it reaches it,
+    /// and the segment's writers wait for that copy.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -367,17 +379,18 @@ impl HashTable {
     fn directory<'g>(&self, guard: &'g Guard) -> &'g Directory {
         // Acquire: the directory and its segments were made before they were published.
         let directory = self.directory.load(Ordering::Acquire, guard);
-        // SAFETY: the pointer is never null after construction. Its target was made by Atomic::new or Owned::new. It is freed either
-        // by defer_destroy after it has been replaced, and therefore not before this guard is dropped, under which it was loaded;
-        // or by drop, when no reader is left.
+        // SAFETY: the pointer is never null after construction. Its target was made by Atomic::new
+        // or Owned::new. It is freed either by defer_destroy after it has been replaced, and
+        // therefore not before this guard is dropped, under which it was loaded; or by drop, when
+        // no reader is left.
         unsafe { directory.deref() }
     }
 }
 
 impl Drop for HashTable {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the table any more, so nobody loads the pointer now or later. It is not null, and this call owns
-        // the directory.
+        // SAFETY: nobody else has the table any more, so nobody loads the pointer now or later. It
+        // is not null, and this call owns the directory.
         unsafe {
             let directory = self.directory.load(Ordering::Relaxed, unprotected());
             drop(directory.into_owned());
@@ -413,10 +426,11 @@ impl Pinned<'_> {
 
     /// See [`HashTable::find_batch`].
     pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
-        /// Keys per use of one directory, so that a long batch does not keep using segments that growth has replaced.
+        /// Keys per use of one directory, so that a long batch does not keep using segments that
+        /// growth has replaced.
         const CHUNK: usize = 4096;
-        /// Fewer keys than this are looked up one by one: then their waits also overlap with those of the next call, which is not
-        /// the case with blocks.
+        /// Fewer keys than this are looked up one by one: then their waits also overlap with those
+        /// of the next call, which is not the case with blocks.
         const BATCH_MIN: usize = 4;
         let len = keys.len().min(values.len()).min(found.len());
         if len < BATCH_MIN {

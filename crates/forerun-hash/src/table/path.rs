@@ -1,14 +1,16 @@
-//! Making room by a cuckoo path: a short chain of moves, each entry to its other bucket, that ends at a free slot.
+//! Making room by a cuckoo path: a short chain of moves, each entry to its other bucket, that ends
+//! at a free slot.
 //!
 //! ```text
 //!   home (full) --slot 2--> other bucket of that entry (full) --slot 0--> a bucket with a free slot
 //!   second (full) --...
 //! ```
 //!
-//! The search is breadth first, as in libcuckoo (Li et al. 2014), and so finds a shortest path; MemC3 searches depth first. The path
-//! is found before anything is moved, and its entries are moved from its end, so that every entry can be found throughout. A lookup
-//! finds an entry in its home bucket by reading one cache line, so a new entry is placed at home if a displaced entry there can
-//! return to its own home.
+//! The search is breadth first, as in libcuckoo (Li et al. 2014), and so finds a shortest path;
+//! MemC3 searches depth first. The path is found before anything is moved, and its entries are
+//! moved from its end, so that every entry can be found throughout. A lookup finds an entry in its
+//! home bucket by reading one cache line, so a new entry is placed at home if a displaced entry
+//! there can return to its own home.
 
 use super::bucket::{Identity, SLOTS, Side};
 use super::segment::{Segment, SlotRef};
@@ -32,7 +34,8 @@ pub(super) struct SearchPath {
     steps: Vec<Step>,
 }
 
-/// Frees a slot for an entry whose home bucket is full. Returns the slot and its side. `None` if the segment is too full.
+/// Frees a slot for an entry whose home bucket is full. Returns the slot and its side. `None` if
+/// the segment is too full.
 pub(super) fn free_slot_for(
     segment: &Segment,
     identity: Identity,
@@ -91,7 +94,8 @@ impl SearchPath {
     }
 }
 
-/// Moves the entries of a path, last first, and returns the slot that this frees in its first bucket.
+/// Moves the entries of a path, last first, and returns the slot that this frees in its first
+/// bucket.
 fn move_along(segment: &Segment, steps: &[Step], mut at: usize, mut slot: usize) -> SlotRef {
     loop {
         let to = SlotRef {
@@ -110,7 +114,8 @@ fn move_along(segment: &Segment, steps: &[Step], mut at: usize, mut slot: usize)
     }
 }
 
-/// Moves a displaced entry of this bucket back to its home if a slot is free there, and returns the slot that this frees.
+/// Moves a displaced entry of this bucket back to its home if a slot is free there, and returns the
+/// slot that this frees.
 fn return_one_home(segment: &Segment, bucket: usize) -> Option<usize> {
     let displaced = || {
         let entries =

@@ -9,9 +9,9 @@
 //!   second bucket = (scale(remainder * ODD) - home) mod len        each bucket follows from the other
 //! ```
 //!
-//! The selector, which excludes the top bits of the hash, chooses the segment. The number of buckets need not be a power of two: the
-//! hash is scaled to it, so buckets are in the order of the hashes. The bucket must imply the 8 bits that slots do not keep, which
-//! requires `len >= 256`.
+//! The selector, which excludes the top bits of the hash, chooses the segment. The number of
+//! buckets need not be a power of two: the hash is scaled to it, so buckets are in the order of the
+//! hashes. The bucket must imply the 8 bits that slots do not keep, which requires `len >= 256`.
 
 use super::bucket::{Identity, REMAINDER_BITS, Side};
 use forerun_core::hashing::scale;
@@ -23,7 +23,8 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 #[cfg(all(test, not(loom)))]
 pub(super) const ODD_INVERSE: u64 = 0xf1de_83e1_9937_733d;
 
-/// The selector starts at bit 39 of a hash. The bits above it distinguish up to 2^24 buckets, which are 1 GiB.
+/// The selector starts at bit 39 of a hash. The bits above it distinguish up to 2^24 buckets, which
+/// are 1 GiB.
 pub(super) const SELECTOR_BITS: u32 = 40;
 
 const SELECTOR_SHIFT: u32 = 64 - SELECTOR_BITS;
@@ -83,7 +84,8 @@ impl Geometry {
     /// The hash of an entry that is in `bucket`.
     pub(super) fn hash_of(self, bucket: usize, entry: Identity) -> u64 {
         let home = self.home_of(bucket, entry) as u128;
-        // The least hash of the home bucket. All its hashes lie within 2^56 of it, and only one of them ends in the remainder.
+        // The least hash of the home bucket. All its hashes lie within 2^56 of it, and only one of
+        // them ends in the remainder.
         let least = (home << 64).div_ceil(u128::from(self.len)) as u64;
         let further = entry.remainder().wrapping_sub(least) & ((1 << REMAINDER_BITS) - 1);
         least.wrapping_add(further)

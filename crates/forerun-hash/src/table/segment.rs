@@ -7,8 +7,8 @@
 //!             lock                    number of entries, whether the segment was replaced
 //! ```
 //!
-//! Readers use a [`View`] and take no lock. A writer holds the lock for one operation. If it finds that the segment was replaced, it
-//! starts again from the directory.
+//! Readers use a [`View`] and take no lock. A writer holds the lock for one operation. If it finds
+//! that the segment was replaced, it starts again from the directory.
 
 use super::Error;
 use super::bucket::{Bucket, Identity, OverflowCounter, SLOTS, Side};
@@ -28,7 +28,8 @@ struct State {
     search_path: SearchPath,
 }
 
-/// A value on its own cache line, so that the lock next to it does not evict it from readers' caches.
+/// A value on its own cache line, so that the lock next to it does not evict it from readers'
+/// caches.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct CachePadded<T>(T);
@@ -39,7 +40,8 @@ pub(super) struct Segment {
     version: CachePadded<Version>,
     /// The length of the prefix, in bits.
     pub(super) depth: u32,
-    /// The prefix of the selectors of all hashes here, in the top `depth` bits. The other bits are zero.
+    /// The prefix of the selectors of all hashes here, in the top `depth` bits. The other bits are
+    /// zero.
     pub(super) prefix: u64,
     pub(super) geometry: Geometry,
     buckets: buckets::Buckets,
@@ -58,8 +60,8 @@ pub(super) struct SlotRef {
 impl Segment {
     /// One empty segment per prefix, of `len` buckets each, or the minimum if that is more.
     ///
-    /// Their buckets share one mapping. With separate mappings, lookups took a fifth longer. The reason is unknown: the same pages
-    /// were huge in both cases.
+    /// Their buckets share one mapping. With separate mappings, lookups took a fifth longer. The
+    /// reason is unknown: the same pages were huge in both cases.
     pub(super) fn empty(
         prefixes: &[u64],
         depth: u32,
@@ -134,7 +136,8 @@ pub(super) struct FreeSlot {
 
 /// The largest share of slots that may be occupied.
 ///
-/// Buckets of four with two choices can be filled to 98%, but searches for a free slot get ever longer for the last percent.
+/// Buckets of four with two choices can be filled to 98%, but searches for a free slot get ever
+/// longer for the last percent.
 const LOAD_MAX: f64 = 0.97;
 
 impl LockedSegment<'_> {
@@ -170,7 +173,8 @@ impl LockedSegment<'_> {
         self.segment.buckets()[slot_ref.bucket].set_value(slot_ref.slot, value)
     }
 
-    /// Finds or makes a free slot for an entry that is not in the segment. `None` if the segment is full.
+    /// Finds or makes a free slot for an entry that is not in the segment. `None` if the segment is
+    /// full.
     pub(super) fn free_slot_for(&mut self, hash: u64) -> Option<FreeSlot> {
         let segment = self.segment;
         if segment.entries() as f64 >= segment.slots() as f64 * LOAD_MAX {
@@ -189,7 +193,8 @@ impl LockedSegment<'_> {
         Some(FreeSlot { slot_ref, side })
     }
 
-    /// Writes an entry to the slot that was found for it. The caller has written nothing in between.
+    /// Writes an entry to the slot that was found for it. The caller has written nothing in
+    /// between.
     pub(super) fn put(&mut self, free_slot: FreeSlot, hash: u64, value: u64) {
         self.segment.put(
             free_slot.slot_ref,
@@ -331,10 +336,12 @@ mod buckets {
         #[inline(always)]
         pub(in super::super) fn as_slice(&self) -> &[Bucket] {
             // SAFETY:
-            // - the region holds all runs of len * size_of::<Bucket>() bytes each, this one from bucket `first` on; it lives as long
-            //   as self and is aligned at least to a cache line, as a Bucket is;
+            // - the region holds all runs of len * size_of::<Bucket>() bytes each, this one from
+            //   bucket `first` on; it lives as long as self and is aligned at least to a cache
+            //   line, as a Bucket is;
             // - it was zeroed, and zero bytes are a valid Bucket of eight atomic words;
-            // - these bytes are reachable only through such slices and are only accessed atomically.
+            // - these bytes are reachable only through such slices and are only accessed
+            //   atomically.
             unsafe {
                 let first = self.region.as_ptr().cast::<Bucket>().add(self.first);
                 std::slice::from_raw_parts(first, self.len)

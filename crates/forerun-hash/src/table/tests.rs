@@ -1,4 +1,5 @@
-//! Tests that need the internals of a table: where entries lie, and keys that nobody could choose without the seed.
+//! Tests that need the internals of a table: where entries lie, and keys that nobody could choose
+//! without the seed.
 
 use super::bucket::{Identity, OverflowCounter, SLOTS, Side};
 use super::*;
@@ -15,7 +16,8 @@ fn table(capacity: usize) -> HashTable {
     HashTable::with_options(options).unwrap()
 }
 
-/// The share of entries in their second bucket, and the share of absent keys whose lookup reads a second line.
+/// The share of entries in their second bucket, and the share of absent keys whose lookup reads a
+/// second line.
 fn second_lines(table: &HashTable) -> (f64, f64) {
     let guard = epoch::pin();
     let (mut entries, mut second, mut nonzero, mut counters) = (0, 0, 0, 0);
@@ -55,7 +57,8 @@ fn most_hits_take_one_line_and_misses_fewer_than_hits() {
 
 #[test]
 fn batches_of_every_length_agree_with_single_lookups_with_and_without_prefetching() {
-    // Larger than the CPU's caches; one segment of a few blocks; fewer entries than a block has keys.
+    // Larger than the CPU's caches; one segment of a few blocks; fewer entries than a block has
+    // keys.
     for entries in [300_000, 3_000, 40] {
         let table = table(entries);
         for key in 0..(table.slots() as f64 * 0.9) as u64 {
@@ -121,8 +124,9 @@ fn every_segment_holds_the_hashes_of_its_prefix_and_grows_on_its_own() {
     assert_eq!(entries, 200_000);
 }
 
-/// Keys that share both buckets in a table with `SEED` of any size up to 2^20 buckets. Their hashes have a common prefix, 01 and then
-/// zeroes, and so do the products that determine the second buckets.
+/// Keys that share both buckets in a table with `SEED` of any size up to 2^20 buckets. Their hashes
+/// have a common prefix, 01 and then zeroes, and so do the products that determine the second
+/// buckets.
 fn crowd(count: u64) -> Vec<u64> {
     let permutation = Permutation::from_seed(SEED);
     let same_products = (0..).filter_map(|n: u64| {

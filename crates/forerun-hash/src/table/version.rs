@@ -5,9 +5,9 @@
 //!   reader           read v                                        read v again: unchanged and even? otherwise retry
 //! ```
 //!
-//! Each segment has a version counter: a sequence lock of 64 bits, which does not wrap. A writer increments it before and after it
-//! frees a slot or moves an entry. Adding an entry without a move and changing a value do not increment it, so readers then never
-//! retry.
+//! Each segment has a version counter: a sequence lock of 64 bits, which does not wrap. A writer
+//! increments it before and after it frees a slot or moves an entry. Adding an entry without a move
+//! and changing a value do not increment it, so readers then never retry.
 
 use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
@@ -28,15 +28,17 @@ impl Version {
     /// Call it before reading a bucket. A stamp taken during a move never validates.
     #[inline(always)]
     pub(super) fn begin_read(&self) -> Stamp {
-        // Acquire: the buckets are read after it. An odd number is rounded down to one that never returns.
+        // Acquire: the buckets are read after it. An odd number is rounded down to one that never
+        // returns.
         Stamp(self.0.load(Ordering::Acquire) & !1)
     }
 
     /// Call it after reading: whether nothing was freed or moved in between.
     #[inline(always)]
     pub(super) fn validate(&self, seen: Stamp) -> bool {
-        // Relaxed: every read of a bucket before it is an acquire, which keeps this load after it. If such a read saw a store of the
-        // writer, which is a release, this load sees the incremented counter.
+        // Relaxed: every read of a bucket before it is an acquire, which keeps this load after it.
+        // If such a read saw a store of the writer, which is a release, this load sees the
+        // incremented counter.
         self.0.load(Ordering::Relaxed) == seen.0
     }
 

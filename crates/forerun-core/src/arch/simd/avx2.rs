@@ -1,7 +1,8 @@
 //! AVX2: 256-bit vectors of x86_64, eight `u32` or four `u64` lanes.
 //!
-//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx2`] token, or a vector made with one, exists
-//! only if the CPU has AVX2 (`Avx2::new` checked it). Blocks that access memory also say why the access is valid.
+//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx2`] token,
+//! or a vector made with one, exists only if the CPU has AVX2 (`Avx2::new` checked it). Blocks that
+//! access memory also say why the access is valid.
 
 use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
@@ -33,7 +34,8 @@ impl Avx2 {
         fn inner<W: WithSimd>(simd: Avx2, work: W) -> W::Output {
             work.with(simd)
         }
-        // SAFETY: the token exists, so the processor has the features that `inner` is compiled with.
+        // SAFETY: the token exists, so the processor has the features that `inner` is compiled
+        // with.
         unsafe { inner(self, work) }
     }
 }
@@ -48,7 +50,8 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn eq_u8<const N: usize>(self, slots: &[u8; N], needle: u8) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX2, and each arm reads exactly the N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX2, and each arm reads exactly the N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm256_set1_epi8(needle as i8);
             let low = _mm256_castsi256_si128(needles);
@@ -77,7 +80,8 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn eq_u16<const N: usize>(self, slots: &[u16; N], needle: u16) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX2, and each arm reads exactly the 2 N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX2, and each arm reads exactly the 2 N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm256_set1_epi16(needle as i16);
             let low = _mm256_castsi256_si128(needles);
@@ -101,7 +105,8 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn eq_u32<const N: usize>(self, slots: &[u32; N], needle: u32) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX2, and each arm reads exactly the 4 N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX2, and each arm reads exactly the 4 N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm256_set1_epi32(needle as i32);
             let low = _mm256_castsi256_si128(needles);
@@ -124,7 +129,8 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn eq_u64<const N: usize>(self, slots: &[u64; N], needle: u64) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX2, and each arm reads exactly the 8 N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX2, and each arm reads exactly the 8 N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm256_set1_epi64x(needle as i64);
             match N {
@@ -174,8 +180,8 @@ fn read_shared(words: &[AtomicU64; 4]) -> __m256i {
     // SAFETY:
     // - the 32 bytes of `words` can be read, and the function has the feature;
     // - what the instruction does, a program may do by four atomic loads: on x86_64 each aligned
-    //   quadword of a vector load is read in one piece, as processors do and models of them have it,
-    //   and no load changes places with an earlier or a later one, which makes it an acquire;
+    //   quadword of a vector load is read in one piece, as processors do and models of them have
+    //   it, and no load changes places with an earlier or a later one, which makes it an acquire;
     // - no option says that memory is left alone, so the compiler moves no access across it.
     unsafe {
         core::arch::asm!(
@@ -343,8 +349,9 @@ impl Lanes<Avx2> for Avx2U32s {
     fn scale(self, len: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX2.
         Avx2U32s(unsafe {
-            // The instruction multiplies every other lane to 64 bits, of which we want the upper half. For the even lanes
-            // it is shifted down into place; for the odd lanes it is in place already.
+            // The instruction multiplies every other lane to 64 bits, of which we want the upper
+            // half. For the even lanes it is shifted down into place; for the odd lanes it is in
+            // place already.
             let even = _mm256_mul_epu32(self.0, len.0);
             let odd = _mm256_mul_epu32(
                 _mm256_srli_epi64::<32>(self.0),
@@ -375,9 +382,10 @@ impl Lanes<Avx2> for Avx2U32s {
     ) -> Self {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old, mask) = (base.cast::<i32>(), otherwise.0, mask.0);
-        // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set read nothing; for those
-        // that are, the caller vouches for a word at index x STRIDE_BYTES. The instruction takes signed 32-bit indices;
-        // the caller's are below 2^30 and stay positive even if doubled.
+        // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set
+        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES.
+        // The instruction takes signed 32-bit indices; the caller's are below 2^30 and stay
+        // positive even if doubled.
         Avx2U32s(unsafe {
             match STRIDE_BYTES {
                 4 => _mm256_mask_i32gather_epi32::<4>(old, base, index.0, mask),
@@ -445,8 +453,8 @@ impl Lanes<Avx2> for Avx2U64s {
     fn mul(self, other: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX2.
         Avx2U64s(unsafe {
-            // There is only a multiplication 32 x 32 -> 64. With a = a1 2^32 + a0 and likewise b, a b is
-            // a0 b0 + (a1 b0 + a0 b1) 2^32; the remaining term exceeds 64 bits.
+            // There is only a multiplication 32 x 32 -> 64. With a = a1 2^32 + a0 and likewise b, a
+            // b is a0 b0 + (a1 b0 + a0 b1) 2^32; the remaining term exceeds 64 bits.
             let cross_1 = _mm256_mul_epu32(_mm256_srli_epi64::<32>(self.0), other.0);
             let cross_2 = _mm256_mul_epu32(self.0, _mm256_srli_epi64::<32>(other.0));
             let cross = _mm256_slli_epi64::<32>(_mm256_add_epi64(cross_1, cross_2));
@@ -483,8 +491,9 @@ impl Lanes<Avx2> for Avx2U64s {
     ) -> Self {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old, mask) = (base.cast::<i64>(), otherwise.0, mask.0);
-        // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set read nothing; for those
-        // that are, the caller vouches for a word at index x STRIDE_BYTES, an offset that 64 bits hold.
+        // SAFETY: the vectors were made with a token, which proves AVX2. Lanes that are not set
+        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES,
+        // an offset that 64 bits hold.
         Avx2U64s(unsafe {
             match STRIDE_BYTES {
                 4 => _mm256_mask_i64gather_epi64::<4>(old, base, index.0, mask),

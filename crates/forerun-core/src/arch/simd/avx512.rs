@@ -1,7 +1,9 @@
-//! AVX-512 (F, BW, DQ, VL): 512-bit vectors of x86_64, sixteen `u32` or eight `u64` lanes, and mask registers.
+//! AVX-512 (F, BW, DQ, VL): 512-bit vectors of x86_64, sixteen `u32` or eight `u64` lanes, and mask
+//! registers.
 //!
-//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx512`] token, or a vector made with one,
-//! exists only if the CPU has these sets (`Avx512::new` checked it). Blocks that access memory also say why the access is valid.
+//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: an [`Avx512`]
+//! token, or a vector made with one, exists only if the CPU has these sets (`Avx512::new` checked
+//! it). Blocks that access memory also say why the access is valid.
 
 use super::{Avx2, Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
@@ -26,7 +28,8 @@ impl Avx512 {
         fn inner<W: WithSimd>(simd: Avx512, work: W) -> W::Output {
             work.with(simd)
         }
-        // SAFETY: the token exists, so the processor has the features that `inner` is compiled with.
+        // SAFETY: the token exists, so the processor has the features that `inner` is compiled
+        // with.
         unsafe { inner(self, work) }
     }
 }
@@ -47,7 +50,8 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn eq_u16<const N: usize>(self, slots: &[u16; N], needle: u16) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX-512, and each arm reads exactly the 2 N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX-512, and each arm reads exactly the 2 N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm512_set1_epi16(needle as i16);
             match N {
@@ -71,7 +75,8 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn eq_u32<const N: usize>(self, slots: &[u32; N], needle: u32) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX-512, and each arm reads exactly the 4 N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX-512, and each arm reads exactly the 4 N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm512_set1_epi32(needle as i32);
             match N {
@@ -99,7 +104,8 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn eq_u64<const N: usize>(self, slots: &[u64; N], needle: u64) -> u32 {
         let base = slots.as_ptr();
-        // SAFETY: the token proves AVX-512, and each arm reads exactly the 8 N bytes of `slots`, unaligned.
+        // SAFETY: the token proves AVX-512, and each arm reads exactly the 8 N bytes of `slots`,
+        // unaligned.
         unsafe {
             let needles = _mm512_set1_epi64(needle as i64);
             match N {
@@ -226,8 +232,9 @@ impl Lanes<Avx512> for Avx512U32s {
     fn scale(self, len: Self) -> Self {
         // SAFETY: the vectors were made with a token, which proves AVX-512.
         Avx512U32s(unsafe {
-            // The instruction multiplies every other lane to 64 bits, of which we want the upper half. For the even lanes
-            // it is shifted down into place; for the odd lanes it is in place already.
+            // The instruction multiplies every other lane to 64 bits, of which we want the upper
+            // half. For the even lanes it is shifted down into place; for the odd lanes it is in
+            // place already.
             let even = _mm512_mul_epu32(self.0, len.0);
             let odd = _mm512_mul_epu32(
                 _mm512_srli_epi64::<32>(self.0),
@@ -258,9 +265,10 @@ impl Lanes<Avx512> for Avx512U32s {
     ) -> Self {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old) = (base.cast(), otherwise.0);
-        // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set read nothing; for
-        // those that are, the caller vouches for a word at index x STRIDE_BYTES. The instruction takes signed 32-bit
-        // indices; the caller's are below 2^30 and stay positive even if doubled.
+        // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set
+        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES.
+        // The instruction takes signed 32-bit indices; the caller's are below 2^30 and stay
+        // positive even if doubled.
         Avx512U32s(unsafe {
             match STRIDE_BYTES {
                 4 => _mm512_mask_i32gather_epi32::<4>(old, mask, index.0, base),
@@ -359,8 +367,9 @@ impl Lanes<Avx512> for Avx512U64s {
     ) -> Self {
         const { assert!(matches!(STRIDE_BYTES, 4 | 8 | 16)) };
         let (base, old) = (base.cast(), otherwise.0);
-        // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set read nothing; for
-        // those that are, the caller vouches for a word at index x STRIDE_BYTES, an offset that 64 bits hold.
+        // SAFETY: the vectors were made with a token, which proves AVX-512. Lanes that are not set
+        // read nothing; for those that are, the caller vouches for a word at index x STRIDE_BYTES,
+        // an offset that 64 bits hold.
         Avx512U64s(unsafe {
             match STRIDE_BYTES {
                 4 => _mm512_mask_i64gather_epi64::<4>(old, mask, index.0, base),

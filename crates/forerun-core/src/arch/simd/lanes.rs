@@ -52,7 +52,8 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     /// The low halves of the products.
     fn mul(self, other: Self) -> Self;
 
-    /// Scales each lane's top 32 bits to `0..len`: (top 32 bits × `len`) >> 32. Every lane of `len` must be below 2^32.
+    /// Scales each lane's top 32 bits to `0..len`: (top 32 bits × `len`) >> 32. Every lane of `len`
+    /// must be below 2^32.
     fn scale(self, len: Self) -> Self;
 
     /// The lanes that are equal.
@@ -67,8 +68,8 @@ pub trait Lanes<S: Simd>: Copy + Debug {
     /// # Safety
     /// For the index `i` of every lane that is set in the mask:
     /// - `i` is below 2^30;
-    /// - a `Word` at `base` + `i` × `STRIDE_BYTES` bytes is readable: it is in the same live allocation as `base`, aligned and
-    ///   initialised, and nobody writes it meanwhile.
+    /// - a `Word` at `base` + `i` × `STRIDE_BYTES` bytes is readable: it is in the same live
+    ///   allocation as `base`, aligned and initialised, and nobody writes it meanwhile.
     unsafe fn gather<const STRIDE_BYTES: usize>(
         base: *const Self::Word,
         index: Self,

@@ -1,4 +1,5 @@
-//! Portable vectors: an algorithm that is written once, generic over [`Simd`], runs on every instruction set.
+//! Portable vectors: an algorithm that is written once, generic over [`Simd`], runs on every
+//! instruction set.
 //!
 //! ```text
 //!   dispatch(isa, work) ─┬─ Avx512 ─ #[target_feature] fn ─┐
@@ -7,20 +8,23 @@
 //!                        └─ Scalar ────────────────────────┘
 //! ```
 //!
-//! A *token* ([`Scalar`], `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU has its instruction set: only
-//! [`dispatch`] and `new` make tokens, and both check the CPU. The safety of all intrinsics here rests on that: whoever holds a
-//! token, or a vector made with one, may run the set's instructions. Every operation is therefore safe to call, except the gathers,
-//! which read through a raw pointer.
+//! A *token* ([`Scalar`], `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU has its
+//! instruction set: only [`dispatch`] and `new` make tokens, and both check the CPU. The safety of
+//! all intrinsics here rests on that: whoever holds a token, or a vector made with one, may run the
+//! set's instructions. Every operation is therefore safe to call, except the gathers, which read
+//! through a raw pointer.
 //!
-//! The code is fast only if everything between [`WithSimd::with`] and the operations is inlined into the function with the target
-//! feature. Mark it `#[inline(always)]` and make it generic over `S: Simd`. (The crate `pulp` uses the same pattern.)
+//! The code is fast only if everything between [`WithSimd::with`] and the operations is inlined
+//! into the function with the target feature. Mark it `#[inline(always)]` and make it generic over
+//! `S: Simd`. (The crate `pulp` uses the same pattern.)
 //!
 //! There are two kinds of operations:
-//! - *groups*, on the token: compare one needle with the few slots of a bucket, one result bit per slot ([`Simd::eq_u64`] …);
+//! - *groups*, on the token: compare one needle with the few slots of a bucket, one result bit per
+//!   slot ([`Simd::eq_u64`] …);
 //! - *lanes*, on vectors: one key per lane, each lane with its own address ([`Lanes`], [`Mask`]).
 //!
-//! Each instruction set has a file: `scalar.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`. They all do what a loop over lanes in plain Rust
-//! would do, and `tests.rs` verifies it.
+//! Each instruction set has a file: `scalar.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`. They all do
+//! what a loop over lanes in plain Rust would do, and `tests.rs` verifies it.
 
 mod lanes;
 mod scalar;
@@ -55,9 +59,10 @@ mod sealed {
 
 /// An instruction set that the machine is known to have, and its operations.
 ///
-/// The group operations compare every slot with one needle. Bit `i` of the result is set if slot `i` is equal. `N` is at most 32.
-/// These sizes take one or a few instructions: 4, 8, 16 and 32 slots of `u8` and `u16`; 2, 4, 8 and 16 of `u32`; 2, 4 and 8 of
-/// `u64`. Other sizes are correct, but partly processed slot by slot.
+/// The group operations compare every slot with one needle. Bit `i` of the result is set if slot
+/// `i` is equal. `N` is at most 32. These sizes take one or a few instructions: 4, 8, 16 and 32
+/// slots of `u8` and `u16`; 2, 4, 8 and 16 of `u32`; 2, 4 and 8 of `u64`. Other sizes are correct,
+/// but partly processed slot by slot.
 ///
 /// ```
 /// use forerun_core::arch::{self, Simd, WithSimd, dispatch};
@@ -93,10 +98,11 @@ pub trait Simd: sealed::Sealed + Copy + Debug + Send + Sync + 'static {
     /// The slots that equal `needle`.
     fn eq_u64<const N: usize>(self, slots: &[u64; N], needle: u64) -> u32;
 
-    /// The words that equal `needle` in the bits of `mask`, while other threads may be writing the words. The other bits of `needle`
-    /// must be zero.
+    /// The words that equal `needle` in the bits of `mask`, while other threads may be writing the
+    /// words. The other bits of `needle` must be zero.
     ///
-    /// Reads each word once, with acquire ordering, in no particular order. Takes a few instructions for 4 and 8 words.
+    /// Reads each word once, with acquire ordering, in no particular order. Takes a few
+    /// instructions for 4 and 8 words.
     #[inline(always)]
     fn eq_shared_u64<const N: usize>(self, words: &[AtomicU64; N], mask: u64, needle: u64) -> u32 {
         let words = words.iter().enumerate();
@@ -111,13 +117,15 @@ pub trait WithSimd {
     /// The result of the work.
     type Output;
 
-    /// Does the work. Mark implementations, and everything that they call with the token, `#[inline(always)]`.
+    /// Does the work. Mark implementations, and everything that they call with the token,
+    /// `#[inline(always)]`.
     fn with<S: Simd>(self, simd: S) -> Self::Output;
 }
 
 /// Does the work with instruction set `isa`, or with the best one below it that this machine has.
 ///
-/// This costs a check of the CPU's cached features and a call that is not inlined: call it once per batch, not once per key.
+/// This costs a check of the CPU's cached features and a call that is not inlined: call it once per
+/// batch, not once per key.
 #[inline]
 pub fn dispatch<W: WithSimd>(isa: Isa, work: W) -> W::Output {
     match isa {

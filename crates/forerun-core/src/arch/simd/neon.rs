@@ -1,10 +1,12 @@
 //! NEON: 128-bit vectors of aarch64, four `u32` or two `u64` lanes.
 //!
-//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: a [`Neon`] token, or a vector made with one, exists
-//! only if the CPU has NEON (`Neon::new` checked it). Blocks that access memory also say why the access is valid.
+//! Every `unsafe` block in this file that calls an intrinsic rests on one fact: a [`Neon`] token,
+//! or a vector made with one, exists only if the CPU has NEON (`Neon::new` checked it). Blocks that
+//! access memory also say why the access is valid.
 //!
-//! NEON has no instruction that collects one bit per lane. Masks become bits by keeping a different bit in each lane and adding up
-//! the lanes. It also lacks a gather and a multiplication of 64-bit lanes; both go lane by lane.
+//! NEON has no instruction that collects one bit per lane. Masks become bits by keeping a different
+//! bit in each lane and adding up the lanes. It also lacks a gather and a multiplication of 64-bit
+//! lanes; both go lane by lane.
 
 use super::{Lanes, Mask, Simd, WithSimd, scalar, sealed};
 use crate::arch::Isa;
@@ -157,7 +159,8 @@ impl Mask for Mask4 {
 
     #[inline(always)]
     fn bits(self) -> u32 {
-        // SAFETY: the mask was made with a token, which proves NEON; BITS_U32 is 4 words of 32 bits.
+        // SAFETY: the mask was made with a token, which proves NEON; BITS_U32 is 4 words of 32
+        // bits.
         unsafe { vaddvq_u32(vandq_u32(self.0, vld1q_u32(BITS_U32.as_ptr()))) }
     }
 }
@@ -278,7 +281,8 @@ impl Lanes<Neon> for NeonU32s {
         let set = mask.bits();
         for (i, lane) in lanes.iter_mut().enumerate() {
             if set >> i & 1 == 1 {
-                // SAFETY: the mask is set, so the caller vouches for a readable word at this offset.
+                // SAFETY: the mask is set, so the caller vouches for a readable word at this
+                // offset.
                 *lane = unsafe { *base.byte_add(indices[i] as usize * STRIDE_BYTES) };
             }
         }
@@ -346,7 +350,8 @@ impl Lanes<Neon> for NeonU64s {
             left[0].wrapping_mul(right[0]),
             left[1].wrapping_mul(right[1]),
         ];
-        // SAFETY: the vectors were made with a token, which proves NEON; `products` is 16 bytes long.
+        // SAFETY: the vectors were made with a token, which proves NEON; `products` is 16 bytes
+        // long.
         NeonU64s(unsafe { vld1q_u64(products.as_ptr()) })
     }
 
@@ -384,7 +389,8 @@ impl Lanes<Neon> for NeonU64s {
         let set = mask.bits();
         for (i, lane) in lanes.iter_mut().enumerate() {
             if set >> i & 1 == 1 {
-                // SAFETY: the mask is set, so the caller vouches for a readable word at this offset.
+                // SAFETY: the mask is set, so the caller vouches for a readable word at this
+                // offset.
                 *lane = unsafe { *base.byte_add(indices[i] as usize * STRIDE_BYTES) };
             }
         }

@@ -1,4 +1,5 @@
-//! The scalar implementation for any target, which defines the meaning of every operation. A vector has one lane.
+//! The scalar implementation for any target, which defines the meaning of every operation. A vector
+//! has one lane.
 
 use super::{Lanes, Mask, Simd, WithSimd, sealed};
 use crate::arch::Isa;
@@ -159,7 +160,8 @@ macro_rules! one_lane {
                 if !mask {
                     return otherwise;
                 }
-                // SAFETY: the mask is set, so the caller vouches for a readable word at this offset.
+                // SAFETY: the mask is set, so the caller vouches for a readable word at this
+                // offset.
                 OneLane(unsafe { *base.byte_add(index.0 as usize * STRIDE_BYTES) })
             }
         }

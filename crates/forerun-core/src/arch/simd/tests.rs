@@ -1,4 +1,5 @@
-//! Checks every operation of every instruction set that this machine has against loops in plain Rust.
+//! Checks every operation of every instruction set that this machine has against loops in plain
+//! Rust.
 
 use super::*;
 use proptest::prelude::*;
@@ -222,7 +223,8 @@ impl LaneChecks<'_> {
         }
         assert!(self.len as usize * 16 <= self.table.len() * 8);
         let base = self.table.as_ptr();
-        // SAFETY: each index is below `len` and below 2^30, so index x 16 + 8 bytes are inside the table, whose alignment is 8.
+        // SAFETY: each index is below `len` and below 2^30, so index x 16 + 8 bytes are inside the
+        // table, whose alignment is 8.
         let read = unsafe { L::gather::<STRIDE_BYTES>(base.cast(), index, mask, otherwise) };
         let (indices, kept) = (Self::lanes(index), Self::lanes(otherwise));
         let bytes: Vec<u8> = self
