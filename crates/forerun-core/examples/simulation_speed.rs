@@ -1,5 +1,5 @@
-//! What a simulation costs in processor time: a scheduling point, a switch to another thread, a
-//! thread. And what a build that can simulate costs where it does not.
+//! Measures the CPU time of a simulation per scheduling point, per switch to another thread, and per
+//! thread. Also measures the overhead of a build that can simulate outside of simulations.
 //!
 //! `cargo run --release -p forerun-core --features sim --example simulation_speed`
 
@@ -8,13 +8,13 @@ use std::time::Duration;
 use forerun_core::sync::sim::{self, Config, End, Policy};
 use forerun_core::sync::{Arc, Mutex, thread};
 
-/// The processor time that this process has used.
+/// The CPU time that this process has used.
 fn used() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Runs a body, and gives the nanoseconds, the steps and the switches.
+/// Runs a body and returns its nanoseconds, steps and switches.
 fn measure(switch_every: u64, body: impl FnOnce() + Send + 'static) -> (f64, f64, f64) {
     let mut config = Config::new(1);
     config.policy = Policy::RandomWalk { switch_every };
@@ -29,7 +29,7 @@ fn measure(switch_every: u64, body: impl FnOnce() + Send + 'static) -> (f64, f64
     )
 }
 
-/// So many threads come to so many points each.
+/// Runs a number of threads that each pass a number of scheduling points.
 fn points(threads: u64, count: u64) {
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -62,8 +62,8 @@ fn report(place: &str) {
     println!("{place}: {us:.0} µs a simulation of five threads that do next to nothing");
 }
 
-/// A lock and an addition, by the standard library's mutex and by the one that can be simulated,
-/// outside a simulation.
+/// A lock and an addition outside a simulation, with the standard library's mutex and with the one
+/// that can be simulated.
 fn report_outside() {
     let rounds = 5_000_000_u32;
     let plain = std::sync::Mutex::new(0_u64);

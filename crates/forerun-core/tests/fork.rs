@@ -1,4 +1,4 @@
-//! What a child process sees of what its parent made.
+//! What a child process can use of its parent's handles.
 
 #[path = "testing/fork.rs"]
 mod fork;
@@ -30,8 +30,8 @@ fn a_child_is_another_process_than_its_parent_and_its_own_child_another_again() 
 #[cfg(target_os = "linux")]
 fn a_bare_clone_is_another_process_too() {
     let parent = Owner::this_process();
-    // SAFETY: as fork, but the C library is not told; the child makes two system calls at most, and
-    // ends.
+    // SAFETY: like fork, but without the C library's handlers. The child makes at most two system
+    // calls and exits.
     let process = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     assert!(process >= 0);
     if process == 0 {
@@ -43,7 +43,7 @@ fn a_bare_clone_is_another_process_too() {
     // SAFETY: `status` has room for what the call writes.
     let waited = unsafe { libc::waitpid(process as i32, &raw mut status, 0) };
     assert_eq!(i64::from(waited), process);
-    assert_eq!(status, 0, "the child took itself for its parent");
+    assert_eq!(status, 0, "the child mistook itself for its parent");
 }
 
 #[test]
@@ -56,8 +56,7 @@ fn a_child_leaks_what_belongs_to_its_parent() {
     }
     let bound = ProcessBound::new(Dropped);
     fork::in_child(AtOnce, || {
-        // SAFETY: in the child this is the only use of the copy; the parent's own is forgotten
-        // below.
+        // SAFETY: in the child this is the only use of the copy; the parent forgets its own below.
         drop(unsafe { std::ptr::read(&raw const bound) });
         let own = ProcessBound::new(Arc::new(()));
         let counted = Arc::clone(own.get().unwrap());
@@ -93,7 +92,7 @@ fn a_child_frees_what_it_retires_though_a_thread_of_its_parent_was_pinned() {
         let counted = Arc::new(());
         let also = Arc::clone(&counted);
         epoch::pin().defer(move || drop(also));
-        // An alarm ends a child in which this never comes.
+        // If this never ends, an alarm kills the child.
         while Arc::strong_count(&counted) > 1 {
             epoch::pin().flush();
         }

@@ -1,5 +1,4 @@
-//! Forks the test's process and says what became of the child. Shared by the tests of several
-//! crates.
+//! Forks the test process and reports how the child ended. Shared by the tests of several crates.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -7,80 +6,78 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A child that takes longer than this hangs.
+/// A child that takes longer than this counts as hanging.
 const CHILD_SECONDS: u32 = 60;
 
 /// How a child ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// At once: nothing is dropped.
+    /// At once, without dropping anything.
     AtOnce,
-    /// By `exit`, which runs the destructors of the thread's locals and what was registered by
-    /// `atexit`.
+    /// By `exit`, which runs the destructors of thread locals and `atexit` handlers.
     Exit,
 }
 
-/// A child that runs.
+/// A running child.
 pub struct Child {
     process: i32,
     told: File,
 }
 
-/// Runs `work` in a child process. It panics if that panics, is killed by a signal, or hangs.
+/// Runs `work` in a child process. Panics if the child panics, is killed by a signal, or hangs.
 pub fn in_child(ending: Ending, work: impl FnOnce()) {
     begin(ending, work).wait();
 }
 
-/// Begins to run `work` in a child process.
+/// Starts running `work` in a child process.
 pub fn begin(ending: Ending, work: impl FnOnce()) -> Child {
     let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors that the call writes.
+    // SAFETY: the call writes two descriptors, and `ends` has space for two.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: the child runs on in a copy of this thread, with no other. It uses what a handle's
-    // owner may use in a child: allocation, which the C library keeps usable across a fork, and the
-    // calls under test.
+    // SAFETY: the child continues with a copy of this thread only. It uses what a handle's owner
+    // may use in a child: allocation, which the C library keeps usable across a fork, and the calls
+    // under test.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "{}", std::io::Error::last_os_error());
     if process > 0 {
-        // SAFETY: the descriptor is this process's, and nothing else uses it.
+        // SAFETY: this process owns the descriptor, and nothing else uses it.
         unsafe { libc::close(ends[1]) };
         // SAFETY: as above.
         let told = unsafe { File::from_raw_fd(ends[0]) };
         return Child { process, told };
     }
-    // SAFETY: it sets this process's alarm, which ends it by a signal.
+    // SAFETY: it sets this process's alarm, which kills the process by a signal.
     unsafe { libc::alarm(CHILD_SECONDS) };
     let result = catch_unwind(AssertUnwindSafe(work));
     if let Err(panic) = &result {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or(panic.downcast_ref::<&str>().copied());
-        // SAFETY: the descriptor is this process's, and nothing else uses it.
+        // SAFETY: this process owns the descriptor, and nothing else uses it.
         let mut tell = ManuallyDrop::new(unsafe { File::from_raw_fd(ends[1]) });
         let _ = tell.write_all(text.unwrap_or("a panic without words").as_bytes());
     }
     let code = i32::from(result.is_err());
     match ending {
-        // SAFETY: the child ends here, and nothing is run.
+        // SAFETY: the child ends here without running anything else.
         Ending::AtOnce => unsafe { libc::_exit(code) },
-        // SAFETY: the child ends here. It has one thread, so nothing races with what runs at its
-        // exit.
+        // SAFETY: the child ends here. It has one thread, so nothing races with its exit handlers.
         Ending::Exit => unsafe { libc::exit(code) },
     }
 }
 
 impl Child {
-    /// Its number.
+    /// Its process ID.
     #[allow(dead_code, reason = "not every test binary asks")]
     pub fn process(&self) -> u32 {
         self.process as u32
     }
 
-    /// Waits for it to end.
+    /// Waits until it ends.
     pub fn wait(mut self) {
         let mut status = 0;
         loop {
-            // SAFETY: `status` has room for what the call writes; the child is ours and was not
-            // waited for.
+            // SAFETY: `status` has space for what the call writes. The child is ours and has not
+            // been waited for.
             let waited = unsafe { libc::waitpid(self.process, &raw mut status, 0) };
             if waited == self.process {
                 break;
@@ -91,8 +88,8 @@ impl Child {
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
             return;
         }
-        // One read, not to the end: a child of the child may have the other end, too. Who was
-        // killed has said nothing.
+        // A single read instead of reading to the end, because a grandchild may hold the other end,
+        // too. A child that was killed has written nothing.
         let mut said = [0; 4096];
         let len = match libc::WIFEXITED(status) {
             true => self.told.read(&mut said).unwrap_or(0),
