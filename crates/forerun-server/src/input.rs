@@ -5,21 +5,21 @@
 //!                    start                            end
 //! ```
 //!
-//! A session takes whole commands from the front. What it leaves, the start of a command whose rest is still to come, is
-//! shorter than [`LINE_BYTES_MAX`]; longer data is taken piece by piece. So the buffer keeps its size, whatever a client
+//! A session takes whole commands from the front. It leaves the start of a command whose rest is still to come, which is
+//! shorter than [`LINE_BYTES_MAX`]; it takes longer data piece by piece. So the buffer keeps its size, whatever a client
 //! sends.
 
-/// Longest line that a session wants to see whole; it takes longer ones in pieces or refuses them. Less than the
-/// buffer's size, so that there is always room to read into.
+/// The longest line that a session needs to see whole. It takes longer ones in pieces or refuses them. Less than the buffer's
+/// size, so there is always space to read into.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// Size of the buffer, once there is one.
+/// Size of the buffer, once it is allocated.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Room that [`Input::space`] promises.
+/// Bytes that [`Input::space`] guarantees.
 const SPACE_BYTES_MIN: usize = 16 << 10;
 
-/// The receiving end of a connection: outside code reads a socket into [`space`](Self::space), a
+/// The receiving end of a connection. The caller reads a socket into [`space`](Self::space), and a
 /// [`Session`](crate::Session) takes commands from it.
 ///
 /// ```
@@ -39,12 +39,12 @@ pub struct Input {
 }
 
 impl Input {
-    /// An empty input, which has no memory yet.
+    /// An empty input without a buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Room to read into: at least 16 KiB. Say with [`filled`](Self::filled) how much was read.
+    /// Space to read into, at least 16 KiB. Call [`filled`](Self::filled) with the number of bytes read.
     pub fn space(&mut self) -> &mut [u8] {
         if self.buffer.is_empty() {
             self.buffer.resize(BUFFER_BYTES, 0);
@@ -61,7 +61,7 @@ impl Input {
         &mut self.buffer[self.end..]
     }
 
-    /// `count` bytes were read into [`space`](Self::space). More than its length counts as its length.
+    /// `count` bytes were read into [`space`](Self::space), at most its length.
     pub fn filled(&mut self, count: usize) {
         self.end = self.buffer.len().min(self.end + count);
     }
@@ -83,17 +83,17 @@ impl Input {
         self.buffer.capacity()
     }
 
-    /// What was received and not yet taken.
+    /// Bytes that were received and not yet taken.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Whether all that was received is taken.
+    /// Whether all received bytes are taken.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Takes `count` bytes from the front, at most all.
+    /// Removes `count` bytes from the front, at most all.
     pub fn consume(&mut self, count: usize) {
         self.start = self.end.min(self.start + count);
         if self.start == self.end {
@@ -102,7 +102,7 @@ impl Input {
         }
     }
 
-    /// Gives the buffer's memory back if nothing is in it; for a connection that is idle.
+    /// Frees the buffer if it is empty, for an idle connection.
     pub fn release(&mut self) {
         if self.is_empty() {
             *self = Self::new();

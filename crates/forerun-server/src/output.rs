@@ -6,8 +6,8 @@
 //!                               a large value goes here    another
 //! ```
 //!
-//! Replies are composed into one buffer. A large value is not copied: its reference lies in a queue beside the buffer,
-//! with the place where it goes, and keeps the item alive for as long as it waits to be sent.
+//! Replies are composed into one buffer. A large value is not copied: a queue beside the buffer holds a reference to it and
+//! its position, and keeps the item alive until it is sent.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,22 +17,22 @@ use forerun_cache::SharedValue;
 
 use crate::planted::{self, Defect};
 
-/// When this much waits to be sent, the output is full.
+/// The output is full when this many bytes wait to be sent.
 pub(crate) const FULL_BYTES: usize = 64 << 10;
 
-/// A buffer that has grown beyond this is given back once it is empty.
+/// A buffer that has grown beyond this is freed once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
 
 struct Large {
-    /// Where in `bytes` it goes: before the byte of this index.
+    /// Its position in `bytes`: before the byte of this index.
     at: usize,
     value: SharedValue,
     /// How much of it is sent.
     sent: usize,
 }
 
-/// The sending end of a connection: a [`Session`](crate::Session) composes replies into it, outside code writes
-/// [`slices`](Self::slices) to a socket and says with [`advance`](Self::advance) how far it came.
+/// The sending end of a connection. A [`Session`](crate::Session) composes replies into it. The caller writes
+/// [`slices`](Self::slices) to a socket and calls [`advance`](Self::advance) with the number of bytes written.
 #[derive(Default)]
 pub struct Output {
     bytes: Vec<u8>,
@@ -48,12 +48,12 @@ impl fmt::Debug for Output {
 }
 
 impl Output {
-    /// An empty output, which has no memory yet.
+    /// An empty output without a buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Memory of the buffer; large values are the cache's.
+    /// Memory of the buffer. Large values belong to the cache.
     #[cfg(feature = "simulation")]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -69,13 +69,13 @@ impl Output {
         self.len() == 0
     }
 
-    /// Whether 64 KiB or more wait to be sent: a session composes no more until some are.
+    /// Whether 64 KiB or more wait to be sent. Then a session composes no more until some are sent.
     pub fn is_full(&self) -> bool {
         self.len() >= FULL_BYTES && !planted::is(Defect::OutputUnbounded)
     }
 
-    /// Fills `slices` from the front with what is to be sent, in order; returns how many are filled. One is enough
-    /// unless large values wait.
+    /// Fills `slices` with the bytes to send, in order, and returns how many it filled. One slice suffices unless large values
+    /// wait.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         let mut at = self.start;
@@ -148,19 +148,19 @@ impl Output {
         }
     }
 
-    /// Gives the buffer's memory back if nothing is in it; for a connection that is idle.
+    /// Frees the buffer if it is empty, for an idle connection.
     pub fn release(&mut self) {
         if self.is_empty() {
             *self = Self::new();
         }
     }
 
-    /// The buffer that replies are composed into: append only.
+    /// The buffer for replies. Only append to it.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Puts a value that is not copied behind all that was composed.
+    /// Appends a value without copying it.
     pub(crate) fn push_large(&mut self, value: SharedValue) {
         self.large_bytes += value.len();
         self.large.push_back(Large {

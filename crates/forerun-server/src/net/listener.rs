@@ -16,11 +16,11 @@ use super::address::{Address, Listen};
 use crate::error::Error;
 use crate::system::Listening;
 
-/// A bound socket that waits for connections. A unix socket's file goes with it.
+/// A bound socket that waits for connections. Dropping it removes a unix socket's file.
 #[derive(Debug)]
 pub struct Listener {
     socket: Bound,
-    /// The address with the port that was given.
+    /// The address, with the port that the system assigned.
     address: Address,
     /// Whether its connections speak TLS.
     tls: bool,
@@ -29,14 +29,14 @@ pub struct Listener {
 #[derive(Debug)]
 enum Bound {
     Tcp(TcpListener),
-    /// The file is kept for its end: it goes with the listener.
+    /// The file, which is removed when this is dropped.
     Unix(
         UnixListener,
         #[expect(dead_code, reason = "its drop counts")] SocketFile,
     ),
 }
 
-/// A unix socket's path, removed when its listener goes.
+/// A unix socket's path. The file is removed when this is dropped.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
@@ -47,7 +47,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// A connection, plain.
+/// A connection without TLS.
 #[derive(Debug)]
 pub enum Socket {
     Tcp(TcpStream),
@@ -55,8 +55,7 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds what is asked for. Of connections that are made and not yet accepted the system keeps `backlog`; it may keep
-    /// fewer.
+    /// Binds `place`. The system keeps up to `backlog` connections that are not accepted yet; it may keep fewer.
     ///
     /// # Errors
     /// [`Error::Listen`] with the address and the system's reason.
@@ -119,14 +118,14 @@ impl Listening for Listener {
     }
 }
 
-/// Sets the length of a listening socket's queue: the one that it was bound with is 128, and a thousand clients that come at
-/// once are more. What does not fit is dropped, and some of it reset once the client has sent something.
+/// Sets the length of a listening socket's queue. The default of 128 is too short for a thousand clients that connect at
+/// once: the system drops what does not fit, and resets some of it once the client has sent something.
 fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
     Ok(rustix::net::listen(socket, backlog)?)
 }
 
-/// Binds a unix socket with `mode`. A socket at `path` that nobody listens at is replaced; any other file is not.
+/// Binds a unix socket with `mode`. It replaces a socket at `path` that nobody listens at, and no other file.
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {
@@ -155,7 +154,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// By TCP, from there.
+    /// By TCP, from this address.
     Tcp(SocketAddr),
     /// By a unix socket.
     Unix,

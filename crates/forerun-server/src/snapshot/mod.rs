@@ -1,13 +1,15 @@
-//! A cache's content in a file, from one server's end to the next one's start. `docs/internals/format.md` draws the file.
+//! A cache's content in a file, from the end of one server to the start of the next. `docs/internals/format.md` describes the
+//! file.
 //!
 //! ```text
 //!   write   cache ── crawler ──> records ──> frames, each with its checksum ──> FILE.new ──> synced, renamed to FILE
 //!   read    FILE ──> frames, checked ──> records ──> cache
 //! ```
 //!
-//! What is written is what was there while it was written: the server goes on, so two items of a snapshot may be of two
-//! moments. pace.rs sees to it that workers hardly wait for the core that this takes. A disk may be slow, and what is read under a guard cannot be used for anything else: records are copied out a
-//! piece at a time, and written when the guard is gone. Items that are stale or claimed are left out: they wait for a client that brings a new value.
+//! The server goes on while a snapshot is written, so two items may be of two moments. pace.rs keeps workers from waiting for
+//! the core that this takes. A disk may be slow, and memory that is read under a guard cannot be reused. So records are copied
+//! out a piece at a time, and written after the guard is gone. Items that are stale or claimed are left out: they wait for a
+//! client that brings a new value.
 
 mod frames;
 mod pace;
@@ -30,26 +32,26 @@ use record::{Read as Next, push_head, read_record, write_end};
 const MAGIC: [u8; 8] = *b"FORECACH";
 /// The version of the format.
 const VERSION: u32 = 1;
-/// Bytes of items that are copied out at a time: some 50 us of work.
+/// Bytes of items that are copied out at a time, about 50 us of work.
 const PIECE_BYTES: usize = 128 << 10;
 /// Longer values are shared rather than copied where the cache can share them: one at a time of the largest.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
 
-/// Numbers for compare-and-swap that are passed over at each start, so that none a client may hold is given again.
+/// CAS numbers that each start skips, so that no number that a client may hold is used again.
 const CAS_GAP: u64 = 1 << 32;
-/// Whatever a file says, as many numbers are left.
+/// CAS numbers that are left for use, whatever a file says.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Why a snapshot cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The system's fault.
+    /// A call of the system failed.
     #[error("snapshot: cannot {doing} {}", path.display())]
     Io {
-        /// What was to be done.
+        /// What failed.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -70,7 +72,7 @@ pub enum SnapshotError {
         /// Its version.
         version: u32,
     },
-    /// The file is not as it was written.
+    /// The file is damaged.
     #[error("snapshot: {} is damaged: {what} near byte {offset}", path.display())]
     Damaged {
         /// The file.
@@ -89,13 +91,13 @@ pub struct SnapshotStats {
     pub items: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Of a file that was read: items that had expired meanwhile.
+    /// When reading: items that have expired since.
     pub expired: u64,
-    /// Of a file that was read: items for which this cache has no room.
+    /// When reading: items that this cache had no space for.
     pub refused: u64,
 }
 
-/// Writes the cache's content to `path`: whole, or the file that was there stays. Only its owner may read it.
+/// Writes the cache's content to `path`. If that fails, the file that was there stays. Only its owner may read it.
 ///
 /// # Errors
 /// [`SnapshotError::Io`].
@@ -103,7 +105,7 @@ pub fn write_snapshot(cache: &Cache, path: &Path) -> Result<SnapshotStats, Snaps
     write_to_system(&Os, cache, path, Pace::Unlimited)
 }
 
-/// As [`write_snapshot`], at some pace.
+/// As [`write_snapshot`], on any system and at any pace.
 pub(crate) fn write_to_system<S: System>(
     system: &S,
     cache: &Cache,
@@ -112,7 +114,7 @@ pub(crate) fn write_to_system<S: System>(
 ) -> Result<SnapshotStats, SnapshotError> {
     let new = beside(path, ".new");
     let mut file = create(system, &new)?;
-    // The clock of a server that has stopped serving stands still; what is left of an item's life counts from now.
+    // Nobody sets the clock of a server that has stopped. The rest of an item's life counts from now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
     let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
@@ -128,7 +130,7 @@ pub(crate) fn write_to_system<S: System>(
     Ok(stats)
 }
 
-/// Fails where a snapshot could not be written to `path`, so that this is known before there is something to write.
+/// Fails if a snapshot cannot be written to `path`, so that this is known before there is something to write.
 pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     if system.is_directory(path) {
         let source = io::ErrorKind::IsADirectory.into();
