@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::Context;
-use forerun::WriteBatch;
+use forerun_db::WriteBatch;
 
 use crate::commands::get::parse_key;
 use crate::exit::Outcome;

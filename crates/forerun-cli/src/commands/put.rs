@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 
 use anyhow::Context;
-use forerun::WriteBatch;
+use forerun_db::WriteBatch;
 
 use crate::commands::get::parse_key;
 use crate::exit::{Outcome, UsageError};
@@ -89,7 +89,7 @@ fn entries(args: &Args) -> anyhow::Result<Vec<Entry>> {
             true => {
                 let mut value = Vec::new();
                 // One byte more than a value may have: the store's own error names the limit.
-                let most = forerun::MAX_VALUE_BYTES as u64 + 1;
+                let most = forerun_db::MAX_VALUE_BYTES as u64 + 1;
                 std::io::stdin()
                     .take(most)
                     .read_to_end(&mut value)
