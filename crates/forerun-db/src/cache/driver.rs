@@ -260,7 +260,7 @@ impl<'g> Reads<'g> {
 /// Rejects pages that the run does not have.
 fn check(source: &dyn PageSource, page_no: u32, location: PageLocation) -> Result<()> {
     if page_no as usize >= source.slots().len() {
-        let reason = "a page leads to one that the run does not have";
+        let reason = "a page points to a page that the run does not have";
         return Err(Error::corrupt_file(source.path(), location.offset, reason));
     }
     source.check_location(location)

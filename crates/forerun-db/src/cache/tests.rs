@@ -61,7 +61,7 @@ fn a_failure_at_any_read_reaches_only_those_that_wait_for_that_page() {
                 assert_eq!(failed, []);
                 continue;
             }
-            // Reads begin in the order in which pages were asked for.
+            // Reads begin in the order in which pages were requested.
             let victim = [1, 2, 3, 4, 5, 6, 7, 0][call as usize];
             let expected: Vec<_> = (0..wanted.len())
                 .filter(|at| wanted[*at] == victim)
@@ -123,7 +123,7 @@ fn a_page_that_comes_back_soon_is_kept_longer() {
     let cache = cache_of(100);
     let source = Numbered::modelled(&io, &cache, vec![PAGE; 3_000]);
     let resident = |page_no| source.slots.get(page_no, PAGE, &pin()).is_some();
-    // The main queue is filled, page 0 goes through the small one and comes back.
+    // Fills the main queue; page 0 goes through the small one and comes back.
     for _ in 0..4 {
         scan(&source, 1..60);
     }
@@ -157,7 +157,7 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
     wait_idle(&cache);
     let charged = cache.stats();
     assert!(charged.used_bytes <= capacity, "{charged:?}");
-    // However much is charged, pages have a quarter.
+    // Pages keep a quarter, however much is charged.
     let all = cache.charge(10 * capacity);
     take_all(&source, &some, ReadBackend::Sync);
     let before = cache.stats().misses;
@@ -199,7 +199,7 @@ fn pages_longer_than_a_frame_are_cached_too_and_counted() {
         take_all(&source, &[1, 4, 7], ReadBackend::Sync);
     }
     assert!(cache.stats().misses <= before + 6, "large pages stay");
-    // One that is longer than pages may be is read all the same.
+    // A page above the size limit for the cache is still read.
     let long = Numbered::modelled(&io, &cache, vec![capacity * 2; 2]);
     assert_eq!(take_all(&long, &[0, 1, 0, 1], ReadBackend::Sync), []);
     wait_idle(&cache);
@@ -261,7 +261,7 @@ fn threads_hammer_a_tiny_cache() {
                     stop.store(true, Ordering::Relaxed);
                 });
             }
-            // And runs come and go beside.
+            // Meanwhile, runs are opened and dropped.
             while !stop.load(Ordering::Relaxed) {
                 let io = FaultIo::new();
                 let other = Numbered::modelled(&io, &cache, vec![PAGE; 10]);

@@ -1,4 +1,4 @@
-//! Ranges, next to a list that is gone through from end to end.
+//! Range tombstones against a linear search.
 
 use forerun_core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::cmp::Ordering;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Comparator, ReverseBytewise};
 
-/// Keys by their first byte alone: different bytes may be the same key.
+/// Orders keys by their first byte only, so that different bytes may be the same key.
 struct FirstByte;
 
 impl Comparator for FirstByte {
@@ -58,7 +58,7 @@ fn key(number: u8) -> Vec<u8> {
     }
 }
 
-/// Bounds of a range: nested, disjoint, any, equal to others, and empty or the wrong way round.
+/// Bounds of a range: nested, disjoint, arbitrary, equal to others, and empty or reversed.
 fn bounds() -> impl Strategy<Value = (u8, u8)> {
     prop_oneof![
         (1_u8..60).prop_map(|end| (0, end)),
@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
     #[test]
     fn every_reader_finds_the_newest_range_that_it_sees_over_a_key(
-        // More than are scanned, so that there are blocks of parts.
+        // More than the scan limit, so that blocks have parts.
         bounds in prop::collection::vec(bounds(), 0..900),
         swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..20),
         split in any::<prop::sample::Index>(),
@@ -125,7 +125,8 @@ proptest! {
                         && order.compare(&of.start, &b).is_le()
                         && order.compare(&a, &of.end).is_lt());
                     prop_assert_eq!(ranges.any_newer_within(&a, &b, *sequence), any);
-                    // Every bound is among the keys, so what holds for these holds for what is between them.
+                    // Every bound is among the keys, so the result holds for the keys between them
+                    // too.
                     let all = covers.iter().all(|cover| cover > sequence);
                     prop_assert_eq!(ranges.covers_all(&a, &b, *sequence, u64::MAX), all);
                 }
@@ -139,7 +140,8 @@ fn readers_find_what_is_visible_while_others_add() {
     const COUNT: u64 = 3_000;
     let ranges = Ranges::new(KeyOrder::Bytewise);
     let visible = AtomicU64::new(0);
-    // Range n is from 0 up to, not including, n, and each reader is to see it as the newest over key n - 1.
+    // Range n is from 0 up to n, excluded, and each reader must see it as the newest over key n -
+    // 1.
     forerun_core::sync::thread::scope(|scope| {
         scope.spawn(|| {
             for sequence in 1..=COUNT {

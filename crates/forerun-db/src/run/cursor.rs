@@ -182,7 +182,7 @@ impl<'r> RunCursor<'r> {
             // Leaves have the lowest numbers, and a child's number is smaller than its parent's.
             let above = self.path[level].held.number.unwrap_or(u32::MAX);
             if number >= above {
-                let reason = "a page leads to one that is not below it";
+                let reason = "a page points to a page that is not below it";
                 return Err(self.run.corrupt(location.offset, reason));
             }
             if number < self.run.meta().leaf_pages {
@@ -198,7 +198,7 @@ impl<'r> RunCursor<'r> {
             loaded?;
             let page = self.path[level].held.page();
             if page.kind() != PageKind::Internal {
-                let reason = "a leaf stands where an internal page should";
+                let reason = "found a leaf instead of an internal page";
                 return Err(self.run.corrupt(location.offset, reason));
             }
             let row = to.row(page, self.run.order());
@@ -227,7 +227,7 @@ impl<'r> RunCursor<'r> {
         }
         if self.leaf.page().kind() != PageKind::Leaf {
             self.leaf.number = None;
-            let reason = "an internal page stands where a leaf should";
+            let reason = "found an internal page instead of a leaf";
             return Err(self.run.corrupt(location.offset, reason));
         }
         Ok(())

@@ -32,7 +32,7 @@ fn go() -> impl Strategy<Value = Go> {
     ]
 }
 
-/// Takes a cursor through steps beside an index into the sorted list.
+/// Moves a cursor and an index into the sorted list by the same steps.
 fn walk(cursor: &mut dyn VersionCursor, order: &KeyOrder, list: &[Held], steps: &[Go]) {
     let rank = |number: u16, sequence: u64| {
         let target = held(&key(number.into()), sequence, None);
@@ -96,7 +96,7 @@ fn versions(keys: &[u16]) -> Vec<Held> {
         .collect()
 }
 
-/// The versions as disjoint runs.
+/// The versions, split into disjoint runs.
 fn level(
     io: &FaultIo,
     order: &KeyOrder,
@@ -193,7 +193,7 @@ fn a_long_scan_leaves_few_pages_in_the_cache_and_reads_several_at_once() {
         calls < read + leaves / 4,
         "{calls} calls for {leaves} leaves"
     );
-    // What is in the cache is used.
+    // Pages in the cache are used.
     let (before, calls) = (cache.stats(), io.calls());
     let mut cursor = RunCursor::new(&run);
     cursor.seek_first().unwrap();
@@ -218,7 +218,7 @@ fn a_failure_at_any_read_leaves_the_cursor_nowhere_and_the_next_seek_goes_well()
             break;
         }
         match result {
-            // A read of several leaves failed, and they were read one by one.
+            // A read of several leaves failed, so they were read one by one.
             Ok(all) => assert_eq!(all, list),
             Err(error) => {
                 assert!(error.to_string().contains("cannot read"), "{error}");

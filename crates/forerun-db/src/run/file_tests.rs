@@ -1,4 +1,4 @@
-//! Runs written and read back: all that was put in, in every shape; and every fault on the way.
+//! Writes runs of every shape and reads them back, and injects every fault on the way.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ fn open(io: &FaultIo, order: &KeyOrder) -> Result<Run> {
     )
 }
 
-/// All pages of a run, by their numbers.
+/// All pages of a run, by number.
 fn pages(run: &Run) -> Result<Vec<Vec<u8>>> {
     let mut pages = vec![Vec::new(); run.meta().pages() as usize];
     let root = pages.len() - 1;
@@ -105,7 +105,7 @@ fn read(run: &Run) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// What a lookup finds, walking down from the root.
+/// The result of a lookup that descends from the root.
 fn find(run: &Run, pages: &[Vec<u8>], key: &[u8], sequence: u64, by: PageSearch) -> Option<Entry> {
     let mut page = run.root();
     while page.kind() == PageKind::Internal {
@@ -148,7 +148,8 @@ fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
     }
     for (at, entry) in entries.iter().enumerate() {
         assert!(run.may_contain(filter::hash(&entry.key)));
-        // Only some, or it would take long: this one exactly, an older view, a newer one, and a key beside it.
+        // Only some targets, to save time: this version exactly, an older view, a newer one, and a
+        // neighboring key.
         let mut beside = entry.key.clone();
         beside.push(at as u8);
         for (key, sequence) in [
@@ -202,7 +203,7 @@ fn numbered(count: u32, value: impl Fn(u32) -> Vec<u8>) -> Vec<Entry> {
 
 #[test]
 fn a_tree_of_several_levels_is_walked_by_every_search() {
-    // Long keys of which the separators keep most make internal pages of few rows.
+    // Long keys whose separators keep most bytes, so that internal pages have few rows.
     let mut entries = numbered(300, |n| vec![n as u8; 40]);
     for entry in &mut entries {
         entry.key.splice(0..0, [b'p'; 1500]);
@@ -358,7 +359,8 @@ fn keys_that_are_equal_with_other_bytes_are_found_whatever_the_filter_would_say(
     }
 }
 
-/// What a damaged file does: it fails with an error that names it and a place in it, or nothing is wrong with it.
+/// A damaged file either fails with an error that names it and an offset in it, or the damage does
+/// not matter.
 fn damage(io: &FaultIo, order: &KeyOrder, expected: &[Entry]) -> Option<u64> {
     let read = open(io, order).and_then(|run| read(&run));
     match read {
@@ -377,7 +379,7 @@ fn damage(io: &FaultIo, order: &KeyOrder, expected: &[Entry]) -> Option<u64> {
 #[test]
 fn a_changed_byte_anywhere_is_found_and_named() {
     let order = KeyOrder::Bytewise;
-    // Pages of both kinds, compressed and not.
+    // Pages of both kinds, compressed and uncompressed.
     let noise = |n: u32| match n % 64 {
         0..32 => vec![n as u8; 60],
         _ => (0..60)
@@ -395,8 +397,8 @@ fn a_changed_byte_anywhere_is_found_and_named() {
         assert_eq!(file.write_at(&[byte], at as u64).unwrap(), 1);
         let named =
             damage(&io, &order, &entries).unwrap_or_else(|| panic!("byte {at} was not missed"));
-        // The bad part begins at or before the byte, and is no longer than a page; or the footer, which has another
-        // salt than the header then.
+        // The damaged part begins at or before the byte and is no longer than a page. Or it is the
+        // footer; then its salt differs from the header's.
         assert!(
             named <= at as u64 && (at as u64) < named + 4096 + 200,
             "byte {at}, named {named}"
@@ -424,7 +426,7 @@ fn a_failure_at_any_call_is_told_and_leaves_no_run_that_is_half() {
     };
     let counted = FaultIo::new();
     assert_eq!(attempt(&counted).unwrap(), entries);
-    // Most calls are reads of pages.
+    // Most calls read pages.
     let calls = counted.calls();
     for call in (0..30).chain((30..calls).step_by(17)) {
         for fault in [

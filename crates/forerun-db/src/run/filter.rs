@@ -139,7 +139,7 @@ impl Filter {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Filter, &'static str> {
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
         if !rest.is_empty() || u32::try_from(blocks.len()).is_err() {
-            return Err("the filter's length is not that of whole blocks");
+            return Err("the filter's length is not a multiple of its block size");
         }
         let block = |bytes: &[u8; BLOCK_BYTES]| {
             let mut block = Block::default();

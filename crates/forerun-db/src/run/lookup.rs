@@ -133,7 +133,7 @@ pub(crate) fn find_in<'r, 'g>(
                 };
                 let child_no = Page::new(bytes).child_number(row);
                 if child_no >= page_no {
-                    let reason = "a page leads to one that is not below it";
+                    let reason = "a page points to a page that is not below it";
                     let (_, location) = Page::new(bytes).child(row);
                     return Err(Box::new(run.corrupt(location.offset, reason)));
                 }

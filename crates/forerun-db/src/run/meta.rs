@@ -154,7 +154,7 @@ impl RunMeta {
         let is_sound = meta.deletions <= meta.entries && meta.leaf_pages > 0 && is_numbered;
         match rest.0.is_empty() && is_sound {
             true => Ok(meta),
-            false => Err("the run's description contradicts itself"),
+            false => Err("the run's metadata is inconsistent"),
         }
     }
 }
@@ -167,7 +167,7 @@ impl<'a> Fields<'a> {
         let (bytes, rest) = self
             .0
             .split_at_checked(len)
-            .ok_or("the run's description is cut short")?;
+            .ok_or("the run's metadata is truncated")?;
         self.0 = rest;
         Ok(bytes)
     }
@@ -189,7 +189,7 @@ impl<'a> Fields<'a> {
     fn key(&mut self) -> Result<Vec<u8>, &'static str> {
         match self.u32()? as usize {
             len if len <= MAX_KEY_BYTES => Ok(self.bytes(len)?.to_vec()),
-            _ => Err("a key in the run's description is too long"),
+            _ => Err("a key in the run's metadata is too long"),
         }
     }
 
@@ -197,7 +197,7 @@ impl<'a> Fields<'a> {
         let len = self.u32()? as usize;
         let text = std::str::from_utf8(self.bytes(len)?);
         text.map(str::to_owned)
-            .map_err(|_| "a name in the run's description is not UTF-8")
+            .map_err(|_| "a name in the run's metadata is not UTF-8")
     }
 }
 
@@ -220,11 +220,11 @@ pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
 /// Checks a header, and that it belongs to the run with this salt.
 pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
     if bytes[..8] != HEADER_MAGIC {
-        return Err("this is no run");
+        return Err("this is not a run");
     }
     match *bytes == encode_header(salt) {
         true => Ok(()),
-        false => Err("the run's header is not the one that was written"),
+        false => Err("the run's header is damaged or belongs to another run"),
     }
 }
 
@@ -278,13 +278,13 @@ impl Footer {
         };
         let sum = fields.u64()?;
         if bytes[..8] != FOOTER_MAGIC {
-            return Err("the file does not end as a run does");
+            return Err("the file does not end with a run's footer");
         }
         if checksum(footer.salt, offset, &bytes[..56]) != sum {
-            return Err("the checksum of the footer does not match");
+            return Err("the footer's checksum does not match");
         }
         if version != VERSION {
-            return Err("the run is of a later format");
+            return Err("the run's format is newer than this release");
         }
         // Opening a run allocates memory for each page before it reads any, so the file must be
         // large enough to hold them all.
@@ -298,7 +298,7 @@ impl Footer {
             && footer.meta_offset <= offset;
         match sound {
             true => Ok((footer, sum)),
-            false => Err("the footer contradicts itself"),
+            false => Err("the footer is inconsistent"),
         }
     }
 }

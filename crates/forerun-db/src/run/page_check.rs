@@ -19,7 +19,7 @@ impl Page<'_> {
         }
         let page = Page::new(bytes);
         if !matches!(page.line[0], 1 | 2) || page.line[1] != 0 {
-            return Err("the page is of an unknown kind");
+            return Err("the page has an unknown kind");
         }
         let rows = page.rows();
         if rows > bytes.len() {
@@ -27,7 +27,7 @@ impl Page<'_> {
         }
         let groups_end = groups_start(rows) + page.groups() * GROUP_BYTES;
         if rows == 0 || groups_end + page.prefix_len() != page.records_start() {
-            return Err("the page's header contradicts itself");
+            return Err("the page's header is inconsistent");
         }
         if page.records_start() > bytes.len() {
             return Err("the page is shorter than its header says");
@@ -81,11 +81,11 @@ impl Page<'_> {
         for row in 0..self.rows() {
             let record = self.record(row);
             if record.at != at {
-                return Err("a record is not where the one before it ends");
+                return Err("a record does not start where the previous one ends");
             }
             let long = record.suffix != at + kind.record_bytes();
             if long && record.suffix_len < LONG_SUFFIX {
-                return Err("a short key is written as a long one");
+                return Err("a short key is stored as a long one");
             }
             let value_len = match kind {
                 PageKind::Leaf => self.check_version(&record)?,
@@ -93,7 +93,7 @@ impl Page<'_> {
             };
             at = record.suffix + record.suffix_len + value_len;
             if at > self.bytes.len() {
-                return Err("a record reaches beyond the page");
+                return Err("a record extends beyond the page");
             }
         }
         match at == self.bytes.len() {
@@ -117,7 +117,7 @@ impl Page<'_> {
     fn check_separator(&self, row: usize, record: &Record) -> Result<usize, &'static str> {
         let tag = self.tag(record);
         if tag as u8 != SEPARATOR {
-            return Err("a separator is not marked as one");
+            return Err("a separator has the wrong tag");
         }
         if row == 0 && (tag != separator_tag(MAX_SEQUENCE) || record.suffix_len != 0) {
             return Err("the first child has a separator");
@@ -139,7 +139,7 @@ impl Page<'_> {
         let first = usize::from(self.kind() == PageKind::Internal);
         for row in first..self.rows() {
             if self.head(row) != head_of(order, self.suffix(row)) {
-                return Err("a head is not that of its key");
+                return Err("a head does not match its key");
             }
             if row == first {
                 continue;

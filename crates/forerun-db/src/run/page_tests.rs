@@ -1,4 +1,4 @@
-//! Pages against a plain sorted list: every search, in every order, over every shape of page.
+//! Pages against a sorted list: every search, in every order, over pages of every shape.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Compression, PageSearch, unstore};
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::versions::{Kind, MAX_SEQUENCE};
 
-/// An order in which keys of different bytes are the same key, and which says nothing by prefixes.
+/// An order in which different bytes may be the same key, and whose prefixes say nothing.
 struct IgnoresCase;
 
 impl Comparator for IgnoresCase {
@@ -50,14 +50,15 @@ impl Entry {
     }
 }
 
-/// Puts entries in order, one of each key and sequence number.
+/// Sorts entries, and keeps one of each key and sequence number.
 pub(super) fn sorted(mut entries: Vec<Entry>, order: &KeyOrder) -> Vec<Entry> {
     entries.sort_by(|a, b| a.compare(order, &b.key, b.sequence));
     entries.dedup_by(|a, b| a.compare(order, &b.key, b.sequence).is_eq());
     entries
 }
 
-/// Keys of a page: of few different bytes, so that they share much; some empty, some long, some in upper case.
+/// Keys of a page, made of few different bytes so that they share much; some empty, some long, some
+/// in upper case.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0_u8), Just(b'a'), Just(b'A'), Just(b'b'), Just(255)];
     prop_oneof![
@@ -68,7 +69,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What all keys of a page begin with: often nothing, sometimes more than the header holds.
+/// The common prefix of a page's keys: often empty, sometimes longer than the header's part.
 fn prefix() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(Vec::new()),
@@ -116,7 +117,7 @@ fn location(row: usize) -> PageLocation {
     }
 }
 
-/// An internal page whose separators, but for the first, are these entries.
+/// An internal page with these entries as separators, except for the first.
 fn internal(entries: &[Entry], order: &KeyOrder) -> Vec<u8> {
     let mut builder = PageBuilder::new(PageKind::Internal, order.clone(), usize::MAX / 8);
     for (row, entry) in entries.iter().enumerate() {
@@ -133,7 +134,7 @@ fn internal(entries: &[Entry], order: &KeyOrder) -> Vec<u8> {
     page
 }
 
-/// What to look for: every key, what is right beside it, and what else there may be.
+/// Search targets: every key, its close neighbors, and the extra ones.
 fn sought(entries: &[Entry], more: &[(Vec<u8>, u64)]) -> Vec<(Vec<u8>, u64)> {
     let mut sought = more.to_vec();
     for entry in entries {
@@ -234,7 +235,7 @@ proptest! {
     }
 }
 
-/// `count` keys that differ in their last bytes only.
+/// `count` keys that differ only in their last bytes.
 fn numbered(count: u32, prefix: &[u8]) -> Vec<Entry> {
     let entry = |n: u32| Entry {
         key: [prefix, &n.to_be_bytes()].concat(),
@@ -246,7 +247,7 @@ fn numbered(count: u32, prefix: &[u8]) -> Vec<Entry> {
 
 #[test]
 fn a_page_of_many_groups_is_searched_whole() {
-    // One, two and more lines of fences, the last group full and not; a tie over several groups.
+    // One, two and more lines of fences; full and partial last groups; a tie across several groups.
     let long = b"a long beginning that all share";
     for count in [1, 15, 16, 17, 127, 128, 129, 500, 2000] {
         check_leaf(&numbered(count, b""), &KeyOrder::Bytewise, &[]);
@@ -288,7 +289,7 @@ fn keys_of_every_length_and_all_bits_set_are_kept() {
     let lengths = (0..40).chain([4094, 4095, 4096, 4999, 65_535, 65_536]);
     let entries: Vec<Entry> = lengths.map(entry).collect();
     check_leaf(&entries, &KeyOrder::Bytewise, &[]);
-    // The longest key alone is longer than the longest prefix.
+    // The longest key is longer than the longest prefix.
     check_leaf(&entries[45..], &KeyOrder::Bytewise, &[]);
     let reverse: Vec<Entry> = entries.iter().rev().cloned().collect();
     check_leaf(&reverse, &KeyOrder::new(Arc::new(ReverseBytewise)), &[]);
@@ -301,7 +302,7 @@ fn a_builder_says_before_it_is_full() {
         let mut page = Vec::new();
         let mut n = 0_u32;
         loop {
-            // The shared beginning becomes shorter as rows come.
+            // The common prefix becomes shorter as rows are added.
             let key = [[b'x'; 30].as_slice(), &(n * n).to_be_bytes()].concat();
             let payload = Payload::Value(&[1; 33]);
             if !builder.fits(&key, &payload) {
@@ -313,7 +314,7 @@ fn a_builder_says_before_it_is_full() {
         builder.finish(0, &mut page);
         assert!(page.len() <= limit_bytes && page.len() + 200 > limit_bytes);
         assert_eq!(Page::check(&page), Ok(()));
-        // One row is always taken, however large.
+        // A page always takes one row, however large.
         assert!(builder.fits(&[1; 5000], &Payload::Value(&[2; 100_000])));
     }
 }

@@ -257,7 +257,7 @@ impl Run {
     pub(crate) fn check_location(&self, location: PageLocation) -> Result<()> {
         match location.offset >= HEADER_BYTES as u64 && location.end() <= self.pages_end {
             true => Ok(()),
-            false => Err(self.corrupt(location.offset, "there is no page here")),
+            false => Err(self.corrupt(location.offset, "no page can be here")),
         }
     }
 
@@ -299,9 +299,7 @@ fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMe
     meta.file_bytes = len;
     meta.checksum = checksum;
     if meta.pages() != footer.pages {
-        return Err(corrupt(from)(
-            "the run's description contradicts its footer",
-        ));
+        return Err(corrupt(from)("the run's metadata contradicts its footer"));
     }
     Ok((file, footer, meta))
 }
@@ -337,7 +335,7 @@ fn check_root(root: Page<'_>, meta: &RunMeta) -> Result<(), &'static str> {
     };
     match sound {
         true => Ok(()),
-        false => Err("the root is not above the other pages"),
+        false => Err("the root does not match the number of pages"),
     }
 }
 

@@ -105,7 +105,7 @@ fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
 pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8], &'static str> {
     match verified(salt, offset, stored)? {
         (bytes, RAW) => Ok(bytes),
-        _ => Err("what must not be compressed is"),
+        _ => Err("it is compressed but must not be"),
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn unstore(
     into: &mut [u8],
 ) -> Result<(), &'static str> {
     if stored.len() != location.stored_len as usize || into.len() != location.raw_len as usize {
-        return Err("the page has another length than the page above says");
+        return Err("the page's length differs from what its parent says");
     }
     match verified(salt, location.offset, stored)? {
         (bytes, RAW) if bytes.len() == into.len() => into.copy_from_slice(bytes),
@@ -129,8 +129,8 @@ pub(crate) fn unstore(
             Ok(len) if len == into.len() => {}
             _ => return Err("the page does not decompress"),
         },
-        (_, RAW) => return Err("the page has another length than the page above says"),
-        _ => return Err("the page is compressed in a way that is unknown"),
+        (_, RAW) => return Err("the page's length differs from what its parent says"),
+        _ => return Err("the page has an unknown compression codec"),
     }
     Page::check(into)
 }

@@ -114,7 +114,7 @@ impl Catalog {
                 manifest
             }
             None => {
-                let reason = "it is missing, and there are runs: repair the store";
+                let reason = "it is missing, but there are runs: repair the store";
                 return Err(Error::corrupt_file(&dir.join(manifest::NAME), 0, reason));
             }
         };

@@ -1,4 +1,5 @@
-//! Damaged runs and manifests are found, named, and mended as far as that goes; checkpoints hold what they should.
+//! Damaged runs and manifests are found, named and repaired as far as possible. Checkpoints hold
+//! what they should.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -46,7 +47,7 @@ impl Fixture {
         run::path(Path::new(DIR), runs[place % runs.len()])
     }
 
-    /// Every value that was ever written to a key, and what a reader without a snapshot should find.
+    /// Every value ever written to a key, and what a reader without a snapshot should find.
     fn possible(&self, key: &[u8]) -> BTreeSet<Option<Vec<u8>>> {
         let of_key = self.model.iter().filter(|version| version.key == key);
         of_key
@@ -55,7 +56,7 @@ impl Fixture {
             .collect()
     }
 
-    /// What the store that is on disk has, by key.
+    /// The content of the store on disk, by key.
     fn found(&self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
         let catalog = open(&self.io, &self.order, &self.cache).unwrap();
         let levels = &catalog.runs_of(0).unwrap().levels;
@@ -165,7 +166,7 @@ fn a_lost_manifest_is_made_from_the_runs() {
             fixture.check();
             assert!(fixture.verify().problems.is_empty());
         }
-        // It goes on as before.
+        // It continues as before.
         fixture.write(3, Some(30));
         fixture.flush().unwrap();
         fixture.compact_all().unwrap();
@@ -253,7 +254,7 @@ proptest! {
             Ok(repaired) => {
                 let expected = fixture.expected(fixture.sequence);
                 for (key, value) in fixture.found() {
-                    // Without a manifest nobody knows of a run that is not there.
+                    // Without a manifest, nobody knows about a missing run.
                     let is_unknown = is_taken && repaired.rebuilt_manifest;
                     if is_unknown || repaired.losses.iter().any(|loss| is_reverse || is_in(loss, &key)) {
                         prop_assert!(fixture.possible(&key).contains(&value));
@@ -279,7 +280,7 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
         bytes[50] ^= 1;
         fixture.io.write(&path, &bytes);
         fixture.io.take("/db/MANIFEST");
-        // Were a file back that a compaction had replaced, there would be more to read.
+        // If a run that a compaction replaced came back, more would be readable.
         fixture.io.sync_dir(Path::new(DIR)).unwrap();
         fixture
     };
@@ -302,9 +303,9 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
             let again = fixture
                 .repair()
                 .unwrap_or_else(|error| panic!("after {hit}: {error}"));
-            // A run that was cut short in its writing looks like one more that is lost, in all.
+            // A run whose write was interrupted looks like one more run that is entirely lost.
             let known = again.losses.iter().filter(|loss| loss.keys.is_some());
-            // Where the manifest was written already, all is as it should be.
+            // If the manifest was already written, everything is right.
             if again.rebuilt_manifest && first.is_err() && known.count() != losses {
                 panic!("after {hit}: {again:?}");
             }
@@ -330,7 +331,7 @@ fn with_log(fixture: Fixture) -> (Fixture, LogEnd) {
     (fixture, log)
 }
 
-/// The store in a checkpoint, as a world whose directory it is.
+/// The store in a checkpoint, as a fixture in the checkpoint's directory.
 fn world_of(fixture: &Fixture, io: &FaultIo) -> Fixture {
     let copy = FaultIo::new();
     copy.create_dir(Path::new(DIR)).unwrap();

@@ -1,4 +1,4 @@
-//! Lookups in trees of runs, against looking at everything.
+//! Lookups in trees of runs, against a linear search.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::run::PageSearch;
 use crate::run::testing::{answer, cache, key, orders, run, sorted};
 use crate::versions::testing::{Held, held};
 
-/// Versions in the order they were written in, as a tree: the oldest in disjoint runs on level 1, the others in runs
-/// on level 0, from a place in `cuts` to the next.
+/// A tree of versions given in the order of writing. The oldest are in disjoint runs on level 1,
+/// the others in runs on level 0, from one index in `cuts` to the next.
 fn levels(
     io: &dyn Io,
     dir: &Path,
@@ -40,7 +40,7 @@ fn levels(
             runs.push((0, run(io, dir, number, order, cache, part)));
             continue;
         }
-        // Cut between keys, each into three.
+        // Cuts between keys into three parts.
         let part = sorted(order, part);
         let mut rest = &part[..];
         for more in [2, 1, 0] {
@@ -117,7 +117,7 @@ fn by_key(versions: &[Held]) -> BTreeMap<Vec<u8>, Vec<Held>> {
     map
 }
 
-/// Versions in the order of writing: numbers of keys, and whether it is a deletion.
+/// Versions in the order of writing, from key numbers and whether each is a deletion.
 fn written(ops: &[(u16, bool)]) -> Vec<Held> {
     ops.iter()
         .enumerate()
@@ -168,7 +168,7 @@ proptest! {
     }
 }
 
-/// A tree of three levels of pages in each of its runs.
+/// A tree whose runs each have three levels of pages.
 fn deep(io: &FaultIo, cache: &Arc<PageCache>, order: &KeyOrder) -> (Levels, Vec<Held>) {
     let mut versions: Vec<_> = (0..3_000)
         .map(|n| held(&key(n), n as u64 + 1, Some(format!("value {n}").as_bytes())))
@@ -234,7 +234,7 @@ fn a_failure_at_any_read_fails_only_keys_of_that_page() {
                 }
             }
         }
-        // A leaf fails few keys, an internal page of several failed many.
+        // A failed leaf affects few keys, a failed internal page many.
         assert!(
             (1..keys.len()).contains(&failed),
             "read {call}: {failed} keys"

@@ -161,7 +161,7 @@ impl Manifest {
         if KIND.check_head(bytes).is_ok() && u32_at(bytes, 8) < KIND.version {
             return Err(Bad::Bytes {
                 offset: 8,
-                reason: "its version is from before the first release and is not read any more",
+                reason: "its version predates the first release and is no longer supported",
             });
         }
         KIND.unseal(bytes, decode::manifest)

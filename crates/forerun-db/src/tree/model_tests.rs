@@ -1,5 +1,5 @@
-//! The tree against a plain map: writes, flushes, compactions and snapshots in any order; and with every call to the
-//! file system failing in turn.
+//! The tree against a plain map: writes, flushes, compactions and snapshots in any order, with
+//! every file system call failing in turn.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let write = (0..KEYS, prop::option::weighted(0.75, 0_usize..400));
-    // Ranges of keys too, so that some runs overlap with few others.
+    // Ranges of keys too, so that some runs overlap few others.
     let range = (0..KEYS, 1_u16..40, 0_usize..300).prop_map(|(from, count, len)| {
         (from..(from + count).min(KEYS))
             .map(|key| (key, Some(len)))
@@ -162,7 +162,7 @@ fn two_compactions_at_once_take_different_runs() {
             }
             under_way.push(compaction);
         }
-        // The last one first: their order must not matter.
+        // In reverse: the order must not matter.
         while let Some(compaction) = under_way.pop() {
             fixture.run(&compaction).unwrap();
             drop(compaction);
@@ -209,8 +209,9 @@ fn a_rate_limit_and_a_stop_are_heeded() {
     fixture.check();
 }
 
-/// Fails each call of `work` in turn, in each way. What is read must be the same whatever fails, in this process, in
-/// one that opens the store after it, and after a loss of power; and trying again must do.
+/// Fails each call of `work` in turn, in each way. Whatever fails, reads must stay the same: in
+/// this process, in one that opens the store next, and after a power loss. And a retry must
+/// succeed.
 fn fail_everywhere(prepare: impl Fn() -> Fixture, work: impl Fn(&mut Fixture) -> Result<()>) {
     let faults = [
         Fault::Fail(EIO),
@@ -233,7 +234,7 @@ fn fail_everywhere(prepare: impl Fn() -> Fixture, work: impl Fn(&mut Fixture) ->
             if fault == Fault::ShortWrite {
                 result.unwrap();
             } else if result.is_ok() {
-                // A file that nothing names is removed later, and what was read ahead in vain is read again.
+                // Leftover files are removed later, and failed read-ahead is read again.
                 assert!(
                     hit.starts_with("remove") || hit.starts_with("read"),
                     "{hit}"
@@ -246,7 +247,7 @@ fn fail_everywhere(prepare: impl Fn() -> Fixture, work: impl Fn(&mut Fixture) ->
                 let io = fixture.io.kill();
                 next.reopen_on(io);
                 next.check();
-                // This process goes on instead.
+                // This process continues instead.
                 let mut fixture = prepare();
                 fixture.io.fail_call(fixture.io.calls() + call, fault);
                 let _ = work(&mut fixture);

@@ -108,7 +108,7 @@ impl Place {
             Ok(Some(manifest)) => manifest,
             Ok(None) => {
                 if !found.is_empty() {
-                    let reason = "it is missing, and there are runs";
+                    let reason = "it is missing, but there are runs";
                     checked.problems.push(Error::corrupt_file(
                         &path.join(manifest::NAME),
                         0,
@@ -363,7 +363,7 @@ impl Place {
             repaired.losses.push(Loss {
                 path: path.join(manifest::NAME),
                 reason: format!(
-                    "keyspace {id} is in the log alone: it is named {name:?} now, and ordered by bytes"
+                    "keyspace {id} was found only in the log: it is now named {name:?} and ordered bytewise"
                 ),
                 keys: None,
             });

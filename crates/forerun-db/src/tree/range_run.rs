@@ -68,7 +68,7 @@ pub(crate) fn write_range_run(
 /// [`Error::CorruptFile`], also for a run of keys; [`Error::Io`].
 pub(crate) fn read_range_run(run: &Run) -> Result<Vec<RangeTombstone>> {
     if run.meta().holds != Holds::Ranges {
-        let reason = "it is named as a run of range deletions, and holds keys";
+        let reason = "the manifest lists it as a run of range deletions, but it holds keys";
         return Err(Error::corrupt_file(run.path(), 0, reason));
     }
     collect_ranges(&mut RunCursor::past_cache(run))

@@ -85,7 +85,7 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
     let (manifest, mut losses) = match Manifest::read(base.io, base.dir) {
         Ok(manifest) => (manifest, Vec::new()),
         Err(error @ Error::CorruptFile { .. }) => {
-            tracing::warn!(%error, "the manifest is made from the runs");
+            tracing::warn!(%error, "rebuilding the manifest from the runs");
             (None, Vec::new())
         }
         Err(other) => return Err(other),
@@ -456,7 +456,7 @@ impl Repair<'_> {
             losses.push(Loss {
                 path,
                 reason: format!(
-                    "the log begins with operation {}, and the runs end with {}",
+                    "the log begins with operation {}, but the runs end with {}",
                     header.first_sequence, *flushed
                 ),
                 keys: Some(KeyRange::all()),

@@ -61,9 +61,9 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; lost: ", self.path.display(), self.reason)?;
         match &self.keys {
-            None => f.write_str("all of it"),
+            None => f.write_str("the whole file"),
             Some(KeyRange { from, to }) => {
-                f.write_str("what it held")?;
+                f.write_str("its data")?;
                 for (word, key) in [("from", from), ("to", to)] {
                     if let Some(key) = key {
                         write!(f, " {word} \"{}\"", key.escape_ascii())?;
@@ -146,7 +146,7 @@ impl<'r> Salvage<'r> {
         if page.kind() != PageKind::Internal || depth > DEPTH_LIMIT {
             let error = self
                 .run
-                .corrupt(place.offset, "it is not of the kind that its number says");
+                .corrupt(place.offset, "its kind does not match its number");
             self.lose(&error, keys);
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl<'r> Salvage<'r> {
                 false => {
                     let error = self
                         .run
-                        .corrupt(place.offset, "a child's number is not below its own");
+                        .corrupt(place.offset, "a child's number is not lower than its own");
                     self.lose(&error, range);
                 }
             }
@@ -199,7 +199,7 @@ impl<'r> Salvage<'r> {
             Ok(()) if Page::new(&self.page).kind() == PageKind::Leaf => return Ok(true),
             Ok(()) => self
                 .run
-                .corrupt(place.offset, "it is not of the kind that its number says"),
+                .corrupt(place.offset, "its kind does not match its number"),
             Err(error @ Error::CorruptFile { .. }) => error,
             Err(other) => return Err(other),
         };

@@ -31,7 +31,7 @@ pub(crate) fn run_of(io: &FaultIo, order: &KeyOrder, number: u64, versions: Vec<
         stop: &AtomicBool::new(false),
     };
     let mut versions = Sorted::new(order.clone(), versions);
-    // Every version is the only one of its key.
+    // Each version is the only one of its key.
     let mut retain = Retain::new(order.clone(), Vec::new());
     let mut runs = write_runs(&mut versions, &mut retain, |_| true, &build).unwrap();
     assert_eq!(runs.len(), 1);

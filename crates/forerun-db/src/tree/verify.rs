@@ -120,7 +120,7 @@ impl Verified {
     pub(crate) fn note_overlap(&mut self, dir: &Path, levels: &Levels) {
         if let Some((level, a, b)) = levels.overlap() {
             let reason = format!(
-                "run {} of level {level} overlaps with run {}",
+                "run {} of level {level} overlaps run {}",
                 b.number(),
                 a.number()
             );
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
         if self.seen.contains(&false) {
             return Err(self.bad(
                 self.run.root_location(),
-                "there are pages that no page leads to",
+                "no page points to some of the pages",
             ));
         }
         // Depth first, leaves come in file order, and each internal page after its children. So
@@ -200,7 +200,7 @@ impl<'a> Walk<'a> {
         let mut end = range.start;
         for place in &self.places {
             if end != place.offset {
-                return Err(self.bad(*place, "it does not follow the page before"));
+                return Err(self.bad(*place, "it does not directly follow the previous page"));
             }
             end = place.end();
         }
@@ -224,10 +224,7 @@ impl<'a> Walk<'a> {
         match self.seen.get_mut(number as usize) {
             Some(seen) if !*seen => *seen = true,
             _ => {
-                return Err(self.bad(
-                    place,
-                    "a page with its number is elsewhere, or there is none",
-                ));
+                return Err(self.bad(place, "its number is out of range, or another page has it"));
             }
         }
         let mut bytes = Vec::new();
@@ -239,7 +236,7 @@ impl<'a> Walk<'a> {
         match (page.kind(), is_leaf) {
             (PageKind::Leaf, true) => self.leaf(page, place, from, to),
             (PageKind::Internal, false) => self.internal(page, number, place, from, to),
-            _ => Err(self.bad(place, "it is not of the kind that its number says")),
+            _ => Err(self.bad(place, "its kind does not match its number")),
         }
     }
 
@@ -261,7 +258,7 @@ impl<'a> Walk<'a> {
         for row in 0..page.rows() {
             let (child, child_place) = page.child(row);
             if child >= number {
-                return Err(self.bad(place, "a child's number is not below its own"));
+                return Err(self.bad(place, "a child's number is not lower than its own"));
             }
             let next = match row + 1 < page.rows() {
                 true => {
@@ -308,17 +305,20 @@ impl<'a> Walk<'a> {
             if from.is_some_and(|from| self.order(at, from).is_lt())
                 || to.is_some_and(|to| self.order(at, to).is_ge())
             {
-                return Err(self.bad(place, "a version is not where the separators say"));
+                return Err(self.bad(place, "a version is outside its separators"));
             }
             if !self.filter.may_contain(SearchKey::new(&key, sequence).hash) {
-                return Err(self.bad(place, "the filter does not know one of its keys"));
+                return Err(self.bad(place, "the filter misses one of its keys"));
             }
             self.sum.entries += 1;
             self.sum.deletions += u64::from(page.version_kind(row) == Kind::Deletion);
             self.sum.raw_bytes += (key.len() + page.value(row).len()) as u64;
             let counted = self.run.sequence(sequence);
             if counted != sequence && sequence != INGESTED_SEQUENCE {
-                return Err(self.bad(place, "a version of an ingestion has a number of its own"));
+                return Err(self.bad(
+                    place,
+                    "a version of an ingestion has its own sequence number",
+                ));
             }
             self.sum.smallest_sequence = self.sum.smallest_sequence.min(counted);
             self.sum.largest_sequence = self.sum.largest_sequence.max(counted);
@@ -341,14 +341,11 @@ impl<'a> Walk<'a> {
         }
         let sum = &self.sum;
         let differs = [
-            (sum.entries == meta.entries, "how many versions there are"),
-            (
-                sum.deletions == meta.deletions,
-                "how many deletions there are",
-            ),
+            (sum.entries == meta.entries, "the number of versions"),
+            (sum.deletions == meta.deletions, "the number of deletions"),
             (
                 sum.raw_bytes == meta.raw_bytes,
-                "how many bytes the keys and values have",
+                "the size of keys and values",
             ),
             (sum.smallest == meta.smallest, "the smallest key"),
             (sum.largest == meta.largest, "the largest key"),
@@ -365,7 +362,7 @@ impl<'a> Walk<'a> {
         .find(|(is_same, _)| !is_same);
         match differs {
             Some((_, what)) => {
-                let reason = format!("the run's description is wrong about {what}");
+                let reason = format!("the run's metadata is wrong about {what}");
                 Err(Error::corrupt_file(
                     self.run.path(),
                     meta.file_bytes,

@@ -1,4 +1,4 @@
-//! Versions that own their bytes, and a plain cursor over a sorted list of them, to compare others with.
+//! Versions that own their bytes, and a cursor over a sorted list of them as a reference.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) fn held(key: &[u8], sequence: u64, value: Option<&[u8]>) -> Held {
     }
 }
 
-/// Collects what a cursor gives from its first version on.
+/// Collects everything that a cursor returns, from the first version on.
 pub(crate) fn all_of(versions: &mut dyn VersionCursor) -> Result<Vec<Held>> {
     let mut all = Vec::new();
     versions.seek_first()?;
@@ -51,7 +51,8 @@ pub(crate) fn all_of(versions: &mut dyn VersionCursor) -> Result<Vec<Held>> {
     Ok(all)
 }
 
-/// A sorted list of versions that may grow under its cursor. The versions it gave stay where they are.
+/// A sorted list of versions that may grow under its cursor. Versions it has returned stay in
+/// place.
 #[derive(Debug)]
 pub(crate) struct Sorted {
     order: KeyOrder,
@@ -67,7 +68,7 @@ pub(crate) struct Growing(Arc<Mutex<Vec<&'static Held>>>, KeyOrder);
 impl Growing {
     pub(crate) fn insert(&self, version: Held) {
         let mut versions = self.0.lock().unwrap();
-        // Leaked: a test's worth of bytes, and references to them are simple.
+        // Leaked, which costs a test's worth of bytes and makes references simple.
         versions.push(Box::leak(Box::new(version)));
         versions.sort_by(|a, b| a.version().compare(&self.1, &b.version()));
     }
@@ -97,7 +98,7 @@ impl Sorted {
         self.versions.clone()
     }
 
-    /// Makes the call of this number from now fail, once.
+    /// Makes the call with this number, counted from now, fail once.
     pub(crate) fn fail_call(&mut self, calls: usize) {
         self.calls_until_failure = Some(calls);
     }
@@ -117,7 +118,7 @@ impl Sorted {
         }
     }
 
-    /// How many versions stand before (`key`, `sequence`).
+    /// How many versions come before (`key`, `sequence`).
     fn rank(&self, key: &[u8], sequence: u64) -> usize {
         let target = held(key, sequence, None);
         self.versions.0.lock().unwrap().partition_point(|version| {

@@ -32,7 +32,7 @@ pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
         if !is_in_order || keyspace.id >= next_keyspace || !names.insert(keyspace.name.clone()) {
             return Err(Bad::Bytes {
                 offset: at,
-                reason: "a keyspace's id or name is out of order, or there twice",
+                reason: "a keyspace's id or name is out of order or duplicated",
             });
         }
         keyspaces.push(keyspace);
@@ -62,7 +62,9 @@ fn marks(reader: &mut Reader<'_>, flushed_sequence: u64) -> Result<Vec<Mark>, Ba
             last.second < mark.second && last.first_sequence < mark.first_sequence
         });
         if !is_next || !(1..=flushed_sequence).contains(&mark.first_sequence) {
-            return Err(reader.bad("a time is out of order, or of what is not in runs"));
+            return Err(
+                reader.bad("a mark is out of order, or is for entries that are not in runs")
+            );
         }
         marks.push(mark);
     }
@@ -83,7 +85,7 @@ fn keyspace(
     for runs in levels.iter_mut().chain([&mut range_runs]) {
         let count = reader.u32()? as usize;
         if count > reader.rest() / RUN_BYTES {
-            return Err(reader.bad("a level has more runs than there are bytes"));
+            return Err(reader.bad("a level claims more runs than the file can hold"));
         }
         runs.reserve_exact(count);
         for _ in 0..count {
@@ -93,7 +95,7 @@ fn keyspace(
                 checksum: reader.u64()?,
             };
             if run.number == 0 || run.number >= next_run || !numbers.insert(run.number) {
-                return Err(reader.bad("a run's number is out of range, or is there twice"));
+                return Err(reader.bad("a run's number is out of range or duplicated"));
             }
             runs.push(run);
         }
