@@ -99,7 +99,7 @@ pub enum Error {
         "a memory limit of {limit_bytes} bytes is too small: a cache needs at least {MIN_MEMORY_BYTES}"
     )]
     MemoryLimitTooSmall {
-        /// The limit asked for.
+        /// The requested limit.
         limit_bytes: usize,
     },
     /// The memory limit cannot be raised this far.
@@ -107,7 +107,7 @@ pub enum Error {
         "a memory limit of {limit_bytes} bytes is too large: the maximum of this cache is {max_bytes}"
     )]
     MemoryLimitTooLarge {
-        /// The limit asked for.
+        /// The requested limit.
         limit_bytes: usize,
         /// The highest limit possible.
         max_bytes: usize,
@@ -117,7 +117,7 @@ pub enum Error {
         "a maximum item size of {max_item_bytes} bytes is too large for this cache: at most {max_bytes}"
     )]
     ItemLimitTooLarge {
-        /// The size asked for.
+        /// The requested size.
         max_item_bytes: usize,
         /// The largest item size that the memory limit allows.
         max_bytes: usize,

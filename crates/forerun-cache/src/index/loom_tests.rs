@@ -272,7 +272,7 @@ fn an_item_stored_after_a_flush_is_not_replaced_by_one_from_before() {
         let world = World::new();
         let shared = Arc::clone(&world);
         let beside = thread::spawn(move || shared.set(0, 7));
-        world.flushes.add();
+        world.flushes.increment();
         world.set(1, 7);
         beside.join().unwrap();
         let pinned = world.epochs.pin();

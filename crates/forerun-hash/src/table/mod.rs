@@ -131,7 +131,7 @@ impl HashTable {
         HashTable::with_options(Options::default())
     }
 
-    /// An empty table with room for `capacity` entries.
+    /// An empty table with memory for `capacity` entries.
     ///
     /// # Errors
     /// [`Error::Memory`], [`Error::TooLarge`].

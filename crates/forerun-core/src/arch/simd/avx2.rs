@@ -34,7 +34,7 @@ impl Avx2 {
         fn inner<W: WithSimd>(simd: Avx2, work: W) -> W::Output {
             work.with(simd)
         }
-        // SAFETY: the token exists, so the processor has the features that `inner` is compiled
+        // SAFETY: the token exists, so the CPU has the features that `inner` is compiled
         // with.
         unsafe { inner(self, work) }
     }
@@ -197,7 +197,7 @@ fn read_shared(words: &[AtomicU64; 4]) -> __m256i {
 /// Compares 16 slots.
 ///
 /// # Safety
-/// The processor has AVX2; 32 bytes at `base` can be read.
+/// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_16_u16(base: *const u16, needles: __m128i) -> u32 {
     // SAFETY: the caller vouches for AVX2 and for the two times 16 bytes.
@@ -211,7 +211,7 @@ unsafe fn eq_16_u16(base: *const u16, needles: __m128i) -> u32 {
 /// Compares eight slots.
 ///
 /// # Safety
-/// The processor has AVX2; 32 bytes at `base` can be read.
+/// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_8_u32(base: *const u32, needles: __m256i) -> u32 {
     // SAFETY: the caller vouches for AVX2 and for the bytes.
@@ -224,7 +224,7 @@ unsafe fn eq_8_u32(base: *const u32, needles: __m256i) -> u32 {
 /// Compares four slots.
 ///
 /// # Safety
-/// The processor has AVX2; 32 bytes at `base` can be read.
+/// The CPU has AVX2; 32 bytes at `base` can be read.
 #[inline(always)]
 unsafe fn eq_4_u64(base: *const u64, needles: __m256i) -> u32 {
     // SAFETY: the caller vouches for AVX2 and for the bytes.

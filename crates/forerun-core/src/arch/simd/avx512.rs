@@ -28,7 +28,7 @@ impl Avx512 {
         fn inner<W: WithSimd>(simd: Avx512, work: W) -> W::Output {
             work.with(simd)
         }
-        // SAFETY: the token exists, so the processor has the features that `inner` is compiled
+        // SAFETY: the token exists, so the CPU has the features that `inner` is compiled
         // with.
         unsafe { inner(self, work) }
     }

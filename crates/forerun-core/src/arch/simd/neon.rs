@@ -30,7 +30,7 @@ impl Neon {
         fn inner<W: WithSimd>(simd: Neon, work: W) -> W::Output {
             work.with(simd)
         }
-        // SAFETY: the token exists, so the processor has the feature that `inner` is compiled with.
+        // SAFETY: the token exists, so the CPU has the feature that `inner` is compiled with.
         unsafe { inner(self, work) }
     }
 }
