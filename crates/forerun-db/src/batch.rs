@@ -1,7 +1,7 @@
-//! A batch of writes, applied whole or not at all.
+//! A batch of writes, applied as a whole or not at all.
 //!
-//! A batch holds its operations encoded, one after the other, in the order in which they were
-//! added. The log writes these very bytes, so that nothing is encoded twice:
+//! A batch holds its operations encoded, in the order in which they were added. The log writes
+//! these same bytes, so nothing is encoded twice:
 //!
 //! ```text
 //! put     ┌───┬─────────┬───────────┬───────────┬─────────────┐
@@ -24,9 +24,9 @@ use crate::{Error, Keyspace, MAX_BATCH_BYTES, Result};
 
 pub use ops::{Op, Ops};
 
-/// Writes that become visible, and durable, together.
+/// Writes that become visible together and durable together.
 ///
-/// Later operations of a batch win over earlier ones on the same key.
+/// On the same key, a later operation of a batch wins over an earlier one.
 ///
 /// ```
 /// use forerun_db::{Op, WriteBatch};
@@ -46,9 +46,9 @@ pub struct WriteBatch {
     ranges: usize,
     /// The keyspace of the last operation.
     last_keyspace: u32,
-    /// The keyspaces of all operations, ascending; empty if there is only the store's own.
+    /// The keyspaces of all operations, ascending; empty if all are in the store's own.
     keyspaces: Vec<u32>,
-    /// The open store that they are of; 0: any.
+    /// The open store that the keyspaces belong to; 0 if the batch fits any.
     store: u64,
 }
 
@@ -74,25 +74,26 @@ impl WriteBatch {
         }
     }
 
-    /// Adds: set `key` to `value`.
+    /// Adds an operation that sets `key` to `value`.
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]; the batch is then
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]. The batch is then
     /// unchanged.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.push(Op::Put { key, value })
     }
 
-    /// Adds: remove `key`.
+    /// Adds an operation that removes `key`.
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]; the batch is then unchanged.
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]. The batch is then unchanged.
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.push(Op::Delete { key })
     }
 
-    /// Adds: remove all keys from `start` up to, not including, `end`, in the store's order. It costs no more than
-    /// removing one key. What the batch puts into the range before is removed with it, what it puts there after stays.
+    /// Adds an operation that removes all keys from `start` (included) to `end` (excluded), in the
+    /// store's order. It costs no more than removing one key. It also removes what earlier
+    /// operations of the batch put into the range; what later ones put there stays.
     ///
     /// ```
     /// use forerun_db::{Db, Durability, Options, WriteBatch};
@@ -113,13 +114,13 @@ impl WriteBatch {
     /// ```
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]; the batch is then unchanged. That the range is not empty is
-    /// checked when the batch is written.
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]. The batch is then unchanged. Whether the
+    /// range is empty is checked when the batch is written.
     pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
         self.push(Op::DeleteRange { start, end })
     }
 
-    /// The batch, for adding operations of a keyspace.
+    /// Returns the batch for adding operations of a keyspace.
     ///
     /// ```
     /// use forerun_db::{Db, Durability, Options, WriteBatch};
@@ -144,7 +145,7 @@ impl WriteBatch {
         }
     }
 
-    /// Refuses a batch that has keyspaces of another open store than this one.
+    /// Refuses a batch with keyspaces of another open store.
     pub(crate) fn check_store(&self, store: u64) -> Result<()> {
         match self.store == 0 || self.store == store {
             true => Ok(()),
@@ -178,7 +179,7 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Notes that the next operation is one of this keyspace.
+    /// Records that the next operation is one of this keyspace.
     fn note_keyspace(&mut self, keyspace: u32) {
         self.last_keyspace = keyspace;
         if keyspace == 0 && self.keyspaces.is_empty() {
@@ -192,7 +193,7 @@ impl WriteBatch {
         }
     }
 
-    /// Removes all operations and keeps the memory.
+    /// Removes all operations but keeps the memory.
     pub fn clear(&mut self) {
         self.encoded.clear();
         self.ops = 0;
@@ -202,12 +203,12 @@ impl WriteBatch {
         self.store = 0;
     }
 
-    /// Number of operations.
+    /// The number of operations.
     pub fn len(&self) -> usize {
         self.ops
     }
 
-    /// Whether there is no operation.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.ops == 0
     }
@@ -239,7 +240,7 @@ impl WriteBatch {
         Ok(batch)
     }
 
-    /// The keyspaces of the operations, ascending; empty if there is only the store's own.
+    /// The keyspaces of the operations, ascending; empty if all are in the store's own.
     pub(crate) fn keyspaces(&self) -> &[u32] {
         &self.keyspaces
     }
@@ -249,14 +250,14 @@ impl WriteBatch {
         self.ranges > 0
     }
 
-    /// Gives memory back beyond `capacity_bytes`, keeping the operations.
+    /// Frees memory beyond `capacity_bytes` and keeps the operations.
     pub(crate) fn shrink_to(&mut self, capacity_bytes: usize) {
         self.encoded.shrink_to(capacity_bytes);
     }
 }
 
-/// Reads `encoded` as a batch of `ops` operations, for fuzzing: what decodes encodes to the same bytes. Returns how many
-/// there are.
+/// Reads `encoded` as a batch of `ops` operations, for fuzzing: whatever decodes must encode to the
+/// same bytes. Returns the number of operations.
 #[doc(hidden)]
 pub fn fuzz_batch(encoded: &[u8], ops: usize) -> usize {
     let Ok(batch) = WriteBatch::from_encoded(encoded, ops) else {
@@ -270,7 +271,7 @@ pub fn fuzz_batch(encoded: &[u8], ops: usize) -> usize {
     batch.len()
 }
 
-/// A batch, for adding operations of one keyspace. See [`WriteBatch::keyspace`].
+/// A batch for adding operations of one keyspace. See [`WriteBatch::keyspace`].
 #[derive(Debug)]
 pub struct KeyspaceBatch<'b> {
     batch: &'b mut WriteBatch,
@@ -278,10 +279,11 @@ pub struct KeyspaceBatch<'b> {
 }
 
 impl KeyspaceBatch<'_> {
-    /// Adds: set `key` to `value`. See [`WriteBatch::put`].
+    /// Adds an operation that sets `key` to `value`. See [`WriteBatch::put`].
     ///
     /// # Errors
-    /// As there, and [`Error::ForeignKeyspace`] if the batch has operations of another store's keyspaces.
+    /// The errors of [`WriteBatch::put`], and [`Error::ForeignKeyspace`] if the batch has
+    /// operations for keyspaces of another store.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.push(Op::Put { key, value })
     }

@@ -1,4 +1,4 @@
-//! When things were written, for keyspaces whose entries expire.
+//! When entries were written, for keyspaces whose entries expire.
 //!
 //! ```text
 //!   second           1000      1001          1007                  a mark for each second in which anything was written:
@@ -8,13 +8,14 @@
 //!   at 1012 with a time to live of 5 s, everything up to 89 has expired: what is older than 1007 goes
 //! ```
 //!
-//! So an entry carries no time: its sequence number says when it was written, to the second, and what has expired in a
-//! keyspace is all that is numbered up to one sequence number. The log has the second in each record and the manifest has
-//! the marks of what is in runs, so a reopened store knows them all.
+//! So an entry carries no time: its sequence number tells when it was written, to the second, and
+//! what has expired in a keyspace is everything up to some sequence number. Each log record has its
+//! second, and the manifest has the marks of what is in runs, so a reopened store knows them all.
 //!
-//! Marks that are older than every time to live are forgotten. A year of writing every second would still leave 32 million
-//! of them, so those that only a long time to live needs are merged: to a 2^20th of it, which is one second up to twelve
-//! days. Merged marks, and a system clock that is set back, make entries live longer, never shorter.
+//! Marks older than every time to live are dropped. A year of writing every second would still
+//! leave 32 million marks, so marks that only a long time to live needs are merged to a 2^20th of
+//! it, which is one second for up to twelve days. Merged marks, and a system clock that is set
+//! back, make entries live longer, never shorter.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -24,24 +25,25 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use crate::io::Io;
 use crate::planted::{self, Defect};
 
-/// The most marks that a time to live needs.
-const MOST_MARKS: u64 = 1 << 20;
+/// The maximum number of marks for one time to live.
+const MAX_MARKS: u64 = 1 << 20;
 
-/// Below this many marks none are merged or forgotten.
+/// Up to this many marks, none are merged or dropped.
 const FEW_MARKS: usize = 1 << 10;
 
-/// From a sequence number on, and up to the next mark's, everything was written in this second, counted from 1970.
+/// Everything from this sequence number up to the next mark was written in this second, counted
+/// from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) second: u64,
     pub(crate) first_sequence: u64,
 }
 
-/// The system's clock, and when everything was written that may expire.
+/// The system clock, and when entries that may expire were written.
 #[derive(Debug)]
 pub(crate) struct Clock {
     io: Arc<dyn Io>,
-    /// Whether entries of any keyspace expire. Else nothing is noted.
+    /// Whether entries of any keyspace expire. If not, no marks are kept.
     is_on: AtomicBool,
     /// The second of the last mark.
     last_second: AtomicU64,
@@ -52,14 +54,14 @@ pub(crate) struct Clock {
 struct Noted {
     /// Ascending by both numbers.
     marks: Vec<Mark>,
-    /// The times to live that there are, in seconds, ascending.
+    /// All times to live, in seconds, ascending.
     ttls: Vec<u64>,
-    /// How many marks there are when they are looked through next.
+    /// The number of marks at which they are next tidied.
     tidy_at: usize,
 }
 
 impl Clock {
-    /// One that knows these marks, in stores with keyspaces of these times to live.
+    /// A clock with these marks, for keyspaces with these times to live.
     pub(crate) fn new(io: Arc<dyn Io>, marks: Vec<Mark>, ttls: impl Iterator<Item = u64>) -> Clock {
         let clock = Clock {
             io,
@@ -74,13 +76,13 @@ impl Clock {
         clock
     }
 
-    /// Notes times from now on, for a keyspace of this time to live, in seconds.
+    /// Records times from now on, for a keyspace with this time to live in seconds.
     pub(crate) fn expect(&self, ttl: u64) {
         let mut noted = self.lock();
         if let Err(place) = noted.ttls.binary_search(&ttl) {
             noted.ttls.insert(place, ttl);
         }
-        // Relaxed: whoever writes to the keyspace has been shown it, which comes after.
+        // Relaxed: whoever writes to the keyspace gets it after this.
         self.is_on.store(true, Ordering::Relaxed);
     }
 
@@ -94,17 +96,18 @@ impl Clock {
         self.io.unix_time_s()
     }
 
-    /// Notes that what is numbered from `first_sequence` on is written in this second or later. Called in the order of the
-    /// numbers, and before what they stand for is visible.
+    /// Records that numbers from `first_sequence` on are written in this second or later. Called in
+    /// the order of the numbers, before their writes are visible.
     #[inline]
     pub(crate) fn note(&self, second: u64, first_sequence: u64) {
-        // Relaxed: the one writer of the log is the only one that moves it.
+        // Relaxed: only the single writer of the log changes it.
         if self.is_on() && second > self.last_second.load(Ordering::Relaxed) {
             self.add(&mut self.lock(), second, first_sequence);
         }
     }
 
-    /// Takes a sequence number by `take` and notes that it is written now. Any threads may call it.
+    /// Takes a sequence number with `take` and records that it is written now. Any thread may call
+    /// this.
     pub(crate) fn number(&self, take: impl FnOnce() -> u64) -> u64 {
         if !self.is_on() {
             return take();
@@ -130,10 +133,11 @@ impl Clock {
         }
     }
 
-    /// Up to which sequence number everything was written so long ago that it has expired by now, `visible` being visible.
-    /// 0: nothing has, or it is unknown when it was written.
+    /// The sequence number up to which everything has expired by now; `visible` is the newest
+    /// visible one. 0 if nothing has expired, or if it is not known when it was written.
     fn expired(&self, now: u64, ttl: u64, visible: u64) -> u64 {
-        // An entry lives for its time to live at least: it was written at any moment of its second.
+        // An entry lives at least its time to live, and may have been written at any point of its
+        // second.
         let whole = u64::from(!planted::is(Defect::ExpiresEarly));
         let Some(limit) = now
             .checked_sub(ttl)
@@ -145,13 +149,13 @@ impl Clock {
         let older = noted.marks.partition_point(|mark| mark.second <= limit);
         match noted.marks.get(older) {
             _ if older == 0 => 0,
-            // What is numbered and not visible yet may still be about to be noted.
+            // Numbers that are not visible yet may still be waiting for their mark.
             Some(mark) => visible.min(mark.first_sequence - 1),
             None => visible,
         }
     }
 
-    /// The marks of what is numbered up to this one: what the manifest keeps.
+    /// The marks up to this sequence number, for the manifest.
     pub(crate) fn marks_up_to(&self, sequence: u64) -> Vec<Mark> {
         let mut noted = self.lock();
         noted.tidy(self.now());
@@ -162,19 +166,21 @@ impl Clock {
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {
-        // Nothing under the lock panics half-way through a change.
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Noted {
-    /// Forgets marks that are older than every time to live, and merges those that only a long one needs.
+    /// Drops marks that are older than every time to live, and merges those that only a long one
+    /// needs.
     fn tidy(&mut self, now: u64) {
         let age = |mark: &Mark| now.saturating_sub(mark.second);
         let Some(longest) = self.ttls.last() else {
             return;
         };
-        // The last one of those stays: what it stands for has expired, and would be unknown without it.
+        // Keep the last of them: everything up to it has expired, which would be unknown without
+        // it.
         let old = self.marks.partition_point(|mark| age(mark) > *longest);
         self.marks.drain(..old.saturating_sub(1));
         if self.marks.len() <= FEW_MARKS {
@@ -183,7 +189,7 @@ impl Noted {
         let ttls = &self.ttls;
         let grain = |mark: &Mark| {
             let place = ttls.partition_point(|ttl| *ttl < age(mark));
-            ttls.get(place).map_or(1, |ttl| ttl.div_ceil(MOST_MARKS))
+            ttls.get(place).map_or(1, |ttl| ttl.div_ceil(MAX_MARKS))
         };
         self.marks.dedup_by(|mark, kept| {
             let grain = grain(mark);
@@ -196,19 +202,19 @@ impl Noted {
     }
 }
 
-/// What has expired in a keyspace, worked out once a second.
+/// What has expired in a keyspace, computed once a second.
 #[derive(Debug)]
 pub(crate) struct Expiry {
     /// The time to live in seconds.
     ttl: u64,
-    /// The second that this was worked out for last.
+    /// The second of the last computation.
     second: AtomicU64,
-    /// Everything up to this sequence number has expired. It never moves back.
+    /// Everything up to this sequence number has expired. Never decreases.
     expired_sequence: AtomicU64,
 }
 
 impl Expiry {
-    /// In a keyspace where everything up to a sequence number has expired.
+    /// For a keyspace in which everything up to a sequence number has expired.
     pub(crate) fn new(ttl: u64, expired_sequence: u64) -> Expiry {
         Expiry {
             ttl,
@@ -222,11 +228,13 @@ impl Expiry {
         self.ttl
     }
 
-    /// Up to which sequence number everything has expired by now, where everything up to `visible` is visible.
+    /// The sequence number up to which everything has expired by now; `visible` is the newest
+    /// visible one.
     #[inline]
     pub(crate) fn expired_sequence(&self, clock: &Clock, visible: u64) -> u64 {
         let now = clock.now();
-        // Acquire pairs with the release in `work_out`: who sees the second sees the number of that second, or of a later one.
+        // Acquire pairs with the release in `work_out`: whoever sees the second sees the number of
+        // that second or of a later one.
         if self.second.load(Ordering::Acquire) != now {
             self.work_out(clock, now, visible);
         }
@@ -236,7 +244,7 @@ impl Expiry {
     #[cold]
     fn work_out(&self, clock: &Clock, now: u64, visible: u64) {
         let expired = clock.expired(now, self.ttl, visible);
-        // Relaxed: the store below carries it.
+        // Relaxed: the store below publishes it.
         match planted::is(Defect::ExpiredReturns) {
             true => self.expired_sequence.store(expired, Ordering::Relaxed),
             false => drop(self.expired_sequence.fetch_max(expired, Ordering::Relaxed)),

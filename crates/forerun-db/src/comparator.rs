@@ -6,18 +6,20 @@ use std::sync::Arc;
 
 /// A total order over user keys.
 ///
-/// A store remembers the name of the order it was created with and refuses to be opened with another.
+/// A store remembers the name of the order it was created with and refuses to be opened with
+/// another.
 pub trait Comparator: Send + Sync + 'static {
-    /// The order's name: a different order must have a different name, across versions too.
+    /// The name of the order. A different order must have a different name, across versions too.
     fn name(&self) -> &str;
 
     /// Compares two keys. Must be a total order; keys that compare equal are the same key.
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
 
-    /// An integer that orders like the key as far as it goes: `prefix(a) < prefix(b)` must imply `a < b`.
+    /// An integer that orders like the key as far as possible: `prefix(a) < prefix(b)` must imply
+    /// `a < b`.
     ///
-    /// The memtable keeps it beside each pointer and decides most steps of a search by it, without touching
-    /// the node behind the pointer. The default says nothing, and costs only speed.
+    /// The memtable keeps it beside each pointer and decides most steps of a search by it, without
+    /// touching the node behind the pointer. The default, 0, tells nothing and only costs speed.
     fn prefix(&self, key: &[u8]) -> u64 {
         let _ = key;
         0
@@ -25,8 +27,8 @@ pub trait Comparator: Send + Sync + 'static {
 
     /// Whether keys that compare equal have the same bytes.
     ///
-    /// Only then can the filters of runs, which know keys by a hash of their bytes, tell that one is not there. The
-    /// default says no, and costs only speed.
+    /// Only then can the filters of runs, which hash a key's bytes, tell that a key is absent. The
+    /// default is `false`, which only costs speed.
     fn equal_means_identical(&self) -> bool {
         false
     }
@@ -89,7 +91,7 @@ fn first_bytes(key: &[u8]) -> u64 {
     }
 }
 
-/// A comparator as the memtable holds it: the default order is known at compile time, so that its
+/// A comparator as the memtable holds it. The default order is known at compile time, so its
 /// comparisons are inlined into the search; any other is called.
 #[derive(Clone)]
 pub(crate) enum KeyOrder {
@@ -106,7 +108,7 @@ impl KeyOrder {
         }
     }
 
-    /// Whether comparing calls code of the user's, which may panic.
+    /// Whether comparing keys calls the user's code, which may panic.
     #[inline(always)]
     pub(crate) fn may_panic(&self) -> bool {
         matches!(self, KeyOrder::Custom(_))

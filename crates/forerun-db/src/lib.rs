@@ -1,17 +1,22 @@
-//! An ordered, durable key-value store whose every lookup is a batch.
+//! An ordered, durable key-value store built for batched lookups.
 //!
 //! ```text
-//!   db/          the store: open, write, read, snapshots, iterators      options.rs
-//!   memtable/    the newest writes, in memory, searched by the batch     batch.rs, values.rs
-//!   run/         all else, in sorted files of pages                      versions.rs: what both hold
-//!   cache/       pages in memory                                         comparator.rs: in which order
-//!   tree/        which runs there are: manifest, levels, compaction      ranges.rs: what is deleted by range
-//!   wal/         the log the memtable is recovered from
-//!   store_dir.rs what a store's directory holds                          backup/: copies of a store, several in one place
-//!   io/          every access to files                                   error.rs, sealed.rs: small whole files
+//!   db/          the store: open, write, read, snapshots, iterators
+//!   backup/      copies of a store, several in one directory
+//!   store_dir.rs the directory of a store and its lock
+//!   tree/        which runs there are: manifest, levels, compaction
+//!   run/         sorted, immutable files of pages
+//!   cache/       pages in memory
+//!   memtable/    the newest writes, in memory
+//!   wal/         the write-ahead log, from which memtables are recovered
+//!   io/          every access to files
 //! ```
 //!
-//! [`Db`] is where to begin.
+//! `options.rs`, `error.rs`, `batch.rs`, `values.rs` and `comparator.rs` hold the types of the
+//! interface; `versions.rs` what memtables and runs share; `ranges.rs` range deletions; `clock.rs`
+//! expiry; `sealed.rs` small checksummed files.
+//!
+//! Start with [`Db`].
 
 #![deny(unsafe_code)]
 
@@ -86,12 +91,3 @@ pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
 /// Longest batch, encoded: 2 GiB less a byte.
 pub const MAX_BATCH_BYTES: usize = (1 << 31) - 1;
-
-/// Serializes a value as the text that people read.
-#[cfg(feature = "serde")]
-fn as_text<S: serde::Serializer>(
-    value: &impl std::fmt::Display,
-    serializer: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}

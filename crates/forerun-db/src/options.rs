@@ -16,85 +16,89 @@ use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
 /// What has happened to a write when it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// It is with the operating system: it survives the end of the process, `kill -9` included, and
-    /// not the loss of power.
+    /// The operating system has it: it survives the end of the process, `kill -9` included, but not
+    /// a power loss.
     #[default]
     Buffered,
-    /// It is on stable storage: it survives the loss of power. Writes of several threads share a
-    /// sync.
+    /// It is on stable storage: it survives a power loss. Writes of several threads share a sync.
     Synced,
 }
 
-/// What opening does about bad bytes in the log. `docs/internals/format.md` has the cases in a table.
+/// What opening does about bad bytes in the log. `docs/internals/format.md` lists the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
-    /// Any bad byte is an error, the end of a write that a crash cut short too.
+    /// Any bad byte is an error, even the end of a write that a crash cut short.
     Strict,
-    /// What a crash cuts short is dropped and told in the
-    /// [`RecoveryReport`](crate::RecoveryReport); damage is an error.
+    /// A write that a crash cut short is dropped and reported in the
+    /// [`RecoveryReport`](crate::RecoveryReport). Damage is an error.
     #[default]
     DropTail,
-    /// Damage is skipped and told as well; what follows it is applied. The damaged bytes stay in
-    /// the log, so the store opens with this choice only until it is copied elsewhere.
+    /// Damage is skipped and reported too, and what follows it is applied. The damaged bytes stay
+    /// in the log, so until the store is copied elsewhere it opens only with this choice.
     SkipCorrupt,
 }
 
 /// Whether writes go to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WalMode {
-    /// Every write does, before it is visible.
+    /// Every write goes to the log before it is visible.
     #[default]
     On,
-    /// None does: what is written is gone when the store is closed. A log that is there already is
-    /// read.
+    /// No write goes to the log: unflushed writes are lost when the store is closed. An existing
+    /// log is still replayed.
     Off,
 }
 
-/// What opening does where there is no store, and where there is one.
+/// What opening does if there is no store, or if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Create {
-    /// A store is created if there is none, with its directory and the directories above.
+    /// Creates a store if there is none, with its directory and missing parent directories.
     #[default]
     IfMissing,
-    /// It is an error if there is none.
+    /// Fails if there is none.
     Never,
-    /// It is an error if there is one.
+    /// Fails if there is one.
     MustBeNew,
 }
 
 /// Whether a store may be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// It may.
+    /// The store may be changed.
     #[default]
     ReadWrite,
-    /// Nothing is written, created or removed in its directory, which may lie on a read-only file system. What the log holds
-    /// is read into memory at each opening, within [`Options::memory_limit_bytes`]. Whatever would change the store is
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly). Several may have a store open so at a time, and nobody with
+    /// Opening writes, creates and removes nothing in the directory, which may be on a read-only
+    /// file system. Each opening reads the log into memory, within [`Options::memory_limit_bytes`].
+    /// Whatever would change the store returns [`Error::ReadOnly`](crate::Error::ReadOnly). Several
+    /// processes may have a store open read-only at the same time, but none with
     /// [`ReadWrite`](Self::ReadWrite) beside them.
     ReadOnly,
 }
 
 /// The shape of the tree of runs, and how fast it may be rebuilt.
 ///
-/// Level 0 holds memtables as they were flushed, in runs that overlap. A level below holds runs that do not. The last
-/// level, 6, has what it has, and each one above it a `level_factor`th of the next, up to the first that this leaves at
-/// most `level1_bytes`: there level 0 is merged into, and the levels in between are empty. So little is held twice.
+/// Level 0 holds flushed memtables, in runs that overlap. Each level below holds runs that do not
+/// overlap. The last level, 6, has whatever size its contents need. Each level above it may have a
+/// `level_factor`th of the next one's size, up to the first level for which this is at most
+/// `level1_bytes`: level 0 is merged into that one, and the levels between stay empty. So little
+/// data is stored twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeOptions {
-    /// Runs in level 0 at which they are merged into the first level below that is in use. Default: 4.
+    /// The number of runs in level 0 at which they are merged into the first level in use below.
+    /// Default: 4.
     pub level0_runs: usize,
-    /// Runs in level 0 at which writes are slowed down. Default: 12.
+    /// The number of runs in level 0 at which writes are slowed down. Default: 12.
     pub level0_slow_runs: usize,
-    /// Runs in level 0 at which writes wait until there are fewer. Default: 20.
+    /// The number of runs in level 0 at which writes wait until there are fewer. Default: 20.
     pub level0_stop_runs: usize,
-    /// Bytes that the first level in use below level 0 may have. Default: 256 MiB.
+    /// The maximum size of the first level in use below level 0, in bytes. Default: 256 MiB.
     pub level1_bytes: u64,
-    /// How many times the bytes of a level the next one may have. Default: 10.
+    /// How many times larger each level may be than the one above. Default: 10.
     pub level_factor: u32,
-    /// Bytes at which a compaction begins the next run. Default: 64 MiB.
+    /// The size at which a compaction starts a new run, in bytes. Default: 64 MiB.
     pub run_bytes: u64,
-    /// The most bytes that flushes and compactions write in a second, together; `None` for no limit. Default: none.
+    /// The maximum number of bytes that flushes and compactions together write per second; `None`
+    /// for no limit. Default: none.
     pub write_rate_bytes: Option<u64>,
 }
 
@@ -115,18 +119,18 @@ impl Default for TreeOptions {
 /// Who flushes full memtables and compacts runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// Two threads of the store's own, one for each.
+    /// Two background threads of the store, one for each.
     #[default]
     Threads,
-    /// The thread whose write fills a memtable, before that write returns. Everything then happens in an order that
-    /// depends on the calls alone.
+    /// The thread whose write fills a memtable, before that write returns. Everything then happens
+    /// in an order that depends only on the calls.
     Caller,
 }
 
-/// What a keyspace has of its own: its order, the shape of its runs, how long its entries live.
+/// The options of a keyspace: its order, the shape of its runs, how long its entries live.
 ///
-/// Of this the store remembers the name of the comparator and the time to live; the rest holds from when it is given until
-/// the store is closed, as with [`Options`].
+/// The store remembers the name of the comparator and the time to live. The rest applies until the
+/// store is closed, as with [`Options`].
 ///
 /// ```
 /// use forerun_db::{Db, KeyspaceOptions, Options};
@@ -143,15 +147,15 @@ pub enum Background {
 /// ```
 #[derive(Clone)]
 pub struct KeyspaceOptions {
-    /// The order of keys. A keyspace keeps the one it was created with. Default: [`Bytewise`].
+    /// The order of keys. A keyspace keeps the one that it was created with. Default: [`Bytewise`].
     pub comparator: Arc<dyn Comparator>,
     /// How its runs are written.
     pub run: RunOptions,
-    /// The shape of its tree of runs. Writes to the store are held up where that of any keyspace says so; the rate of
-    /// writing is the store's, in [`Options::tree`], and not looked at here.
+    /// The shape of its tree of runs. If any keyspace's tree says so, writes to the whole store are
+    /// held back. The write rate is not taken from here but from [`Options::tree`].
     pub tree: TreeOptions,
-    /// How long what is written stays; see [`Options::ttl`]. Default: none. A keyspace that is there keeps the one it was
-    /// created with; a new one keeps what is written for ever.
+    /// How long its entries live; see [`Options::ttl`]. Default: none. An existing keyspace keeps
+    /// the time to live that it was created with; in a new one, entries never expire.
     pub ttl: Option<Duration>,
     /// How a page is searched. Default: by key prefixes.
     pub page_search: PageSearch,
@@ -181,7 +185,7 @@ impl fmt::Debug for KeyspaceOptions {
     }
 }
 
-/// How a store is opened. The default suits most.
+/// How a store is opened. The defaults suit most uses.
 ///
 /// ```
 /// use forerun_db::{Durability, Options};
@@ -191,69 +195,78 @@ impl fmt::Debug for KeyspaceOptions {
 /// ```
 #[derive(Clone)]
 pub struct Options {
-    /// The order of keys. A store keeps the one it was created with. Default: [`Bytewise`].
+    /// The order of keys. A store keeps the one that it was created with. Default: [`Bytewise`].
     pub comparator: Arc<dyn Comparator>,
-    /// The most memory that all memtables together may take, in bytes, those included that are in runs and that an iterator
-    /// still holds. Where the next one does not fit, writes wait until one is in runs. Where iterators alone hold the
-    /// memory, a write waits for a second and is [`Error::MemoryLimit`] then; drop them and write again. A batch that does
-    /// not fit alone, with an eighth more for the memtable's own needs, is an error at once. Not counted is the copy of a
-    /// batch on its way to the log, as long as it is written. Default: 1 GiB.
+    /// The maximum memory of all memtables together, in bytes, including flushed ones that an
+    /// iterator still holds. If the next memtable does not fit, writes wait for a flush. If only
+    /// iterators hold the memory, a write waits for a second and then returns
+    /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
+    /// own, plus an eighth for the memtable's overhead, is an error at once. The copy of a batch
+    /// that is being written to the log does not count. Default: 1 GiB.
     pub memory_limit_bytes: usize,
-    /// Size in bytes at which a memtable is full: its entries go to a run, and a new one takes the writes. At most
-    /// half of `memory_limit_bytes` is used of it. Address space of this size is taken at once, memory as it is used.
-    /// Default: 64 MiB.
+    /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
+    /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
+    /// size at once, and memory as it fills. Default: 64 MiB.
     pub memtable_bytes: usize,
-    /// The most memory that pages of runs, and their filters, may take, in bytes. Filters have three quarters of it at most;
-    /// a run for whose filter there is no room is searched without, until there is: see
-    /// [`LevelStats::unfiltered_runs`](crate::LevelStats::unfiltered_runs). What is in memory for every open run, its root
-    /// page and eight bytes a page, is counted in, but must be there even where this is too small for it. Default: 256 MiB.
+    /// The maximum memory for pages of runs and their filters, in bytes. Filters use at most three
+    /// quarters of it; a run whose filter does not fit is searched without it: see
+    /// [`LevelStats::unfiltered_runs`](crate::LevelStats::unfiltered_runs). Every open run also
+    /// needs its root page and eight bytes per page in memory. That is counted here, but needed
+    /// even if it exceeds the limit. Default: 256 MiB.
     pub cache_bytes: usize,
-    /// The most files of runs that are open at a time; others are closed, and opened again when a page of theirs is read.
-    /// Those that are being read do not count, nor do the log, the lock and files that are written, a handful. Default:
-    /// half of what the process may open (`RLIMIT_NOFILE`), from 16 to 65,536.
+    /// The maximum number of run files that are open at a time. Others are closed, and reopened
+    /// when a page of theirs is read. Files being read do not count, nor do the log, the lock and
+    /// the few files being written. Default: half of the process's limit (`RLIMIT_NOFILE`), from 16
+    /// to 65,536.
     ///
-    /// What a snapshot or an iterator holds can be read as long as the store is open. Kept for longer than that, it may
-    /// need a file that is closed, and that the next opening of the store has removed: an error.
+    /// Whatever a snapshot or an iterator holds stays readable while the store is open. After that,
+    /// it may need a file that is closed and that the next opening of the store has removed, which
+    /// is an error.
     pub max_open_files: Option<usize>,
-    /// Pages that the memory for entries and for the cache is asked in. Default: huge ones.
+    /// The page size for the memory of memtables and cache. Default: huge pages.
     pub pages: Pages,
     /// How runs are written.
     pub run: RunOptions,
-    /// How long what is written stays, in whole seconds, at least one. Each read decides it by the system's clock: an
-    /// entry is found for at least this long and gone a second later, wherever it lies and whenever the store was opened.
-    /// A snapshot and an iterator go by the clock of the moment they were made: what they see does not expire under them.
-    /// Flushes and compactions leave out what has expired. Over a time to live of more than twelve days, an entry may live
-    /// longer by a millionth of it; after the clock was set back, until it has caught up.
+    /// How long entries live, in whole seconds, at least one. Each read decides by the system
+    /// clock: an entry is found for at least this long and is gone a second later, wherever it is
+    /// stored and whenever the store was opened. A snapshot or an iterator uses the time at which
+    /// it was made, so nothing expires while it is in use. Flushes and compactions drop expired
+    /// entries. With a time to live of more than twelve days, an entry may live longer by a
+    /// millionth of it; if the clock is set back, until it has caught up.
     ///
-    /// A store keeps the time to live that it was created with; asking for another one is
-    /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none. A new store then keeps what is written for ever.
+    /// A store keeps the time to live that it was created with; opening it with another one returns
+    /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none, so in a new store entries
+    /// never expire.
     pub ttl: Option<Duration>,
     /// How a page is searched. Default: by key prefixes, the fastest in every measurement.
     pub page_search: PageSearch,
-    /// How pages are read from the disk. Default: by io_uring, or by a pool of threads where that is refused.
+    /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
+    /// kernel refuses it.
     pub reads: ReadBackend,
     /// The shape of the tree of runs.
     pub tree: TreeOptions,
-    /// Who flushes memtables and compacts runs. Default: threads of the store's own.
+    /// Who flushes memtables and compacts runs. Default: two background threads.
     pub background: Background,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,
-    /// Whether every entry that a lookup walks over is verified. Default: off.
+    /// Whether lookups verify every entry that they pass. Default: off.
     pub checks: Checks,
     /// What is done about bad bytes in the log. Default: [`Recovery::DropTail`].
     pub recovery: Recovery,
     /// Whether writes go to the log. Default: [`WalMode::On`].
     pub wal: WalMode,
-    /// Length in bytes at which a segment of the log is full and the next is begun. Default: 64
-    /// MiB.
+    /// The size in bytes at which a log segment is full and the next one begins. Default: 64 MiB.
     pub wal_segment_bytes: u64,
-    /// What is done where there is no store. Default: [`Create::IfMissing`].
+    /// What to do if there is no store. Default: [`Create::IfMissing`].
     pub create: Create,
-    /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`], none is created.
+    /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`],
+    /// no store is created.
     pub access: Access,
-    /// Keyspaces by name, with their options. One that is not listed has this store's `run`, `tree` and `page_search`, no
-    /// time to live, and the order by bytes, or [`ReverseBytewise`] if it was created with that; one that was created
-    /// with any other comparator must be listed, or the store is not opened. Listing creates nothing. Default: none.
+    /// Options of keyspaces, by name. A keyspace that is not listed uses this store's `run`, `tree`
+    /// and `page_search`, has no time to live, and is ordered by [`Bytewise`], or by
+    /// [`ReverseBytewise`] if it was created with that. A keyspace created with any other
+    /// comparator must be listed, or the store does not open. Listing a keyspace does not create
+    /// it. Default: none.
     pub keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
@@ -285,14 +298,14 @@ impl Default for Options {
 }
 
 impl TreeOptions {
-    /// Refuses what would make writes wait for a compaction that is never due.
+    /// Refuses limits at which writes would wait for a compaction that never becomes due.
     pub(crate) fn check(&self) -> Result<()> {
         match self.level0_stop_runs > self.level0_runs {
             true => Ok(()),
             false => Err(Error::BadOption {
                 option: "level0_stop_runs",
                 reason: format!(
-                    "writes would wait at {} runs, and compaction begins at {}: it must be more",
+                    "writes would wait at {} runs, but compaction begins only at {}: set a greater value",
                     self.level0_stop_runs, self.level0_runs
                 ),
             }),
@@ -301,7 +314,7 @@ impl TreeOptions {
 }
 
 impl Options {
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
         self.tree.check()?;
         check_ttl(self.ttl)?;
@@ -312,7 +325,7 @@ impl Options {
         Ok(())
     }
 
-    /// What the keyspace of a name has; the store's own has the empty one.
+    /// The options of a keyspace, by name. The name of the store's own keyspace is empty.
     pub(crate) fn of_keyspace(&self, name: &str) -> KeyspaceOptions {
         let listed = self.keyspaces.iter().find(|(listed, _)| listed == name);
         if let Some((_, options)) = listed.filter(|_| !name.is_empty()) {
@@ -335,7 +348,7 @@ impl Options {
         }
     }
 
-    /// The same for one that is there and ordered by the comparator of this name.
+    /// The options of an existing keyspace that is ordered by the comparator of this name.
     pub(crate) fn of_stored_keyspace(
         &self,
         dir: &Path,
@@ -367,7 +380,7 @@ impl Options {
         })
     }
 
-    /// The order of the keys of a keyspace that is there.
+    /// The key order of an existing keyspace.
     pub(crate) fn order_of(&self, dir: &Path, name: &str, comparator: &str) -> Result<KeyOrder> {
         let options = self.of_stored_keyspace(dir, name, comparator)?;
         Ok(KeyOrder::new(options.comparator))
@@ -375,13 +388,14 @@ impl Options {
 }
 
 impl KeyspaceOptions {
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
         check_ttl(self.ttl)?;
         self.tree.check()
     }
 
-    /// The same with the time to live of a keyspace that is there, in seconds, 0 for none, unless they ask for another.
+    /// The same options with the time to live of an existing keyspace, in seconds, 0 for none.
+    /// Fails if they ask for another one.
     pub(crate) fn with_stored_ttl(self, keyspace: &str, ttl: u64) -> Result<KeyspaceOptions> {
         let stored = (ttl > 0).then(|| Duration::from_secs(ttl));
         match self.ttl {
@@ -397,7 +411,7 @@ impl KeyspaceOptions {
         }
     }
 
-    /// The time to live in seconds; 0: for ever.
+    /// The time to live in seconds; 0 if entries never expire.
     pub(crate) fn ttl_s(&self) -> u64 {
         self.ttl.map_or(0, |ttl| ttl.as_secs())
     }
@@ -413,7 +427,7 @@ fn check_ttl(ttl: Option<Duration>) -> Result<()> {
     }
 }
 
-/// Refuses a name that no keyspace but the store's own may have.
+/// Refuses names that only the store's own keyspace may have.
 pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
     match name.len() {
         0 => Err(Error::KeyspaceName {
@@ -422,7 +436,7 @@ pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
         }),
         len if len > MAX_KEYSPACE_NAME_BYTES => Err(Error::KeyspaceName {
             name: name.to_owned(),
-            reason: format!("it has {len} bytes, and may have {MAX_KEYSPACE_NAME_BYTES}"),
+            reason: format!("it has {len} bytes; at most {MAX_KEYSPACE_NAME_BYTES} are allowed"),
         }),
         _ => Ok(()),
     }

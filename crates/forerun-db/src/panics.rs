@@ -1,16 +1,17 @@
-//! Panics in code that users bring: comparators, and file systems behind [`Io`](crate::io::Io).
+//! Panics in code that users supply: comparators, and file systems behind [`Io`](crate::io::Io).
 //!
-//! Where such code runs inside an operation of the store, a panic becomes an [`Error::Panicked`] at the operation's edge,
-//! so that other threads are told instead of waiting for a thread that is gone.
+//! If such code panics inside an operation of the store, the operation returns [`Error::Panicked`],
+//! so that other threads get an error instead of waiting for a thread that is gone.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{Error, Result};
 
-/// Runs `work`, and makes an error of a panic. `doing` completes "a panic while …".
+/// Runs `work` and turns a panic into an error. `doing` completes "a panic while …".
 ///
-/// The caller sees to it that what `work` may have left half done is not used any more, or is whole all the same.
+/// The caller must make sure that whatever `work` leaves half done is either not used any more or
+/// still consistent.
 pub(crate) fn catch<T>(doing: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         Err(Error::Panicked {
@@ -20,7 +21,8 @@ pub(crate) fn catch<T>(doing: &'static str, work: impl FnOnce() -> Result<T>) ->
     })
 }
 
-/// [`catch`] where a comparator of the user's may be called; else nothing is to be caught, and nothing is paid.
+/// [`catch`] if a user's comparator may be called. Otherwise there is nothing to catch, and no
+/// cost.
 #[inline]
 pub(crate) fn catch_if<T>(
     may_panic: bool,
@@ -33,7 +35,7 @@ pub(crate) fn catch_if<T>(
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));

@@ -256,7 +256,8 @@ impl Ranges {
         true
     }
 
-    /// Whether a tombstone newer than `sequence` covers any key from `smallest` to `largest`, both included.
+    /// Whether a tombstone newer than `sequence` covers any key from `smallest` to `largest`, both
+    /// included.
     pub(crate) fn any_newer_within(&self, smallest: &[u8], largest: &[u8], sequence: u64) -> bool {
         let (order, list) = (&self.order, self.list.load());
         let is_within = |of: RangeRef<'_>| {

@@ -1,4 +1,5 @@
-//! Small files that are written whole: a head that stays as it is in every version, a body, and a checksum over it.
+//! Small files that are written as a whole: a head that is the same in every version, a body, and a
+//! checksum of the body.
 //!
 //! ```text
 //!  0       8         12         16       20
@@ -8,8 +9,8 @@
 //!  └──── of the version ─────┘ └─── of the body ────┘
 //! ```
 //!
-//! `MANIFEST` is one, and so are the files of a directory of backups; `docs/internals/format.md` defines them. The head alone
-//! begins `FORMAT` too.
+//! `MANIFEST` is such a file, and so are the files in a directory of backups;
+//! `docs/internals/format.md` defines them. `FORMAT` begins with the same head.
 
 use std::path::Path;
 
@@ -18,25 +19,25 @@ use crate::{Error, Result};
 
 /// Bytes of magic, version and their checksum.
 pub(crate) const VERSION_BYTES: usize = 16;
-/// Bytes before the body.
+/// The bytes before the body.
 pub(crate) const HEAD_BYTES: usize = 20;
 
-/// One kind of such files.
+/// A kind of such files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) magic: [u8; 8],
-    /// The newest version, which is the one that is written.
+    /// The newest version, which is the one written.
     pub(crate) version: u32,
 }
 
-/// Why bytes are no file of a kind.
+/// Why bytes are not a file of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
     Bytes {
         offset: usize,
         reason: &'static str,
     },
-    /// It is of a newer version.
+    /// The file has a newer version.
     Newer(u32),
 }
 
@@ -50,7 +51,7 @@ impl Kind {
         bytes
     }
 
-    /// Whether bytes begin as a file that this release reads.
+    /// Checks that bytes begin like a file that this release can read.
     pub(crate) fn check_head(&self, bytes: &[u8]) -> Result<(), Bad> {
         let bad = |offset, reason| Err(Bad::Bytes { offset, reason });
         if bytes.len() < VERSION_BYTES {
@@ -66,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// A file whose body `write` appends.
+    /// Makes a file whose body `write` appends.
     pub(crate) fn seal(&self, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = self.head();
         bytes.extend_from_slice(&[0; HEAD_BYTES - VERSION_BYTES]);
@@ -78,12 +79,12 @@ impl Kind {
         bytes
     }
 
-    /// A file with this body, whatever it is: to see how what makes no sense is taken under right checksums.
+    /// Makes a file with any body, to test how nonsense under valid checksums is handled.
     pub(crate) fn seal_bytes(&self, body: &[u8]) -> Vec<u8> {
         self.seal(|bytes| bytes.extend_from_slice(body))
     }
 
-    /// Checks a file and reads its body, all of it, with `read`.
+    /// Checks a file and reads its whole body with `read`.
     pub(crate) fn unseal<T>(
         &self,
         bytes: &[u8],
@@ -114,7 +115,7 @@ impl Kind {
 }
 
 impl Bad {
-    /// The error that this is of a file; a newer version is said to be that of `thing`.
+    /// The error for a file. If the version is newer, the error names `thing`.
     pub(crate) fn of(self, kind: &Kind, path: &Path, thing: &Path) -> Error {
         match self {
             Bad::Bytes { offset, reason } => Error::corrupt_file(path, offset as u64, reason),
@@ -127,19 +128,19 @@ impl Bad {
     }
 }
 
-/// Reads a body from its front to its end.
+/// Reads a body from front to back.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Where it stands, from the start of the file.
+    /// The offset from the start of the file.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// Bytes that are left.
+    /// The number of bytes left.
     pub(crate) fn rest(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -152,13 +153,13 @@ impl<'a> Reader<'a> {
         self.take(8).map(|bytes| u64_at(bytes, 0))
     }
 
-    /// Bytes behind their length.
+    /// Reads bytes preceded by their length.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Bad> {
         let len = self.u32()? as usize;
         self.take(len)
     }
 
-    /// Text behind its length.
+    /// Reads text preceded by its length.
     pub(crate) fn text(&mut self) -> Result<&'a str, Bad> {
         let bytes = self.bytes()?;
         std::str::from_utf8(bytes).map_err(|_| self.bad("a name is not UTF-8"))
@@ -174,7 +175,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Says what is wrong where it stands.
+    /// Reports what is wrong at the current offset.
     pub(crate) fn bad(&self, reason: &'static str) -> Bad {
         Bad::Bytes {
             offset: self.at,
@@ -184,7 +185,7 @@ impl<'a> Reader<'a> {
 }
 
 pub(crate) fn put_u32(bytes: &mut Vec<u8>, value: usize) {
-    // Counts and lengths of what is in memory here; a store has no 2^32 runs.
+    // Counts and lengths of things in memory; no store has 2^32 runs.
     bytes.extend_from_slice(&(value as u32).to_le_bytes());
 }
 

@@ -1,5 +1,4 @@
-//! The directory of a store: whether it is one, which format it has, and that nobody else has it
-//! open.
+//! The directory of a store: whether it is one, its format, and its lock.
 //!
 //! ```text
 //! FORMAT  ┌────────┬─────────┬──────────┬──────────┬──────┬──────────┐
@@ -8,8 +7,9 @@
 //!         0        8         12         16         20
 //! ```
 //!
-//! `docs/internals/format.md` defines the files. Opening looks first and touches last: a directory that is no
-//! store, one of a newer format, and one of another comparator are left as they were.
+//! `docs/internals/format.md` defines the files. Opening checks everything before it changes
+//! anything: a directory that is not a store, that has a newer format or that belongs to another
+//! comparator is left as it was.
 
 mod lock;
 
@@ -34,12 +34,12 @@ const KIND: Kind = Kind {
 pub(crate) const FORMAT: &str = "FORMAT";
 const LOCK: &str = "LOCK";
 
-/// An open store's directory. It is locked until this is dropped.
+/// The directory of an open store. It stays locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct StoreDir {
     /// Numbers of the log's segments, ascending.
     pub(crate) segments: Vec<u64>,
-    /// What `CLOSED` says, or what is wrong with it; `None` if it is not there.
+    /// The contents of `CLOSED`, or what is wrong with them; `None` if there is no such file.
     pub(crate) closed: Option<Result<Closed, &'static str>>,
     lock: Lock,
 }
@@ -63,7 +63,7 @@ impl StoreDir {
         Ok(dir)
     }
 
-    /// Opens a store's directory for reading, and changes nothing in it.
+    /// Opens a store's directory read-only and changes nothing in it.
     pub(crate) fn open_read_only(io: &dyn Io, path: &Path, comparator: &str) -> Result<StoreDir> {
         let check = |path: &Path| check_format(io, path, comparator);
         look(io, path, Create::Never, &STORE, &check)?;
@@ -76,7 +76,7 @@ impl StoreDir {
         Ok(dir)
     }
 
-    /// Sees anew which files of the log there are.
+    /// Lists the files of the log again.
     pub(crate) fn look(&mut self, io: &dyn Io, path: &Path) -> Result<()> {
         let names = names(io, path, &STORE)?.unwrap_or_default();
         let mut segments: Vec<u64> = names
@@ -92,24 +92,24 @@ impl StoreDir {
         Ok(())
     }
 
-    /// Whether the power may have been lost since the store was last written to.
+    /// Whether the power may have been lost since the store was last written.
     pub(crate) fn power_lost(&self) -> bool {
         self.lock.power_lost()
     }
 
-    /// Notes that the log is read and mended: from here on it is as this boot of the machine left
-    /// it.
+    /// Records that the log has been replayed and repaired: from now on it is as this boot of the
+    /// machine left it.
     pub(crate) fn note_recovered(&mut self) {
         self.lock.note_boot();
     }
 }
 
-/// Files by which a directory is told for what it is.
+/// The file that identifies a kind of directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    /// The one that is there if the directory is one.
+    /// Its name.
     pub(crate) name: &'static str,
-    /// The error for a directory that is none.
+    /// The error for a directory of another kind.
     pub(crate) stranger: fn(PathBuf, String) -> Error,
 }
 
@@ -118,7 +118,7 @@ const STORE: Mark = Mark {
     stranger: |path, reason| Error::NotAStore { path, reason },
 };
 
-/// Locks a directory that `check` accepts the mark of, or makes one with a mark of these bytes.
+/// Locks a directory whose mark `check` accepts, or creates one with a mark of these bytes.
 pub(crate) fn take(
     io: &dyn Io,
     path: &Path,
@@ -133,7 +133,7 @@ pub(crate) fn take(
     }
     let lock = Lock::take(io, path, LOCK)?;
     if !is_there && !planted::is(Defect::CreatedTwice) {
-        // Somebody may have made it between the look and the lock.
+        // Another process may have created it between the look and the lock.
         is_there = look(io, path, create, mark, check)?;
     }
     if !is_there {
@@ -142,15 +142,16 @@ pub(crate) fn take(
             .map_err(|error| Error::io("sync", parent, error))?;
         replace_file(io, path, mark.name, bytes)?;
     } else {
-        // A process that died may have left names here that are seen and not on the disk yet, those of its last log
-        // segment or manifest among them. What is written from here on relies on them.
+        // A process that died may have left names here that are visible but not on disk yet, such
+        // as those of its last log segment or manifest. What is written from now on relies on them.
         io.sync_dir(path)
             .map_err(|error| Error::io("sync", path, error))?;
     }
     Ok(lock)
 }
 
-/// Whether there is a directory of this kind that may be opened (`true`) or room to make one (`false`). Touches nothing.
+/// Returns whether there is a directory of this kind that may be opened (`true`) or one can be
+/// created (`false`). Changes nothing.
 fn look(
     io: &dyn Io,
     path: &Path,
@@ -227,7 +228,7 @@ fn check_format(io: &dyn Io, dir: &Path, comparator: &str) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of `FORMAT` for a store that is ordered by this comparator.
+/// The bytes of `FORMAT` for a store ordered by this comparator.
 pub(crate) fn encode_format(comparator: &str) -> Vec<u8> {
     let mut bytes = KIND.head();
     put_bytes(&mut bytes, comparator.as_bytes());
@@ -236,8 +237,8 @@ pub(crate) fn encode_format(comparator: &str) -> Vec<u8> {
     bytes
 }
 
-/// Names in a directory of this kind; `None` if there is none. A name that is not UTF-8 is a stranger's, and shown with
-/// marks in it.
+/// The names in the directory; `None` if there is no directory. A name that is not UTF-8 is not
+/// ours and is shown with replacement characters.
 pub(crate) fn names(io: &dyn Io, path: &Path, mark: &Mark) -> Result<Option<Vec<String>>> {
     match io.list(path) {
         Ok(names) => Ok(Some(
@@ -261,7 +262,7 @@ pub(crate) fn read(io: &dyn Io, path: &Path) -> Result<Vec<u8>> {
     read_all(&*file).map_err(|error| Error::io("read", path, error))
 }
 
-/// Creates a directory and those above it that are missing, durably.
+/// Creates a directory and its missing parents, durably.
 fn create_dirs(io: &dyn Io, path: &Path) -> Result<()> {
     let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     let parent = parent(path);
@@ -281,7 +282,7 @@ fn create_dirs(io: &dyn Io, path: &Path) -> Result<()> {
     }
 }
 
-/// The directory that a path is in.
+/// The parent directory of a path.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),

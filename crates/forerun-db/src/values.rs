@@ -1,4 +1,4 @@
-//! The answers of a `multi_get`, in memory that the caller keeps and passes in again.
+//! The answers of a `multi_get`, in memory that the caller keeps and reuses.
 //!
 //! ```text
 //!   slots   | found 0..5 | missing | found 5..9 | failed |      one a key, in the order of the keys
@@ -11,7 +11,8 @@ use crate::{Error, Result};
 
 /// The answers of one batch: for each key, in the order of the keys, a value, nothing, or an error.
 ///
-/// The values lie in one buffer, which is reused from batch to batch, so that a warm batch allocates nothing.
+/// The values are in one buffer that is reused from batch to batch, so a warm batch allocates
+/// nothing.
 ///
 /// ```
 /// use forerun_db::{Db, Options, Values};
@@ -32,7 +33,7 @@ pub struct Values {
     bytes: Vec<u8>,
     slots: Vec<Slot>,
     found: usize,
-    /// Positions that are looked for in one place after another; kept for its memory.
+    /// Positions still to be looked up, passed from one source to the next. Kept for its memory.
     missing: Vec<u32>,
 }
 
@@ -44,7 +45,7 @@ enum Slot {
 }
 
 impl Values {
-    /// No answers, and no memory taken yet.
+    /// No answers, and no memory allocated yet.
     pub fn new() -> Values {
         Values::default()
     }
@@ -64,11 +65,12 @@ impl Values {
         self.found
     }
 
-    /// The value of the key at `position`; `None` if the key is not in the store or there is no such position.
+    /// Returns the value of the key at `position`; `None` if the key is not in the store or the
+    /// position is out of range.
     ///
     /// # Errors
-    /// The error that kept this one key from being answered; other keys of the batch may have values. It is returned by
-    /// value, so that `?` converts it to any error type that can be made from [`Error`].
+    /// The error for this one key; other keys of the batch may have values. It is returned by
+    /// value, so `?` converts it to any error type that can be made from [`Error`].
     pub fn get(&self, position: usize) -> Result<Option<&[u8]>> {
         match self.slots.get(position) {
             None | Some(Slot::Missing) => Ok(None),
@@ -82,7 +84,7 @@ impl Values {
         (0..self.slots.len()).map(|position| self.get(position))
     }
 
-    /// Forgets the answers and keeps the memory.
+    /// Removes the answers but keeps the memory.
     pub fn clear(&mut self) {
         self.reset(0);
     }
@@ -94,7 +96,7 @@ impl Values {
             + self.missing.capacity() * size_of::<u32>()
     }
 
-    /// Makes room for `len` answers; until set, an answer is "missing".
+    /// Makes room for `len` answers, all of them "missing" until set.
     pub(crate) fn reset(&mut self, len: usize) {
         self.bytes.clear();
         self.slots.clear();
@@ -102,7 +104,7 @@ impl Values {
         self.found = 0;
     }
 
-    /// Lends memory for positions; it is empty.
+    /// Lends the memory for positions, empty.
     pub(crate) fn take_missing(&mut self) -> Vec<u32> {
         let mut missing = std::mem::take(&mut self.missing);
         missing.clear();

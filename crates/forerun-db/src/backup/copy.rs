@@ -1,4 +1,4 @@
-//! Files of runs on their way into a directory of backups and out of it, with a checksum of all their bytes.
+//! Copies of run files into and out of a directory of backups, with a checksum of all their bytes.
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::hash::Hasher;
@@ -13,7 +13,7 @@ use crate::planted::{self, Defect};
 use crate::tree::limiter;
 use crate::{Error, Result};
 
-/// Work on bytes that can be watched, and told to end.
+/// Work on bytes that reports its progress and can be stopped.
 pub(super) struct Meter<'a> {
     watch: Option<&'a Watch>,
     stop: &'a AtomicBool,
@@ -21,7 +21,7 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// Work on so many bytes.
+    /// Work on this many bytes.
     pub(super) fn new(watch: Option<&'a Watch>, stop: &'a AtomicBool, total_bytes: u64) -> Self {
         Meter {
             watch,
@@ -42,7 +42,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Copies the first `len` bytes of a file to another one, durably, and returns their XXH3.
+/// Copies the first `len` bytes of a file to another one, durably, and returns their XXH3 hash.
 pub(super) fn copy(
     (source, path): (&dyn IoFile, &Path),
     io: &dyn Io,
@@ -66,10 +66,10 @@ pub(super) fn copy(
     Ok(hasher.finish())
 }
 
-/// Reads a file that is to have `len` bytes, and returns their XXH3.
+/// Reads a file that must have `len` bytes, and returns its XXH3 hash.
 ///
 /// # Errors
-/// As [`open`], and that of a call that failed.
+/// The errors of [`open`], and that of a failed call.
 pub(super) fn checksum(io: &dyn Io, path: &Path, len: u64, meter: &mut Meter<'_>) -> Result<u64> {
     let file = open(io, path, len)?;
     let mut hasher = XxHash3_64::with_seed(0);
@@ -81,10 +81,10 @@ pub(super) fn checksum(io: &dyn Io, path: &Path, len: u64, meter: &mut Meter<'_>
     Ok(hasher.finish())
 }
 
-/// Opens a file that is to have `len` bytes.
+/// Opens a file that must have `len` bytes.
 ///
 /// # Errors
-/// [`Error::CorruptFile`]: it is not there, or its length is another.
+/// [`Error::CorruptFile`]: it is missing or has another length.
 pub(super) fn open(io: &dyn Io, path: &Path, len: u64) -> Result<Box<dyn IoFile>> {
     let file = match io.open(path, OpenMode::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -1,7 +1,8 @@
-//! A backup is made: what of the store's runs no backup has is copied and looked at, then the record is written.
+//! Making a backup: copies and verifies the runs of the store that no backup has, then writes the
+//! record.
 
 use super::copy::{self, Meter};
-use super::found::{Found, record_name, run_name};
+use super::listing::{Listing, record_name, run_name};
 use super::record::Record;
 use super::{Backup, Backups};
 use crate::db::BackupSource;
@@ -12,19 +13,21 @@ use crate::tree::verify::{Verified, verify_run};
 use crate::{Db, Error, Result, panics};
 
 impl Backups {
-    /// Makes a backup of a store as it is now, with all of its keyspaces. Reads and writes go on meanwhile, except that
-    /// writes wait, at its beginning, until the latest of them are in runs. What is copied is checked page by page; what
-    /// an earlier backup has is not read again: [`verify`](Self::verify) does that.
+    /// Backs up a store as it is now, with all its keyspaces. Reads and writes go on, except that
+    /// writes wait at the beginning until the latest ones are flushed. What is copied is verified
+    /// page by page; what an earlier backup already has is not read again: [`verify`](Self::verify)
+    /// does that.
     ///
     /// # Errors
-    /// [`Error::CorruptFile`]: what is to be backed up is damaged. [`Error::Io`]; [`Error::Closed`]: the store was closed
-    /// meanwhile. There is no new backup then, and the others are as they were. And as [`Db::flush`].
+    /// [`Error::CorruptFile`]: the store's data is damaged. [`Error::Io`]; [`Error::Closed`]: the
+    /// store was closed during the backup. In all cases there is no new backup, and the others are
+    /// unchanged. Also the errors of [`Db::flush`].
     pub fn create(&mut self, db: &Db) -> Result<Backup> {
         let mut found = self.look()?;
         self.remove_unused(&found)?;
         let source = db.backup_source()?;
         let number = found.last_number() + 1;
-        // Keys of what is copied are compared.
+        // Verifying the copies compares keys.
         match panics::catch("backing up a store", || self.fill(number, &found, &source)) {
             Ok(record) => {
                 found.records.insert(number, Ok(record));
@@ -39,7 +42,7 @@ impl Backups {
         }
     }
 
-    fn fill(&self, number: u64, found: &Found, source: &BackupSource<'_>) -> Result<Record> {
+    fn fill(&self, number: u64, found: &Listing, source: &BackupSource<'_>) -> Result<Record> {
         let manifest = source.catalog.manifest.clone();
         let checksums = found.checksums();
         let known: Vec<Option<u64>> = manifest
@@ -50,7 +53,7 @@ impl Backups {
                 };
                 match copy::open(&*self.io, &self.dir.join(run_name(run)), run.bytes) {
                     Ok(_) => Ok(Some(*checksum)),
-                    // It was lost, or cut: another copy mends the backups that need it.
+                    // It was lost or truncated. A new copy repairs the backups that need it.
                     Err(Error::CorruptFile { .. }) => Ok(None),
                     Err(error) => Err(error),
                 }
@@ -70,13 +73,13 @@ impl Backups {
             checksums: checksums.collect::<Result<_>>()?,
             manifest,
         };
-        // All names before the one that makes it a backup.
+        // All other names come before the one that makes it a backup.
         self.sync()?;
         replace_file(&*self.io, &self.dir, &record_name(number), &record.encode())?;
         Ok(record)
     }
 
-    /// Copies a run, looks at all of the copy, and returns the checksum of its bytes.
+    /// Copies a run, verifies the whole copy, and returns the checksum of its bytes.
     fn copy_run(&self, run: &Run, source: &BackupSource<'_>, meter: &mut Meter<'_>) -> Result<u64> {
         let named = record_of(run);
         let to = self.dir.join(run_name(&named));
@@ -92,7 +95,7 @@ impl Backups {
             }
         });
         checked.map_err(|error| match error {
-            // It is the store's that is to be looked at.
+            // Verify the copy, not the store's own file.
             Error::CorruptFile { offset, reason, .. } => {
                 Error::corrupt_file(run.path(), offset, reason)
             }
@@ -100,9 +103,9 @@ impl Backups {
         })
     }
 
-    /// Removes what is there of a backup that could not be made, as far as that succeeds.
+    /// Removes the remains of a backup that could not be made, if possible.
     fn give_up(&mut self, number: u64) {
-        // First what may make it a backup, durably: one that comes back must find its runs.
+        // First remove the record, durably: a backup that reappears must find its runs.
         let _ = self.io.remove(&self.dir.join(record_name(number)));
         let removed = self.sync().and_then(|()| self.look());
         if let Err(error) = removed.and_then(|found| self.remove_unused(&found)) {

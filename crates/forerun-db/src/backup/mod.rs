@@ -1,32 +1,33 @@
 //! Backups of stores: several in one directory, which share the runs that they have in common.
 //!
 //! ```text
-//!   store ──flush──> manifest and runs of one moment
-//!                      │ each run that no backup here has: copied, and every page of the copy looked at
-//!                      v
-//!   directory   BACKUPS  LOCK  run-9f3c….run  run-07aa….run …     runs are named by what is in them, and do not change
-//!                      │ synced, names and all
-//!                      v
-//!               backup-000007      its manifest, and a checksum of each run's bytes: written last, removed first
-//!                      │ restore
-//!                      v
+//!   store -flush-> manifest and runs of one moment
+//!                    │ copy each run that no backup here has, and verify every page of the copy
+//!                    v
+//!   directory   BACKUPS  LOCK  run-9f3c….run  run-07aa….run …     runs are named by their contents
+//!                    │ synced, names and all                      and never change
+//!                    v
+//!             backup-000007     its manifest and a checksum of each run's bytes: written last,
+//!                    │ restore  removed first
+//!                    v
 //!   store       run-000041.run …  MANIFEST  FORMAT                as tree/checkpoint.rs makes it
 //! ```
 //!
-//! So a backup is there wholly or not at all, and a file of a run that no backup names is of no use to anybody: what a
-//! crash left is removed before the next backup is made, and with the next removal of old ones. `docs/internals/format.md` defines
-//! the files.
+//! So a backup is there as a whole or not at all, and a run file that no backup names is garbage:
+//! what a crash leaves is removed before the next backup is made, and when old ones are removed.
+//! `docs/internals/format.md` defines the files.
 //!
 //! ```text
-//!   make.rs    a store -> a backup             found.rs   what is in the directory      told.rs   what users are told
-//!   copy.rs    files there and back again      record.rs  the file that makes a backup
+//!   make.rs    a store -> a backup               listing.rs  what is in the directory
+//!   copy.rs    files there and back              record.rs   the file that makes a backup
+//!                                                info.rs     what the calls return
 //! ```
 
 mod copy;
-mod found;
+mod info;
+mod listing;
 mod make;
 mod record;
-mod told;
 
 use forerun_core::sync::atomic::AtomicBool;
 use std::collections::BTreeMap;
@@ -41,12 +42,12 @@ use crate::tree::checkpoint::make_store;
 use crate::{Create, Error, Result};
 
 use copy::Meter;
-use found::{Found, record_name, run_name};
-use told::Numbers;
+use info::Numbers;
+use listing::{Listing, record_name, run_name};
 
+pub use info::{Backup, BackupList, BackupProgress, CheckedBackups, RemovedBackups};
 #[doc(hidden)]
 pub use record::fuzz_record;
-pub use told::{Backup, BackupList, BackupProgress, CheckedBackups, RemovedBackups};
 
 const KIND: Kind = Kind {
     magic: *b"FORE-BKS",
@@ -58,10 +59,11 @@ const MARK: Mark = Mark {
     stranger: |path, reason| Error::NotBackups { path, reason },
 };
 
-/// A directory of backups, which this process alone has open.
+/// A directory of backups, opened by this process alone.
 ///
-/// A backup is a copy: nothing that happens to the store, or to its disk, changes it. What is in a store's runs and in
-/// an earlier backup already is not copied again, so a backup takes the time and space of what is new since.
+/// A backup is a copy: nothing that happens to the store or its disk changes it. Runs that an
+/// earlier backup already has are not copied again, so a backup takes the time and space of what is
+/// new since.
 ///
 /// ```
 /// use forerun_db::{Backups, Db, Options};
@@ -92,32 +94,32 @@ pub struct Backups {
     lock: Lock,
 }
 
-/// Is told how far long work is.
+/// Called with the progress of long work.
 type Watch = Box<dyn Fn(BackupProgress) + Send + Sync>;
 
 impl Backups {
     /// Opens a directory of backups.
     ///
     /// # Errors
-    /// [`Error::NotBackups`]: it is none. [`Error::Locked`]: another process, or another of these, has it open.
-    /// [`Error::NewerFormat`], [`Error::CorruptFile`], [`Error::Io`].
+    /// [`Error::NotBackups`]: it is not one. [`Error::Locked`]: it is already open, here or in
+    /// another process. [`Error::NewerFormat`], [`Error::CorruptFile`], [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Backups> {
         Backups::open_with_io(Arc::new(OsIo), path, Create::Never)
     }
 
-    /// Opens a directory of backups, or makes one where there is nothing.
+    /// Opens a directory of backups, or creates one.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     pub fn open_or_create(path: impl AsRef<Path>) -> Result<Backups> {
         Backups::open_with_io(Arc::new(OsIo), path, Create::IfMissing)
     }
 
-    /// Opens a directory of backups on a file system of one's own. Stores that are backed up may be on another one; they
-    /// are restored to this one.
+    /// Opens a directory of backups on the given file system. The stores to back up may be on
+    /// another one; backups are restored to this one.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::AlreadyExists`].
+    /// The errors of [`open`](Self::open), and [`Error::AlreadyExists`].
     pub fn open_with_io(
         io: Arc<dyn Io>,
         path: impl AsRef<Path>,
@@ -140,12 +142,12 @@ impl Backups {
         })
     }
 
-    /// Has long work tell how far it is, every few hundred kilobytes.
+    /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
     pub fn on_progress(&mut self, watch: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.watch = Some(Box::new(watch));
     }
 
-    /// The backups that there are.
+    /// Lists the backups.
     ///
     /// # Errors
     /// [`Error::NewerFormat`], [`Error::Io`].
@@ -153,11 +155,11 @@ impl Backups {
         Ok(self.look()?.list())
     }
 
-    /// Reads every byte of all backups and compares it with what was written. What is wrong is in the answer, and which
-    /// backups it concerns.
+    /// Reads every byte of all backups and compares it with what was written. The result lists what
+    /// is wrong and which backups it affects.
     ///
     /// # Errors
-    /// As [`list`](Self::list).
+    /// The same as for [`list`](Self::list).
     pub fn verify(&self) -> Result<CheckedBackups> {
         let found = self.look()?;
         let list = found.list();
@@ -167,7 +169,7 @@ impl Backups {
             problems: list.damaged.into_iter().map(|(_, error)| error).collect(),
             ..CheckedBackups::default()
         };
-        // Each file once, with who needs it.
+        // Each file once, with the backups that need it.
         let mut files: BTreeMap<(String, u64), (u64, Vec<u64>)> = BTreeMap::new();
         for record in found.sound() {
             for (run, checksum) in record.runs() {
@@ -207,12 +209,13 @@ impl Backups {
         Ok(checked)
     }
 
-    /// Makes a store of a backup, the newest unless told, in a directory that is not there yet, or empty. All that it
-    /// takes from here is checked on the way.
+    /// Restores a backup, by default the newest, as a store in a directory that is empty or does
+    /// not exist. Everything copied is checked on the way.
     ///
     /// # Errors
-    /// [`Error::NoBackup`]. [`Error::CorruptFile`]: the backup is damaged. [`Error::AlreadyExists`]: there is something in
-    /// `into`. [`Error::Io`]. No store is left there then.
+    /// [`Error::NoBackup`]. [`Error::CorruptFile`]: the backup is damaged.
+    /// [`Error::AlreadyExists`]: `into` is not empty. [`Error::Io`]. In all cases, no store is left
+    /// in `into`.
     pub fn restore(&self, number: Option<u64>, into: impl AsRef<Path>) -> Result<Backup> {
         let (into, found) = (into.as_ref(), self.look()?);
         let wanted = number.unwrap_or(found.last_number());
@@ -239,11 +242,13 @@ impl Backups {
         Ok(backup)
     }
 
-    /// Removes all but the newest so many backups, and the files that none of those needs. A damaged one is not counted,
-    /// and goes only if so many newer ones are whole.
+    /// Removes all backups but the newest ones, as many as `newest` says, and the files that none
+    /// of those needs. A damaged backup does not count, and is removed only if that many newer ones
+    /// are whole.
     ///
     /// # Errors
-    /// [`Error::BadOption`]: `newest` is 0. [`Error::NewerFormat`], [`Error::Io`]: some may be removed, each wholly.
+    /// [`Error::BadOption`]: `newest` is 0. [`Error::NewerFormat`], [`Error::Io`]: some backups may
+    /// be removed, each as a whole.
     pub fn keep(&mut self, newest: usize) -> Result<RemovedBackups> {
         let Some(place) = newest.checked_sub(1) else {
             return Err(Error::BadOption {
@@ -263,7 +268,7 @@ impl Backups {
         self.remove(found, &older)
     }
 
-    /// Removes a backup, damaged or not, and the files that no other needs.
+    /// Removes a backup, damaged or not, and the files that no other backup needs.
     ///
     /// # Errors
     /// [`Error::NoBackup`], [`Error::NewerFormat`], [`Error::Io`].
@@ -275,12 +280,12 @@ impl Backups {
         }
     }
 
-    fn remove(&self, mut found: Found, numbers: &[u64]) -> Result<RemovedBackups> {
+    fn remove(&self, mut found: Listing, numbers: &[u64]) -> Result<RemovedBackups> {
         for number in numbers {
             self.remove_file(&record_name(*number))?;
             found.records.remove(number);
         }
-        // First what makes them backups, durably: one that comes back must find its runs.
+        // First remove the records, durably: a backup that reappears must find its runs.
         self.sync()?;
         let (files, bytes) = self.remove_unused(&found)?;
         Ok(RemovedBackups {
@@ -290,8 +295,8 @@ impl Backups {
         })
     }
 
-    /// Removes the files that no backup needs. Tells how many there were, and their bytes.
-    fn remove_unused(&self, found: &Found) -> Result<(usize, u64)> {
+    /// Removes the files that no backup needs. Returns how many there were, and their bytes.
+    fn remove_unused(&self, found: &Listing) -> Result<(usize, u64)> {
         let (mut files, mut removed_bytes) = (0, 0);
         for (name, bytes) in found.unused() {
             self.remove_file(name)?;
@@ -307,9 +312,9 @@ impl Backups {
         removed.map_err(|error| Error::io("remove", &path, error))
     }
 
-    fn look(&self) -> Result<Found> {
+    fn look(&self) -> Result<Listing> {
         self.lock.check_process()?;
-        Found::look(&*self.io, &self.dir)
+        Listing::look(&*self.io, &self.dir)
     }
 
     fn sync(&self) -> Result<()> {
@@ -333,7 +338,7 @@ impl fmt::Debug for Backups {
     }
 }
 
-/// The error for a file of a run whose bytes are others than were backed up.
+/// The error for a run file whose bytes differ from those backed up.
 fn changed(path: &Path) -> Error {
     Error::corrupt_file(path, 0, "its checksum is not that of what was backed up")
 }

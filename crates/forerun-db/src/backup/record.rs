@@ -1,4 +1,4 @@
-//! What a backup is: the file that names it and all that it is made of.
+//! A backup's record: the file that names the backup and everything it consists of.
 //!
 //! ```text
 //!  0      20       28        36             40
@@ -7,7 +7,8 @@
 //! └──────┴────────┴─────────┴──────────────┴──────────┴──────┴──────────────────┴──────────┘
 //! ```
 //!
-//! `docs/internals/format.md` defines it. The manifest says which runs there are, the checksums are of all bytes of their files.
+//! `docs/internals/format.md` defines it. The manifest names the runs; the checksums cover all
+//! bytes of their files.
 
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::tree::manifest::{self, Manifest, RunRecord};
@@ -20,13 +21,13 @@ pub(super) const KIND: Kind = Kind {
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// As in its name.
+    /// The same as in its name.
     pub(super) number: u64,
     /// When it was made, in seconds since 1970.
     pub(super) created_unix: u64,
-    /// That of the store as it was then; everything is in its runs.
+    /// The store's manifest at that moment. Everything is in its runs.
     pub(super) manifest: Manifest,
-    /// XXH3 of all bytes of the file of each run, in the manifest's order.
+    /// The XXH3 hash of each run file, in the manifest's order.
     pub(super) checksums: Vec<u64>,
 }
 
@@ -70,7 +71,7 @@ impl Record {
     }
 }
 
-/// What is wrong with a part of a file that begins at `start`.
+/// The problem in the part of a file that begins at `start`.
 fn within(bad: Bad, start: usize) -> Bad {
     match bad {
         Bad::Bytes { offset, reason } => Bad::Bytes {
@@ -84,8 +85,9 @@ fn within(bad: Bad, start: usize) -> Bad {
     }
 }
 
-/// Reads `body` as that of a backup's record, under right checksums and with this manifest in its place if it is one.
-/// Returns how many runs it names; for fuzzing. What decodes encodes to the same bytes.
+/// Reads `body` as that of a record, under valid checksums and with this manifest in its place if
+/// it is one. Returns how many runs it names. For fuzzing: whatever decodes must encode to the same
+/// bytes.
 #[doc(hidden)]
 pub fn fuzz_record(body: &[u8], manifest_body: &[u8]) -> usize {
     let mut decoded = 0;
@@ -149,7 +151,8 @@ mod tests {
         let mut few = sample();
         few.checksums.pop();
         assert!(Record::decode(&few.encode()).is_err());
-        // A bad bit in the manifest, whose own checksum is behind it: its place is told from the start of the file.
+        // A bad bit in the manifest, after its own checksum. Its offset counts from the start of
+        // the file.
         let mut bytes = body(&sample());
         bytes[20 + 30] ^= 1;
         let Err(Bad::Bytes { offset, .. }) = Record::decode(&KIND.seal_bytes(&bytes)) else {

@@ -85,7 +85,8 @@ impl<'a> Ops<'a> {
     }
 
     /// The operations of `encoded`, after a look at all of them: each is whole, there are `ops` of
-    /// them, and they fill `encoded` to its end. With them comes the greatest of their keyspaces' numbers.
+    /// them, and they fill `encoded` to its end. With them comes the greatest of their keyspaces'
+    /// numbers.
     pub(crate) fn checked(encoded: &'a [u8], ops: usize) -> Result<(Ops<'a>, u32)> {
         let malformed = |rest: &[u8], reason| Error::MalformedBatch {
             offset: encoded.len() - rest.len(),
@@ -107,8 +108,8 @@ impl<'a> Ops<'a> {
         Ok((Ops::trusted(encoded, ops), greatest))
     }
 
-    /// The operations, each with the number of its keyspace: [`Keyspace::id`](crate::Keyspace::id), 0 for the store's
-    /// own.
+    /// The operations, each with the number of its keyspace: [`Keyspace::id`](crate::Keyspace::id),
+    /// 0 for the store's own.
     pub fn with_keyspaces(mut self) -> impl Iterator<Item = (u32, Op<'a>)> + Clone {
         std::iter::from_fn(move || self.next_in())
     }

@@ -61,10 +61,10 @@ pub(super) fn open_in(
     // Leaves memory for the next memtable while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
     options.check()?;
-    let most_open = options
+    let max_open = options
         .max_open_files
-        .unwrap_or_else(open_files::default_most);
-    let io: Arc<dyn Io> = Arc::new(OpenFiles::new(io, most_open));
+        .unwrap_or_else(open_files::default_limit);
+    let io: Arc<dyn Io> = Arc::new(OpenFiles::new(io, max_open));
     let cache = PageCache::new(CacheOptions {
         capacity_bytes: options.cache_bytes,
         page_bytes: options.run.page_limit_bytes(),

@@ -104,14 +104,15 @@ impl FaultIo {
         self.lock().has_links = has_links;
     }
 
-    /// Whether a sync of a file that fails as planned loses what it was to make durable, as on Linux: it is read as before,
-    /// and no later sync writes it. Not so at first: the next sync makes it durable.
+    /// Whether a sync of a file that fails as planned loses what it was to make durable, as on
+    /// Linux: it is read as before, and no later sync writes it. Not so at first: the next sync
+    /// makes it durable.
     pub fn set_forgetful(&self, is_forgetful: bool) {
         self.lock().is_forgetful = is_forgetful;
     }
 
-    /// Stops the clock at a time, in seconds since 1970, which a crash does not change. `None`: it is the system's, as at
-    /// first.
+    /// Stops the clock at a time, in seconds since 1970, which a crash does not change. `None`: it
+    /// is the system's, as at first.
     pub fn set_unix_time_s(&self, unix_time_s: Option<u64>) {
         self.lock().unix_time_s = unix_time_s;
     }

@@ -1,7 +1,7 @@
 //! A file system of the user's, whose panics are failures of its calls.
 //!
-//! Every call is caught here, in one place, so that a panic meets the same care as a call that fails: a write that may be
-//! in the log half is cut back, and a flush is tried again.
+//! Every call is caught here, in one place, so that a panic meets the same care as a call that
+//! fails: a write that may be in the log half is cut back, and a flush is tried again.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,13 +1,12 @@
 //! Every access to files goes through here.
 //!
 //! [`Io`] is what a store needs of a file system: whole files by name, reads and writes at an
-//! offset, locks, and syncs of files and directories, each of which may fail. [`OsIo`] is the
-//! operating system's; [`fault::FaultIo`] is a model in memory that fails on demand and loses its
-//! power.
+//! offset, locks, and syncs of files and directories. Each call may fail. [`OsIo`] is the operating
+//! system's; [`fault::FaultIo`] is an in-memory model that fails on demand and loses power.
 //!
-//! Names and bytes are durable separately, as POSIX has it: [`IoFile::sync`] makes a file's bytes
-//! and length durable, and [`Io::sync_dir`] the names in a directory. Code above assumes no more
-//! than that.
+//! Names and bytes are durable separately, as in POSIX: [`IoFile::sync`] makes a file's bytes and
+//! length durable, [`Io::sync_dir`] the names in a directory. The code above relies on nothing
+//! more.
 
 pub mod fault;
 pub(crate) mod guarded;
@@ -29,41 +28,42 @@ use std::sync::Arc;
 pub use os::OsIo;
 pub use reads::{ReadBackend, UnknownReadBackend};
 
-/// How [`Io::open`] treats a file that is there, and one that is not.
+/// How [`Io::open`] treats existing and missing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For reading; it must be there.
+    /// For reading; the file must exist.
     Read,
-    /// For reading; it must be there. Its bytes never change, and its name stays its own as long as it is open: a store may
-    /// close it between two reads, and open it again.
+    /// For reading; the file must exist. Its bytes never change, and its name leads to it as long
+    /// as it is open, so a store may close it between two reads and reopen it.
     ReadImmutable,
-    /// For reading and writing; it must be there.
+    /// For reading and writing; the file must exist.
     ReadWrite,
-    /// For reading and writing; it is created empty if it is not there, and left as it is if it is.
+    /// For reading and writing. A missing file is created empty; an existing one is left as it is.
     Create,
-    /// For reading and writing; it is created, or cut to no bytes.
+    /// For reading and writing. The file is created, or truncated to zero bytes.
     CreateEmpty,
 }
 
-/// A file system. All methods may be called from many threads at once.
+/// A file system. Any number of threads may call its methods at once.
 pub trait Io: Send + Sync + fmt::Debug {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>>;
 
-    /// Names in a directory, in no order, without `.` and `..`.
+    /// Lists the names in a directory, in no order, without `.` and `..`.
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>>;
 
-    /// Creates a directory in one that is there.
+    /// Creates a directory in an existing one.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Puts a file under a new name in the same directory; a file of that name goes away.
+    /// Renames a file within its directory and replaces a file of the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file a second name, which must be free. `Unsupported`, `CrossesDevices` or `PermissionDenied`: it cannot
-    /// have one there, and a copy may do; see [`link_or_copy`].
+    /// Gives a file a second name, which must be free. `Unsupported`, `CrossesDevices` or
+    /// `PermissionDenied`: the file cannot have one there, but a copy may be possible; see
+    /// [`link_or_copy`].
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let _ = (from, to);
         Err(io::ErrorKind::Unsupported.into())
@@ -72,14 +72,14 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// A number that is another after each start of the machine, if there is one.
+    /// A number that differs after each boot of the machine, if there is one.
     ///
     /// Two equal numbers mean that everything written in between was kept: the process may have
-    /// died, the machine has not.
+    /// died, but the machine did not.
     fn boot_id(&self) -> Option<u128>;
 
-    /// Seconds since 1970, by which entries expire; 0 for a clock that stands before. It is asked once a batch, so it must
-    /// be cheap.
+    /// Seconds since 1970, by which entries expire; 0 if the clock is before that. Called once per
+    /// batch, so it must be cheap.
     fn unix_time_s(&self) -> u64 {
         system_time_s()
     }
@@ -91,7 +91,7 @@ pub trait Io: Send + Sync + fmt::Debug {
     }
 }
 
-/// The system's clock, in seconds since 1970: the coarse one, which is read without a call to the system.
+/// The system clock in seconds since 1970: the coarse one, which needs no system call.
 pub(crate) fn system_time_s() -> u64 {
     #[cfg(target_os = "linux")]
     let clock = rustix::time::ClockId::RealtimeCoarse;
@@ -100,13 +100,14 @@ pub(crate) fn system_time_s() -> u64 {
     u64::try_from(rustix::time::clock_gettime(clock).tv_sec).unwrap_or(0)
 }
 
-/// An open file. All methods may be called from many threads at once.
+/// An open file. Any number of threads may call its methods at once.
 pub trait IoFile: Send + Sync + fmt::Debug {
-    /// Reads at `offset` into `buffer` and returns how many bytes that gave: 0 at the end of the
-    /// file, else perhaps fewer than asked for.
+    /// Reads at `offset` into `buffer` and returns the number of bytes read: 0 at the end of the
+    /// file, otherwise possibly fewer than requested.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes `bytes` at `offset` and returns how many it took, perhaps fewer than asked for.
+    /// Writes `bytes` at `offset` and returns the number of bytes written, possibly fewer than
+    /// requested.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
     /// Length in bytes.
@@ -117,25 +118,26 @@ pub trait IoFile: Send + Sync + fmt::Debug {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts the file, or extends it with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Makes the bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Locks the file against every other opening of it, until the process that locked it drops this one, whatever
-    /// children it has. `false`:
-    /// another one holds the lock.
+    /// Locks the file against every other opening of it, until the process that locked it drops
+    /// this handle, whatever child processes exist. `false`: another opening holds the lock.
     fn try_lock(&self) -> io::Result<bool>;
 
-    /// Locks the file against [`try_lock`](Self::try_lock) of every other opening of it, until this one is dropped, and
-    /// leaves it to others that do the same. The file may be open for reading only. `false`: another one holds the lock.
+    /// Takes a shared lock, until this handle is dropped: it excludes [`try_lock`](Self::try_lock)
+    /// of other openings but not other shared locks. The file may be open for reading only.
+    /// `false`: another opening holds an exclusive lock.
     fn try_lock_shared(&self) -> io::Result<bool> {
         self.try_lock()
     }
 
-    /// The operating system's file behind this one, if reads may go to it past [`IoFile::read_at`]: by other threads, or
-    /// by the kernel, several together. It stays open for them when this one is dropped.
+    /// The operating system's file behind this one, if reads may bypass [`IoFile::read_at`]: from
+    /// other threads, or by the kernel, several at once. It stays open for them when this handle is
+    /// dropped.
     fn shared(&self) -> Option<Arc<File>> {
         None
     }
@@ -144,7 +146,7 @@ pub trait IoFile: Send + Sync + fmt::Debug {
 /// Writes all of `bytes` at `offset`.
 ///
 /// # Errors
-/// That of the call that failed; `WriteZero` if the file takes no more bytes and says nothing. Some
+/// The error of the failed call; `WriteZero` if the file takes no more bytes without an error. Some
 /// of `bytes` may have been written.
 pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -161,11 +163,11 @@ pub fn write_all_at(file: &dyn IoFile, mut bytes: &[u8], mut offset: u64) -> io:
     Ok(())
 }
 
-/// Gives a file that does not change a second name, or where it cannot have one, a copy under that name, whose bytes
-/// are durable. The name is not: see [`Io::sync_dir`].
+/// Gives an immutable file a second name, or, if that is impossible, makes a copy under that name
+/// with durable bytes. The name itself is not durable: see [`Io::sync_dir`].
 ///
 /// # Errors
-/// That of the call that failed. A part of a copy may be there.
+/// The error of the failed call. A part of a copy may be there.
 pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
     if link(io, from, to)? == Linked::Yes {
         return Ok(());
@@ -181,14 +183,14 @@ pub fn link_or_copy(io: &dyn Io, from: &Path, to: &Path) -> io::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linked {
     Yes,
-    /// It cannot have one there; a copy may do.
+    /// It cannot have one there; a copy may be possible.
     Unsupported,
 }
 
-/// Gives a file that does not change a second name, if it can have one there. The name is not durable.
+/// Gives an immutable file a second name, if possible. The name is not durable.
 ///
 /// # Errors
-/// That of the call that failed.
+/// The error of the failed call.
 pub(crate) fn link(io: &dyn Io, from: &Path, to: &Path) -> io::Result<Linked> {
     match io.link(from, to) {
         Ok(()) => Ok(Linked::Yes),
@@ -210,7 +212,7 @@ pub(crate) fn link(io: &dyn Io, from: &Path, to: &Path) -> io::Result<Linked> {
 /// Copies the first `len` bytes of a file to the start of another one.
 ///
 /// # Errors
-/// That of the call that failed; `UnexpectedEof` if there are fewer.
+/// The error of the failed call; `UnexpectedEof` if there are fewer bytes.
 pub fn copy_bytes(from: &dyn IoFile, to: &dyn IoFile, len: u64) -> io::Result<()> {
     read_pieces(
         from,
@@ -223,7 +225,8 @@ pub fn copy_bytes(from: &dyn IoFile, to: &dyn IoFile, len: u64) -> io::Result<()
 /// Hands out the first `len` bytes of a file in order, piece by piece, each with its offset.
 ///
 /// # Errors
-/// What `fail` makes of that of the call that failed, `UnexpectedEof` if there are fewer; or what `take` says.
+/// What `fail` makes of the failed call's error, or of `UnexpectedEof` if there are fewer bytes; or
+/// the error of `take`.
 pub(crate) fn read_pieces<E>(
     file: &dyn IoFile,
     len: u64,
@@ -250,7 +253,7 @@ pub(crate) fn read_pieces<E>(
 /// Reads a whole file.
 ///
 /// # Errors
-/// That of the call that failed; `OutOfMemory` if the file is larger than memory can be had for.
+/// The error of the failed call; `OutOfMemory` if the file does not fit into memory.
 pub fn read_all(file: &dyn IoFile) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut bytes = Vec::new();

@@ -6,12 +6,14 @@
 //!   clock   entry ─> entry ─> entry ─> …   one a file that is open; room needed: the first that was not used lately
 //! ```
 //!
-//! A file that is opened as [`OpenMode::ReadImmutable`] may be closed between two reads and opened again, because its name
-//! leads to the same bytes as long as somebody holds it: a run's file is removed when the last who holds the run lets go.
-//! A read that is under way keeps the file open by a count of its own, so whatever is closed meanwhile, it reads what it
-//! began to read. Only a page that is not in memory comes here, and takes one uncontended lock.
+//! A file that is opened as [`OpenMode::ReadImmutable`] may be closed between two reads and opened
+//! again, because its name leads to the same bytes as long as somebody holds it: a run's file is
+//! removed when the last who holds the run lets go. A read that is under way keeps the file open by
+//! a count of its own, so whatever is closed meanwhile, it reads what it began to read. Only a page
+//! that is not in memory comes here, and takes one uncontended lock.
 //!
-//! Locks are taken in the order entry, clock. Whoever goes through the clock only tries the locks of entries.
+//! Locks are taken in the order entry, clock. Whoever goes through the clock only tries the locks
+//! of entries.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -26,16 +28,18 @@ use rustix::io::Errno;
 
 use super::{Io, IoFile, OpenMode};
 
-/// A file system that keeps a bounded number of immutable files open. All others it opens as they are.
+/// A file system that keeps a bounded number of immutable files open. All others it opens as they
+/// are.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFiles(Arc<Files>);
 
 #[derive(Debug)]
 struct Files {
     io: Arc<dyn Io>,
-    most: usize,
+    limit: usize,
     clock: Mutex<Clock>,
-    /// Whether more are open than may be, since they were all being read at a time. Relaxed throughout: a hint.
+    /// Whether more are open than may be, since they were all being read at a time. Relaxed
+    /// throughout: a hint.
     is_over: AtomicBool,
 }
 
@@ -62,23 +66,25 @@ struct ImmutableFile {
     entry: Arc<Entry>,
 }
 
-/// Of the files that the process may open, the part that a store takes by default, and the bounds of that.
+/// Of the files that the process may open, the part that a store takes by default, and the bounds
+/// of that.
 const SHARE: u64 = 2;
 const LEAST: u64 = 16;
 const MOST: u64 = 1 << 16;
 
 /// How many files of runs a store keeps open by default: half of what the process may open.
-pub(crate) fn default_most() -> usize {
+pub(crate) fn default_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     (limit.unwrap_or(u64::MAX) / SHARE).clamp(LEAST, MOST) as usize
 }
 
 impl OpenFiles {
-    /// At most so many immutable files of `io` are open at a time, but for those that are being read.
-    pub(crate) fn new(io: Arc<dyn Io>, most: usize) -> OpenFiles {
+    /// At most so many immutable files of `io` are open at a time, but for those that are being
+    /// read.
+    pub(crate) fn new(io: Arc<dyn Io>, limit: usize) -> OpenFiles {
         OpenFiles(Arc::new(Files {
             io,
-            most: most.max(1),
+            limit: limit.max(1),
             clock: Mutex::default(),
             is_over: AtomicBool::new(false),
         }))
@@ -91,7 +97,8 @@ impl Files {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file. Where the system has none left to give, what is open and not in use is closed for it.
+    /// Opens a file. Where the system has none left to give, what is open and not in use is closed
+    /// for it.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         loop {
             match self.io.open(path, mode) {
@@ -110,7 +117,7 @@ impl Files {
     fn open_entry(&self, entry: &Arc<Entry>) -> io::Result<Arc<dyn IoFile>> {
         let mut clock = self.clock();
         let mut closed = Vec::new();
-        while clock.entries.len() + clock.opening >= self.most
+        while clock.entries.len() + clock.opening >= self.limit
             && let Some(file) = clock.close_one()
         {
             closed.push(file);
@@ -125,7 +132,7 @@ impl Files {
         if opened.is_ok() {
             clock.entries.push_back(Arc::clone(entry));
         }
-        if clock.entries.len() > self.most {
+        if clock.entries.len() > self.limit {
             self.is_over.store(true, Ordering::Relaxed);
         }
         drop(clock);
@@ -144,12 +151,12 @@ impl Files {
     fn close_surplus(&self) {
         let mut closed = Vec::new();
         let mut clock = self.clock();
-        while clock.entries.len() > self.most
+        while clock.entries.len() > self.limit
             && let Some(file) = clock.close_one()
         {
             closed.push(file);
         }
-        let is_over = clock.entries.len() > self.most;
+        let is_over = clock.entries.len() > self.limit;
         self.is_over.store(is_over, Ordering::Relaxed);
         drop(clock);
         // Closing takes a call to the system.
@@ -158,7 +165,8 @@ impl Files {
 }
 
 impl Clock {
-    /// Takes a file out that was not read since it was last looked at, and is not being read. `None`: there is none.
+    /// Takes a file out that was not read since it was last looked at, and is not being read.
+    /// `None`: there is none.
     fn close_one(&mut self) -> Option<Arc<dyn IoFile>> {
         // Twice around: the first time takes marks off.
         for _ in 0..2 * self.entries.len() {

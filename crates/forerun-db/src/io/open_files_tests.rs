@@ -14,16 +14,16 @@ struct Counting {
     io: Arc<dyn Io>,
     open: Arc<AtomicUsize>,
     peak: Arc<AtomicUsize>,
-    most: usize,
+    limit: usize,
 }
 
 impl Counting {
-    fn new(io: Arc<dyn Io>, most: usize) -> Counting {
+    fn new(io: Arc<dyn Io>, limit: usize) -> Counting {
         Counting {
             io,
             open: Arc::default(),
             peak: Arc::default(),
-            most,
+            limit,
         }
     }
 
@@ -46,7 +46,7 @@ impl Drop for CountedFile {
 
 impl Io for Counting {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        if self.open.load(Ordering::SeqCst) >= self.most {
+        if self.open.load(Ordering::SeqCst) >= self.limit {
             return Err(Errno::MFILE.into());
         }
         let file = self.io.open(path, mode)?;

@@ -107,8 +107,8 @@ impl OsFile {
 }
 
 impl Drop for OsFile {
-    /// Gives the lock up. To close the file is not enough: a child of this process has the open file, too, and would go
-    /// on holding the lock. The child itself only closes its descriptor.
+    /// Gives the lock up. To close the file is not enough: a child of this process has the open
+    /// file, too, and would go on holding the lock. The child itself only closes its descriptor.
     fn drop(&mut self) {
         if self.locked_by.get().is_some_and(Owner::is_this_process) {
             // If it fails, the lock is given up with the last descriptor, as all are.

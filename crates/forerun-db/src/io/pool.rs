@@ -6,9 +6,10 @@
 //!   batch B ─┘            └─ …       ┘        └─> mailbox of B
 //! ```
 //!
-//! The pool is one for the process; a child of it, where none of the threads is left, begins another. The threads are started when reads wait and none is idle, up to a bound, and end
-//! when there was nothing to do for a while. A thread waits for the disk most of the time, so their number is that
-//! of the reads to have under way, not that of the processors.
+//! The pool is one for the process; a child of it, where none of the threads is left, begins
+//! another. The threads are started when reads wait and none is idle, up to a bound, and end when
+//! there was nothing to do for a while. A thread waits for the disk most of the time, so their
+//! number is that of the reads to have under way, not that of the processors.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -131,8 +132,8 @@ impl Job {
     }
 }
 
-/// The reads of one batch by the pool. Dropped with reads under way it leaves them to the pool, which owns their
-/// buffers and files.
+/// The reads of one batch by the pool. Dropped with reads under way it leaves them to the pool,
+/// which owns their buffers and files.
 #[derive(Default)]
 pub(super) struct PoolReads {
     mailbox: Arc<Mailbox>,

@@ -1,4 +1,4 @@
-//! Reads of a whole batch: begun together, taken as they complete.
+//! Reads of a whole batch: started together, taken as they complete.
 //!
 //! ```text
 //!   push ─ push ─ push ─┐                        ┌─> Done, Done            the others go on
@@ -6,13 +6,14 @@
 //!                                                └─> (ForOne) sleep until one is there
 //! ```
 //!
-//! Three backends do it: io_uring, where the kernel allows it; a pool of threads that call `pread`; and the
-//! caller itself, one read after the other, for files that are nobody else's to read, such as those of
-//! [`FaultIo`](super::fault::FaultIo). What they share stands here: a read is whole or an error. An interrupted
-//! one and one that gave fewer bytes go on where they stopped; the end of the file is an error.
+//! There are three backends: io_uring, if the kernel allows it; a pool of threads that call
+//! `pread`; and the calling thread itself, one read after the other, for files that no one else may
+//! read, such as those of [`FaultIo`](super::fault::FaultIo). This file holds what they share: a
+//! read is complete or an error. An interrupted or short read continues where it stopped; the end
+//! of the file is an error.
 //!
-//! A buffer belongs to the queue from `push` until it comes back with its [`Done`], and so does the file: a queue
-//! may be dropped, or forgotten, at any time.
+//! From `push` until its [`Done`] comes back, a buffer belongs to the queue, and so does the file:
+//! a queue may be dropped or forgotten at any time.
 
 use std::fmt;
 use std::fs::File;
@@ -31,14 +32,15 @@ use super::uring::Ring;
 /// How the pages that a batch misses are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReadBackend {
-    /// By io_uring where the kernel allows it, else by the pool; a read that would be alone, by a plain call.
+    /// With io_uring if the kernel allows it, otherwise with the pool. A single read uses a plain
+    /// call.
     #[default]
     Auto,
-    /// By io_uring; where the kernel refuses it, by the pool.
+    /// With io_uring; if the kernel refuses it, with the pool.
     Uring,
-    /// By a pool of threads.
+    /// With a pool of threads.
     Pool,
-    /// One after the other, by the thread that looks up.
+    /// One after the other, by the calling thread.
     Sync,
 }
 
@@ -68,7 +70,7 @@ impl fmt::Display for ReadBackend {
     }
 }
 
-/// A name that is no read backend's.
+/// The name of no read backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no read backend is called {0:?}: there are {list}", list = ReadBackend::ALL.map(ReadBackend::name).join(", "))]
 pub struct UnknownReadBackend(pub String);
@@ -84,16 +86,16 @@ impl FromStr for ReadBackend {
     }
 }
 
-/// A read to be done: the whole of `buffer`, from `offset` of a file on.
+/// A read to do: it fills `buffer` from `offset` of a file.
 pub(crate) struct Read<F> {
     pub(crate) file: F,
     pub(crate) offset: u64,
     pub(crate) buffer: Vec<u8>,
-    /// Comes back with the read.
+    /// Returned with the read.
     pub(crate) token: u32,
 }
 
-/// A read that has ended. The buffer is full if `result` is good, and holds anything if it is not.
+/// A finished read. The buffer is full if `result` is `Ok`; otherwise its contents are unspecified.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) token: u32,
@@ -101,7 +103,7 @@ pub(crate) struct Done {
     pub(crate) result: io::Result<()>,
 }
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) file: Arc<File>,
@@ -122,7 +124,7 @@ impl Progress {
         }
     }
 
-    /// Where the rest is to be read from, and where to.
+    /// Where the remaining bytes are read from and written to.
     #[inline]
     pub(super) fn rest(&mut self) -> (u64, &mut [u8]) {
         (
@@ -131,7 +133,7 @@ impl Progress {
         )
     }
 
-    /// Takes in what a call gave for the rest. `None`: there is more to read.
+    /// Records what a call returned for the remaining bytes. `None`: there is more to read.
     pub(super) fn advance(&mut self, result: io::Result<usize>) -> Option<io::Result<()>> {
         match advance(&mut self.filled, self.buffer.len(), result) {
             Ok(true) => Some(Ok(())),
@@ -148,13 +150,13 @@ impl Progress {
         }
     }
 
-    /// The read from its beginning, into a buffer that was put in the place of the one before.
+    /// The same read from the beginning, into a new buffer.
     #[cfg(target_os = "linux")]
     pub(super) fn restart(self) -> Progress {
         Progress { filled: 0, ..self }
     }
 
-    /// Reads the rest by plain calls.
+    /// Reads the remaining bytes with plain calls.
     pub(super) fn finish(mut self) -> Done {
         loop {
             let file = Arc::clone(&self.file);
@@ -167,7 +169,7 @@ impl Progress {
     }
 }
 
-/// What a call that read made of `filled`; whether all of `len` is there.
+/// Records the result of a call in `filled`. Returns whether all of `len` is there.
 fn advance(filled: &mut usize, len: usize, result: io::Result<usize>) -> io::Result<bool> {
     match result {
         Ok(0) if *filled < len => Err(io::Error::new(
@@ -178,7 +180,7 @@ fn advance(filled: &mut usize, len: usize, result: io::Result<usize>) -> io::Res
             *filled = len.min(*filled + got);
             Ok(*filled == len)
         }
-        // The kernel may say of an io_uring read that it is to be tried again.
+        // The kernel may ask for an io_uring read to be retried.
         Err(error)
             if matches!(
                 error.kind(),
@@ -191,10 +193,10 @@ fn advance(filled: &mut usize, len: usize, result: io::Result<usize>) -> io::Res
     }
 }
 
-/// Fills `buffer` from `offset` of a file on, at once.
+/// Fills `buffer` from `offset` of a file, synchronously.
 ///
 /// # Errors
-/// That of the call that failed; `UnexpectedEof` if the file ends before.
+/// The error of the failed call; `UnexpectedEof` if the file ends early.
 pub(crate) fn read_exact_at(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -204,24 +206,24 @@ pub(crate) fn read_exact_at(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -
     Ok(())
 }
 
-/// What reads files that other threads, or the kernel, may read too.
+/// An engine for files that other threads, or the kernel, may also read.
 pub(super) trait Engine {
-    /// Begins all of `reads`, and appends what has completed to `done`. With [`Wait::ForOne`] at least one read
-    /// has, if any was under way.
+    /// Starts all of `reads` and appends completed ones to `done`: with [`Wait::ForOne`], at least
+    /// one if any is in progress.
     fn turn(&mut self, reads: &mut Vec<Progress>, wait: Wait, done: &mut Vec<Done>);
 
-    /// Reads that were begun and not handed back.
+    /// The number of reads started and not yet returned.
     fn in_flight(&self) -> usize;
 }
 
-/// The reads of one batch, over the files that live for `'f`.
+/// The reads of one batch, on files that live for `'f`.
 pub(crate) struct BatchedReads<'f> {
     backend: ReadBackend,
-    /// Chosen at the first read that it could take.
+    /// Chosen at the first read that it can take.
     engine: Option<Box<dyn Engine>>,
-    /// Pushed and not begun, for the engine.
+    /// Pushed and not yet started, for the engine.
     shared: Vec<Progress>,
-    /// Pushed and not begun, for this thread.
+    /// Pushed and not yet started, for this thread.
     own: Vec<Read<&'f dyn IoFile>>,
 }
 
@@ -235,7 +237,7 @@ impl<'f> BatchedReads<'f> {
         }
     }
 
-    /// Takes a read, which the next turn begins.
+    /// Adds a read, which the next turn starts.
     pub(crate) fn push(&mut self, read: Read<&'f dyn IoFile>) {
         let shared = match self.backend {
             ReadBackend::Sync => None,
@@ -254,15 +256,15 @@ impl<'f> BatchedReads<'f> {
         }
     }
 
-    /// Begins what was pushed, and appends what has completed to `done`. With [`Wait::ForOne`] at least one read
-    /// has, if any was pushed or is under way.
+    /// Starts what was pushed, and appends completed reads to `done`: with [`Wait::ForOne`], at
+    /// least one if any was pushed or is in progress.
     pub(crate) fn turn(&mut self, wait: Wait, done: &mut Vec<Done>) {
         let before = done.len();
         if self.alone(wait) {
             done.extend(self.shared.pop().map(Progress::finish));
         } else if !self.shared.is_empty() {
             let engine = self.engine.get_or_insert_with(|| engine(self.backend));
-            // The kernel and the pool read on while this thread does its own.
+            // The kernel and the pool go on reading while this thread does its own reads.
             let now = if self.own.is_empty() {
                 wait
             } else {
@@ -293,7 +295,8 @@ impl<'f> BatchedReads<'f> {
         self.engine.as_ref().map_or(0, |engine| engine.in_flight())
     }
 
-    /// Whether the only read there is may as well be done by a call: nothing else can be done meanwhile.
+    /// Whether the only read may as well be done with a call, since there is nothing else to do
+    /// meanwhile.
     fn alone(&self, wait: Wait) -> bool {
         self.backend == ReadBackend::Auto
             && wait == Wait::ForOne
@@ -303,7 +306,7 @@ impl<'f> BatchedReads<'f> {
     }
 }
 
-/// The engine of a backend, or what it falls back to.
+/// The engine of a backend, or its fallback.
 fn engine(backend: ReadBackend) -> Box<dyn Engine> {
     #[cfg(target_os = "linux")]
     if matches!(backend, ReadBackend::Auto | ReadBackend::Uring)

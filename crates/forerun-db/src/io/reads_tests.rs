@@ -27,7 +27,8 @@ fn file(dir: &Path) -> Box<dyn IoFile> {
     file
 }
 
-/// Reads ranges, `together` of them pushed between turns, and checks each: its bytes, or that it ends early.
+/// Reads ranges, `together` of them pushed between turns, and checks each: its bytes, or that it
+/// ends early.
 fn read_all<'f>(
     reads: &mut BatchedReads<'f>,
     file: impl Fn(usize) -> &'f dyn IoFile,

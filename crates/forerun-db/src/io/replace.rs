@@ -1,4 +1,5 @@
-//! Files that are replaced atomically: written under another name, synced, renamed, and the directory synced.
+//! Files that are replaced atomically: written under another name, synced, renamed, and the
+//! directory synced.
 
 use std::path::Path;
 

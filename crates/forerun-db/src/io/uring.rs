@@ -6,14 +6,15 @@
 //!       done <────┘ └── rest of a short read <──────── completion queue <─────┘
 //! ```
 //!
-//! A ring is kept with its thread between batches, because making one costs as much as a read. It is taken out while a
-//! batch uses it; a batch inside a batch makes another.
+//! A ring is kept with its thread between batches, because making one costs as much as a read. It
+//! is taken out while a batch uses it; a batch inside a batch makes another.
 //!
 //! # What makes it sound
 //!
-//! The kernel writes into a buffer from the moment its entry is submitted until its completion is reaped. All that
-//! time the buffer and the file lie in `flying`: nothing reads, moves or frees the buffer's bytes. Dropping a ring
-//! waits until nothing flies; where even that fails, the buffers are leaked.
+//! The kernel writes into a buffer from the moment its entry is submitted until its completion is
+//! reaped. All that time the buffer and the file lie in `flying`: nothing reads, moves or frees the
+//! buffer's bytes. Dropping a ring waits until nothing flies; where even that fails, the buffers
+//! are leaked.
 
 #![allow(
     unsafe_code,
@@ -36,7 +37,7 @@ use super::reads::{Done, Engine, Progress};
 const ENTRIES: u32 = 128;
 
 /// Reads as long as the kernel takes at once; more comes back short in any case.
-const MOST_READ_BYTES: usize = 1 << 30;
+const MAX_READ_BYTES: usize = 1 << 30;
 
 thread_local! {
     /// The ring of this thread, while no batch uses it.
@@ -53,8 +54,8 @@ pub(super) struct Ring {
 }
 
 struct Inner {
-    /// The ring is shared with every child of this process. To submit to it, or to take completions from it, there would
-    /// take the parent's, whose buffers they are for.
+    /// The ring is shared with every child of this process. To submit to it, or to take completions
+    /// from it, there would take the parent's, whose buffers they are for.
     owner: Owner,
     ring: IoUring,
     /// By slot: the reads whose entries are with the kernel, or about to be.
@@ -72,7 +73,8 @@ impl Ring {
     pub(super) fn take() -> Option<Ring> {
         // A thread on its end may have no thread-local value any more.
         let kept = KEPT.try_with(|kept| kept.borrow_mut().take()).ok()?;
-        // One that was kept by the parent's thread is unmapped and closed in this process, which does nothing to it there.
+        // One that was kept by the parent's thread is unmapped and closed in this process, which
+        // does nothing to it there.
         let inner = match kept.filter(|inner| inner.owner.is_this_process()) {
             Some(inner) => inner,
             // Relaxed: nothing but the flag itself is told.
@@ -102,7 +104,8 @@ impl Drop for Ring {
             return;
         };
         if !inner.owner.is_this_process() {
-            // The process was forked while this batch was under way. What flies belongs to the parent.
+            // The process was forked while this batch was under way. What flies belongs to the
+            // parent.
             return std::mem::forget(inner);
         }
         inner.settle();
@@ -128,8 +131,9 @@ impl Engine for Ring {
 
 impl Inner {
     fn new() -> io::Result<Inner> {
-        // A ring that one thread submits to, and whose completions are worked off by that thread when it asks for
-        // them: no interrupts of the search in between. Older kernels have only the plain one.
+        // A ring that one thread submits to, and whose completions are worked off by that thread
+        // when it asks for them: no interrupts of the search in between. Older kernels have only
+        // the plain one.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -186,14 +190,14 @@ impl Inner {
             let read = self.flying[slot as usize].insert(read);
             let fd = types::Fd(read.file.as_raw_fd());
             let (offset, rest) = read.rest();
-            let len = rest.len().min(MOST_READ_BYTES) as u32;
+            let len = rest.len().min(MAX_READ_BYTES) as u32;
             let entry = opcode::Read::new(fd, rest.as_mut_ptr(), len)
                 .offset(offset)
                 .build()
                 .user_data(u64::from(slot));
-            // SAFETY: the buffer's bytes and the open file behind `fd` lie in `flying[slot]` until `reap` has seen this
-            // slot's completion, or for ever; until then nothing else uses the buffer. (Moving the `Vec` that owns
-            // the bytes does not move them.)
+            // SAFETY: the buffer's bytes and the open file behind `fd` lie in `flying[slot]` until
+            // `reap` has seen this slot's completion, or for ever; until then nothing else uses the
+            // buffer. (Moving the `Vec` that owns the bytes does not move them.)
             let pushed = unsafe { self.ring.submission().push(&entry) };
             // There are as many slots as entries, and each turn submits all: there is room.
             debug_assert!(pushed.is_ok());
@@ -248,8 +252,8 @@ impl Inner {
         }
     }
 
-    /// Ends every read after the ring has failed: by plain calls, into other buffers, since the kernel may still write
-    /// into those it was given.
+    /// Ends every read after the ring has failed: by plain calls, into other buffers, since the
+    /// kernel may still write into those it was given.
     fn finish_by_calls(&mut self, done: &mut Vec<Done>) {
         for (slot, flying) in self.flying.iter_mut().enumerate() {
             if let Some(mut read) = flying.take() {

@@ -1,4 +1,5 @@
-//! Planted corruption: found in every strategy, told with the key, and only by the keys whose search meets it.
+//! Planted corruption: found in every strategy, told with the key, and only by the keys whose
+//! search meets it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ fn node<'a>(table: &'a MemTable, key: &[u8], snapshot: u64) -> Node<'a> {
 /// Overwrites bytes of a node, counted from its header.
 fn overwrite(node: Node<'_>, offset: usize, bytes: &[u8]) {
     let place = node.into_raw().as_ptr().cast::<u8>();
-    // SAFETY: the test is single-threaded and holds no reference into the node; the bytes lie within the entry.
+    // SAFETY: the test is single-threaded and holds no reference into the node; the bytes lie
+    // within the entry.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.add(offset), bytes.len()) };
 }
 
@@ -87,7 +89,8 @@ fn failures(table: &MemTable, keys: &[Vec<u8>], strategy: Strategy, named: &[u8]
     failed
 }
 
-/// Checks that the damage is met by some keys, the damaged one among them, and by the same in each strategy.
+/// Checks that the damage is met by some keys, the damaged one among them, and by the same in each
+/// strategy.
 fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
     let expected = failures(table, keys, Strategy::Single, named);
     assert!(
@@ -103,7 +106,8 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
     for strategy in Strategy::ALL {
         let failed = failures(table, keys, strategy, named);
         if strategy == Strategy::Finger {
-            // From its finger a search walks over fewer nodes, so that it may meet less; never more.
+            // From its finger a search walks over fewer nodes, so that it may meet less; never
+            // more.
             assert!(failed.contains(&victim) && failed.iter().all(|key| expected.contains(key)));
         } else {
             assert_eq!(failed, expected, "{strategy}");
@@ -117,7 +121,8 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
 #[test]
 fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
     let (table, keys) = numbered(3000);
-    // A node of one level is walked over by the searches that end behind it, up to the next taller node's.
+    // A node of one level is walked over by the searches that end behind it, up to the next taller
+    // node's.
     let (victim, entry) = victim(&table, &keys, 1..2);
     overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
     check(&table, &keys, victim, &keys[victim]);

@@ -1,4 +1,5 @@
-//! The search: one loop, for a single lookup, for interleaved ones, for insertion, and for the finger.
+//! The search: one loop, for a single lookup, for interleaved ones, for insertion, and for the
+//! finger.
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, suspend};
@@ -25,7 +26,8 @@ pub(super) trait Trail<'a> {
     /// Whether every level must be recorded.
     const KEEPS_ALL: bool;
 
-    /// Called once a level, from the top down: the last node before the target, and the link that was seen there.
+    /// Called once a level, from the top down: the last node before the target, and the link that
+    /// was seen there.
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>);
 }
 
@@ -39,26 +41,30 @@ impl<'a> Trail<'a> for NoTrail {
     fn record(&mut self, _: usize, _: Node<'a>, _: Seen<'a>) {}
 }
 
-/// A search on its way down: it stops wherever it must read a node, so that the caller can do something else
-/// while the node's lines are fetched, or read on at once.
+/// A search on its way down: it stops wherever it must read a node, so that the caller can do
+/// something else while the node's lines are fetched, or read on at once.
 pub(super) struct Descent<'a, 'k> {
     list: &'a SkipList,
     target: Target<'k>,
     /// The last node known to be before the target.
     before: Node<'a>,
-    /// The nearest node known to be at or behind the target: on the next level down it need not be asked again.
+    /// The nearest node known to be at or behind the target: on the next level down it need not be
+    /// asked again.
     behind: Option<Node<'a>>,
     /// That node, if it answers a lookup of the target.
     found: Option<Node<'a>>,
-    /// The node that was stopped at, to be compared when the search goes on; once landed, what follows `before`.
+    /// The node that was stopped at, to be compared when the search goes on; once landed, what
+    /// follows `before`.
     ahead: Option<Node<'a>>,
     level: u32,
-    /// Steps that may still be taken along the index's level before the search starts over from the top.
+    /// Steps that may still be taken along the index's level before the search starts over from the
+    /// top.
     patience: u32,
 }
 
-/// Where many entries have come in behind one node of the index since it was made (ascending keys all come in behind
-/// the last), the way along the index's level is long. Past this many steps the levels above are the shorter way.
+/// Where many entries have come in behind one node of the index since it was made (ascending keys
+/// all come in behind the last), the way along the index's level is long. Past this many steps the
+/// levels above are the shorter way.
 const PATIENCE: u32 = 8;
 
 /// What a search does next.
@@ -178,7 +184,8 @@ impl<'a, 'k> Descent<'a, 'k> {
         Ok(step)
     }
 
-    /// Runs the search to its end without waiting for anything: alone, there is nothing else to do meanwhile.
+    /// Runs the search to its end without waiting for anything: alone, there is nothing else to do
+    /// meanwhile.
     #[inline(always)]
     pub(super) fn land<V: Visit, T: Trail<'a>>(mut self, trail: &mut T) -> Checked<Self> {
         while self.step::<V, T>(trail)? == Step::Read {}
@@ -192,8 +199,8 @@ impl<'a, 'k> Descent<'a, 'k> {
 
     /// Once landed: the node that answers a lookup of the target's key, if there is one.
     ///
-    /// It is the last node met at the target. Had a newer version stood before it on level 0, the search would have
-    /// met that one later.
+    /// It is the last node met at the target. Had a newer version stood before it on level 0, the
+    /// search would have met that one later.
     #[inline(always)]
     pub(super) fn hit(&self) -> Option<Node<'a>> {
         self.found
@@ -221,7 +228,8 @@ pub(super) fn find_alone<'a, V: Visit>(
     Ok(descent.answer())
 }
 
-/// Where the searches for some targets begin: at the index's nodes, whose lines are asked for, where there is an index.
+/// Where the searches for some targets begin: at the index's nodes, whose lines are asked for,
+/// where there is an index.
 #[inline(always)]
 pub(super) fn entries<'a, V: Visit, const N: usize>(
     list: &'a SkipList,
@@ -272,7 +280,8 @@ pub(super) fn find<'a, 'k, V: Visit>(
 }
 
 impl<'a> Lookup<'a> {
-    /// What a node answers where everything up to a sequence number has expired: then what is older has too.
+    /// What a node answers where everything up to a sequence number has expired: then what is older
+    /// has too.
     #[inline(always)]
     pub(super) fn of(node: Node<'a>, expired_sequence: u64) -> Self {
         match node.kind() {
@@ -285,15 +294,15 @@ impl<'a> Lookup<'a> {
 /// Prefetches the beginning of a value; the hardware follows a long one by itself.
 #[inline(always)]
 pub(super) fn prefetch_value(value: &[u8]) {
-    const MOST_BYTES: usize = 4 * CACHE_LINE_BYTES;
+    const MAX_BYTES: usize = 4 * CACHE_LINE_BYTES;
     let mut at = CACHE_LINE_BYTES;
-    while at < value.len().min(MOST_BYTES) {
+    while at < value.len().min(MAX_BYTES) {
         prefetch_read(value.as_ptr().wrapping_add(at));
         at += CACHE_LINE_BYTES;
     }
     prefetch_read(
         value
             .as_ptr()
-            .wrapping_add(value.len().min(MOST_BYTES).saturating_sub(1)),
+            .wrapping_add(value.len().min(MAX_BYTES).saturating_sub(1)),
     );
 }

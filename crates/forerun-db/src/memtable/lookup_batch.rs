@@ -1,6 +1,7 @@
 //! The strategies of a batch, over the search of `descent.rs`.
 //!
-//! Each is a way to run the same lookups; the sink is told each answer with the position of its key.
+//! Each is a way to run the same lookups; the sink is told each answer with the position of its
+//! key.
 
 use forerun_core::interleave;
 
@@ -13,8 +14,8 @@ use super::skip_list_index::GROUP;
 use super::strategy::Strategy;
 use crate::versions::ReadPoint;
 
-/// Lookups in flight. Each asks for one line or two at a time, and a Zen 4 core has room for 24 misses: from 12 to 24
-/// lookups measure alike, and 32 are slower.
+/// Lookups in flight. Each asks for one line or two at a time, and a Zen 4 core has room for 24
+/// misses: from 12 to 24 lookups measure alike, and 32 are slower.
 const IN_FLIGHT: usize = 16;
 
 /// A batch: the keys, and what it sees.
@@ -58,11 +59,13 @@ pub(super) struct Sorted {
     pub(super) position: usize,
 }
 
-/// Below this a table lies in a core's own cache, and there is little to overlap. (Measured where that cache has
-/// 1 MiB; docs/internals/performance.md has the figures behind this and the next two.)
+/// Below this a table lies in a core's own cache, and there is little to overlap. (Measured where
+/// that cache has 1 MiB; docs/internals/performance.md has the figures behind this and the next
+/// two.)
 const CACHED_BYTES: usize = 1 << 20;
 
-/// From this many keys on sorting a batch pays in a cached table: neighbours share most of their path.
+/// From this many keys on sorting a batch pays in a cached table: neighbours share most of their
+/// path.
 const FINGER_FROM: usize = 128;
 
 /// Below twice `CACHED_BYTES`, the fewest keys that are worth interleaving.
@@ -106,7 +109,8 @@ pub(super) fn run<'a, V: Visit, K: AsRef<[u8]>>(
     }
 }
 
-/// Runs the searches as coroutines, started in the order that `place` gives: the position of the key whose turn it is.
+/// Runs the searches as coroutines, started in the order that `place` gives: the position of the
+/// key whose turn it is.
 fn interleaved<'a, V: Visit, K: AsRef<[u8]>>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -175,8 +179,8 @@ impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Ent
     }
 }
 
-/// Searches the keys in order, each from the path of the one before: up the path until it does not overshoot,
-/// then down.
+/// Searches the keys in order, each from the path of the one before: up the path until it does not
+/// overshoot, then down.
 fn finger<'a, V: Visit, K: AsRef<[u8]>>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -187,8 +191,9 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
     let mut known = 0;
     for Sorted { position, .. } in batch.sorted(list) {
         let target = batch.target(list, position);
-        // On every known level `path.before` is before the last key sought, and so before this one, which does
-        // not sort before it. (A key sought twice finds its own first version again: `before` is strictly so.)
+        // On every known level `path.before` is before the last key sought, and so before this one,
+        // which does not sort before it. (A key sought twice finds its own first version again:
+        // `before` is strictly so.)
         let height = list.top_level() + 1;
         let (start, top) = match (0..known).find(|&level| !overshot(list, &path, level, &target)) {
             Some(level) => (path.before[level], level),
@@ -199,8 +204,8 @@ fn finger<'a, V: Visit, K: AsRef<[u8]>>(
         let found = descent
             .land::<V, _>(&mut path)
             .map(|descent| descent.answer());
-        // A search that failed has left the lower part of its path as it was, for a smaller key: still before
-        // every key to come, but perhaps far. The next one starts from the top.
+        // A search that failed has left the lower part of its path as it was, for a smaller key:
+        // still before every key to come, but perhaps far. The next one starts from the top.
         known = if found.is_ok() { known.max(top + 1) } else { 0 };
         sink(position, found);
     }

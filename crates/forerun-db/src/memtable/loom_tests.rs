@@ -1,5 +1,5 @@
-//! Models of the list's orderings, run by loom through every interleaving and every weak outcome it knows:
-//! `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib memtable::loom_tests`.
+//! Models of the list's orderings, run by loom through every interleaving and every weak outcome it
+//! knows: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib memtable::loom_tests`.
 
 use std::sync::Arc as StdArc;
 

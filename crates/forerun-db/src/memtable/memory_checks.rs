@@ -9,9 +9,9 @@ pub enum Checks {
     /// Memory is trusted.
     #[default]
     Off,
-    /// Every entry carries a checksum; every node that a lookup or a cursor walks over has its checksum and its
-    /// order verified, and is touched even where the prefix beside the pointer would have decided the step.
-    /// RocksDB's name for the same is `paranoid_memory_checks`.
+    /// Every entry carries a checksum; every node that a lookup or a cursor walks over has its
+    /// checksum and its order verified, and is touched even where the prefix beside the pointer
+    /// would have decided the step. RocksDB's name for the same is `paranoid_memory_checks`.
     Paranoid,
 }
 
@@ -22,7 +22,8 @@ pub(super) struct Corrupt {
     pub(super) reason: &'static str,
 }
 
-/// The result of walking over nodes. The error is boxed: it is rare, and the state of a suspended lookup small.
+/// The result of walking over nodes. The error is boxed: it is rare, and the state of a suspended
+/// lookup small.
 pub(super) type Checked<T> = Result<T, Box<Corrupt>>;
 
 /// The checks of one search, chosen at compile time so that a trusting search does not even ask.
@@ -54,7 +55,8 @@ impl Visit for Paranoid {
 
     fn visit(list: &SkipList, before: Node<'_>, node: Node<'_>) -> Checked<()> {
         if let Err(reason) = node.verify(list.arena()) {
-            // The key may be what is broken, and its length with it: it is named as far as it can be read.
+            // The key may be what is broken, and its length with it: it is named as far as it can
+            // be read.
             let readable = list
                 .arena()
                 .contains(node.address(), node.key().len().saturating_add(16));

@@ -11,8 +11,8 @@
 //!   arena.rs       the memory of it all
 //! ```
 //!
-//! Entries are ordered by user key ascending, then by sequence number descending, so that a search for a key
-//! and a snapshot's sequence number lands on the version the snapshot sees.
+//! Entries are ordered by user key ascending, then by sequence number descending, so that a search
+//! for a key and a snapshot's sequence number lands on the version the snapshot sees.
 
 mod arena;
 mod descent;
@@ -113,7 +113,7 @@ pub struct MemTableStats {
     /// Levels of the list.
     pub height: usize,
     /// What kind of memory the system gave.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::as_text"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub backing: Backing,
 }
 
@@ -137,8 +137,8 @@ impl MemTable {
     /// An empty table.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the system does not give the address space, [`Error::MemoryLimit`] if the limit
-    /// does not even hold an empty table (512 bytes do).
+    /// [`Error::OutOfMemory`] if the system does not give the address space, [`Error::MemoryLimit`]
+    /// if the limit does not even hold an empty table (512 bytes do).
     pub fn new(config: MemTableConfig) -> Result<MemTable> {
         let MemTableConfig {
             limit_bytes,
@@ -162,13 +162,16 @@ impl MemTable {
         Ok(MemTable { list, checks })
     }
 
-    /// Copies a batch of writes into the table's memory, without making it visible: [`Prepared::publish`] does.
+    /// Copies a batch of writes into the table's memory, without making it visible:
+    /// [`Prepared::publish`] does.
     ///
-    /// The iterator is cloned and gone through several times, and must give the same operations each time.
+    /// The iterator is cloned and gone through several times, and must give the same operations
+    /// each time.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`] if the batch does not fit; [`Error::KeyTooLong`] and [`Error::ValueTooLong`];
-    /// [`Error::BatchChanged`] if the iterator and its clones differ. Nothing is taken then.
+    /// [`Error::MemoryLimit`] if the batch does not fit; [`Error::KeyTooLong`] and
+    /// [`Error::ValueTooLong`]; [`Error::BatchChanged`] if the iterator and its clones differ.
+    /// Nothing is taken then.
     pub fn prepare<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
         Prepared::new(&self.list, ops).map_err(|refused| match refused {
@@ -191,11 +194,12 @@ impl MemTable {
             .map_err(corrupt_entry)
     }
 
-    /// Looks up every key, and tells `sink` each answer with the position of its key in `keys`, exactly once.
-    /// Answers come in no particular order. Keys may repeat and come in any order; a sorted batch costs no less.
+    /// Looks up every key, and tells `sink` each answer with the position of its key in `keys`,
+    /// exactly once. Answers come in no particular order. Keys may repeat and come in any order; a
+    /// sorted batch costs no less.
     ///
-    /// An answer is an error ([`Error::CorruptEntry`]) only with [`Checks::Paranoid`], and only for the keys
-    /// whose search walked over the damaged entry.
+    /// An answer is an error ([`Error::CorruptEntry`]) only with [`Checks::Paranoid`], and only for
+    /// the keys whose search walked over the damaged entry.
     pub fn multi_get<'a, K: AsRef<[u8]>>(
         &'a self,
         keys: &[K],
@@ -220,7 +224,8 @@ impl MemTable {
         }));
     }
 
-    /// [`multi_get`](Self::multi_get), with copies of the answers put into `values` in the order of the keys.
+    /// [`multi_get`](Self::multi_get), with copies of the answers put into `values` in the order of
+    /// the keys.
     pub fn multi_get_values<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -263,6 +268,15 @@ impl MemTable {
     }
 }
 
+/// Serializes a value as the text that people read.
+#[cfg(feature = "serde")]
+fn as_text<S: serde::Serializer>(
+    value: &impl fmt::Display,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
 impl fmt::Debug for MemTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemTable")
@@ -292,8 +306,8 @@ fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
     }
 }
 
-/// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes that come after
-/// its snapshot. It lends the entry it stands at.
+/// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
+/// that come after its snapshot. It lends the entry it stands at.
 ///
 /// All moves can fail with [`Error::CorruptEntry`], with [`Checks::Paranoid`] only.
 pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);

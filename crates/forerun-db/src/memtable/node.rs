@@ -13,11 +13,12 @@
 //!   checksum  CRC32C of header and entry; only where the table was made with `Checks::Paranoid`
 //! ```
 //!
-//! **The prefix beside the pointer** lets a search pass over a node without touching it: it never exceeds the
-//! comparator's prefix of the key behind the pointer, so a larger prefix than the one sought proves the next
-//! key larger. Between two nodes keys are only ever added, so the key behind a link only ever falls, and the
-//! bound is kept without a double-width exchange: a writer first lowers the prefix, then swings the pointer.
-//! A reader that meets the lowered prefix with the old pointer touches one node it could have spared.
+//! **The prefix beside the pointer** lets a search pass over a node without touching it: it never
+//! exceeds the comparator's prefix of the key behind the pointer, so a larger prefix than the one
+//! sought proves the next key larger. Between two nodes keys are only ever added, so the key behind
+//! a link only ever falls, and the bound is kept without a double-width exchange: a writer first
+//! lowers the prefix, then swings the pointer. A reader that meets the lowered prefix with the old
+//! pointer touches one node it could have spared.
 
 use std::cmp::Ordering as KeyOrdering;
 use std::marker::PhantomData;
@@ -31,7 +32,8 @@ use super::arena::Arena;
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, MAX_SEQUENCE, ReadPoint};
 
-/// The tallest tower: with half the nodes of each level on the next, enough for more nodes than memory holds.
+/// The tallest tower: with half the nodes of each level on the next, enough for more nodes than
+/// memory holds.
 pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
 
 /// One level of a tower: what follows, and a lower bound of its key's prefix.
@@ -41,8 +43,8 @@ pub(super) struct Link {
     next: AtomicPtr<Header>,
 }
 
-/// A link as a reader found it. `prefix` is a lower bound for `next`; for the end of the list it is the maximum
-/// until a writer lowers it.
+/// A link as a reader found it. `prefix` is a lower bound for `next`; for the end of the list it is
+/// the maximum until a writer lowers it.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
     pub(super) next: Option<Node<'a>>,
@@ -57,15 +59,16 @@ impl Link {
         }
     }
 
-    /// Reads the link: the pointer first, then the prefix, so that the prefix bounds this very pointer (the
-    /// key behind the link can only have fallen in between, and the prefix with it).
+    /// Reads the link: the pointer first, then the prefix, so that the prefix bounds this very
+    /// pointer (the key behind the link can only have fallen in between, and the prefix with it).
     #[inline(always)]
     pub(super) fn load(&self) -> Seen<'_> {
-        // Acquire: pairs with the release in `swing`, so that the node's bytes and its own links are seen; and
-        // keeps the prefix load behind this one.
+        // Acquire: pairs with the release in `swing`, so that the node's bytes and its own links
+        // are seen; and keeps the prefix load behind this one.
         let next = self.next.load(Ordering::Acquire);
-        // Relaxed: the prefix is a bound on its own. A reader that must see a node (its insertion happened
-        // before this search) has the lowered prefix too, by coherence: it was lowered before the insertion ended.
+        // Relaxed: the prefix is a bound on its own. A reader that must see a node (its insertion
+        // happened before this search) has the lowered prefix too, by coherence: it was lowered
+        // before the insertion ended.
         let prefix = self.prefix.load(Ordering::Relaxed);
         Seen {
             next: NonNull::new(next).map(|header| Node {
@@ -83,12 +86,15 @@ impl Link {
         self.next.store(as_ptr(seen.next), Ordering::Relaxed);
     }
 
-    /// Puts `node` between this link's owner and `after`; false if something else follows the owner by now.
+    /// Puts `node` between this link's owner and `after`; false if something else follows the owner
+    /// by now.
     pub(super) fn swing(&self, after: Option<Node<'_>>, node: Node<'_>, prefix: u64) -> bool {
-        // The bound is lowered first. Relaxed: the exchange below releases it with the node; whoever reads it
-        // earlier reads a bound that holds already. A failed exchange leaves it lower than need be, never wrong.
+        // The bound is lowered first. Relaxed: the exchange below releases it with the node;
+        // whoever reads it earlier reads a bound that holds already. A failed exchange leaves it
+        // lower than need be, never wrong.
         self.prefix.fetch_min(prefix, Ordering::Relaxed);
-        // Release: publishes the node's bytes and its aimed link. Relaxed on failure: the caller reads anew.
+        // Release: publishes the node's bytes and its aimed link. Relaxed on failure: the caller
+        // reads anew.
         self.next
             .compare_exchange(
                 as_ptr(after),
@@ -151,11 +157,12 @@ impl Draft<'_> {
         self.height * LINK_BYTES
     }
 
-    /// Where the node starts, if the arena is in use up to `offset`: at once, unless that would tear what a search
-    /// reads together over two cache lines.
+    /// Where the node starts, if the arena is in use up to `offset`: at once, unless that would
+    /// tear what a search reads together over two cache lines.
     ///
-    /// These are, in a node of one or two levels as most are, its links, its header, and the first eight bytes of its
-    /// key. Aligning them costs some 14 bytes a node and saves a third of the lines that a search reads.
+    /// These are, in a node of one or two levels as most are, its links, its header, and the first
+    /// eight bytes of its key. Aligning them costs some 14 bytes a node and saves a third of the
+    /// lines that a search reads.
     pub(super) fn start(&self, offset: usize) -> usize {
         let hot_links = self.height.min(2) * LINK_BYTES;
         let hot_bytes = hot_links + HEADER_BYTES + 8;
@@ -182,12 +189,14 @@ impl Draft<'_> {
     /// Writes the node to `place`. It has no sequence number yet and is in no list.
     ///
     /// # Safety
-    /// `place` must be aligned to `ALIGN_BYTES`, the start of `self.size_bytes()` writable bytes of `arena`
-    /// that nobody else reads or writes. The lengths of key and value must fit into 32 bits.
+    /// `place` must be aligned to `ALIGN_BYTES`, the start of `self.size_bytes()` writable bytes of
+    /// `arena` that nobody else reads or writes. The lengths of key and value must fit into 32
+    /// bits.
     pub(super) unsafe fn write<'a>(&self, _arena: &'a Arena, place: NonNull<u8>) -> Node<'a> {
         debug_assert!((1..=MAX_HEIGHT).contains(&self.height));
-        // SAFETY: the tower, the header and the entry lie one behind the other within `size_bytes`; all parts
-        // are aligned because the tower is a multiple of `ALIGN_BYTES`; the bytes are ours to write.
+        // SAFETY: the tower, the header and the entry lie one behind the other within `size_bytes`;
+        // all parts are aligned because the tower is a multiple of `ALIGN_BYTES`; the bytes are
+        // ours to write.
         unsafe {
             for level in 0..self.height {
                 place.cast::<Link>().add(level).write(Link::end());
@@ -244,27 +253,30 @@ impl<'a> Node<'a> {
 
     #[inline(always)]
     fn header(self) -> &'a Header {
-        // SAFETY: a `Node` is made by `Draft::write` or read from a link that was given one, so the header is
-        // initialised; it lives as long as the arena and is not written while the node is shared.
+        // SAFETY: a `Node` is made by `Draft::write` or read from a link that was given one, so the
+        // header is initialised; it lives as long as the arena and is not written while the node is
+        // shared.
         unsafe { self.header.as_ref() }
     }
 
     /// The link at `level`.
     ///
     /// # Safety
-    /// `level` must be below the node's height, as it is for every level at which the node was reached.
+    /// `level` must be below the node's height, as it is for every level at which the node was
+    /// reached.
     #[inline(always)]
     pub(super) unsafe fn link(self, level: usize) -> &'a Link {
-        // SAFETY: the tower grows down from the header, one initialised link a level up to the height.
+        // SAFETY: the tower grows down from the header, one initialised link a level up to the
+        // height.
         unsafe { self.header.cast::<Link>().sub(level + 1).as_ref() }
     }
 
     /// How many levels from `level` down lead to larger keys only, as far as prefixes tell; at most
     /// [`PAST_AT_ONCE`], and from level 0 on the count goes on as if there were more levels.
     ///
-    /// On the way down a tower the keys ahead only get nearer, so the levels to be passed over come first and can
-    /// be counted without a branch. How far a search descends is a coin toss a level, and a processor that has to
-    /// guess it guesses wrong half the time.
+    /// On the way down a tower the keys ahead only get nearer, so the levels to be passed over come
+    /// first and can be counted without a branch. How far a search descends is a coin toss a level,
+    /// and a processor that has to guess it guesses wrong half the time.
     ///
     /// # Safety
     /// As for [`link`](Self::link).
@@ -274,15 +286,16 @@ impl<'a> Node<'a> {
         for step in 0..PAST_AT_ONCE {
             // SAFETY: no level above the given one is read.
             let link = unsafe { self.link(level.saturating_sub(step)) };
-            // Relaxed: see `Link::load`. A bound that is being lowered meanwhile makes this pass over a node that
-            // is only just being inserted, on a level where no search depends on it.
+            // Relaxed: see `Link::load`. A bound that is being lowered meanwhile makes this pass
+            // over a node that is only just being inserted, on a level where no search depends on
+            // it.
             past += usize::from(link.prefix.load(Ordering::Relaxed) > prefix);
         }
         past
     }
 
-    /// Asks for the lines that a step on `level` reads: that of the key, and that of the link the search goes on by.
-    /// (One line, mostly; the processor drops the second request.)
+    /// Asks for the lines that a step on `level` reads: that of the key, and that of the link the
+    /// search goes on by. (One line, mostly; the processor drops the second request.)
     #[inline(always)]
     pub(super) fn prefetch(self, level: usize) {
         let header = self.header.as_ptr();
@@ -333,8 +346,8 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The first eight bytes of the padded key as a big-endian integer: the prefix under the default order,
-    /// read without looking at the key's length.
+    /// The first eight bytes of the padded key as a big-endian integer: the prefix under the
+    /// default order, read without looking at the key's length.
     #[inline(always)]
     fn first_bytes(self) -> u64 {
         // SAFETY: keys are padded to eight bytes.

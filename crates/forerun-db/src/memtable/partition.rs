@@ -7,8 +7,9 @@
 //!     │ lo … cut │ cut … hi         the others   move on to `next`, same level
 //! ```
 //!
-//! A round first prefetches the node that each group must be compared with, then compares them all; so the
-//! misses of a round overlap, and a node is visited once however many keys of the batch pass it.
+//! A round first prefetches the node that each group must be compared with, then compares them all;
+//! so the misses of a round overlap, and a node is visited once however many keys of the batch pass
+//! it.
 
 use super::descent::{Lookup, prefetch_value};
 use super::lookup_batch::{Batch, Sorted};
@@ -116,8 +117,9 @@ pub(super) fn partition<'a, V: Visit, K: AsRef<[u8]>>(
     }
 }
 
-/// Takes a group down as far as links and prefixes alone decide. What must be compared with a node is put into
-/// `pending`, and the node prefetched; keys whose place is found are reported with the touched node there, if any.
+/// Takes a group down as far as links and prefixes alone decide. What must be compared with a node
+/// is put into `pending`, and the node prefetched; keys whose place is found are reported with the
+/// touched node there, if any.
 fn sink_down<'a, V: Visit>(
     mut group: Group<'a>,
     sorted: &[Sorted],

@@ -7,10 +7,11 @@
 //!                             newer  older      user key ascending, sequence number descending
 //! ```
 //!
-//! Nodes are only ever added, each level by one compare-and-swap, and freed with the whole list: so a reader
-//! needs no lock, no retry and no reclamation, and a node once reached stays where it is. The list is Pugh's
-//! ("Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990), with the concurrent insertion of
-//! RocksDB's `InlineSkipList`; the prefixes beside its pointers are described in `node.rs`.
+//! Nodes are only ever added, each level by one compare-and-swap, and freed with the whole list: so
+//! a reader needs no lock, no retry and no reclamation, and a node once reached stays where it is.
+//! The list is Pugh's ("Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990), with the
+//! concurrent insertion of RocksDB's `InlineSkipList`; the prefixes beside its pointers are
+//! described in `node.rs`.
 
 use std::ptr::NonNull;
 
@@ -29,7 +30,8 @@ pub(super) struct SkipList {
     arena: Arena,
     order: KeyOrder,
     seal: Seal,
-    /// The head's header; a node of full height before all others. In the arena, so valid as long as `self`.
+    /// The head's header; a node of full height before all others. In the arena, so valid as long
+    /// as `self`.
     head: NonNull<Header>,
     /// The height of the tallest tower that is, or is about to be, in the list.
     height: AtomicUsize,
@@ -71,7 +73,8 @@ impl SkipList {
         let place = arena
             .allocate(draft.size_bytes())
             .map_err(NewListError::Full)?;
-        // SAFETY: `place` is the start of `size_bytes` bytes that the arena has just given to us alone.
+        // SAFETY: `place` is the start of `size_bytes` bytes that the arena has just given to us
+        // alone.
         let head = unsafe { draft.write(&arena, place) }.into_raw();
         Ok(SkipList {
             arena,
@@ -107,8 +110,8 @@ impl SkipList {
     /// The level at which a search starts.
     #[inline(always)]
     pub(super) fn top_level(&self) -> usize {
-        // Relaxed: any height at or above 1 gives a right search, a stale one a longer walk. Levels above it
-        // are reached through the head's links, which have their own ordering.
+        // Relaxed: any height at or above 1 gives a right search, a stale one a longer walk. Levels
+        // above it are reached through the head's links, which have their own ordering.
         self.height.load(Ordering::Relaxed) - 1
     }
 
@@ -124,7 +127,8 @@ impl SkipList {
         unsafe { index.as_ref() }
     }
 
-    /// Notes that entries were inserted, and makes a new index when the list has grown by a quarter.
+    /// Notes that entries were inserted, and makes a new index when the list has grown by a
+    /// quarter.
     pub(super) fn count(&self, inserted: usize) {
         let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
         let due = self.index_due.load(Ordering::Relaxed);
@@ -138,16 +142,19 @@ impl SkipList {
             && claim().is_ok()
             && let Some(index) = SkipListIndex::build(self)
         {
-            // Release: publishes the index. Should a slower thread put an older one in its place, that one is right too.
+            // Release: publishes the index. Should a slower thread put an older one in its place,
+            // that one is right too.
             self.index
                 .store(std::ptr::from_ref(index).cast_mut(), Ordering::Release);
         }
     }
 
-    /// Puts a node into the list under its sequence number. Of two nodes of one key and number, searches find either.
+    /// Puts a node into the list under its sequence number. Of two nodes of one key and number,
+    /// searches find either.
     ///
     /// # Safety
-    /// The node must have been drafted in this list's arena, be in no list, and be held by no other thread.
+    /// The node must have been drafted in this list's arena, be in no list, and be held by no other
+    /// thread.
     pub(super) async unsafe fn insert(&self, node: Node<'_>, sequence: u64) {
         debug_assert!((1..=MAX_SEQUENCE).contains(&sequence));
         // SAFETY: the caller is alone with the node.
@@ -178,7 +185,8 @@ impl SkipList {
     /// Puts a node in at one level, behind `before` or behind what others have put there meanwhile.
     ///
     /// # Safety
-    /// `node` and `before` must reach up to `level`, and `before` be before `target`, which is the node's place.
+    /// `node` and `before` must reach up to `level`, and `before` be before `target`, which is the
+    /// node's place.
     unsafe fn link<'a>(
         &'a self,
         node: Node<'a>,

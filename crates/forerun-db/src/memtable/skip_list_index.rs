@@ -7,15 +7,15 @@
 //!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search goes on from here
 //! ```
 //!
-//! The upper levels of a skip list are in the cache, and yet cost most of a batched search: each step is an
-//! unpredictable turn of a coroutine. The index replaces them by a search of a flat array, the same few steps for
-//! every key, so that a group of keys runs it in lock-step. It is a snapshot, made anew when the table has grown
-//! by a quarter: nodes that come in between are found through the list, by way of its upper levels where they are
-//! many. Starting from a node that is before the target is always right, so a stale index costs steps and nothing
-//! else.
+//! The upper levels of a skip list are in the cache, and yet cost most of a batched search: each
+//! step is an unpredictable turn of a coroutine. The index replaces them by a search of a flat
+//! array, the same few steps for every key, so that a group of keys runs it in lock-step. It is a
+//! snapshot, made anew when the table has grown by a quarter: nodes that come in between are found
+//! through the list, by way of its upper levels where they are many. Starting from a node that is
+//! before the target is always right, so a stale index costs steps and nothing else.
 //!
-//! The prefix here is that of the key *behind the bytes that all keys share* (of the first and last key when the
-//! index is made), so keys like `user:0000012345` are told apart as well.
+//! The prefix here is that of the key *behind the bytes that all keys share* (of the first and last
+//! key when the index is made), so keys like `user:0000012345` are told apart as well.
 //!
 //! Indexes lie in the table's arena, counted in its use and freed with it.
 
@@ -54,8 +54,8 @@ impl SkipListIndex {
             + len * (size_of::<u64>() + size_of::<NonNull<Header>>())
             + shared.len().next_multiple_of(align_of::<SkipListIndex>());
         let place = list.arena().allocate(len_bytes).ok()?;
-        // SAFETY: the parts lie one behind the other in the bytes just allocated for us alone; each is aligned to 8,
-        // as the allocation is, and written before it is read.
+        // SAFETY: the parts lie one behind the other in the bytes just allocated for us alone; each
+        // is aligned to 8, as the allocation is, and written before it is read.
         unsafe {
             let index = place.cast::<SkipListIndex>();
             let prefixes = index.add(1).cast::<u64>();
@@ -126,7 +126,8 @@ impl SkipListIndex {
             // SAFETY: `base` is below `len`, which is not zero, for `build` makes no empty index.
             let (prefix, header) =
                 unsafe { (*prefixes.get_unchecked(base[i]), self.headers.add(base[i])) };
-            // SAFETY: `build` initialised the header's place with a node of the list, which lives as long.
+            // SAFETY: `build` initialised the header's place with a node of the list, which lives
+            // as long.
             (prefix < bounds[i]).then(|| unsafe { Node::from_raw(header.read()) })
         })
     }
@@ -142,7 +143,8 @@ fn tall_nodes(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
     })
 }
 
-/// What two keys, and so all keys between them, begin with. Only the default order is known to keep such keys together.
+/// What two keys, and so all keys between them, begin with. Only the default order is known to keep
+/// such keys together.
 fn shared_bytes<'k>(order: &KeyOrder, first: &'k [u8], last: &[u8]) -> &'k [u8] {
     let KeyOrder::Bytewise = order else {
         return &[];

@@ -8,14 +8,16 @@ use std::str::FromStr;
 pub enum Strategy {
     /// One key after the other: the baseline, and best where there is nothing to overlap.
     Single,
-    /// Sorted, each search starting from the path of the one before it (RocksDB pull request 14428).
+    /// Sorted, each search starting from the path of the one before it (RocksDB pull request
+    /// 14428).
     Finger,
-    /// Sorted, split level by level, breadth first: each node is visited once a batch, prefetched one round
-    /// ahead (the reviewers' idea in the same pull request).
+    /// Sorted, split level by level, breadth first: each node is visited once a batch, prefetched
+    /// one round ahead (the reviewers' idea in the same pull request).
     Partition,
     /// As coroutines in flight together, in the order given.
     Interleaved,
-    /// As coroutines in flight together, in key order, so that neighbours share the lines they fetch.
+    /// As coroutines in flight together, in key order, so that neighbours share the lines they
+    /// fetch.
     InterleavedSorted,
     /// What measured best for a batch of this size on a table of this size.
     #[default]

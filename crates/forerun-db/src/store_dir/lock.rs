@@ -1,4 +1,4 @@
-//! `LOCK`: one process at a time, and the boot it ran in.
+//! `LOCK`: one process at a time, and the boot in which it ran.
 //!
 //! ```text
 //! forerun lock
@@ -6,8 +6,8 @@
 //! boot 2f1c7d0a5b1e4c1f9a3e6f0d8b7c6a59
 //! ```
 //!
-//! The text has one length, so that it is replaced by one write. The boot it names is the one in
-//! which the log was last known to be whole; recovery has the word until then.
+//! The text always has the same length, so one write replaces it. It names the boot in which the
+//! log was last known to be whole; until then, recovery decides.
 
 use std::path::{Path, PathBuf};
 
@@ -19,20 +19,20 @@ use crate::{Error, Result};
 
 const TEXT_BYTES: usize = 70;
 
-/// The held lock. Dropping it gives it back.
+/// A held lock. Dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct Lock {
     owner: Owner,
-    /// `None` where there was nothing to lock, and it was to be shared.
+    /// `None` if a shared lock was requested and there was no file to lock.
     file: Option<Box<dyn IoFile>>,
     path: PathBuf,
-    /// The boot in which the store was last open, if it is told.
+    /// The boot in which the store was last open, if known.
     last_boot: Option<u128>,
     boot: Option<u128>,
 }
 
 impl Lock {
-    /// Takes the lock in a directory, or tells who has it.
+    /// Takes the lock in a directory, or reports who holds it.
     pub(super) fn take(io: &dyn Io, dir: &Path, name: &str) -> Result<Lock> {
         let path = dir.join(name);
         let file = io
@@ -62,8 +62,8 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Takes the lock for reading, with others that do the same, and writes nothing. Where there is no file to lock, nobody
-    /// has the directory open for writing, and who opens it so later is not kept from it.
+    /// Takes a shared lock for reading and writes nothing. If there is no lock file, no one has the
+    /// directory open for writing, and nothing keeps a later process from doing so.
     pub(super) fn share(io: &dyn Io, dir: &Path, name: &str) -> Result<Lock> {
         let path = dir.join(name);
         let file = match io.open(&path, OpenMode::Read) {
@@ -95,7 +95,7 @@ impl Lock {
         })
     }
 
-    /// Refuses every process but the one that took it.
+    /// Returns an error in any process but the one that took the lock.
     pub(crate) fn check_process(&self) -> Result<()> {
         Ok(self.owner.check()?)
     }
@@ -105,7 +105,7 @@ impl Lock {
         self.last_boot.is_none() || self.last_boot != self.boot
     }
 
-    /// Notes the present boot.
+    /// Records the current boot.
     pub(crate) fn note_boot(&mut self) {
         self.write(self.boot);
         self.last_boot = self.boot;
@@ -118,8 +118,8 @@ impl Lock {
             boot.unwrap_or(0)
         );
         debug_assert_eq!(text.len(), TEXT_BYTES);
-        // The store is sound without it: the next opener takes the power for lost, and is told of
-        // another process or of none.
+        // The store works without it: the next opener assumes a power loss, and sees another
+        // process's number or none.
         let Some(file) = &self.file else { return };
         if let Err(error) = write_all_at(&**file, text.as_bytes(), 0) {
             tracing::warn!(path = %self.path.display(), %error, "cannot note who has the store open");
@@ -127,8 +127,8 @@ impl Lock {
     }
 }
 
-/// Which process holds a lock. The text names the one that took it; if that has ended, a child of it may still hold the
-/// lock, because it inherited the open file.
+/// Which process holds a lock. The text names the process that took it. If that one has ended, a
+/// child may still hold the lock through the inherited file.
 fn holder(noted: Option<u32>, opened_by: &[u32]) -> Option<u32> {
     let is_noted = |process: &&u32| noted.is_none_or(|noted| noted == **process);
     match noted == Some(std::process::id()) {
@@ -142,7 +142,7 @@ fn holder(noted: Option<u32>, opened_by: &[u32]) -> Option<u32> {
     }
 }
 
-/// The process and the boot that a text names. A boot of zeros is none.
+/// The process and the boot in a text. A boot of zeros means none.
 fn parse(text: &[u8]) -> Option<(Option<u32>, Option<u128>)> {
     let text = std::str::from_utf8(text).ok()?;
     let mut lines = text.lines();

@@ -91,7 +91,7 @@ pub fn check_with_io(
 /// Turns panics of the file system into errors, and limits open files as the options say.
 fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
     let max_open = options.max_open_files;
-    let max_open = max_open.unwrap_or_else(open_files::default_most);
+    let max_open = max_open.unwrap_or_else(open_files::default_limit);
     Arc::new(OpenFiles::new(Arc::new(GuardedIo(io)), max_open))
 }
 

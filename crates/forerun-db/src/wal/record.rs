@@ -25,7 +25,8 @@ pub(crate) const SEQUENCE_END: u64 = 1 << 56;
 /// Every byte of the segment before this record was on stable storage when it was written.
 const SYNCED_BEFORE: u32 = 1;
 
-/// The record has no operations: its sequence number is that of an ingestion, which is in runs if it came to be.
+/// The record has no operations: its sequence number is that of an ingestion, which is in runs if
+/// it came to be.
 const INGESTION: u32 = 2;
 
 /// A good record, in the bytes of its segment.
@@ -37,7 +38,8 @@ pub(crate) struct Record<'a> {
     pub(crate) end: usize,
     /// Sequence number of its first operation.
     pub(crate) first_sequence: u64,
-    /// How many sequence numbers it takes, at least 1: one for each operation; one for an ingestion, which has none.
+    /// How many sequence numbers it takes, at least 1: one for each operation; one for an
+    /// ingestion, which has none.
     pub(crate) count: u32,
     /// Whether everything before it was durable when it was written.
     pub(crate) synced_before: bool,
@@ -77,8 +79,8 @@ pub(crate) fn begin_ingestion(out: &mut Vec<u8>) {
     out[at + 20..at + 24].copy_from_slice(&INGESTION.to_le_bytes());
 }
 
-/// Seals the unsealed records of `group`, which will stand at `offset` and are written in the second `written`, and
-/// returns the sequence number after the last.
+/// Seals the unsealed records of `group`, which will stand at `offset` and are written in the
+/// second `written`, and returns the sequence number after the last.
 ///
 /// `synced_before` is set on the first of them: what stands before the others was not synced yet.
 pub(crate) fn seal(

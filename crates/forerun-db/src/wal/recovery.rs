@@ -7,8 +7,8 @@
 //!   whole: a bad byte is damage           a bad end is a write cut short
 //! ```
 //!
-//! The table in `docs/internals/format.md` says which is which. Nothing on disk is changed before the whole
-//! log has been read and accepted; then what is dropped is cut off.
+//! The table in `docs/internals/format.md` says which is which. Nothing on disk is changed before
+//! the whole log has been read and accepted; then what is dropped is cut off.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,7 +56,8 @@ pub(crate) struct Tail {
     pub(crate) is_durable: bool,
     /// Number and first sequence number of each segment.
     pub(crate) starts: Vec<(u64, u64)>,
-    /// Whether runs hold more than the log does, so that nothing of it is needed and it is not continued.
+    /// Whether runs hold more than the log does, so that nothing of it is needed and it is not
+    /// continued.
     pub(crate) is_behind_runs: bool,
 }
 
@@ -71,10 +72,12 @@ pub(crate) struct TailSegment {
     pub(crate) synced_len: u64,
 }
 
-/// Reads the segments with these numbers, ascending, and hands every good record that is not in runs to `apply`.
+/// Reads the segments with these numbers, ascending, and hands every good record that is not in
+/// runs to `apply`.
 ///
-/// Where the power took the log's end and left runs that hold more, nothing of the log is needed: the tail is then
-/// without a segment, and the segments that are there are to be removed, before the next is begun.
+/// Where the power took the log's end and left runs that hold more, nothing of the log is needed:
+/// the tail is then without a segment, and the segments that are there are to be removed, before
+/// the next is begun.
 pub(crate) fn recover(
     io: &Arc<dyn Io>,
     dir: &Path,
@@ -266,7 +269,8 @@ impl Replay<'_> {
 
     fn apply(&mut self, path: &Path, record: &Record<'_>) -> Result<()> {
         self.next_sequence = record.last_sequence() + 1;
-        // A batch is flushed all at once, so it is in runs whole or not at all. An ingestion is in runs, or came to nothing.
+        // A batch is flushed all at once, so it is in runs whole or not at all. An ingestion is in
+        // runs, or came to nothing.
         if record.last_sequence() > self.circumstances.flushed.sequence && !record.is_ingestion {
             if record.greatest_keyspace >= self.circumstances.next_keyspace {
                 let len_bytes = (record.end - record.offset) as u64;

@@ -34,7 +34,8 @@ pub(crate) enum Failure {
     Unknown(Error),
 }
 
-/// Which segments there are, and with which sequence number each begins. Shared with those who remove old ones.
+/// Which segments there are, and with which sequence number each begins. Shared with those who
+/// remove old ones.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(Mutex<Vec<(u64, u64)>>);
 
@@ -231,7 +232,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Begins a segment if the last one holds nothing but what is in runs, up to `flushed_sequence`: so that it can go.
+    /// Begins a segment if the last one holds nothing but what is in runs, up to
+    /// `flushed_sequence`: so that it can go.
     pub(crate) fn leave_flushed(&mut self, flushed_sequence: u64) -> Result<(), Failure> {
         let is_used = |segment: &TailSegment| segment.len > segment::HEADER_BYTES as u64;
         let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
@@ -259,8 +261,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes the last segment over itself. If a sync of it failed in an earlier process, the system may have forgotten that
-    /// it is not on the disk, and another sync would say nothing.
+    /// Writes the last segment over itself. If a sync of it failed in an earlier process, the
+    /// system may have forgotten that it is not on the disk, and another sync would say nothing.
     fn write_again(&mut self) -> Result<(), Failure> {
         let Some(segment) = &self.tail.segment else {
             return Ok(());

@@ -6,7 +6,7 @@
 //! | `run-` checksum of its footer, 16 hexadecimal digits, `-` length `.run` | a run, for all backups that name it |
 //! | `backup-000008.new` | a record on its way |
 //!
-//! Files of other names are nobody's here, and are let alone.
+//! Files with other names do not belong to us and are left alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -19,18 +19,19 @@ use crate::store_dir;
 use crate::tree::manifest::RunRecord;
 use crate::{Error, Result};
 
-/// The backups that can be read, those that cannot, and the files beside them.
-pub(super) struct Found {
+/// The readable backups, the unreadable ones, and the other files.
+pub(super) struct Listing {
     pub(super) records: BTreeMap<u64, Result<Record>>,
-    /// Names of the other files that come with backups, and the bytes that each has by its name.
+    /// The names of the other files that belong to backups, and the size that each name gives.
     files: Vec<(String, u64)>,
 }
 
-impl Found {
+impl Listing {
     /// # Errors
-    /// [`Error::NewerFormat`]: there is a backup of which nothing can be known. [`Error::Io`].
-    pub(super) fn look(io: &dyn Io, dir: &Path) -> Result<Found> {
-        let mut found = Found {
+    /// [`Error::NewerFormat`]: a newer release wrote one of the backups, so nothing is known of it.
+    /// [`Error::Io`].
+    pub(super) fn look(io: &dyn Io, dir: &Path) -> Result<Listing> {
+        let mut found = Listing {
             records: BTreeMap::new(),
             files: Vec::new(),
         };
@@ -47,26 +48,27 @@ impl Found {
         Ok(found)
     }
 
-    /// Records that can be read, in the order of their making.
+    /// The readable records, in the order in which they were made.
     pub(super) fn sound(&self) -> impl DoubleEndedIterator<Item = &Record> {
         self.records.values().flatten()
     }
 
-    /// The greatest number there is, 0 if there is no backup.
+    /// The greatest number of any backup; 0 if there are none.
     pub(super) fn last_number(&self) -> u64 {
         self.records
             .last_key_value()
             .map_or(0, |(number, _)| *number)
     }
 
-    /// The checksums of all bytes of the files that backups name, by their names.
+    /// The checksums of the files that backups name, by file name.
     pub(super) fn checksums(&self) -> HashMap<String, u64> {
         let runs = self.sound().flat_map(Record::runs);
         runs.map(|(run, checksum)| (run_name(run), checksum))
             .collect()
     }
 
-    /// Files that no backup names. None as long as there is a backup of which nobody knows what it names.
+    /// Files that no backup names. None as long as a backup is unreadable, since no one knows what
+    /// it names.
     pub(super) fn unused(&self) -> impl Iterator<Item = (&str, u64)> {
         let used: BTreeSet<String> = self
             .sound()
@@ -78,7 +80,7 @@ impl Found {
         files.filter(move |(name, _)| all_known && !used.contains(*name))
     }
 
-    /// What there is to say of a backup that can be read.
+    /// The description of a readable backup.
     pub(super) fn backup(&self, number: u64) -> Option<Backup> {
         let record = self.records.get(&number)?.as_ref().ok()?;
         Some(describe(record, &self.uses()))
@@ -126,7 +128,7 @@ fn describe(record: &Record, uses: &HashMap<String, usize>) -> Backup {
     }
 }
 
-/// Reads a record: what is wrong with it is in the answer.
+/// Reads a record. The result says what is wrong with it.
 fn read_record(io: &dyn Io, path: &Path, number: u64) -> Result<Result<Record>> {
     let bytes = store_dir::read(io, path)?;
     match Record::decode(&bytes) {
@@ -140,24 +142,25 @@ fn read_record(io: &dyn Io, path: &Path, number: u64) -> Result<Result<Record>> 
     }
 }
 
-/// Name of a backup's record.
+/// The file name of a backup's record.
 pub(super) fn record_name(number: u64) -> String {
     format!("backup-{number:06}")
 }
 
-/// The number in such a name; `None` if it is another file's.
+/// The number in such a name; `None` if the name is another file's.
 fn record_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("backup-")?.parse().ok()?;
-    // Only the form that is given: no sign, no missing or extra zeros.
+    // Only the canonical form: no sign, no missing or extra zeros.
     (number > 0 && record_name(number) == name).then_some(number)
 }
 
-/// Name of the file of a run, whatever number a store gave it.
+/// The file name of a run, whatever number a store gave it.
 pub(super) fn run_name(run: &RunRecord) -> String {
     format!("run-{:016x}-{}.run", run.checksum, run.bytes)
 }
 
-/// Bytes of a run's file, by its name, or 0 of a record on its way; `None` if it is another file.
+/// The size of a run file, from its name, or 0 for an unfinished record; `None` if it is another
+/// file.
 fn file_bytes(name: &str) -> Option<u64> {
     if let Some(record) = name.strip_suffix(".new") {
         return record_number(record).map(|_| 0);

@@ -1,69 +1,70 @@
-//! What users are told of backups.
+//! What the calls on backups return.
 
 use std::fmt;
 
 use crate::Error;
 
-/// How far a backup, its restoration, or a check is.
+/// The progress of a backup, a restoration or a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupProgress {
-    /// Bytes that are done.
+    /// Bytes done.
     pub done_bytes: u64,
-    /// Bytes there are to do.
+    /// Bytes in total.
     pub total_bytes: u64,
 }
 
 /// A backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backup {
-    /// Backups of a directory are numbered in the order of their making.
+    /// Its number. The backups in a directory are numbered in the order in which they were made.
     pub number: u64,
     /// When it was made, in seconds since 1970.
     pub created_unix: u64,
-    /// Sequence number of the last write that is in it.
+    /// The sequence number of the last write in it.
     pub last_sequence: u64,
-    /// Keyspaces, the store's own among them.
+    /// The number of keyspaces, including the store's own.
     pub keyspaces: usize,
-    /// Runs that it is made of.
+    /// The number of its runs.
     pub runs: usize,
-    /// Bytes of all its files.
+    /// The size of all its files, in bytes.
     pub bytes: u64,
-    /// Bytes of those that no other backup shares: what its removal would give back, and what making it took.
+    /// The size of the files that no other backup shares, in bytes: what making it took and
+    /// removing it would free.
     pub own_bytes: u64,
 }
 
-/// What backups there are.
+/// The backups in a directory.
 #[derive(Clone, Debug, Default)]
 pub struct BackupList {
-    /// Those that can be read, in the order of their making.
+    /// The readable ones, in the order in which they were made.
     pub backups: Vec<Backup>,
-    /// Numbers of the others, and what is wrong with each.
+    /// The numbers of the others, and what is wrong with each.
     pub damaged: Vec<(u64, Error)>,
 }
 
-/// What looking at every byte of all backups found.
+/// The result of reading every byte of all backups.
 #[derive(Clone, Debug, Default)]
 pub struct CheckedBackups {
-    /// Backups.
+    /// The number of backups.
     pub backups: usize,
-    /// Runs, each counted once.
+    /// The number of runs, each counted once.
     pub runs: usize,
-    /// Bytes of these.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// Files that no backup needs, as a crash leaves them; the next backup removes them.
+    /// Files that no backup needs, as a crash leaves them. The next backup removes them.
     pub leftovers: usize,
-    /// All that is wrong.
+    /// All problems found.
     pub problems: Vec<Error>,
 }
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemovedBackups {
-    /// Numbers of the backups.
+    /// The numbers of the removed backups.
     pub backups: Vec<u64>,
-    /// Files of runs that no backup needs any more.
+    /// Run files that no backup needs any more.
     pub files: usize,
-    /// Bytes of these.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
