@@ -21,7 +21,7 @@ pub struct Out {
 
 impl Out {
     /// Takes standard output for the rest of the command.
-    pub fn new() -> Out {
+    pub fn stdout() -> Out {
         Out {
             inner: BufWriter::with_capacity(64 << 10, std::io::stdout().lock()),
         }

@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.verify {
         return verify(args);
     }
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let mut backups = match &args.db {
         Some(db) => create(args, db, &mut out)?,
         None => open(&args.dir)?,
@@ -116,7 +116,7 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
         backups.restore(args.backup, &args.into)
     });
     let backup = restored.context("cannot restore")?;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.line(format_args!(
         "{} is a store, as of backup {} of {}; {} in {}",
         args.into.display(),
@@ -159,7 +159,7 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
     for (_, error) in &list.damaged {
         exit::warn(format_args!("{error}"));
     }
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if !args.json && !list.backups.is_empty() {
         out.line(format_args!(
             "backup  made                         last write   runs        size         own"
@@ -190,7 +190,7 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
     }
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     match args.json {
         true => out.line(format_args!(
             "{}",

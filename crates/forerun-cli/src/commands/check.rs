@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         true => Some(forerun_db::repair(&args.path, &options).context("cannot repair the store")?),
         false => None,
     };
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     match args.json {
         true => print_json(&mut out, &checked, repaired.as_ref())?,
         false => print(&mut out, &checked, repaired.as_ref())?,

@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .context("cannot make the checkpoint")?;
     db.close().context("cannot close the store")?;
     let took = start.elapsed();
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let into = args.into.display();
     match args.json {
         true => {

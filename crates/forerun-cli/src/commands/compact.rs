@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let after = held(&db);
     db.close().context("cannot close the store")?;
     let took = start.elapsed();
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if args.json {
         let held = |(runs, bytes): (u64, u64)| json!({"runs": runs, "bytes": bytes});
         let seconds = took.as_secs_f64();

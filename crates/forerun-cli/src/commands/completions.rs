@@ -28,7 +28,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "forerun", &mut script);
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.bytes(&script)?;
     out.finish()?;
     Ok(Outcome::Done)

@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let text = forerun_db::describe(&args.path, &Options::default(), what)
         .context("cannot show the store")?;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.bytes(text.as_bytes())?;
     out.finish()?;
     Ok(Outcome::Done)

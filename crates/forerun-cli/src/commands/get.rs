@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         hex_values: args.hex_values,
     };
     let alone = keys.len() == 1 && !args.json;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let mut missing = false;
     for (at, key) in keys.iter().enumerate() {
         let value = values

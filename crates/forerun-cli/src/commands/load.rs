@@ -142,7 +142,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     db.close().context("cannot close the store")?;
 
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     match args.json {
         true => out.line(format_args!("{}", summary.json(took)))?,
         false => out.line(format_args!(

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut list = Keys::new(Source::open(&args.keys)?, args.hex);
     let db = args.store.open_for_reading()?;
     let keyspace = args.keyspace.existing(&db)?;
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     // The entries themselves show the progress where they are printed.
     let progress = args.quiet.then(|| Progress::new("multiget", None, "keys"));
 

@@ -113,7 +113,7 @@ fn replay<K: AsRef<[u8]> + Eq + Hash>(args: &Args, reads: &[K]) -> anyhow::Resul
     let rows = lookups.measure(&plan, Length::AllReads, &BenchProgress::on_terminal())?;
     db.close().context("cannot close the store")?;
 
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if args.json {
         for row in &rows {
             out.line(format_args!("{}", row.to_json()?))?;

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Some(prefix) => keyspace.prefix(prefix),
         None => keyspace.iter(),
     };
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     for _ in 0..args.limit.unwrap_or(u64::MAX) {
         let entry = if args.reverse {
             entries.next_back()

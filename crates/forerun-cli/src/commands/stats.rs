@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let db = args.store.open_for_reading()?;
     let held = count(&db)?;
     let (stats, recovery) = (db.stats(), db.recovery());
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     if args.json {
         let figures = Figures {
             held: &held,

@@ -160,7 +160,7 @@ pub fn parse_operation(text: &str) -> Result<(Operation, u64), String> {
 
 /// Runs the parent: so many cycles of start, kill, compare.
 pub fn run(place: &Workplace, seed: u64, threads: usize, cycles: u64) -> anyhow::Result<()> {
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.line(format_args!(
         "crash: seed {seed}, {threads} threads, {cycles} cycles"
     ))?;

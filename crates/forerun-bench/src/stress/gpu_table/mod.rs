@@ -68,7 +68,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         Some(_) => (1 << 18, 1 << 14),
         None => (1 << 12, 1 << 8),
     };
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let place = match &gpu {
         Some(gpu) => format!("{} streams of {}", plan.lanes, gpu.info().name),
         None => format!(

@@ -58,7 +58,7 @@ impl AddAssign for Tally {
 
 /// Runs laps until the budget is spent.
 pub fn run(place: &Workplace, seed: u64, threads: usize, budget: Budget) -> anyhow::Result<()> {
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     out.line(format_args!("stress: seed {seed}, {threads} threads"))?;
     out.flush()?;
     let progress = Progress::new("stress", None, "operations");

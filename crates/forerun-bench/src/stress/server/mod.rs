@@ -185,7 +185,7 @@ impl Load<'_> {
 /// Prints what was done and found; fails if anything was wrong.
 fn summary(plan: &Plan, load: &Load<'_>, elapsed: Duration, held: &Held) -> anyhow::Result<()> {
     let (tally, faults) = (*locked(&load.tally), locked(&load.faults));
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let count = output::count;
     let share = tally.keys_found as f64 / tally.keys_read.max(1) as f64;
     out.line(format_args!(

@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .clone()
         .unwrap_or_else(|| temporary.path().join("cities"));
 
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     let records = cities::records(if args.quick { 2000 } else { usize::MAX });
     let db = show::load(&records, &dir, &mut out)?;
     show::samples(&db, &mut out)?;

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
     let signals = obey_signals(server.remote()).context("cannot take signals")?;
 
-    let mut out = Out::new();
+    let mut out = Out::stdout();
     for address in server.addresses() {
         out.line(format_args!("listening on {address}"))?;
     }
