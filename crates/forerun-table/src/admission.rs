@@ -1,20 +1,20 @@
-//! Which rows of the tiers below come up into a tier when they are looked up.
+//! Admission: which rows a lookup promotes into a tier.
 
 use crate::Result;
 use crate::ghosts::Ghosts;
 use crate::inner::Policies;
-use crate::options::{Admission, Promotion, Score};
+use crate::options::{Admission, Promotion};
 
-/// A tier's door: one stands before each tier in memory.
+/// The admission filter of a tier; each tier in memory has one.
 #[derive(Debug)]
 pub(crate) struct AdmissionFilter {
     admission: Admission,
-    /// Where admission has to know what was looked up before.
+    /// Recent lookups, if admission depends on them.
     ghosts: Option<Ghosts>,
 }
 
 impl AdmissionFilter {
-    /// Before a tier of so many rows; 0 where there is nothing below that could come up.
+    /// A filter for a tier of `capacity` rows; 0 if no tier below can promote rows.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
@@ -22,9 +22,10 @@ impl AdmissionFilter {
         let counts = match policies.admission {
             Admission::Always => false,
             Admission::SecondTouch => true,
-            Admission::ByScore => policies.score == Score::Lfu,
+            Admission::ByScore => policies.score.counts_lookups(),
         };
-        // As many keys as rows are remembered, at twice the places, since keys that meet at one forget each other.
+        // Remembers about as many keys as the tier has rows. It has twice the places, because a key replaces the other
+        // keys of its place.
         let ghosts = (counts && policies.promotion == Promotion::OnFind && capacity > 0)
             .then(|| Ghosts::new(capacity.saturating_mul(2)))
             .transpose()?;
@@ -34,14 +35,15 @@ impl AdmissionFilter {
         })
     }
 
-    /// Asks for what is remembered of these keys.
+    /// Prefetches the filter's lines of these keys.
     pub(crate) fn prefetch(&self, keys: &[u64]) {
         if let Some(ghosts) = &self.ghosts {
             keys.iter().for_each(|&key| ghosts.prefetch(key));
         }
     }
 
-    /// Whether the row of a key that was found below is to come up, and how often it was looked up before.
+    /// Counts a lookup of a key that was found below. Returns whether to promote its row, and the number of earlier
+    /// lookups.
     pub(crate) fn admits(&self, key: u64) -> (bool, u16) {
         let before = self.ghosts.as_ref().map_or(0, |ghosts| ghosts.touch(key));
         let admitted = self.admission != Admission::SecondTouch || before > 0;

@@ -4,9 +4,8 @@ use crate::device::Device;
 use crate::host::Host;
 use crate::inner::{Inner, Policies};
 use crate::interrupt::Interrupt;
-use crate::options::{
-    Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Score, Writes,
-};
+use crate::options::{Admission, DeviceChoice, HostCapacity, Moves, Overflow, Promotion, Writes};
+use crate::policy::Score;
 use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result, RowType};

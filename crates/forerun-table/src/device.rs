@@ -18,15 +18,16 @@ use crate::admission::AdmissionFilter;
 use crate::host_moves::Origin;
 use crate::inner::Policies;
 use crate::key_locks::Version;
-use crate::options::{DeviceChoice, Score};
+use crate::options::DeviceChoice;
+use crate::policy::Score;
 use crate::ring_pool::RingPool;
 use crate::stats::DeviceStats;
 use crate::{Error, Result};
 use forerun_core::sync::{OnceLock, RwLock, RwLockReadGuard};
 use forerun_gpu::gather::Destination;
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Entries, GpuTable, Operation, Policy, Status, TableError,
-    TableOptions, Width,
+    Answers, Batch, Candidates, Entries, GpuTable, Operation, Status, TableError, TableOptions,
+    Width,
 };
 use forerun_gpu::{Gpu, GpuError};
 use std::ops::Deref;
@@ -93,12 +94,7 @@ fn options(capacity: usize, row_bytes: usize, score: Score) -> TableOptions {
     if capacity <= NARROW_ROWS {
         (options.width, options.candidates) = (Width::W16, Candidates::One);
     }
-    options.policy = match score {
-        Score::Lru => Policy::Lru,
-        // Counts of an epoch rank above all of those before it: uses fade, as they do in the host tier.
-        Score::Lfu => Policy::EpochLfu,
-        Score::Custom => Policy::Custom,
-    };
+    options.policy = score.device_policy();
     options
 }
 
@@ -253,7 +249,7 @@ impl Device {
         let mut status = vec![Status::Absent; keys.len()];
         let answers = Answers {
             rows: Some(rows),
-            scores: (self.score == Score::Custom).then_some(scores),
+            scores: self.score.is_custom().then_some(scores),
             status: Some(&mut status),
             ..Answers::default()
         };
@@ -286,7 +282,7 @@ impl Device {
         let ahead = u64::from(origin == Origin::Asked);
         self.write(|table| {
             let batch = Batch {
-                scores: (self.score != Score::Lru).then_some(&incoming.scores),
+                scores: self.score.sends_scores().then_some(&incoming.scores),
                 epoch: self.epoch() + ahead,
                 ..Batch::rows(&incoming.keys, &incoming.rows)
             };
@@ -328,7 +324,7 @@ impl Device {
     /// Whether the scores should learn of this batch of lookups.
     pub(crate) fn wants_touches(&self) -> bool {
         let nth = self.lookups.fetch_add(1, Ordering::Relaxed);
-        self.score != Score::Custom && nth.is_multiple_of(TOUCH_EVERY)
+        self.score.follows_use() && nth.is_multiple_of(TOUCH_EVERY)
     }
 
     /// Lets scores follow the use of rows.
@@ -349,10 +345,7 @@ impl Device {
 
     /// How often a row that left had been used, from its score.
     pub(crate) fn uses(&self, score: u64) -> u16 {
-        match self.score {
-            Score::Lfu => (score & 0xffff_ffff).min(u64::from(u16::MAX)) as u16,
-            Score::Lru | Score::Custom => 1,
-        }
+        self.score.uses_of_device_score(score)
     }
 
     /// The addresses of rows.

@@ -1,26 +1,25 @@
-//! Rows that go to the device and leave it.
+//! Promotion to the device tier, and demotion from it.
 //!
 //! ```text
-//!   up       keys ──> lock ──> the host tier's rows ──> device ──> those that made room, with their versions
-//!   down     ──> PromotionBatch ──> the host tier, unless it has them or they changed (host_moves.rs)
-//!   writes   lock ──> invalidate: their keys' copies go ──> store, host tier ──> raise versions ──> unlock ──> up again
+//!   promote  keys ──> lock ──> rows of the host tier ──> device ──> evicted rows, with their versions
+//!   demote   evicted rows ──> PromotionBatch ──> the host tier, unless it has them or they changed (host_moves.rs)
+//!   write    lock ──> invalidate the copies ──> write store, host tier ──> bump versions ──> unlock ──> promote again
 //! ```
 //!
-//! The device has copies only (`device.rs`), so nothing here can lose a row, and the steps need not be one: what is on its
-//! way down is in the store all the time. A row goes up under the lock of its key, when the host tier's is the newest.
+//! The device holds only copies (`device.rs`), so nothing here can lose a row and no move must be atomic: the store has a
+//! demoted row all the time. A row is promoted under the lock of its key, while the host tier has the newest version.
 
 use crate::device::{Exchange, Incoming};
 use crate::host::Victim;
 use crate::host_moves::{Origin, PromotionBatch};
 use crate::inner::Inner;
-use crate::options::Score;
 use crate::worker::PendingMoves;
 
-/// Rows that go up together: as long as they do, writers of their keys wait.
+/// Rows promoted together. Writers of their keys wait meanwhile.
 const PROMOTION_BATCH: usize = 256;
 
 impl Inner {
-    /// Copies rows of the host tier to the device, as far as it has places for them.
+    /// Copies rows of the host tier to the device, as far as it takes them.
     pub(crate) fn promote_to_device(&self, keys: &[u64], origin: Origin) {
         let Some(device) = self.device() else {
             return;
@@ -31,10 +30,8 @@ impl Inner {
             let (mut incoming, mut slots) = (Incoming::default(), Vec::new());
             for &key in keys {
                 self.host.read(key, |slot, row| {
-                    let score = match self.policies.score {
-                        Score::Custom => self.host.score(slot),
-                        Score::Lru | Score::Lfu => u64::from(self.host.uses(slot).max(1)),
-                    };
+                    let (uses, custom) = (self.host.uses(slot), self.host.score(slot));
+                    let score = self.policies.score.device_score(uses, custom);
                     incoming.push(key, row, score);
                     slots.push(slot);
                 });
@@ -43,7 +40,7 @@ impl Inner {
                 .exchange(&incoming, origin, |key| self.key_locks.version(key))
                 .unwrap_or_default();
             if self.store.is_some() {
-                // The device answers for them from now on: here they make room for others.
+                // The device serves these rows from now on, so the host tier may evict them first.
                 let kept = slots.iter().zip(&exchange.kept);
                 kept.filter(|(_, kept)| **kept)
                     .for_each(|(&slot, _)| self.host.cool(slot));
@@ -57,11 +54,11 @@ impl Inner {
         }
     }
 
-    /// Takes rows that left the device into the host tier.
+    /// Moves rows that the device evicted to the host tier.
     fn demote_from_device(&self, exchange: Exchange) {
         let left = &exchange.left;
         self.counters.device_demoted_rows.add(left.len());
-        // Without a store it has all of them.
+        // Without a store the host tier has all rows.
         let (Some(device), true) = (self.device(), self.store.is_some()) else {
             return;
         };
@@ -77,8 +74,8 @@ impl Inner {
         }
     }
 
-    /// Takes the device's copies of these keys away, before what is below is changed, and gives the keys that had one. For
-    /// the holder of their locks, which keep others from coming up.
+    /// Deletes the device's copies of these keys before the tiers below change, and returns the keys that had one. The
+    /// caller holds the keys' locks, which prevent new promotions.
     pub(crate) fn invalidate(&self, keys: &[u64]) -> Vec<u64> {
         let Some(device) = self.device() else {
             return Vec::new();
@@ -92,7 +89,7 @@ impl Inner {
         there
     }
 
-    /// Lets rows that were invalidated come up again as they are now. No lock may be held.
+    /// Promotes invalidated rows again, as they are now. The caller must hold no lock.
     pub(crate) fn promote_again(&self, invalidated: Vec<u64>) {
         self.queue_moves(PendingMoves {
             to_device: invalidated,
@@ -100,14 +97,14 @@ impl Inner {
         });
     }
 
-    /// Ends a change of what the tiers below the device have of some keys. For the holder of their locks.
+    /// Bumps the versions of keys that changed below the device. The caller holds their locks.
     pub(crate) fn changed(&self, keys: &[u64]) {
         keys.iter()
             .for_each(|&key| self.key_locks.bump_version(key));
     }
 
-    /// Of rows that are to leave a table without a store, those that the device has stay, as long as there are others: they
-    /// are in use there, of which nobody tells the host tier.
+    /// In a table without a store, keeps victims that the device has a copy of, if there are other victims: the device
+    /// serves them, and the host tier does not see those hits.
     pub(crate) fn spare_copied(&self, leaving: &mut Vec<Victim>) {
         let Some(device) = self.device() else {
             return;
@@ -142,7 +139,7 @@ mod tests {
     fn builder(directory: &tempfile::TempDir) -> Builder {
         Table::builder(Dtype::I64, 1)
             .device_capacity(1)
-            // Rows that are to end there go to ordinary memory.
+            // `find_to_device` then writes to ordinary memory.
             .device(DeviceChoice::Cpu)
             .host_capacity(5)
             .path(directory.path().join("rows"))
@@ -221,7 +218,7 @@ mod tests {
                             prop_assert_eq!(row, model.get(key).copied(), "key {}", key);
                         }
                     }
-                    // Rows that are to end on the device go with it, and the next plain lookup has them.
+                    // `find_to_device` fails with the device; the next plain lookup finds the rows.
                     Op::FindToDevice(keys) => {
                         let (mut rows, mut found) = (vec![0; keys.len() * 8], vec![true; keys.len()]);
                         let answer = table.find_to_device(keys, &mut rows[..], &mut found);

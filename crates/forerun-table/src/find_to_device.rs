@@ -1,13 +1,13 @@
-//! Lookups whose rows end in the device's memory.
+//! Lookups into device memory.
 //!
 //! ```text
-//!   keys ──> device: found rows copied there to their positions ──> hits
-//!              └─ rest ──> host  ──rows──┐
+//!   keys ──> device: copies its rows to their positions ──> hits
+//!              └─ misses > host  ──rows──┐
 //!                            └─> store ──┴──> pieces of pinned memory ──row gather──> their positions on the device
 //! ```
 //!
-//! The tiers are asked as for any lookup (`find.rs`), with all that holds there: a row counts as it was when it was copied
-//! into a piece, and nobody writes it there. While one piece travels the CPU fills the next.
+//! The lookup goes through the tiers as any other (`find.rs`), with the same guarantees: a row's value is the one that was
+//! copied into a piece, where nobody changes it. While one piece travels, the CPU fills the next.
 
 use crate::Result;
 use crate::find::{Lookup, Receiver};
@@ -55,12 +55,12 @@ impl Inner {
     }
 }
 
-/// Rows that travel as they are found.
+/// Sends rows to the device as they are found.
 struct Staged<'s, 'd> {
     delivery: &'s mut Delivery<'d>,
-    /// Where the rows at hand go.
+    /// The destination positions of the current rows.
     places: Vec<u64>,
-    /// What ends the delivery: from here on nothing is taken.
+    /// The failure that ended the delivery. No row is sent after it.
     failure: Option<GpuError>,
 }
 
@@ -73,8 +73,8 @@ impl<'s, 'd> Staged<'s, 'd> {
         }
     }
 
-    /// Takes the host tier's rows of as many keys as the present piece surely has room for. Gives the number of keys, and
-    /// of rows.
+    /// Looks up as many keys in the host tier as the current piece certainly has space for. Returns the number of keys and
+    /// of rows found.
     fn take_some_from(
         &mut self,
         host: &Host,
@@ -84,7 +84,7 @@ impl<'s, 'd> Staged<'s, 'd> {
         slots: &mut Slots,
     ) -> Result<(usize, usize), GpuError> {
         let shape = self.delivery.shape();
-        // A piece that is nearly full travels: a few keys at a time would not overlap their misses.
+        // Send a piece that is nearly full: the misses of only a few keys would hardly overlap.
         let least = (shape.piece_rows / 4).max(1).min(keys.len());
         let space = self.delivery.reserve(least)?;
         let asked = keys.len().min(space.len() / shape.row_bytes);

@@ -17,14 +17,14 @@ use crate::store::Store;
 use crate::{Error, Result};
 use std::path::Path;
 
-/// Rows that are written together.
+/// Rows in one write to the store.
 const GROUP: usize = 256;
 
-/// Passes that let writers go on.
+/// Passes during which writers can go on.
 const OPEN_PASSES: usize = 2;
 
 impl Inner {
-    /// Writes all rows to the store that it does not have, and makes them durable.
+    /// Writes all dirty rows to the store and makes them durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_open()?;
         let Some(store) = &self.store else {
@@ -34,8 +34,8 @@ impl Inner {
         Ok(store.db().flush_wal()?)
     }
 
-    /// [`flush`](Inner::flush) of a table that takes no calls any more: every write that has returned, or will return,
-    /// without an error is in the store when this returns.
+    /// [`flush`](Inner::flush) for a closed table: when it returns, the store has every write that has returned, or will
+    /// return, without an error.
     pub(crate) fn flush_closed(&self) -> Result<()> {
         let Some(store) = &self.store else {
             return Ok(());
@@ -44,7 +44,7 @@ impl Inner {
         Ok(store.db().flush_wal()?)
     }
 
-    /// The store as of a moment at which it has all rows.
+    /// A snapshot of the store, taken while it has all rows.
     pub(crate) fn snapshot(&self) -> Result<(&Store, forerun_db::Snapshot)> {
         self.check_open()?;
         let store = self
@@ -65,11 +65,11 @@ impl Inner {
         Ok(store.db().checkpoint(into)?)
     }
 
-    /// Writes all dirty rows to the store. Nobody writes until what is returned is dropped.
+    /// Writes all dirty rows to the store. No other thread can write until the guard is dropped.
     fn clean(&self, interrupt: &Interrupt) -> Result<KeyGuard<'_>> {
         for _ in 0..OPEN_PASSES {
             self.pass(|group| {
-                // Without a lock, here and wherever it is asked: what is asked may use the table.
+                // No lock is held here, nor at any other check: the caller's function may use the table.
                 interrupt.check()?;
                 let guard = self.key_locks.lock(group.iter().map(|victim| victim.key));
                 let mut dirty = group.to_vec();

@@ -1,11 +1,11 @@
-//! Keys that were looked up and are not in the host tier: how often, as far as is remembered.
+//! Recently looked-up keys that are not in the tier, with the number of their lookups.
 //!
 //! ```text
-//!   ghosts   | tag 12, count 4 | tag 12, count 4 | ...       one word of 16 bits at the place of the key's hash
+//!   ghosts   | tag 12, count 4 | tag 12, count 4 | ...       one 16-bit word at the place that the key's hash selects
 //! ```
 //!
-//! A key takes the place of the one that was there, so what is remembered is what was looked up of late: about as many
-//! keys as there are places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of ghosts; a table of tags costs two
+//! A key replaces the former key of its place, so the table remembers the most recent lookups: about as many keys as it has
+//! places. (S3-FIFO, Yang et al., SOSP 2023, keeps such a queue of ghosts; a table of tags costs two
 //! bytes a key and one line a lookup.)
 
 use crate::Result;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const COUNT_MAX: u16 = 15;
 const COUNT_BITS: u32 = 4;
 
-/// Touches of keys that are not here.
+/// Lookups of keys that are not in the tier.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     permutation: Permutation,
@@ -26,7 +26,7 @@ pub(crate) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Remembers some `keys`.
+    /// A table that remembers about `keys` keys.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
@@ -37,15 +37,15 @@ impl Ghosts {
         })
     }
 
-    /// Asks for the line of a key's place.
+    /// Prefetches the line of a key's place.
     pub(crate) fn prefetch(&self, key: u64) {
         prefetch_read(self.place(key).0);
     }
 
-    /// Counts a touch of a key and tells how many there were before it.
+    /// Counts a lookup of a key and returns the number of earlier ones.
     pub(crate) fn touch(&self, key: u64) -> u16 {
         let (place, tag) = self.place(key);
-        // Relaxed, and not in one step: a count orders nothing, and a lost touch is as if it had been a bit earlier.
+        // Relaxed, and not atomic as a whole: a count orders nothing, and a lost count does no harm.
         let word = place.load(Ordering::Relaxed);
         let before = if word >> COUNT_BITS == tag {
             word & COUNT_MAX
@@ -57,12 +57,12 @@ impl Ghosts {
         before
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.places)
     }
 
-    /// The place of a key, and the tag that tells it from others there: a tag is not 0, so an empty place is nobody's.
+    /// The place of a key, and the tag that identifies it there. No tag is 0, so an empty place matches no key.
     fn place(&self, key: u64) -> (&AtomicU16, u16) {
         let hash = self.permutation.hash(key);
         let place = scale(hash, self.places.len() as u64) as usize;

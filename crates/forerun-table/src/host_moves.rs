@@ -1,43 +1,43 @@
-//! Rows that come into the host tier and leave it.
+//! Promotion to the host tier, and demotion from it.
 //!
 //! ```text
-//!   up     found in the store ──admission──┐
-//!          asked for by name ──────────────┼──> PromotionBatch ──> room ──> lock ──> unchanged, and not there? link
-//!   down   left the device ────────────────┘
-//!   down   hand ──> victims ──> lock ──> still there? ──> the store has them, or is given them ──> unlink
+//!   promote  found in the store ──admission──┐
+//!            prefetched ─────────────────────┼──> PromotionBatch ──> reserve ──> lock ──> unchanged and absent? link
+//!   demote   evicted from the device ────────┘
+//!   demote   clock ──> victims ──> lock ──> still there? ──> write dirty ones to the store ──> unlink
 //! ```
 //!
-//! Room is made before locks are taken, so nobody who holds a lock waits for one who needs it. A row is in the store before
-//! it leaves the index, hence always found: first above, or then below.
+//! Slots are reserved before locks are taken, so no lock holder waits for another lock holder. A row is in the store before
+//! it leaves the index, so a lookup always finds it, in the host tier or below.
 
 use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
 use crate::key_locks::Version;
-use crate::options::{Admission, Overflow, Score};
+use crate::options::{Admission, Overflow};
 use crate::store::Store;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{thread, time};
 
-/// Rows that leave together: as long as they are written back, the writers of their keys wait.
+/// Rows evicted together. Writers of their keys wait while they are written back.
 const EVICT_BATCH: usize = 256;
 
-/// How long a write waits for slots that are still read.
+/// How long a write waits for slots that readers still use.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Why rows are to come into a tier.
+/// Why rows are promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A lookup found them below.
     Found,
-    /// They were asked for by name: no score keeps them out.
+    /// They were prefetched: no score keeps them out.
     Asked,
-    /// They made room on the device.
+    /// The device evicted them.
     Device,
 }
 
-/// Rows on their way into the host tier. The store has all of them.
+/// Rows to be promoted to the host tier. The store has all of them.
 #[derive(Debug)]
 pub(crate) struct PromotionBatch {
     entries: Vec<PromotedRow>,
@@ -85,24 +85,24 @@ impl PromotionBatch {
     }
 }
 
-/// How long nothing came free.
+/// How long no slot has come free.
 #[derive(Default)]
 struct Waiting {
-    /// Since when, and how many rows had been linked then.
+    /// The last check, and the number of rows linked by then.
     since: Option<(Instant, u64)>,
     before: Duration,
 }
 
 impl Waiting {
-    /// Does not count the time since the last question.
+    /// Leaves out the time since the last check.
     fn pause(&mut self) {
         if let Some((since, _)) = &mut self.since {
             *since = time::now();
         }
     }
 
-    /// Counts the time since the last question, or begins anew if rows were linked meanwhile: slots came free, and others
-    /// took them.
+    /// Adds the time since the last check. Starts at zero again if rows were linked meanwhile: slots came free, and other
+    /// writers took them.
     fn waited(&mut self, links: u64) -> Duration {
         let now = time::now();
         self.before = match self.since {
@@ -115,11 +115,11 @@ impl Waiting {
 }
 
 impl Inner {
-    /// Takes rows in, as far as they are wanted and did not change.
+    /// Promotes rows that are admitted and did not change.
     pub(crate) fn promote_to_host(&self, promotions: PromotionBatch) {
         let (asked, row_bytes) = (promotions.len(), self.row.bytes());
         let by_score =
-            self.policies.admission == Admission::ByScore && self.policies.score != Score::Lru;
+            self.policies.admission == Admission::ByScore && !self.policies.score.admits_all();
         let rows = if by_score && promotions.origin != Origin::Asked {
             self.outrank(&promotions)
         } else {
@@ -153,8 +153,8 @@ impl Inner {
         };
         let mut promoted = 0;
         for (entry, row) in rows {
-            // Under the lock: an equal version says that the store still has this row, and it must not replace one that
-            // a write has put above since.
+            // Under the lock, an equal version means that the store still has this row. It must not replace a row that was
+            // written to the host tier meanwhile.
             let unchanged = self.key_locks.version(entry.key) == entry.version;
             if unchanged && self.host.slot(entry.key).is_none() {
                 let meta = RowMeta {
@@ -172,13 +172,11 @@ impl Inner {
         promoted
     }
 
-    /// The positions of the rows that may come up by their scores: those for which there is room, the highest first, and
-    /// those that outrank one that would have to leave for them, which then does.
+    /// The positions of the rows to promote by score: the highest first, as many as there are free slots, and those that
+    /// outrank a victim, which is evicted.
     fn outrank(&self, promotions: &PromotionBatch) -> Vec<usize> {
-        let rank = |entry: &PromotedRow| match self.policies.score {
-            Score::Custom => entry.score,
-            Score::Lfu | Score::Lru => u64::from(entry.uses),
-        };
+        let score = self.policies.score;
+        let rank = |entry: &PromotedRow| score.candidate_rank(entry.uses, entry.score);
         let mut order: Vec<usize> = (0..promotions.len()).collect();
         order.sort_by_key(|&at| std::cmp::Reverse(rank(&promotions.entries[at])));
         let free = self.host.capacity().saturating_sub(self.host.linked());
@@ -199,8 +197,8 @@ impl Inner {
         order
     }
 
-    /// Room for some rows, at most [`chunk`](crate::host::Host::chunk). Others leave for it where there is none. No lock
-    /// may be held.
+    /// Reserves slots for at most [`chunk`](crate::host::Host::chunk) rows, and evicts other rows if necessary. The caller
+    /// must hold no lock.
     ///
     /// # Errors
     /// Those of moving rows down; [`Error::Stalled`].
@@ -216,12 +214,12 @@ impl Inner {
                 return Ok(reservation);
             }
             if self.host.linked() > self.host.capacity() {
-                // It may take as long as a slow disk does, and is no waiting: rows leave by it.
+                // This may take as long as a slow disk does, but it is progress, not a stall.
                 self.evict(rows)?;
                 waiting.pause();
             }
             self.host.reclaim();
-            // Slots that readers may still have come back when these have read on: within microseconds, if they run.
+            // Retired slots come free when their readers are done, which takes microseconds if the readers run.
             if turn < 64 {
                 thread::yield_now();
             } else {
@@ -235,7 +233,7 @@ impl Inner {
         unreachable!("a loop without end")
     }
 
-    /// Evicts what is beyond the capacity.
+    /// Evicts rows beyond the capacity.
     pub(crate) fn trim(&self) {
         loop {
             let beyond = self.host.linked().saturating_sub(self.host.capacity());
@@ -250,7 +248,7 @@ impl Inner {
         }
     }
 
-    /// Moves some rows down and gives their number: fewer if others have moved them.
+    /// Evicts some rows and returns their number, which is lower if other threads evicted them.
     fn evict(&self, wanted: usize) -> Result<usize> {
         let victims = self.host.choose(wanted.min(self.evict_batch()));
         self.evict_these(&victims)
@@ -287,7 +285,7 @@ impl Inner {
                 }
                 callback(&keys, &rows);
             }
-            // What leaves the last tier leaves the device too.
+            // A row that leaves the last tier leaves the device too.
             self.invalidate(&keys);
         }
         let mut reservation = self.host.reserve_none()?;
@@ -298,8 +296,7 @@ impl Inner {
         Ok(leaving.len())
     }
 
-    /// Writes rows to the store that it does not have. For the holder of their keys' locks, under which they were found to
-    /// be dirty.
+    /// Writes dirty rows to the store. The caller holds their keys' locks and checked under them that the rows are dirty.
     pub(crate) fn write_back(&self, dirty: &[Victim]) -> Result<()> {
         let Some(store) = self.store.as_ref().filter(|_| !dirty.is_empty()) else {
             return Ok(());
@@ -321,14 +318,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes a failure that no caller is told of: rows stayed where they were.
+    /// Counts and logs a failed move that no caller can report. The rows stay where they are.
     pub(crate) fn move_failed(&self, error: &Error) {
         self.counters.failed_moves.add(1);
         tracing::warn!(%error, "rows could not be moved between the tiers");
     }
 
-    /// Brings rows up as far as there are tiers: those that are not in the host tier from the store, and all of them to the
-    /// device.
+    /// Promotes rows as far up as there are tiers: from the store to the host tier, and from there to the device.
     pub(crate) fn prefetch_now(&self, keys: &[u64]) {
         for keys in keys.chunks(self.evict_batch()) {
             if let Some(store) = &self.store {
@@ -338,7 +334,7 @@ impl Inner {
         }
     }
 
-    /// Reads rows from the store that are not above, and takes them into the host tier.
+    /// Promotes rows from the store that are in no tier above.
     fn promote_asked(&self, store: &Store, keys: &[u64]) {
         let mut scratch = crate::find::Scratch::take();
         let mut found = vec![false; keys.len()];

@@ -1,18 +1,19 @@
-//! What a table's handles, its lookups, writes and moves share.
+//! The state that a table's handles and its background thread share.
 
 use crate::admission::AdmissionFilter;
 use crate::device::Device;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key_locks::{KeyGuard, KeyLocks};
-use crate::options::{Admission, Moves, Overflow, Promotion, Score, Writes};
+use crate::options::{Admission, Moves, Overflow, Promotion, Writes};
+use crate::policy::Score;
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::store::Store;
 use crate::worker::Queue;
 use crate::{Error, Result, RowType};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How rows move.
+/// The policies by which rows move.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies {
     pub(crate) score: Score,
@@ -23,7 +24,7 @@ pub(crate) struct Policies {
     pub(crate) overflow: Overflow,
 }
 
-/// A table without its thread.
+/// A table without its background thread.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) row: RowType,
@@ -85,43 +86,43 @@ impl Inner {
         self.device.as_ref().ok_or(Error::NoDeviceTier { op })
     }
 
-    /// Whether rows that are written stay off the store for now.
+    /// Whether written rows reach the store later.
     pub(crate) fn writes_back(&self) -> bool {
         self.store.is_some() && self.policies.writes == Writes::Back
     }
 
-    /// The store that takes rows as they are written, if it does.
+    /// The store, if writes go through to it.
     pub(crate) fn through(&self) -> Option<&Store> {
         let through = self.policies.writes == Writes::Through;
         self.store.as_ref().filter(|_| through)
     }
 
-    /// Whether the caller gives scores.
+    /// Whether the caller supplies the scores.
     pub(crate) fn has_scores(&self) -> bool {
-        self.policies.score == Score::Custom
+        self.policies.score.is_custom()
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        // Relaxed: a call that races with close may be in time or late. A write asks again under its locks.
+        // Relaxed: a call that races with close may run before it or fail. A write checks again under its locks.
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         Ok(())
     }
 
-    /// Refuses calls from now on. Writers that hold locks may still finish: whoever closes takes all locks once.
+    /// Refuses calls from now on. Writers that hold locks may still finish: closing takes all locks once.
     pub(crate) fn refuse_calls(&self) {
-        // Relaxed: the locks order it, see `lock_to_write`.
+        // Relaxed: the key locks order it, see `lock_to_write`.
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until nobody else writes these keys, for a caller that is going to write them.
+    /// Locks these keys for writing.
     ///
-    /// Close refuses calls first and then flushes under all locks. So a writer that gets its locks before has its rows
-    /// flushed, and one that gets them later sees the flag.
+    /// Close first refuses calls and then flushes under all locks. A writer that has its locks before the flush has its
+    /// rows flushed; one that gets them after sees the flag.
     ///
     /// # Errors
-    /// [`Error::Closed`]: nothing may be written any more.
+    /// [`Error::Closed`]: the table takes no writes any more.
     pub(crate) fn lock_to_write(
         &self,
         keys: impl IntoIterator<Item = u64>,
@@ -129,10 +130,10 @@ impl Inner {
         self.unless_closed(self.key_locks.lock(keys))
     }
 
-    /// [`lock_to_write`](Inner::lock_to_write) of all keys.
+    /// Locks all keys for writing.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`lock_to_write`](Inner::lock_to_write).
     pub(crate) fn lock_all_to_write(&self) -> Result<KeyGuard<'_>> {
         self.unless_closed(self.key_locks.lock_all())
     }
@@ -154,13 +155,13 @@ impl Inner {
     pub(crate) fn check_scores(&self, keys: &[u64], scores: &[u64]) -> Result<()> {
         if !self.has_scores() {
             return Err(Error::Conflict(
-                "scores were given to a table that makes its own; build it with Score::Custom",
+                "the table computes its own scores; build it with Score::Custom to supply them",
             ));
         }
         check_length("scores", scores.len(), keys, Some(keys.len()))
     }
 
-    /// What became of the device tier too, if it has failed.
+    /// The device tier's figures, and why it failed, if it did.
     pub(crate) fn device_stats(&self) -> Option<DeviceStats> {
         self.device.as_ref().map(Device::stats)
     }

@@ -1,15 +1,15 @@
-//! Who writes a key, and whether it was written since.
+//! Locks for the writers of keys, and versions that tell whether a key changed.
 //!
 //! ```text
-//!   locks      256 mutexes            a key's writers, one at a time; a batch takes all of its stripes, in their order
-//!   versions   65,536 counters        raised behind every change of what a key's row is, or of what the store has
+//!   locks      256 mutexes            one writer per key at a time; a batch takes the mutexes of its keys in ascending order
+//!   versions   65,536 counters        incremented after every change of a key's row, or of the store's copy of it
 //! ```
 //!
-//! Readers take none of the locks. What a lookup found in the store is brought up later, by then perhaps outdated. So the
-//! lookup notes the key's version before it asks the store, and who brings the row up compares it, under the lock: every
-//! change of the store or of the key's row is made under the lock and followed by a raise, so an equal version means that
-//! the store still has what was read. Keys that share a counter make a promotion fail that need not; it is made up for by
-//! the next lookup.
+//! Readers take no locks. A row that a lookup found in the store is promoted later, and may be outdated by then. So the
+//! lookup records the key's version before it reads the store, and the promotion compares versions under the lock. Every
+//! change of the key's row or of the store happens under the lock and is followed by an increment, so an equal version
+//! means that the store still has the row that was read. Keys that share a counter can make a promotion fail without
+//! need; the next lookup makes up for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,18 +18,18 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 const STRIPES: usize = 256;
 const VERSIONS: usize = 1 << 16;
 
-/// Locks and versions of all keys.
+/// The locks and versions of all keys.
 #[derive(Debug)]
 pub(crate) struct KeyLocks {
     locks: Box<[Mutex<()>]>,
     versions: Box<[AtomicU32]>,
 }
 
-/// A key's version when it was looked at.
+/// A key's version at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version(u32);
 
-/// The stripes of some keys, locked.
+/// The locks of some keys, held until this is dropped.
 pub(crate) struct KeyGuard<'s> {
     _guards: Vec<MutexGuard<'s, ()>>,
 }
@@ -59,7 +59,7 @@ impl KeyLocks {
         self.lock_wanted([u64::MAX; STRIPES / 64])
     }
 
-    /// In ascending order, as everybody does: so no two wait for each other.
+    /// Locks in ascending order. All callers do, so there is no deadlock.
     fn lock_wanted(&self, mut wanted: [u64; STRIPES / 64]) -> KeyGuard<'_> {
         let count = wanted.iter().map(|bits| bits.count_ones()).sum::<u32>();
         let mut guards = Vec::with_capacity(count as usize);
@@ -75,15 +75,15 @@ impl KeyLocks {
         KeyGuard { _guards: guards }
     }
 
-    /// The version of a key, before the store is asked.
+    /// A key's version, to be taken before the store is read.
     pub(crate) fn version(&self, key: u64) -> Version {
-        // Acquire: who sees a version sees in the store what was written there before it was raised.
+        // Acquire: whoever sees a version also sees the store's writes from before its increment.
         Version(self.counter(key).load(Ordering::Acquire))
     }
 
-    /// Notes that a key's row, or what the store has of it, was changed. For the holder of the key's lock.
+    /// Marks a key's row, or the store's copy of it, as changed. The caller holds the key's lock.
     pub(crate) fn bump_version(&self, key: u64) {
-        // Release: as above. Keys of two stripes may share a counter, hence no plain store.
+        // Release: pairs with `version`. Keys with different locks may share a counter, so a plain store would not do.
         self.counter(key).fetch_add(1, Ordering::Release);
     }
 
@@ -92,7 +92,7 @@ impl KeyLocks {
     }
 }
 
-/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4): the top bits depend on all of the key's.
+/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4): the top bits depend on all bits of the key.
 fn spread(key: u64) -> u64 {
     (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

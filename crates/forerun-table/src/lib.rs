@@ -1,25 +1,25 @@
-//! Rows of one size under 64-bit numbers, on a GPU, in memory and on disk, each lookup a batch.
+//! A table of fixed-size rows under 64-bit keys, in GPU memory, host memory and on disk, built for batched lookups.
 //!
 //! ```text
 //!   find(keys) ──> device tier: copies in a GPU's memory
-//!                    │ misses            ^ device_moves.rs: what is wanted most is copied up, what makes room goes down
+//!                    │ misses            ^ device_moves.rs: copies the hottest rows up, takes evicted rows back
 //!                    v                   v
 //!                  host tier: hash table + rows in huge pages
-//!                    │ misses            ^ host_moves.rs: rows that are wanted come up, rows that are not go down
+//!                    │ misses            ^ host_moves.rs: promotes hot rows, demotes cold ones
 //!                    v                   v
 //!                  store: a Db on disk
 //!
-//!   table.rs, builder.rs  what is used                    device.rs  rows on a device, or on the CPU in its stead
-//!   find.rs, misses.rs      lookups; what is still open     host/      rows in memory: slab (unsafe lives here), hand
-//!   find_to_device.rs     lookups whose rows end there    ring_pool.rs   pinned memory by way of which they go
-//!   write.rs, ingest.rs   insert, update, erase; import   store.rs   rows on disk
-//!   moves.rs, device_moves.rs     promotion, demotion             key_locks.rs who writes a key, and whether it changed
-//!   worker.rs             ... in the background           admission.rs, ghosts.rs  what is let up; what was asked for
-//!   close.rs, interrupt.rs how it is closed; how long calls are ended
-//!   flush.rs, snapshot.rs durability, views, export       row.rs, options.rs, error.rs, stats.rs, latency.rs
+//!   table.rs, builder.rs     the public interface       device.rs        the device tier, on a GPU or the CPU
+//!   find.rs, misses.rs       lookups; keys still open   host/            the host tier: row slab (with `unsafe`), clock
+//!   find_to_device.rs        rows into device memory    ring_pool.rs     the pinned memory that they pass through
+//!   write.rs, ingest.rs      insert, update, erase      store.rs         the rows on disk
+//!   host_moves.rs, device_moves.rs  promotion, demotion key_locks.rs     locks of writers, versions of keys
+//!   worker.rs                the background thread      admission.rs, ghosts.rs  which rows a lookup promotes
+//!   policy.rs                scores: ranks, ages        options.rs       capacities, admission, writes, overflow
+//!   close.rs, interrupt.rs   closing, interrupting      flush.rs, snapshot.rs    durability, views, export
 //! ```
 //!
-//! [`Table`] is where to begin.
+//! Start with [`Table`].
 
 #![deny(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -44,6 +44,7 @@ mod key_locks;
 mod latency;
 mod misses;
 mod options;
+mod policy;
 mod ring_pool;
 mod row;
 mod snapshot;
@@ -62,9 +63,10 @@ pub use error::{Error, Failures, Result};
 pub use forerun_gpu::gather::Destination;
 pub use latency::Latency;
 pub use options::{
-    Admission, DeviceChoice, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Score,
-    Update, Writes,
+    Admission, DeviceChoice, EvictionCallback, HostCapacity, Moves, Overflow, Promotion, Update,
+    Writes,
 };
+pub use policy::Score;
 pub use row::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};

@@ -1,27 +1,27 @@
-//! What of a batch is still looked for.
+//! The keys of a batch that no tier has found yet.
 //!
 //! ```text
-//!   found    1 1 0 1 0 0 1 ...      by position: what the tiers above have answered
-//!   keys     k2 k4 k5               the others, compacted, a stretch of a bounded size at a time
+//!   found    1 1 0 1 0 0 1 ...      by position: found in a tier above
+//!   keys     k2 k4 k5               the misses, compacted, one bounded chunk at a time
 //!   at       2  4  5                their positions
 //! ```
 
-/// Keys of a batch that no tier has found yet.
+/// One chunk of a batch's misses.
 #[derive(Debug, Default)]
 pub(crate) struct Misses {
     pub(crate) keys: Vec<u64>,
     pub(crate) at: Vec<usize>,
-    /// Positions before this one have been in a stretch.
+    /// Positions before this one are done.
     next: usize,
 }
 
 impl Misses {
-    /// Begins a batch.
+    /// Starts a new batch.
     pub(crate) fn begin(&mut self) {
         self.next = 0;
     }
 
-    /// Goes on to the next stretch, of at most `most` keys; false if there is none.
+    /// Loads the next chunk of at most `max` misses; false if there are no more.
     pub(crate) fn fill(&mut self, keys: &[u64], found: &[bool], max: usize) -> bool {
         self.keys.clear();
         self.at.clear();

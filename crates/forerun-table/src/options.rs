@@ -1,105 +1,89 @@
-//! Which rows stay, which come up, and what becomes of those that leave.
+//! A table's options: capacities, and the policies of promotion, eviction and writing.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// How many rows the host tier holds.
+/// The capacity of the host tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCapacity {
-    /// So many rows. Beside them it keeps a few more, at most a 16th or some hundred, in which rows are made before they
-    /// replace others.
+    /// This many rows. A few spare slots, at most a 16th or some hundred, hold new rows until they replace old ones.
     Rows(usize),
-    /// As many rows as fit into these bytes, with their index and all else that is kept a row.
+    /// As many rows as fit in these bytes, together with their index and metadata.
     Bytes(usize),
-    /// As many rows as the machine has memory for. The table grows as rows come, as a hash map does.
+    /// As many rows as the machine has memory for. The table grows with its rows, as a hash map does.
     Memory,
 }
 
-/// What the device tier lies on, if there is one.
+/// The device of the device tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first GPU; where there is none, the CPU, which does the same in ordinary memory.
+    /// The first GPU; without one, the CPU, which does the same in ordinary memory.
     #[default]
     Any,
-    /// The GPU of that number, counted from 0 in the driver's order, or nothing.
+    /// The GPU with this number, counted from 0 in the driver's order; an error if there is none.
     Gpu(usize),
     /// The CPU.
     Cpu,
 }
 
-/// Which rows leave a tier first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Score {
-    /// Those whose last use is longest ago, in the host tier told apart by 16ths of a turnover.
-    Lru,
-    /// Those used least often of late: counts are halved as rows are passed over, and on the device rank below all
-    /// counts of a later turnover.
-    #[default]
-    Lfu,
-    /// Those of the lowest score, which the caller gives with each row and the store keeps. Rows that are inserted without
-    /// one have 0.
-    Custom,
-}
-
-/// Which rows come up when they are looked up: from the store into the host tier, and from there into the device's.
+/// Which rows a lookup promotes: from the store to the host tier, and from there to the device tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
-    /// All.
+    /// All rows.
     Always,
-    /// Those that were looked up before, as far as is remembered: as many keys as the tier has rows, or more.
+    /// Rows that were looked up before. The filter remembers at least as many keys as the tier has rows.
     #[default]
     SecondTouch,
-    /// Those whose score is above that of the rows that would have to leave. With [`Score::Lru`] every row in use is newer
-    /// than one at rest, so that is [`Admission::Always`]. (A device's table lets no row in whose score is below all of
-    /// those that its buckets have, whatever the admission.)
+    /// Rows whose score is above that of the rows they would evict. With [`Score::Lru`] the row in use is always the
+    /// newest, so that equals [`Admission::Always`]. (Under every admission policy, the device's table refuses a row whose
+    /// score is below all scores in its buckets.)
     ByScore,
 }
 
-/// What brings a row up.
+/// What promotes a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promotion {
-    /// Lookups, of what admission lets in, and [`prefetch`](crate::Table::prefetch).
+    /// Lookups, subject to [`Admission`], and [`prefetch`](crate::Table::prefetch).
     #[default]
     OnFind,
     /// Only [`prefetch`](crate::Table::prefetch).
     OnPrefetch,
 }
 
-/// When a row that is written reaches the store.
+/// When a written row reaches the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writes {
-    /// Before the call that writes it returns: what has returned survives the end of the process.
+    /// Before the call returns: the row then survives the end of the process.
     #[default]
     Through,
-    /// When it leaves the host tier, or at [`flush`](crate::Table::flush).
+    /// When the row leaves the host tier, or at [`flush`](crate::Table::flush).
     Back,
 }
 
-/// Who moves rows between the tiers.
+/// Which thread moves rows between the tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Moves {
-    /// A thread of the table's own, off the answers' path.
+    /// A background thread of the table, so that lookups do not wait for moves.
     #[default]
     Background,
-    /// The calling thread, when its answer is complete. Everything then happens in an order that depends on the calls
-    /// alone.
+    /// The calling thread, after it has its result. The order of moves then depends on the calls alone.
     Caller,
 }
 
-/// What takes rows that leave the last tier: keys, and their rows one after the other.
+/// Receives rows that are evicted from the last tier: keys, and their concatenated rows.
 ///
-/// It is called before the rows leave, with writers of these keys waiting: it must not use the table.
+/// It runs before the rows are removed and under the locks of their keys, so it must not use the table.
 pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 
-/// What a table without a store does when its host tier is full.
+/// What a table without a store does when the host tier is full.
 #[derive(Clone, Default)]
 pub enum Overflow {
-    /// It keeps all rows and refuses new ones with [`Error::Full`](crate::Error::Full).
+    /// Keep all rows and refuse new ones with [`Error::Full`](crate::Error::Full).
     #[default]
     Refuse,
-    /// It evicts rows, as a cache does: those of the lowest [`Score`].
+    /// Evict the rows with the lowest [`Score`], as a cache does.
     Evict,
-    /// It evicts rows and hands them to the caller.
+    /// Evict rows and pass them to the caller.
     Callback(EvictionCallback),
 }
 
@@ -113,11 +97,11 @@ impl fmt::Debug for Overflow {
     }
 }
 
-/// What [`update`](crate::Table::update) makes of a row that is present.
+/// How [`update`](crate::Table::update) changes a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// The row that is given.
+    /// Replace it with the new row.
     Assign,
-    /// The sum of the two, element by element.
+    /// Add the new row to it, element by element.
     Add,
 }

@@ -12,7 +12,7 @@ use forerun_gpu::{Gpu, GpuError};
 /// RingPool that there may be: more than fill the link, since some wait for the store meanwhile.
 const RINGS_MAX: usize = 8;
 
-/// The rings of a tier.
+/// The staging rings of a device tier.
 #[derive(Debug)]
 pub(crate) struct RingPool {
     gpu: Option<Gpu>,
@@ -28,7 +28,7 @@ struct State {
 }
 
 impl RingPool {
-    /// To a GPU, or to ordinary memory. None is made yet.
+    /// A pool of rings to a GPU, or to ordinary memory without one. Rings are allocated on demand.
     pub(crate) fn new(gpu: Option<Gpu>, row_bytes: usize) -> RingPool {
         RingPool {
             gpu,
@@ -38,10 +38,10 @@ impl RingPool {
         }
     }
 
-    /// Does `work` with a ring, which it waits for while all are lent.
+    /// Calls `work` with a ring. Waits while all rings are in use.
     ///
     /// # Errors
-    /// No memory for a ring; what `work` gives.
+    /// Out of memory for a ring; the errors of `work`.
     pub(crate) fn with<T>(
         &self,
         work: impl FnOnce(&mut StagingRing) -> Result<T, GpuError>,
@@ -73,13 +73,13 @@ impl RingPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock can panic half-way.
+        // No change under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A ring in use, or the right to make one; given back when dropped, hence also after a panic, which leaves no row on its
-/// way.
+/// A ring in use, or the right to allocate one. Dropping it returns the ring, also after a panic, which leaves no row in
+/// flight.
 struct RingLease<'r> {
     ring_pool: &'r RingPool,
     ring: Option<StagingRing>,

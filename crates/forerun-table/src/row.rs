@@ -1,4 +1,4 @@
-//! What a row is: a number of elements of one type, as bytes.
+//! The type of rows: a number of elements of one type.
 //!
 //! ```text
 //!   row   | e0 | e1 | e2 | ... |        dim elements of dtype, little-endian, one after the other
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use std::fmt;
 use std::str::FromStr;
 
-/// The type of a row's elements. A table copies bytes; it is asked only where rows are added.
+/// The type of a row's elements. A table copies bytes; only [`Update::Add`](crate::Update::Add) looks at the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dtype {
@@ -20,9 +20,9 @@ pub enum Dtype {
     I32,
     /// Signed 64-bit integers; sums wrap.
     I64,
-    /// IEEE 754 half precision; sums are made in single precision and rounded to nearest, ties to even.
+    /// IEEE 754 half precision; sums are computed in single precision and rounded to nearest, ties to even.
     F16,
-    /// The upper half of single precision; sums likewise.
+    /// The upper half of single precision; sums as for half precision.
     Bf16,
     /// IEEE 754 single precision.
     F32,
@@ -43,7 +43,7 @@ impl Dtype {
         Dtype::F64,
     ];
 
-    /// Bytes an element.
+    /// The size of an element in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Dtype::U8 | Dtype::I8 => 1,
@@ -53,7 +53,7 @@ impl Dtype {
         }
     }
 
-    /// NumPy's name of the type; `bfloat16` is PyTorch's.
+    /// NumPy's name for the type; `bfloat16` is PyTorch's.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::U8 => "uint8",
@@ -67,18 +67,18 @@ impl Dtype {
         }
     }
 
-    /// The number that stands for the type on disk.
+    /// The number of the type in files.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The type of a code.
+    /// The type with this code.
     pub fn from_code(code: u8) -> Option<Dtype> {
         Dtype::ALL.get(usize::from(code)).copied()
     }
 
-    /// Adds the elements of rows to those of `to`, as far as both reach. Elements of 16 bits are summed in 32 and rounded once:
-    /// rounded at each addition, 1,000 ones would make 256 of a bfloat16.
+    /// Adds rows to `to`, element by element. 16-bit elements are summed in 32 bits and rounded once: with rounding at each
+    /// addition, 1,000 ones would sum to 256 in bfloat16.
     pub(crate) fn add<'r>(self, to: &mut [u8], rows: impl Iterator<Item = &'r [u8]> + Clone) {
         match self {
             Dtype::U8 | Dtype::I8 => each(to, rows, |[a], [b]| [u8::wrapping_add(a, b)]),
@@ -106,7 +106,7 @@ impl Dtype {
     }
 }
 
-/// Adds row after row.
+/// Adds the rows one after the other.
 fn each<'r, const N: usize>(
     to: &mut [u8],
     rows: impl Iterator<Item = &'r [u8]>,
@@ -121,7 +121,7 @@ fn each<'r, const N: usize>(
     }
 }
 
-/// Adds element after element, that of all rows, so that the sum needs no memory for a row of its own.
+/// Sums each element over all rows before the next, so that no row of wide sums is needed.
 fn sum_wide<'r>(
     to: &mut [u8],
     rows: impl Iterator<Item = &'r [u8]> + Clone,
@@ -143,10 +143,10 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// No type has this name.
+/// The name of no element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or float64"
+    "{0:?} is not an element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or float64"
 )]
 pub struct UnknownDtype(pub String);
 
@@ -159,7 +159,7 @@ impl FromStr for Dtype {
     }
 }
 
-/// The shape of all rows of a table.
+/// The type and length of a table's rows.
 ///
 /// ```
 /// use forerun_table::{Dtype, RowType};
@@ -171,7 +171,7 @@ impl FromStr for Dtype {
 pub struct RowType {
     /// The elements' type.
     pub dtype: Dtype,
-    /// Elements a row.
+    /// The number of elements.
     pub dim: u32,
 }
 
@@ -181,7 +181,7 @@ impl RowType {
         RowType { dtype, dim }
     }
 
-    /// Bytes a row.
+    /// The size of a row in bytes.
     pub const fn bytes(self) -> usize {
         self.dtype.bytes() * self.dim as usize
     }

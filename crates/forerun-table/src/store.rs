@@ -8,7 +8,7 @@
 //!
 //! Keys in big-endian sort as their numbers do, so that numbers near each other are on one page.
 
-use crate::options::Score;
+use crate::policy::Score;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_db::{Db, Durability, Snapshot, Values, WriteBatch};
 
@@ -47,7 +47,7 @@ pub(crate) struct Rows {
 impl Store {
     /// A table's rows in a store, which is new or holds such rows already.
     pub(crate) fn open(db: Db, row: RowType, score: Score) -> Result<Store> {
-        let has_scores = score == Score::Custom;
+        let has_scores = score.is_custom();
         let description = describe(row, has_scores);
         match db.get(DESCRIPTION_KEY)? {
             Some(found) if found == description => {}

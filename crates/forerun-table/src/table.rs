@@ -1,4 +1,4 @@
-//! The table, as it is used.
+//! [`Table`], the public interface.
 
 use crate::builder::Builder;
 use crate::close::{Open, WeakTable};
@@ -16,28 +16,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rows of one size under `u64` keys: those in use in memory, a GPU's or the host's, the rest on disk, every call a batch.
+/// A table of fixed-size rows under `u64` keys. The hot rows are in GPU or host memory, the others on disk. Every call takes
+/// a batch.
 ///
-/// A handle: clones share one open table, which is closed with the last of them or by [`close`](Table::close). All methods
-/// may be called from many threads at once. All keys are legal.
+/// A `Table` is a handle. Clones share one open table; dropping the last one, or [`close`](Table::close), closes it. Many
+/// threads may call all methods at once. Every key is valid.
 ///
-/// A handle belongs to the process that opened the table. After a `fork`, it does nothing in the child: each call there is
-/// [`Error::Forked`], and to drop it there leaves the table and its store as they are.
+/// A handle belongs to the process that opened the table. After a `fork`, every call in the child returns
+/// [`Error::Forked`], and dropping the handle there changes nothing.
 ///
-/// Rows are bytes: `rows` of a batch holds one after the other, `keys.len() * row().bytes()` in all, elements
-/// little-endian.
+/// Rows are bytes: `rows` holds the rows of a batch one after the other, `keys.len() * row().bytes()` bytes in all, with
+/// little-endian elements.
 ///
 /// # Consistency
-/// - When a call that writes has returned, every lookup that begins later sees it, in whichever tier the row is. A lookup
-///   that runs beside it sees the row as before or as after, whole, each key for itself.
-/// - Writers of one key take turns. Lookups wait for nobody; with a device tier they wait for a batch that is being written
-///   there.
-/// - A row is in the store before it leaves the host tier. The device tier has copies of rows below, nothing else.
-/// - Written through ([`Writes::Through`](crate::Writes)), a row that was written survives the end of the process;
-///   written back, one that [`flush`](Table::flush) covered does. After `flush` both survive the loss of power.
-/// - A tier that fails fails the keys concerned: the call gives [`Error::Keys`], which lists them, and all other keys are
-///   served. A device that fails fails none: the tiers below have all that it had, and go on without it. Only what needs
-///   it, [`find_ptr`](Table::find_ptr) and [`find_to_device`](Table::find_to_device), fails with it.
+/// - Once a write returns, every later lookup sees it, in whichever tier the row is. A concurrent lookup sees each row
+///   either before or after the write, never a mix.
+/// - Writers of one key take turns. Lookups do not wait, except for a batch that is being written to the device tier.
+/// - A row is in the store before it leaves the host tier. The device tier holds only copies of rows in the tiers below.
+/// - With [`Writes::Through`](crate::Writes), a written row survives the end of the process. With `Writes::Back`, it does so
+///   after [`flush`](Table::flush). After `flush`, rows survive the loss of power with either.
+/// - If a tier fails, only the keys that need it fail: the call returns [`Error::Keys`] with the list and serves all other
+///   keys. If the device fails, no key fails: the tiers below have all of its rows. Only
+///   [`find_ptr`](Table::find_ptr) and [`find_to_device`](Table::find_to_device) need the device and fail with it.
 ///
 /// # Examples
 /// ```
@@ -63,7 +63,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table to be, with rows of `dim` elements of a type.
+    /// Starts to build a table with rows of `dim` elements of type `dtype`.
     pub fn builder(dtype: Dtype, dim: u32) -> Builder {
         Builder::new(RowType::new(dtype, dim))
     }
@@ -82,24 +82,24 @@ impl Table {
         })
     }
 
-    /// Looks keys up: copies the rows that are found to their positions in `rows` and says in `found` which are. Rows of
-    /// keys that are not found stay as they are. Gives the number found. Keys may repeat.
+    /// Looks up keys: copies each row that is found to its position in `rows` and sets its flag in `found`. The positions of
+    /// missing keys in `rows` keep their content. Returns the number of keys found. Keys may repeat.
     ///
     /// # Errors
-    /// [`Error::Keys`]: a tier failed for some keys, which count as not found; the others are answered.
+    /// [`Error::Keys`]: a tier failed for some keys, which count as not found; the other keys are served.
     /// [`Error::Length`], [`Error::Closed`]: nothing was looked up.
     pub fn find(&self, keys: &[u64], rows: &mut [u8], found: &mut [bool]) -> Result<usize> {
         self.inner()?.find(keys, rows, found)
     }
 
-    /// [`find`](Table::find) with rows that end in the memory of the device tier: rows that are there are copied from device
-    /// to device, those of the tiers below travel by the [row gather](forerun_gpu::gather) out of pinned memory. `found`
-    /// lies in the host's memory. When it returns, all rows are in their places.
+    /// [`find`](Table::find) into memory of the device tier. Rows of that tier are copied from device to device; rows of the
+    /// tiers below travel from pinned memory by the [row gather](forerun_gpu::gather). `found` is in host memory. When the
+    /// call returns, all rows have arrived.
     ///
     /// `rows` is a [`DeviceBuffer`](forerun_gpu::DeviceBuffer) or a [`DeviceSlice`](forerun_gpu::DeviceSlice) on the tier's
-    /// [GPU](Table::gpu); where the tier lies on the CPU, it is ordinary memory. Work of other streams on that memory
-    /// is not waited for: order that by events, or by a scope's end. Eight such calls go on at a time, and others wait, since
-    /// each takes [some](forerun_gpu::gather::StagingShape::of) pinned memory.
+    /// [GPU](Table::gpu), or ordinary memory if the tier is on the CPU. The call does not wait for other streams' work on that
+    /// memory: order it with events or the end of a scope. At most eight such calls run at a time, because each uses
+    /// [some](forerun_gpu::gather::StagingShape::of) pinned memory; further ones wait.
     ///
     /// ```
     /// use forerun_gpu::DeviceBuffer;
@@ -123,9 +123,9 @@ impl Table {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Keys`]: the store failed for some keys, which count as not found; the others are answered.
-    /// [`Error::Device`]: the device failed, now or before, or there is no pinned memory; no key counts as found then, and
-    /// what lies in `rows` is not said. [`find`](Table::find) serves all the same.
+    /// [`Error::Keys`]: the store failed for some keys, which count as not found; the other keys are served.
+    /// [`Error::Device`]: the device failed, now or earlier, or there is no pinned memory left. No key counts as found then,
+    /// and the content of `rows` is unspecified. [`find`](Table::find) still works.
     /// [`Error::NoDeviceTier`], [`Error::Destination`], [`Error::Length`], [`Error::Closed`]: nothing was looked up.
     pub fn find_to_device<'r>(
         &self,
@@ -136,34 +136,35 @@ impl Table {
         self.inner()?.find_to_device(keys, rows.into(), found)
     }
 
-    /// Says in `found` which keys have a row, and gives their number. Nothing is moved or counted as a use.
+    /// Sets the flags in `found` of the keys that have a row, and returns their number. It promotes nothing and does not count
+    /// as a use.
     ///
     /// # Errors
-    /// As [`find`](Table::find).
+    /// Those of [`find`](Table::find).
     pub fn contains(&self, keys: &[u64], found: &mut [bool]) -> Result<usize> {
         self.inner()?.contains(keys, found)
     }
 
-    /// Puts rows under keys, whether there are some already or not. Of a key that repeats, the last row stays.
+    /// Writes rows, in place of any former rows of their keys. Of a key that repeats, the last row counts.
     ///
     /// # Errors
-    /// [`Error::Keys`]: a tier failed for some keys, which have the rows that they had; the others are written. Where the
-    /// store says that a write may or may not be there after the next opening, so it is here.
+    /// [`Error::Keys`]: a tier failed for some keys, which keep their former rows; the other rows are written. If the store
+    /// cannot tell whether a failed write will be there when it is next opened, neither can the table.
     /// [`Error::Length`], [`Error::Closed`]: nothing was written.
     pub fn insert(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
         self.inner()?.insert(keys, rows, None)
     }
 
-    /// [`insert`](Table::insert) with the callers' scores, for [`Score::Custom`](crate::Score::Custom).
+    /// [`insert`](Table::insert) with the caller's scores, for [`Score::Custom`](crate::Score::Custom).
     ///
     /// # Errors
-    /// As there, and [`Error::Conflict`] with another policy.
+    /// Those of [`insert`](Table::insert), and [`Error::Conflict`] with another score policy.
     pub fn insert_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
         self.inner()?.insert(keys, rows, Some(scores))
     }
 
-    /// Changes the rows of keys that have one: assigns, or adds element by element. Of a key that repeats, all of its rows
-    /// count, in their order. `found` says which keys had a row; the number of those is given.
+    /// Changes the rows of the keys that have one: assigns, or adds element by element. If a key repeats, all its rows apply,
+    /// in order. Sets the flags in `found` of the keys that have a row, and returns their number.
     ///
     /// ```
     /// use forerun_table::{Dtype, Table, Update};
@@ -192,17 +193,17 @@ impl Table {
         self.inner()?.update(keys, rows, how, found)
     }
 
-    /// Removes keys, which need not be there.
+    /// Deletes keys. A missing key is not an error.
     ///
     /// # Errors
-    /// As [`insert`](Table::insert): the keys named are still there.
+    /// Those of [`insert`](Table::insert); the keys listed are still there.
     pub fn erase(&self, keys: &[u64]) -> Result<()> {
         self.inner()?.erase(keys)
     }
 
-    /// Brings rows up ahead of their use, to the device if there is a tier there, else from the store to the host tier,
-    /// whatever admission says. It does not wait for that, unless [`Moves::Caller`] was asked for. More keys than a bound
-    /// that wait are passed over.
+    /// Promotes rows ahead of their use: to the device tier, or without one from the store to the host tier. Admission does
+    /// not apply. The call does not wait for the moves, unless the table has [`Moves::Caller`]. Keys beyond the queue's
+    /// limit are skipped.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Interrupted`].
@@ -212,9 +213,9 @@ impl Table {
         inner.queue_prefetch(keys)
     }
 
-    /// Where the rows of keys lie in the device's memory, by position: 0 for those that are not there, which may be
-    /// [prefetched](Table::prefetch). The addresses are the device's (the process's, where the tier lies on the CPU).
-    /// They hold as long as what is returned lives, which keeps writers of the device tier waiting.
+    /// The addresses of the rows in device memory, by position: 0 for a row that is not in the device tier
+    /// ([`prefetch`](Table::prefetch) promotes it). The addresses are the device's, or the process's if the tier is on the
+    /// CPU. They are valid as long as the result lives, and writers of the device tier wait for it.
     ///
     /// ```
     /// use forerun_table::{Dtype, Moves, Table};
@@ -235,7 +236,7 @@ impl Table {
         inner.device_for("find_ptr")?.find_ptr(keys)
     }
 
-    /// Waits until no row is being moved in the background.
+    /// Waits until no background move is pending.
     pub fn wait_idle(&self) {
         while !self.wait_idle_for(Duration::from_secs(3600)) {}
     }
@@ -251,32 +252,32 @@ impl Table {
         }
     }
 
-    /// Puts rows under keys as [`insert`](Table::insert) does, and leaves them in the store: to load a table without
-    /// driving out what is in use. Without a store it inserts.
+    /// Writes rows to the store only: loads a table without evicting the rows in use. Without a store it is
+    /// [`insert`](Table::insert).
     ///
-    /// The more in a call, the better. Rows of keys that ascend, half a memtable of them or more (32 MiB unless the store's
-    /// options say otherwise), go straight to files of the store, are durable then, and come in together or not at all;
-    /// other writers wait while the last of it is made visible.
+    /// Large batches are faster. Rows with ascending keys, at least half a memtable of them (32 MiB by default), go straight
+    /// to files of the store: they are then durable, and become visible together or not at all. Other writers wait while
+    /// that happens.
     ///
     /// # Errors
-    /// As [`insert`](Table::insert).
+    /// Those of [`insert`](Table::insert).
     pub fn import_rows(&self, keys: &[u64], rows: &[u8]) -> Result<()> {
         self.inner()?.import_rows(keys, rows, None)
     }
 
-    /// [`import_rows`](Table::import_rows) with the callers' scores.
+    /// [`import_rows`](Table::import_rows) with the caller's scores.
     ///
     /// # Errors
-    /// As [`insert_with_scores`](Table::insert_with_scores).
+    /// Those of [`insert_with_scores`](Table::insert_with_scores).
     pub fn import_rows_with_scores(&self, keys: &[u64], rows: &[u8], scores: &[u64]) -> Result<()> {
         self.inner()?.import_rows(keys, rows, Some(scores))
     }
 
-    /// All rows, in batches of `batch` keys. With a store they are those of this moment, ascending by key; without, each
-    /// key that is there all the time is met once, with a row that it had meanwhile.
+    /// Iterates over all rows, in batches of `batch` keys. With a store, the rows are as of this call, in ascending order of
+    /// keys. Without one, each key that is there throughout appears once, with a row that it had meanwhile.
     ///
     /// # Errors
-    /// As [`flush`](Table::flush). What fails later is an item of the iterator, the last one.
+    /// Those of [`flush`](Table::flush). A later failure is the last item of the iterator.
     pub fn export(&self, batch: usize) -> Result<Export> {
         let inner = self.inner()?;
         inner.check_open()?;
@@ -286,24 +287,24 @@ impl Table {
         Ok(self.snapshot()?.export(batch))
     }
 
-    /// The table as it is now, for reading later.
+    /// A read-only view of the table as of now.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; as [`flush`](Table::flush).
+    /// [`Error::NoStore`]; those of [`flush`](Table::flush).
     pub fn snapshot(&self) -> Result<Snapshot> {
         let (store, snapshot) = self.inner()?.snapshot()?;
         Ok(Snapshot::new(self.inner()?.row, store, snapshot))
     }
 
-    /// Makes a store in an empty or new directory that holds all rows of now, for another table to open.
+    /// Writes a store with all rows, as of now, to an empty or new directory. Another table can open it.
     ///
     /// # Errors
-    /// [`Error::NoStore`]; as [`flush`](Table::flush).
+    /// [`Error::NoStore`]; those of [`flush`](Table::flush).
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
         self.inner()?.checkpoint(into.as_ref())
     }
 
-    /// Makes all rows durable whose writing has returned. Without a store it does nothing.
+    /// Makes all writes that have returned durable. Does nothing without a store.
     ///
     /// # Errors
     /// [`Error::Store`]: the rows stay in the host tier, and a later flush tries again.
@@ -311,18 +312,18 @@ impl Table {
         self.inner()?.flush()
     }
 
-    /// The rows' type and size.
+    /// The type of the rows.
     pub fn row(&self) -> RowType {
         self.open.constant(|open| open.inner()).row
     }
 
-    /// The GPU that the device tier lies on; `None` where it lies on the CPU, and without such a tier.
+    /// The GPU of the device tier; `None` if that tier is on the CPU or does not exist.
     pub fn gpu(&self) -> Option<Gpu> {
         let device = self.inner().ok()?.device_for("gpu").ok()?;
         device.gpu().cloned()
     }
 
-    /// Rows in the device tier: copies of rows that lie below as well. None in a fork.
+    /// The number of rows in the device tier, all of them copies. 0 in a fork.
     pub fn device_len(&self) -> usize {
         self.inner()
             .ok()
@@ -330,15 +331,15 @@ impl Table {
             .map_or(0, Device::len)
     }
 
-    /// Rows in the host tier. None in a fork.
+    /// The number of rows in the host tier. 0 in a fork.
     pub fn host_len(&self) -> usize {
         self.inner().map_or(0, |inner| inner.host.linked())
     }
 
-    /// Rows in all tiers. With a store this reads through it: it takes the time of an export.
+    /// Counts the rows in all tiers. With a store this scans it and takes as long as an export.
     ///
     /// # Errors
-    /// As [`export`](Table::export).
+    /// Those of [`export`](Table::export).
     pub fn count(&self) -> Result<u64> {
         let mut count = 0;
         for rows in self.export(4096)? {
@@ -348,12 +349,12 @@ impl Table {
         Ok(count)
     }
 
-    /// What the table holds, and did since it was opened. All zeros in a fork, where nothing can be asked.
+    /// The table's figures since it was opened. All zeros in a fork.
     pub fn stats(&self) -> Stats {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
-    /// What [`Stats::device`] has, without the work for the rest.
+    /// Only [`Stats::device`], at a lower cost.
     pub fn device_stats(&self) -> Option<DeviceStats> {
         self.inner().ok()?.device_stats()
     }

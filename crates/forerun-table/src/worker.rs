@@ -1,14 +1,14 @@
-//! The thread that moves rows in the background, and what waits for it.
+//! The background thread that moves rows, and its queue.
 //!
 //! ```text
-//!   lookups ──> rows to bring up from the store ─┐
-//!           ──> keys to bring up to the device ──┤
-//!           ──> keys whose use the device learns ┼──> jobs, bounded ──> one thread
+//!   lookups ──> rows to promote to the host tier ┐
+//!           ──> keys to promote to the device ───┤
+//!           ──> keys that hit on the device ─────┼──> jobs, bounded ──> one thread
 //!   prefetch ──> keys ───────────────────────────┤
 //!   writes ──> "trim" ───────────────────────────┘
 //! ```
 //!
-//! What does not fit is not moved: a row that is in demand is found below once more, and asked for again.
+//! A job that does not fit the queue is dropped: a row in demand is found below once more, and promoted then.
 
 use crate::Result;
 use crate::host_moves::{Origin, PromotionBatch};
@@ -23,26 +23,26 @@ use forerun_core::sync::{
     thread::{self, JoinHandle},
 };
 
-/// Bytes of rows that wait, at most.
+/// Maximum bytes of queued rows.
 const WAITING_BYTES: usize = 16 << 20;
 
-/// Keys of other jobs that wait, at most.
+/// Maximum number of queued keys of other jobs.
 const WAITING_KEYS: usize = 1 << 20;
 
-/// Bytes of rows that a lookup gathers before it hands them on.
+/// Bytes of rows that a lookup collects before it queues them.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Keys that a lookup or a prefetch hands on at once.
+/// Maximum number of keys in a job of a lookup or a prefetch.
 pub(crate) const PIECE_KEYS: usize = 1 << 16;
 
-/// What a lookup leaves to be moved.
+/// The moves that a lookup asks for.
 #[derive(Debug, Default)]
 pub(crate) struct PendingMoves {
-    /// Rows of the store that come up.
+    /// Rows of the store, for the host tier.
     pub(crate) promotions: Option<PromotionBatch>,
-    /// Keys of the host tier's rows that go to the device.
+    /// Keys of the host tier's rows, for the device.
     pub(crate) to_device: Vec<u64>,
-    /// Keys of rows that the device found.
+    /// Keys that hit on the device.
     pub(crate) touched: Vec<u64>,
 }
 
@@ -55,7 +55,7 @@ enum Job {
 }
 
 impl Job {
-    /// Rows and keys that wait with it.
+    /// The rows and keys that it holds.
     fn weight(&self) -> (usize, usize) {
         match self {
             Job::PromoteToHost(promotions) => (promotions.len(), 0),
@@ -64,7 +64,7 @@ impl Job {
     }
 }
 
-/// What is to be moved.
+/// The queue of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
@@ -90,11 +90,11 @@ impl State {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is one statement or two that cannot panic in between.
+        // No change of the state can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the job back if there is no room for it. One of a kind may always wait: no job is larger than a piece.
+    /// Gives the job back if the queue is full. One job of each kind always fits, and no job is larger than a piece.
     fn push(&self, job: Job, rows_max: usize) -> Result<(), Job> {
         let mut state = self.lock();
         let (rows, keys) = job.weight();
@@ -126,7 +126,7 @@ impl Queue {
         state.is_idle()
     }
 
-    /// Forgets what waits; the thread ends.
+    /// Drops all jobs and ends the thread.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.stops = true;
@@ -135,7 +135,7 @@ impl Queue {
         self.wake.notify_all();
     }
 
-    /// The next job, or none to trim; `None` to end.
+    /// The next job, `Some(None)` to trim, or `None` to end.
     fn next(&self) -> Option<Option<Job>> {
         let mut state = self.lock();
         state.is_busy = false;
@@ -144,7 +144,7 @@ impl Queue {
                 self.idle.notify_all();
                 return None;
             }
-            // Room first: what comes up needs it.
+            // Trim first: promotions need the free slots.
             if std::mem::take(&mut state.trim) {
                 state.is_busy = true;
                 return Some(None);
@@ -166,7 +166,7 @@ impl Queue {
 }
 
 impl Inner {
-    /// Lets go up what a lookup has found, in the background or at once.
+    /// Queues the moves of a lookup, or makes them at once with [`Moves::Caller`].
     pub(crate) fn queue_moves(&self, moves: PendingMoves) {
         let promotions = moves.promotions.filter(|promotions| !promotions.is_empty());
         let promotions = promotions.map(Job::PromoteToHost);
@@ -178,8 +178,8 @@ impl Inner {
         }
     }
 
-    /// Lets go up what a lookup has found so far, if that is a piece, and gives an empty list to go on with. So a lookup of
-    /// whatever size keeps no more than a piece.
+    /// Queues a lookup's promotions so far if they fill a piece, and leaves an empty batch. So a lookup of any size holds
+    /// at most one piece.
     pub(crate) fn queue_promotions(&self, promotions: &mut PromotionBatch) {
         if promotions.len() * self.row.bytes() >= PIECE_BYTES {
             let misses = PromotionBatch::of(promotions.origin());
@@ -187,7 +187,7 @@ impl Inner {
         }
     }
 
-    /// Lets keys be prefetched, in the background or at once.
+    /// Queues keys to be prefetched, or prefetches them at once with [`Moves::Caller`].
     ///
     /// # Errors
     /// [`Error::Interrupted`](crate::Error::Interrupted).
@@ -226,18 +226,18 @@ impl Inner {
         }
     }
 
-    /// Lets what is beyond the capacity leave in the background.
+    /// Queues the eviction of rows beyond the capacity.
     pub(crate) fn queue_trim(&self) {
         self.queue.trim();
     }
 }
 
-/// Starts the thread.
+/// Starts the background thread.
 pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<JoinHandle<()>> {
     let inner = Arc::clone(inner);
     let thread = thread::Builder::new().name("forerun-table".to_owned());
     thread.spawn(move || {
-        // However this thread ends, nobody may wait for it.
+        // Even if this thread panics, nobody may wait for it.
         let _stop = Stop(&inner.queue);
         while let Some(job) = inner.queue.next() {
             match job {

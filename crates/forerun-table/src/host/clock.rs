@@ -1,52 +1,44 @@
-//! Which rows leave: a clock hand over the slots.
+//! Eviction from the host tier: a clock over the slots.
 //!
 //! ```text
-//!   slots    . . . | 3  0  7  1  0  2  .  5 | . . .       window: WINDOW times as many linked slots as are to leave
-//!                    1  ^  3  0  ^  1     2               the lowest leave; the others are aged, and stay for a turn
+//!   slots    . . . | 3  0  7  1  0  2  .  5 | . . .       window: WINDOW linked slots for each row to evict
+//!                    1  ^  3  0  ^  1     2               the lowest are evicted; the others age and stay for a turn
 //!                    hand ──>
 //! ```
 //!
-//! One lock and one pass over neighbouring bytes for a batch, where a list would take a lock and a miss a hit. CLOCK
-//! (Corbató, 1968) evicts the first row without a mark; to take the lowest of a window instead is the sampling of Redis,
-//! and lets scores of any kind be compared. What comes up by [`Admission::SecondTouch`](crate::Admission) has been seen
-//! twice, which is what a small queue before the main one would sift out.
+//! A batch of evictions takes one lock and one pass over adjacent bytes; a list would take a lock and a cache miss on every
+//! hit. CLOCK (Corbató, 1968) evicts the first row without a mark. Choosing the lowest of a window, as Redis's sampling does,
+//! works with every kind of score. A row admitted by [`Admission::SecondTouch`](crate::Admission) was seen twice, which is
+//! what the small queue of a two-queue policy filters for.
 
 use super::{Host, LINKED};
-use crate::options::Score;
 use std::sync::atomic::Ordering;
 
 use forerun_core::sync::PoisonError;
 
-/// Uses that are counted of a row.
-pub(super) const USES_MAX: u8 = 15;
-
-/// Slots looked at for each that is to leave.
+/// Slots examined for each row to evict.
 const WINDOW: usize = 4;
 
-/// Generations of [`Score::Lru`] a turnover of the tier.
+/// Generations of [`Score::Lru`] per turnover of the tier.
 const GENERATIONS: u64 = 16;
 
-/// Generations behind the present one at which a row stays, however old it grows: they count modulo 256, and the oldest
-/// are kept from coming round as the newest.
-pub(super) const OLDEST: u8 = 128;
-
-/// A row that may leave.
+/// A candidate for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) slot: u32,
-    /// The slot's key, when it was looked at.
+    /// The slot's key when it was examined.
     pub(crate) key: u64,
-    /// The lower, the sooner.
+    /// The lowest rank is evicted first.
     pub(crate) rank: u64,
 }
 
 impl Host {
-    /// The rows that should leave next, at most `wanted`, the lowest first. Others may have taken them when this returns.
+    /// The next rows to evict, at most `wanted`, the lowest-ranked first. Other threads may evict them first.
     pub(crate) fn choose(&self, wanted: usize) -> Vec<Victim> {
         let now = self.generation();
         let slots = self.slab.used_slots();
         let mut seen = Vec::with_capacity(wanted * WINDOW);
-        // A hand that stopped where another thread panicked is as good as any.
+        // A thread that panicked here left the hand at a valid slot.
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..slots {
             if seen.len() == wanted * WINDOW {
@@ -73,26 +65,19 @@ impl Host {
 
     fn rank(&self, slot: usize, now: u8) -> u64 {
         let mark = self.marks[slot].load(Ordering::Relaxed);
-        match self.score {
-            Score::Lru => u64::from(u8::MAX - now.wrapping_sub(mark)),
-            Score::Lfu => u64::from(mark),
-            Score::Custom => self.score(slot as u32),
-        }
+        self.score.host_rank(mark, now, self.score(slot as u32))
     }
 
     fn age(&self, slot: usize, now: u8) {
         let mark = &self.marks[slot];
-        let marked = mark.load(Ordering::Relaxed);
-        match self.score {
-            Score::Lru if now.wrapping_sub(marked) > OLDEST => {
-                mark.store(now.wrapping_sub(OLDEST), Ordering::Relaxed);
-            }
-            Score::Lfu if marked > 0 => mark.store(marked / 2, Ordering::Relaxed),
-            Score::Lru | Score::Lfu | Score::Custom => {}
+        let before = mark.load(Ordering::Relaxed);
+        let after = self.score.aged_mark(before, now);
+        if after != before {
+            mark.store(after, Ordering::Relaxed);
         }
     }
 
-    /// The present generation: it goes on with the rows that come in.
+    /// The current generation: it advances as rows are linked.
     pub(super) fn generation(&self) -> u8 {
         let a_generation = (self.capacity as u64 / GENERATIONS).max(1);
         (self.links.load(Ordering::Relaxed) / a_generation) as u8
@@ -104,6 +89,7 @@ mod tests {
     use super::super::{RowMeta, Slots};
     use super::*;
     use crate::options::HostCapacity;
+    use crate::policy::Score;
     use forerun_core::Pages;
 
     fn host(rows: usize, score: Score) -> Host {

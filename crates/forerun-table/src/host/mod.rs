@@ -1,13 +1,13 @@
-//! The host tier: rows in memory, and what is known of each that decides which leave.
+//! The host tier: rows in memory, with the metadata that decides which rows to evict.
 //!
 //! ```text
-//!   row_slab.rs   key -> slot -> row
-//!   notes      slot -> | key 8 | state 1 | mark 1 | score 8, if the caller gives them |       an array each
-//!   clock.rs    a clock hand over the slots: the lowest of those it comes past leave
+//!   row_slab.rs key -> slot -> row
+//!   metadata   slot -> | key 8 | state 1 | mark 1 | score 8, for Score::Custom |       one array for each field
+//!   clock.rs    a clock over the slots: evicts the lowest-ranked rows that its hand passes
 //! ```
 //!
-//! Readers write one byte a hit, the mark, and only where it changes. Key, state and score of a slot are written by who
-//! holds the lock of the slot's key (`key_locks.rs`), and are read without it as hints.
+//! On a hit a reader writes one byte, the mark, and only if it changes. Key, state and score of a slot are written under
+//! the lock of the slot's key (`key_locks.rs`), and are read without the lock as hints.
 
 mod clock;
 #[allow(
@@ -19,23 +19,24 @@ mod row_slab;
 pub(crate) use clock::Victim;
 pub(crate) use row_slab::{Slots, stride_bytes};
 
-use crate::options::{HostCapacity, Score};
+use crate::options::HostCapacity;
+use crate::policy::{Score, USES_MAX};
 use crate::{Error, Result};
 use forerun_core::sync::Mutex;
 use forerun_core::{Atomics, Pages, physical_memory_bytes};
 use row_slab::{FreeSlots, Retired, RowSlab};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// A slot's row is in the index.
+/// The slot's row is in the index.
 const LINKED: u8 = 1;
 /// The store does not have it yet.
 const DIRTY: u8 = 2;
 
-/// The most rows, so that slots can be numbered in 32 bits.
+/// The maximum number of rows, so that slot numbers fit 32 bits.
 const ROWS_MAX: usize = u32::MAX as usize - SPARE_MAX;
-/// What [`HostCapacity::Memory`] stands for where the system does not tell how much memory there is.
+/// [`HostCapacity::Memory`] if the system does not report its memory size.
 const MEMORY_BYTES: usize = 64 << 30;
-/// Entries that the index of an ample tier begins with.
+/// Initial capacity of the index of a tier that grows.
 const INDEX_ROWS_MIN: usize = 1 << 16;
 const SPARE_MIN: usize = 256;
 const SPARE_MAX: usize = 1 << 16;
@@ -54,37 +55,37 @@ pub(crate) struct Host {
     scores: Atomics<AtomicU64>,
     linked: AtomicUsize,
     dirty: AtomicUsize,
-    /// Rows linked so far: the clock of [`Score::Lru`].
+    /// Rows linked so far: the time of [`Score::Lru`].
     links: AtomicU64,
     hand: Mutex<usize>,
 }
 
-/// Slots for a call's rows, and those that the call leaves behind.
+/// Free slots reserved for a call's rows, and the slots that the call retires.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     free_slots: FreeSlots,
     retired: Retired,
 }
 
-/// What is to be written of a row besides its bytes.
+/// The metadata of a row to be linked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowMeta {
     pub(crate) score: u64,
     pub(crate) is_dirty: bool,
-    /// Uses of the row so far.
+    /// Past uses of the row.
     pub(crate) uses: u16,
 }
 
-/// Bytes of the index a row: it is made for its entries and fills a little less than all of its 16 bytes each.
+/// Index bytes per row: an entry has 16 bytes, and the index is not filled completely.
 const INDEX_BYTES: usize = 18;
 
-/// Bytes of rows that a call moves together, beyond one row: chunks are shorter where rows are long.
+/// The maximum bytes of rows that a call moves together, or one row: chunks of long rows have fewer of them.
 pub(crate) const CHUNK_BYTES: usize = 16 << 20;
 
-/// Bytes kept a row besides the row: index, key, state, mark, score.
+/// Metadata bytes per row: index, key, state, mark, score.
 fn metadata_bytes(score: Score) -> usize {
     let index_bytes = INDEX_BYTES;
-    let score_bytes = if score == Score::Custom { 8 } else { 0 };
+    let score_bytes = if score.is_custom() { 8 } else { 0 };
     index_bytes + 8 + 1 + 1 + score_bytes
 }
 
@@ -92,14 +93,14 @@ fn spare(rows: usize) -> usize {
     (rows / 16).clamp(SPARE_MIN, SPARE_MAX)
 }
 
-/// Whether an index of so many entries is made at once, and does not grow. Entries lie all over it, so a few rows take
-/// most of its memory: it is to be a small part of what there is.
+/// Whether to allocate an index of this many entries in full. Entries are scattered over it, so a few rows already touch
+/// most of its memory; it must be a small part of the machine's.
 fn fits_index(slots: usize) -> bool {
     let memory_bytes = physical_memory_bytes().unwrap_or(MEMORY_BYTES);
     slots.saturating_mul(INDEX_BYTES) <= memory_bytes / 8
 }
 
-/// Rows of a capacity.
+/// The number of rows in a capacity.
 fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize> {
     let refuse = |asked, unit, reason: String| Error::HostCapacity {
         asked,
@@ -111,11 +112,11 @@ fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize>
         HostCapacity::Bytes(bytes) => {
             let each = stride_bytes(row_bytes) + metadata_bytes(score);
             let all = bytes / each;
-            // The most rows whose spare ones fit as well.
+            // The maximum number of rows that fit together with their spare slots.
             let kept = (all.saturating_sub(SPARE_MIN)).min(all / 17 * 16);
             let kept = kept.max(all.saturating_sub(SPARE_MAX));
             if kept == 0 {
-                let reason = format!("it takes at least {} bytes", each * (SPARE_MIN + 17));
+                let reason = format!("the minimum is {} bytes", each * (SPARE_MIN + 17));
                 return Err(refuse(bytes, "bytes", reason));
             }
             (bytes, "bytes", kept)
@@ -127,10 +128,12 @@ fn rows(capacity: HostCapacity, row_bytes: usize, score: Score) -> Result<usize>
         }
     };
     match rows {
-        0 => Err(refuse(asked, unit, "it takes at least one row".to_owned())),
-        rows if rows > ROWS_MAX => {
-            Err(refuse(asked, unit, format!("{ROWS_MAX} rows are the most")))
-        }
+        0 => Err(refuse(asked, unit, "the minimum is one row".to_owned())),
+        rows if rows > ROWS_MAX => Err(refuse(
+            asked,
+            unit,
+            format!("the maximum is {ROWS_MAX} rows"),
+        )),
         rows => Ok(rows),
     }
 }
@@ -151,7 +154,7 @@ impl Host {
         } else {
             slots
         };
-        let scores = if score == Score::Custom { slots } else { 0 };
+        let scores = if score.is_custom() { slots } else { 0 };
         Ok(Host {
             slab: RowSlab::new(row_bytes, slots as u32, index_rows, pages)?,
             score,
@@ -177,30 +180,23 @@ impl Host {
         found: &mut [bool],
         slots: &mut Slots,
     ) -> usize {
-        match self.score {
-            Score::Lru => {
-                let now = self.generation();
-                self.slab.find(keys, rows, place, found, slots, |slot| {
-                    let mark = &self.marks[slot as usize];
-                    // Relaxed, here and wherever marks are: they are hints and order nothing. Read first, since a
-                    // store takes the line away from other readers.
-                    if mark.load(Ordering::Relaxed) != now {
-                        mark.store(now, Ordering::Relaxed);
-                    }
-                })
-            }
-            Score::Lfu => self.slab.find(keys, rows, place, found, slots, |slot| {
-                let mark = &self.marks[slot as usize];
-                let uses = mark.load(Ordering::Relaxed);
-                if uses < clock::USES_MAX {
-                    mark.store(uses + 1, Ordering::Relaxed);
-                }
-            }),
-            Score::Custom => self.slab.find(keys, rows, place, found, slots, |_| ()),
+        if !self.score.follows_use() {
+            return self.slab.find(keys, rows, place, found, slots, |_| ());
         }
+        let now = self.generation();
+        self.slab.find(keys, rows, place, found, slots, |slot| {
+            let mark = &self.marks[slot as usize];
+            // Relaxed, here and for all marks: they are hints and order nothing. Store only a change, since a store
+            // takes the line away from other readers.
+            let before = mark.load(Ordering::Relaxed);
+            let after = self.score.used_mark(before, now);
+            if after != before {
+                mark.store(after, Ordering::Relaxed);
+            }
+        })
     }
 
-    /// Whether each key has a row here.
+    /// Sets the flags of the keys that have a row.
     pub(crate) fn contains(&self, keys: &[u64], slots: &mut Slots, found: &mut [bool]) {
         self.slab.contains(keys, slots, found);
     }
@@ -215,12 +211,12 @@ impl Host {
         self.slab.slot(key)
     }
 
-    /// Brings the index's lines of keys near.
+    /// Prefetches the index lines of keys.
     pub(crate) fn warm(&self, keys: &[u64]) {
         self.slab.warm(keys);
     }
 
-    /// Room for some rows, if there is any just now.
+    /// Reserves slots for some rows, if enough are free right now.
     pub(crate) fn reserve(&self, rows: usize) -> Option<Reservation> {
         Some(Reservation {
             free_slots: self.slab.take(rows)?,
@@ -228,12 +224,12 @@ impl Host {
         })
     }
 
-    /// Tries to get slots back that nobody reads any more.
+    /// Tries to free retired slots that nobody reads any more.
     pub(crate) fn reclaim(&self) {
         self.slab.reclaim();
     }
 
-    /// Puts a row under its key. For the holder of the key's lock.
+    /// Links a row under its key. The caller holds the key's lock.
     pub(crate) fn link(
         &self,
         key: u64,
@@ -249,7 +245,7 @@ impl Host {
         )?;
         let slot = linked.slot as usize;
         let state = LINKED | if meta.is_dirty { DIRTY } else { 0 };
-        // Relaxed, here and below: the key's lock orders what counts; who reads without it checks again under it.
+        // Relaxed, here and below: the key's lock orders them; a reader without the lock checks again under it.
         self.keys[slot].store(key, Ordering::Relaxed);
         if let Some(score) = self.scores.get(slot) {
             score.store(meta.score, Ordering::Relaxed);
@@ -259,12 +255,9 @@ impl Host {
                 self.forget(former);
                 self.marks[former as usize].load(Ordering::Relaxed)
             }
-            None => meta.uses.min(u16::from(clock::USES_MAX)) as u8,
+            None => meta.uses.min(u16::from(USES_MAX)) as u8,
         };
-        let mark = match self.score {
-            Score::Lru => self.generation(),
-            Score::Lfu | Score::Custom => first,
-        };
+        let mark = self.score.first_mark(first, self.generation());
         self.marks[slot].store(mark, Ordering::Relaxed);
         self.state[slot].store(state, Ordering::Relaxed);
         self.linked.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +268,7 @@ impl Host {
         Ok(())
     }
 
-    /// Takes a key's row away. For the holder of the key's lock.
+    /// Removes a key's row. The caller holds the key's lock.
     pub(crate) fn unlink(&self, key: u64, reservation: &mut Reservation) -> bool {
         let slot = self.slab.unlink(key, &mut reservation.retired);
         if let Some(slot) = slot {
@@ -334,38 +327,30 @@ impl Host {
         score.map_or(0, |score| score.load(Ordering::Relaxed))
     }
 
-    /// Uses that are noted of a slot's row, where they are.
+    /// The counted uses of a slot's row, if the policy counts them.
     pub(crate) fn uses(&self, slot: u32) -> u8 {
-        match self.score {
-            Score::Lfu => self.marks[slot as usize].load(Ordering::Relaxed),
-            Score::Lru | Score::Custom => 0,
-        }
+        let mark = self.marks[slot as usize].load(Ordering::Relaxed);
+        self.score.uses_of_mark(mark)
     }
 
-    /// Lets a slot's row leave among the first.
+    /// Makes a slot's row one of the first to be evicted.
     pub(crate) fn cool(&self, slot: u32) {
-        let mark = match self.score {
-            Score::Lru => self.generation().wrapping_sub(clock::OLDEST),
-            Score::Lfu | Score::Custom => 0,
-        };
+        let mark = self.score.coldest_mark(self.generation());
         self.marks[slot as usize].store(mark, Ordering::Relaxed);
     }
 
-    /// Lets a slot's row leave among the last.
+    /// Makes a slot's row one of the last to be evicted.
     pub(crate) fn heat(&self, slot: u32) {
-        let mark = match self.score {
-            Score::Lru => self.generation(),
-            Score::Lfu | Score::Custom => clock::USES_MAX,
-        };
+        let mark = self.score.hottest_mark(self.generation());
         self.marks[slot as usize].store(mark, Ordering::Relaxed);
     }
 
-    /// Keys that have a row, in no order.
+    /// The keys of all rows, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
         self.slab.iter().map(|(key, _)| key)
     }
 
-    /// Rows that are here, about.
+    /// The approximate number of rows.
     pub(crate) fn linked(&self) -> usize {
         self.linked.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Rows in memory under keys, read without a lock: the one file of this crate with `unsafe`.
+//! The row slab: rows in memory, read without a lock. The only file of this crate with `unsafe`.
 //!
 //! ```text
 //!   index    key -> slot            forerun_hash::HashTable
@@ -9,22 +9,22 @@
 //! ```
 //!
 //! # Why no reader sees a torn row
-//! A row is written while its slot is vacant, and never while it is linked: an update takes another slot. The argument, to
-//! which the `unsafe` blocks refer by letter:
+//! A row is written while its slot is vacant, and never while it is linked: an update uses another slot. The `unsafe` blocks
+//! refer to these arguments by letter:
 //!
-//! - **(A) Every slot is in one place.** A slot's number is in the pool, in one `FreeSlots`, in the index under one key, in
-//!   one `Retired`, or in one closure that the epoch keeps. Each step above moves it: popped from the pool under its lock;
-//!   popped from a `FreeSlots` that is borrowed mutably; given to the index, which this module alone writes; given back by
-//!   the very call of the index that took it out (each call tells the former value, and an index entry is replaced or
-//!   removed once); moved into the closure, which runs once. Lists are private, are never copied, and carry their arena
-//!   along, so none is taken for another slab's.
-//! - **(B) A linked slot's row was written before.** `link` writes the row and then gives the slot to the index, whose
+//! - **(A) Every slot has one owner.** A slot's number is in the pool, in one `FreeSlots`, in the index under one key, in
+//!   one `Retired`, or in one deferred closure of the epoch. Each step above moves it: popped from the pool under its lock;
+//!   popped from a `FreeSlots` that is borrowed mutably; given to the index, which only this module writes; returned by
+//!   the index call that replaced or removed it (each call returns the former value, and an entry is replaced or removed
+//!   once); moved into the closure, which runs once. The lists are private, are never copied, and know their arena, so a
+//!   list of one slab cannot be used with another.
+//! - **(B) A slot's row is written before it is linked.** `link` writes the row and then gives the slot to the index, whose
 //!   store of a value is a release and whose loads are acquires.
 //! - **(C) A slot that a reader got from the index under a guard is not written until the guard is dropped.** It must be
 //!   unlinked first, then retired, and the closure that frees it runs when all threads that were pinned at the time of
-//!   `defer`, which is after the unlinking, have let go (crossbeam-epoch's guarantee). A reader that was not pinned by then
-//!   does not find it in the index any more. Growth of the index changes nothing: a reader in an older directory was
-//!   pinned before it was replaced.
+//!   `defer`, which is after the unlinking, have unpinned (crossbeam-epoch's guarantee). A reader that pins later no
+//!   longer finds the slot in the index. Growth of the index changes nothing: a reader of an older directory was pinned
+//!   before the directory was replaced.
 
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,14 +35,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Result;
 
-/// Keys that are looked up under one guard, and whose slots are known before their rows are copied.
+/// Keys that are looked up under one guard; all their slots are looked up before the first row is copied.
 const BLOCK: usize = 1024;
 
-/// Bytes of rows asked for ahead of the copy: a few rows of a kibibyte, many of 64 bytes. The lines wait in the
-/// second-level cache, so there may be more of them than the first level can wait for.
+/// Bytes of rows to prefetch ahead of the copy: a few rows of a kibibyte, many of 64 bytes. The lines go to the L2 cache,
+/// so there may be more of them than L1 has fill buffers for.
 const AHEAD_BYTES: usize = 4096;
 
-/// Rows of one size under keys.
+/// Rows of one size under keys, in one region of memory.
 #[derive(Debug)]
 pub(crate) struct RowSlab {
     index: HashTable,
@@ -56,38 +56,38 @@ struct Arena {
     row_bytes: usize,
     stride_bytes: usize,
     slots: u32,
-    /// Slots from here on were never taken.
+    /// Slots from this one on were never used.
     fresh: AtomicU32,
     free: Mutex<Vec<u32>>,
 }
 
-/// Slots to write rows into. Dropped, they are free again.
+/// Slots to write rows into. Dropping this frees them again.
 #[derive(Debug)]
 pub(crate) struct FreeSlots {
     arena: Arc<Arena>,
     slots: Vec<u32>,
 }
 
-/// Slots whose rows left the index, and may still be read. Dropped, they become free when nobody reads them any more.
+/// Slots whose rows left the index but may still be read. After this is dropped, they become free once no reader uses them.
 #[derive(Debug)]
 pub(crate) struct Retired {
     arena: Arc<Arena>,
     slots: Vec<u32>,
 }
 
-/// What [`RowSlab::link`] did.
+/// The result of [`RowSlab::link`].
 pub(crate) struct Linked {
     pub(crate) slot: u32,
-    /// The slot that held the key's former row.
+    /// The slot of the key's former row.
     pub(crate) former: Option<u32>,
 }
 
-/// Memory for [`RowSlab::find`] that is used again.
+/// Reusable memory for [`RowSlab::find`].
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Vec<u64>);
 
-/// Bytes from one row to the next: rows of up to a line never straddle two, and longer ones begin with a line where that
-/// costs less than a fifth.
+/// Bytes from one row to the next. A row of at most a cache line never straddles two lines; a longer row begins at a line
+/// if that wastes less than a fifth.
 pub(crate) fn stride_bytes(row_bytes: usize) -> usize {
     let lines = row_bytes.next_multiple_of(CACHE_LINE_BYTES);
     if row_bytes <= CACHE_LINE_BYTES {
@@ -100,9 +100,9 @@ pub(crate) fn stride_bytes(row_bytes: usize) -> usize {
 }
 
 impl RowSlab {
-    /// A slab of `slots` rows. Their memory is taken as it is used.
+    /// A slab of `slots` rows. The system allocates their memory on first use.
     ///
-    /// The index has room for `index_rows` rows and grows as more come.
+    /// The index starts with capacity for `index_rows` rows and grows.
     pub(crate) fn new(
         row_bytes: usize,
         slots: u32,

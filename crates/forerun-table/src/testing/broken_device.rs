@@ -2,7 +2,8 @@
 
 use crate::device::Device;
 use crate::inner::Policies;
-use crate::options::{Moves, Score};
+use crate::options::Moves;
+use crate::policy::Score;
 use forerun_gpu::table::params::TableOp;
 use forerun_gpu::table::{Backend, BufferKind, GpuTable, TableError, TableLaunch, TableOptions};
 use forerun_gpu::{Gpu, GpuError};

@@ -1,0 +1,209 @@
+//! Score policies: which rows a tier evicts first, and every step that depends on it.
+//!
+//! ```text
+//!   host tier     mark, one byte a row      Lru: generation of the last use    Lfu: uses, at most 15    Custom: unused
+//!   device tier   score, up to 8 bytes      Lru: the device's clock            Lfu: epoch and uses      Custom: the caller's
+//! ```
+//!
+//! A new policy is a variant of [`Score`] and an arm in each function here.
+
+use forerun_gpu::table::Policy;
+
+/// The maximum count of a row's uses.
+pub(crate) const USES_MAX: u8 = 15;
+
+/// The maximum age of a row in generations. Generations count modulo 256; this keeps the oldest rows from wrapping around
+/// to the newest.
+const AGE_MAX: u8 = 128;
+
+/// Which rows leave a tier first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Score {
+    /// The least recently used. The host tier tells uses apart by 16ths of a turnover of its rows.
+    Lru,
+    /// The least frequently used, with aging: the clock halves the count of a row that it passes. On the device every
+    /// count of a later turnover ranks above every count of an earlier one.
+    #[default]
+    Lfu,
+    /// The lowest score, which the caller supplies with each row and the store keeps. A row without a score has 0.
+    Custom,
+}
+
+impl Score {
+    /// Whether the caller supplies the scores.
+    pub(crate) fn is_custom(self) -> bool {
+        self == Score::Custom
+    }
+
+    /// Whether a row in use always outranks a row in the tier.
+    pub(crate) fn admits_all(self) -> bool {
+        self == Score::Lru
+    }
+
+    /// Whether [`Admission::ByScore`](crate::Admission) has to count the lookups of keys that are not in the tier.
+    pub(crate) fn counts_lookups(self) -> bool {
+        self == Score::Lfu
+    }
+
+    /// Whether hits change the rank of a row.
+    pub(crate) fn follows_use(self) -> bool {
+        self != Score::Custom
+    }
+
+    /// The mark of a row that is linked in generation `now`, given the number of its earlier uses.
+    pub(crate) fn first_mark(self, uses: u8, now: u8) -> u8 {
+        match self {
+            Score::Lru => now,
+            Score::Lfu | Score::Custom => uses,
+        }
+    }
+
+    /// The mark of a row after a hit.
+    #[inline]
+    pub(crate) fn used_mark(self, mark: u8, now: u8) -> u8 {
+        match self {
+            Score::Lru => now,
+            Score::Lfu => (mark + 1).min(USES_MAX),
+            Score::Custom => mark,
+        }
+    }
+
+    /// The mark of a row that the clock passes without evicting it.
+    pub(crate) fn aged_mark(self, mark: u8, now: u8) -> u8 {
+        match self {
+            Score::Lru if now.wrapping_sub(mark) > AGE_MAX => now.wrapping_sub(AGE_MAX),
+            Score::Lfu => mark / 2,
+            Score::Lru | Score::Custom => mark,
+        }
+    }
+
+    /// The mark of a row to be evicted among the first.
+    pub(crate) fn coldest_mark(self, now: u8) -> u8 {
+        match self {
+            Score::Lru => now.wrapping_sub(AGE_MAX),
+            Score::Lfu | Score::Custom => 0,
+        }
+    }
+
+    /// The mark of a row to be evicted among the last.
+    pub(crate) fn hottest_mark(self, now: u8) -> u8 {
+        match self {
+            Score::Lru => now,
+            Score::Lfu | Score::Custom => USES_MAX,
+        }
+    }
+
+    /// The number of uses in a mark, if it counts them.
+    pub(crate) fn uses_of_mark(self, mark: u8) -> u8 {
+        match self {
+            Score::Lfu => mark,
+            Score::Lru | Score::Custom => 0,
+        }
+    }
+
+    /// The rank of a row in the host tier: the lowest is evicted first. `custom` is the caller's score.
+    pub(crate) fn host_rank(self, mark: u8, now: u8, custom: u64) -> u64 {
+        match self {
+            Score::Lru => u64::from(u8::MAX - now.wrapping_sub(mark)),
+            Score::Lfu => u64::from(mark),
+            Score::Custom => custom,
+        }
+    }
+
+    /// The rank with which a row competes for a place in the host tier.
+    pub(crate) fn candidate_rank(self, uses: u16, custom: u64) -> u64 {
+        match self {
+            Score::Custom => custom,
+            Score::Lfu | Score::Lru => u64::from(uses),
+        }
+    }
+
+    /// The policy of the device's table.
+    pub(crate) fn device_policy(self) -> Policy {
+        match self {
+            Score::Lru => Policy::Lru,
+            // Counts of an epoch rank above all counts of earlier ones: uses fade, as they do in the host tier.
+            Score::Lfu => Policy::EpochLfu,
+            Score::Custom => Policy::Custom,
+        }
+    }
+
+    /// Whether rows take a score along to the device.
+    pub(crate) fn sends_scores(self) -> bool {
+        self != Score::Lru
+    }
+
+    /// The score that a row takes along to the device.
+    pub(crate) fn device_score(self, uses: u8, custom: u64) -> u64 {
+        match self {
+            Score::Custom => custom,
+            Score::Lru | Score::Lfu => u64::from(uses.max(1)),
+        }
+    }
+
+    /// The number of uses of a row that the device evicted, from its score there.
+    pub(crate) fn uses_of_device_score(self, score: u64) -> u16 {
+        match self {
+            Score::Lfu => (score & 0xffff_ffff).min(u64::from(u16::MAX)) as u16,
+            Score::Lru | Score::Custom => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hit_never_lowers_a_rank_and_age_never_raises_it() {
+        for score in [Score::Lru, Score::Lfu, Score::Custom] {
+            for now in [0u8, 5, 127, 128, 255] {
+                // Of the generations, only those up to the maximum age occur.
+                let oldest = if score == Score::Lru {
+                    AGE_MAX
+                } else {
+                    USES_MAX
+                };
+                for step in 0..=oldest {
+                    let mark = if score == Score::Lru {
+                        now.wrapping_sub(step)
+                    } else {
+                        step
+                    };
+                    let rank = |mark| score.host_rank(mark, now, 7);
+                    assert!(
+                        rank(score.used_mark(mark, now)) >= rank(mark),
+                        "{score:?} {mark}"
+                    );
+                    assert!(
+                        rank(score.aged_mark(mark, now)) <= rank(mark),
+                        "{score:?} {mark}"
+                    );
+                    assert!(
+                        rank(score.coldest_mark(now)) <= rank(mark),
+                        "{score:?} {mark}"
+                    );
+                    assert!(
+                        rank(score.hottest_mark(now)) >= rank(mark),
+                        "{score:?} {mark}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_oldest_rows_stay_the_oldest_when_generations_wrap_around() {
+        let mut mark = 10;
+        for now in 11..=u8::MAX {
+            mark = Score::Lru.aged_mark(mark, now);
+        }
+        for now in 0..=200 {
+            mark = Score::Lru.aged_mark(mark, now);
+            assert_eq!(
+                Score::Lru.host_rank(mark, now, 0),
+                u64::from(u8::MAX - AGE_MAX)
+            );
+        }
+    }
+}
