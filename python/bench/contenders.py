@@ -90,7 +90,7 @@ class Forerun(Contender):
         with self._table(1) as table:
             # Ascending keys by the tens of MiB become files of the store at once.
             for keys, rows in self._batches((64 << 20) // self.rows[:1].nbytes):
-                table.load(keys, rows)
+                table.import_rows(keys, rows)
                 done += len(keys)
                 told(done)
         # At rest: what is measured is not to wait for what is left of the load.

@@ -89,7 +89,7 @@ def main():
     }
     options = {**capacities, "cache_bytes": 8 << 20}
     with tempfile.TemporaryDirectory() as directory, forerun.Table(rows.shape[1], path=directory + "/rows", **options) as table:
-        table.load(np.arange(len(rows)), rows)
+        table.import_rows(np.arange(len(rows)), rows)
         table.flush()
         first = before = table.stats()
         shares, seconds = {"device": [], "host": []}, 0.0

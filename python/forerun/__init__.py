@@ -1,10 +1,10 @@
-"""Forerun: a key-value engine whose every lookup is a batch.
+"""Forerun: a key-value engine built for batched lookups.
 
 >>> import forerun, tempfile
 >>> with forerun.Db(tempfile.mkdtemp() + "/towns") as db:
 ...     db["oslo"] = b"59.91,10.75"
 ...     db.put_many(["bern", "bonn"], [b"46.95,7.45", b"50.73,7.10"])
-...     db.multi_get(["bonn", "lyon", "oslo"])
+...     db.get_many(["bonn", "lyon", "oslo"])
 [b'50.73,7.10', None, b'59.91,10.75']
 """
 

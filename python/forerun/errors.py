@@ -1,4 +1,4 @@
-"""What can go wrong. Every message names the thing and the place."""
+"""The exceptions of this package. Every message says what failed and where."""
 
 
 class Error(Exception):
@@ -10,11 +10,11 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class NotFoundError(Error, FileNotFoundError):
-    """There is no store where one was to be opened, or the path holds something else; or no keyspace of that name."""
+    """The path holds no store, or there is no keyspace of that name."""
 
 
 class AlreadyExistsError(Error, FileExistsError):
-    """There is a store where a new one was to be created."""
+    """The path already holds a store."""
 
 
 class LockedError(Error):
@@ -22,23 +22,23 @@ class LockedError(Error):
 
 
 class ClosedError(Error):
-    """The handle was closed."""
+    """The handle is closed."""
 
 
 class ForkedError(Error, RuntimeError):
-    """The handle was opened by another process, of which this one is a fork. Open the path again in this process."""
+    """Another process opened the handle, and this one is a fork of it. Open the path again in this process."""
 
 
 class CorruptionError(Error):
-    """Bytes on disk or in memory are not what was written."""
+    """Bytes on disk or in memory differ from what was written."""
 
 
 class VersionError(Error):
-    """The store was written by a newer release, or is ordered otherwise than it was opened."""
+    """A newer release wrote the store, or its key order differs from the one it was opened with."""
 
 
 class MemoryLimitError(Error, MemoryError):
-    """A write or a structure does not fit in the memory it may take."""
+    """A write or a structure does not fit in its memory limit."""
 
 
 class ReadOnlyError(Error):
@@ -50,11 +50,11 @@ class IoError(Error, OSError):
 
 
 class DeviceError(Error, RuntimeError):
-    """There is no GPU to do it, or the GPU failed."""
+    """There is no usable GPU, or it failed."""
 
 
 class PartialError(Error):
-    """Some keys of a batch could not be served; all others were. `positions` are theirs in the batch."""
+    """Some keys of a batch failed; all others were served. `positions` are the positions of the failed keys."""
 
     def __init__(self, words: str, positions: list[int]) -> None:
         super().__init__(words)

@@ -116,7 +116,7 @@ class _Gradients:
             if len(keys) > 0:
                 changes = sums.mul(-lr).to("cpu", self.dtype)
                 try:
-                    self.table.add(_bits(keys.cpu()), _bits(changes))
+                    self.table.add_at(_bits(keys.cpu()), _bits(changes))
                 except PartialError as error:
                     # All others were added. What is left is what another call is to add.
                     failed = torch.tensor(error.positions, device=keys.device)

@@ -1,4 +1,4 @@
-//! `WriteBatch`: writes that are applied together.
+//! `WriteBatch`: writes that take effect together.
 
 use forerun::Durability;
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use crate::keys::Bytes;
 use crate::keyspace::Keyspace;
 use crate::long::write_batch;
 
-/// Writes that are applied together.
+/// Writes that take effect together, at the end of the `with` block; if the block fails, none does.
 #[pyclass(module = "forerun")]
 pub(crate) struct WriteBatch {
     db: forerun::Db,
@@ -28,7 +28,7 @@ impl WriteBatch {
 
 #[pymethods]
 impl WriteBatch {
-    /// Adds an entry.
+    /// Adds an entry to the batch; of `keyspace`, or else of the store's own.
     #[pyo3(signature = (key, value, *, keyspace=None))]
     fn put(
         &mut self,
@@ -48,7 +48,7 @@ impl WriteBatch {
         .map_err(exception)
     }
 
-    /// Adds the removal of a key.
+    /// Adds the deletion of a key.
     #[pyo3(signature = (key, *, keyspace=None))]
     fn delete(
         &mut self,
@@ -64,7 +64,7 @@ impl WriteBatch {
         .map_err(exception)
     }
 
-    /// Adds the removal of all keys from `start` on, up to but without `end`.
+    /// Adds the deletion of all keys from `start` (inclusive) to `end` (exclusive).
     #[pyo3(signature = (start, end, *, keyspace=None))]
     fn delete_range(
         &mut self,
@@ -84,9 +84,17 @@ impl WriteBatch {
         .map_err(exception)
     }
 
-    /// Operations collected so far.
+    /// The operations collected so far.
     fn __len__(&self) -> usize {
         self.batch.len()
+    }
+
+    fn __repr__(&self) -> String {
+        let path = self.db.path().display();
+        format!(
+            "forerun.WriteBatch({path}, operations={})",
+            self.batch.len()
+        )
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -1,4 +1,4 @@
-//! `Cache`: bounded memory, bytes under bytes.
+//! `Cache`: byte strings in bounded memory.
 
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,25 +14,28 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::cache_items::CacheItems;
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
-use crate::items::Shown;
-use crate::keys::{Batch, Bytes};
-use crate::rows::Rows;
+use crate::items::{Shown, default_or_key_error};
+use crate::keys::{Batch, Bytes, entries_of};
+use crate::rows::{Rows, expect_no_found};
 
-/// A cache of bytes under bytes within a hard limit of memory.
+/// A cache of byte strings within a hard memory limit.
+///
+/// `memory_limit_bytes` is the most memory that the cache takes for entries and index together; it evicts what is not
+/// used when it is full. `max_item_bytes` is the largest entry, key and value together; 1 MiB by default.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Cache {
-    /// `None` once it is closed. What is in use by then stays until it is not.
+    /// `None` once it is closed. Calls that are under way keep the memory until they return.
     cache: RwLock<Option<Shared>>,
 }
 
-/// A cache, which only the process that made it may use or give back.
+/// A cache, which only the process that made it may use or free.
 pub(crate) type Shared = Arc<ProcessBound<forerun::cache::Cache>>;
 
-/// The values of a batch, one behind the other.
+/// The values of a batch, concatenated.
 #[derive(Default)]
 struct Values {
     bytes: Vec<u8>,
-    /// Where each ends, and whether there is one.
+    /// Where each value ends, and whether its key was found.
     ends: Vec<(usize, bool)>,
 }
 
@@ -45,7 +48,7 @@ impl Values {
 }
 
 impl Cache {
-    /// The cache at this second, unless it is closed.
+    /// The cache, with its clock set to this second, unless it is closed.
     fn open(&self) -> PyResult<InUse> {
         let cache = self.cache.read();
         let cache = cache.unwrap_or_else(PoisonError::into_inner);
@@ -126,19 +129,19 @@ impl Cache {
     }
 }
 
-/// A cache that this process may use.
+/// A cache whose process was checked.
 struct InUse(Shared);
 
 impl Deref for InUse {
     type Target = forerun::cache::Cache;
 
     fn deref(&self) -> &forerun::cache::Cache {
-        // It was checked when this was made, and a call goes on in one process.
+        // The process was checked when this was made, and a call stays in one process.
         self.0.constant(|cache| cache)
     }
 }
 
-/// The second in which something of this age is gone.
+/// When an entry with this time to live expires.
 fn expiry(cache: &forerun::cache::Cache, ttl_seconds: Option<u32>) -> Expiry {
     match ttl_seconds {
         None => Expiry::Never,
@@ -163,7 +166,7 @@ impl Cache {
         })
     }
 
-    /// The value of a key, or `default` if there is none.
+    /// Returns the value of a key, or `default` if the key is missing.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(
         &self,
@@ -179,7 +182,7 @@ impl Cache {
             .or(default))
     }
 
-    /// The value of a key and its version, for `compare_and_set`; `None` if there is none.
+    /// Returns the value of a key and its version, for `compare_and_set`; `None` if the key is missing.
     fn gets<'py>(
         &self,
         py: Python<'py>,
@@ -191,41 +194,34 @@ impl Cache {
         Ok(item.map(|item| (PyBytes::new(py, item.value()), item.cas())))
     }
 
-    /// The values of a batch of keys, in their order; `None` where there is none.
-    fn multi_get<'py>(
+    /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each missing key.
+    ///
+    /// With `out`, an array of any type whose rows have as many bytes as each value, it copies the values into the rows
+    /// instead and returns which keys were found, as an array of bool (`found`, if that is given). Rows of missing keys
+    /// keep their content.
+    #[pyo3(signature = (keys, *, out=None, found=None))]
+    fn get_many<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let keys = Batch::keys(keys)?;
-        let values = self.look_up(py, &keys.slices()?)?;
-        PyList::new(
-            py,
-            values
-                .iter()
-                .map(|value| value.map(|value| PyBytes::new(py, value)))
-                .collect::<Vec<_>>(),
-        )
-    }
-
-    /// Copies the values of a batch of keys into the rows of `out`, an array of any type whose rows have as many bytes
-    /// as each value, and returns which were found. Rows of others stay as they were.
-    #[pyo3(signature = (keys, out, found=None))]
-    fn multi_get_into<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'py, PyAny>,
-        out: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
         found: Option<Bound<'py, PyArray1<bool>>>,
-    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let keys = Batch::keys(keys)?;
         let keys = keys.slices()?;
-        let mut rows = Rows::new(keys.len(), out, found)?;
-        rows.fill(0, self.look_up(py, &keys)?.iter().map(Ok))?;
-        Ok(rows.into_found())
+        if let Some(out) = out {
+            let mut rows = Rows::new(keys.len(), out, found)?;
+            rows.fill(0, self.look_up(py, &keys)?.iter().map(Ok))?;
+            return Ok(rows.into_found().into_any());
+        }
+        expect_no_found(found.as_ref())?;
+        let values = self.look_up(py, &keys)?;
+        let values = values.iter();
+        let values = values.map(|value| value.map(|value| PyBytes::new(py, value)));
+        Ok(PyList::new(py, values.collect::<Vec<_>>())?.into_any())
     }
 
-    /// Stores a value, for so many seconds if it is said, and returns its version.
+    /// Stores a value and returns its version. With `ttl_seconds` it expires after that time.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn set(
         &self,
@@ -237,7 +233,7 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Set, None)
     }
 
-    /// Stores a value if its key has none. Returns the new version, or `None` if there was one.
+    /// Stores a value if the key is missing. Returns the new version, or `None` if the key was there.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn add(
         &self,
@@ -249,7 +245,7 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Add, None)
     }
 
-    /// Stores a value if its key has one. Returns the new version, or `None` if there was none.
+    /// Stores a value if the key is there. Returns the new version, or `None` if the key was missing.
     #[pyo3(signature = (key, value, *, ttl_seconds=None))]
     fn replace(
         &self,
@@ -261,7 +257,7 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Replace, None)
     }
 
-    /// Stores a value if that of its key is still of this version (`gets`). Returns the new version, or `None`.
+    /// Stores a value if the key still has this version (from `gets`). Returns the new version, or `None` if not.
     #[pyo3(signature = (key, value, version, *, ttl_seconds=None))]
     fn compare_and_set(
         &self,
@@ -274,7 +270,7 @@ impl Cache {
         self.store(py, (key, value), ttl_seconds, Mode::Set, Some(version))
     }
 
-    /// Stores many values; keys and values as `multi_get` takes keys.
+    /// Stores many values. `keys` and `values` have the same forms as in `Db.put_many`.
     #[pyo3(signature = (keys, values, *, ttl_seconds=None))]
     fn set_many(
         &self,
@@ -306,14 +302,45 @@ impl Cache {
         }
     }
 
-    /// Removes a key; tells whether it was there.
+    /// Deletes a key; returns whether it was there.
     fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
         let deleted = py.detach(|| cache.delete(Delete::key(key.as_ref())));
         Ok(deleted == Deleted::Deleted)
     }
 
-    /// Gives an entry so many seconds from now, or for ever; tells whether it is there.
+    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a `KeyError` without one.
+    ///
+    /// The lookup and the deletion are two operations: another thread may change the key in between.
+    #[pyo3(signature = (key, /, *default), text_signature = "($self, key, default=..., /)")]
+    fn pop<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self.get(py, key, None)? {
+            Some(value) => {
+                self.delete(py, key)?;
+                Ok(value)
+            }
+            None => default_or_key_error(key, default),
+        }
+    }
+
+    /// Stores all entries of a mapping, or of an iterable of pairs.
+    #[pyo3(signature = (other, /, *, ttl_seconds=None))]
+    fn update(
+        &self,
+        py: Python<'_>,
+        other: &Bound<'_, PyAny>,
+        ttl_seconds: Option<u32>,
+    ) -> PyResult<()> {
+        let (keys, values) = entries_of(other)?;
+        self.set_many(py, keys.as_any(), values.as_any(), ttl_seconds)
+    }
+
+    /// Makes an entry expire after `ttl_seconds`, or never without it; returns whether the key is there.
     #[pyo3(signature = (key, ttl_seconds=None))]
     fn touch(
         &self,
@@ -326,7 +353,7 @@ impl Cache {
         Ok(py.detach(|| cache.touch(key.as_ref(), expiry)))
     }
 
-    /// Adds to a decimal number and returns the sum, modulo 2**64; `None` if there is no such key.
+    /// Adds to a decimal number and returns the sum, modulo 2**64; `None` if the key is missing.
     #[pyo3(signature = (key, delta=1))]
     fn increment(
         &self,
@@ -338,7 +365,7 @@ impl Cache {
         self.count(py, Arithmetic::increment(key.as_ref(), delta))
     }
 
-    /// Subtracts from a decimal number, down to 0, and returns the rest; `None` if there is no such key.
+    /// Subtracts from a decimal number, down to 0, and returns the difference; `None` if the key is missing.
     #[pyo3(signature = (key, delta=1))]
     fn decrement(
         &self,
@@ -350,14 +377,14 @@ impl Cache {
         self.count(py, Arithmetic::decrement(key.as_ref(), delta))
     }
 
-    /// Removes everything.
+    /// Deletes all entries.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.open()?;
         py.detach(|| cache.flush_all(cache.now()));
         Ok(())
     }
 
-    /// Gives its memory back. What is asked of it afterwards is refused.
+    /// Frees the memory. Every later call raises `ClosedError`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_closed() {
             return Ok(());
@@ -369,23 +396,23 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether it was closed.
+    /// Whether the cache is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed()
     }
 
-    /// The keys, in no order. One that is written meanwhile may be met twice.
+    /// Iterates over the keys, in no order. A key that is written meanwhile may appear twice.
     fn keys(&self) -> PyResult<CacheItems> {
         Ok(CacheItems::new(self.open()?.0, Shown::Keys))
     }
 
-    /// As `keys`, the values.
+    /// Iterates over the values, as `keys` does over the keys.
     fn values(&self) -> PyResult<CacheItems> {
         Ok(CacheItems::new(self.open()?.0, Shown::Values))
     }
 
-    /// As `keys`, pairs of keys and values.
+    /// Iterates over `(key, value)` pairs, as `keys` does over the keys.
     fn items(&self) -> PyResult<CacheItems> {
         Ok(CacheItems::new(self.open()?.0, Shown::Items))
     }
@@ -394,7 +421,7 @@ impl Cache {
         self.keys()
     }
 
-    /// Figures, as a dict.
+    /// Returns the cache's counters as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.open()?.stats();
         let figures = PyDict::new(py);
@@ -413,7 +440,7 @@ impl Cache {
         Ok(figures)
     }
 
-    /// Entries, those that have expired and are not yet reclaimed included.
+    /// The number of entries, including expired ones that are not reclaimed yet.
     fn __len__(&self) -> PyResult<usize> {
         Ok(self.open()?.stats().items as usize)
     }

@@ -1,4 +1,4 @@
-//! `Db`: a store, which is also the keyspace of it that has no name.
+//! `Db`: a store, which is also its own default keyspace.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +14,25 @@ use crate::long::run_long;
 use crate::snapshot::SnapshotView;
 use crate::source::Source;
 
-/// An ordered, durable store of bytes under bytes in a directory.
+/// An ordered, durable key-value store in a directory.
+///
+/// `path`: the directory.
+/// `create`: "if_missing" creates a missing store, "never" raises `NotFoundError` for one, "must_be_new" raises
+/// `AlreadyExistsError` for an existing one.
+/// `durability`: the default for writes. "buffered" survives the end of the process; "synced" survives the loss of power.
+/// `wal`: False writes no log: whatever is not flushed is lost with the process.
+/// `memory_limit_bytes`: the most memory that all memtables take; writes wait when it is reached.
+/// `memtable_bytes`: the size at which a memtable is written to disk.
+/// `cache_bytes`: the size of the page cache.
+/// `ttl_seconds`: entries expire after this time, in whole seconds; without it, never.
+/// `read_only`: changes nothing in the directory, which may lie on a read-only file system; every write raises an error.
+///
+/// An argument that is `None` takes the engine's default.
 #[pyclass(extends = Keyspace, frozen, module = "forerun")]
 pub(crate) struct Db {
     path: PathBuf,
 }
 
-/// Sizes are in bytes; whatever is `None` has the engine's default. With `read_only`, the directory may lie on a read-only
-/// file system: nothing in it is touched, and whatever would change the store is an error.
 #[pymethods]
 impl Db {
     #[new]
@@ -69,14 +80,14 @@ impl Db {
         Ok(Keyspace::layers("store", db, own).add_subclass(Db { path }))
     }
 
-    /// Where it is.
+    /// The directory.
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// The keyspace of a name, created if there is none. What is written to it lives for `ttl_seconds`, a whole number of
-    /// seconds; without, for ever. A keyspace keeps the time to live that it was created with, and asking for another one
+    /// Returns the keyspace of that name, and creates it if it is missing. Its entries expire after `ttl_seconds`, a whole
+    /// number of seconds; without it, never. A keyspace keeps the time to live that it was created with; a different one
     /// is an error.
     #[pyo3(signature = (name, *, ttl_seconds=None))]
     fn keyspace(
@@ -99,12 +110,12 @@ impl Db {
         Py::new(slf.py(), layers)
     }
 
-    /// The names of the keyspaces there are.
+    /// The names of all keyspaces.
     fn keyspaces(slf: &Bound<'_, Db>) -> PyResult<Vec<String>> {
         Ok(open(slf)?.keyspaces())
     }
 
-    /// Removes a keyspace with all that is in it.
+    /// Deletes a keyspace and its entries.
     fn drop_keyspace(slf: &Bound<'_, Db>, name: &str) -> PyResult<()> {
         let db = open(slf)?;
         let name = name.to_owned();
@@ -112,44 +123,44 @@ impl Db {
         run_long(slf.py(), "dropping a keyspace", drop)?.map_err(exception)
     }
 
-    /// A batch of writes, applied whole at the end of its `with` block, or not at all if the block fails.
+    /// Returns a batch of writes. They take effect together at the end of its `with` block; if the block fails, none does.
     #[pyo3(signature = (*, durability="buffered"))]
     fn batch(slf: &Bound<'_, Db>, durability: &str) -> PyResult<WriteBatch> {
         let durability = durability_of(durability)?;
         Ok(WriteBatch::new(open(slf)?, durability))
     }
 
-    /// The store as it is now, which stays so.
+    /// Returns a view of the store as of now, which later writes do not change.
     fn snapshot(slf: &Bound<'_, Db>) -> PyResult<Py<SnapshotView>> {
         let db = open(slf)?;
         SnapshotView::new(slf.py(), db.snapshot().into(), db.own_keyspace())
     }
 
-    /// Makes everything written so far durable.
+    /// Makes all writes so far durable.
     fn sync(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "syncing", move || db.flush_wal())?.map_err(exception)
     }
 
-    /// Merges all runs into one level: for much reading, after much writing.
+    /// Merges all runs into one level: worth it after many writes and before many reads.
     fn compact(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "compacting", move || db.compact())?.map_err(exception)
     }
 
-    /// Waits until no flush or compaction is due and the files that were of no use any more are off the disk.
+    /// Waits until no flush or compaction is due and obsolete files are deleted.
     fn wait_idle(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "waiting for compactions", move || db.wait_idle())?.map_err(exception)
     }
 
-    /// Copies the store as it is now into a new directory: files are linked where that is possible.
+    /// Copies the store as of now into a new directory, with hard links where the file system allows them.
     fn checkpoint(slf: &Bound<'_, Db>, into: PathBuf) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)
     }
 
-    /// Figures, as a dict.
+    /// Returns the store's counters as a dict.
     fn stats<'py>(slf: &Bound<'py, Db>) -> PyResult<Bound<'py, PyDict>> {
         let stats = open(slf)?.stats();
         let figures = PyDict::new(slf.py());
@@ -173,7 +184,7 @@ impl Db {
         Ok(figures)
     }
 
-    /// Closes it. What was written is durable after this.
+    /// Closes the store. All writes are durable after that.
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
         match slf.as_super().as_super().get().take() {
             Some(Source::Keyspace(db, _)) => {

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::Bound as End;
 
+use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 
 use crate::errors::{exception, invalid};
 use crate::source::Source;
@@ -146,5 +147,19 @@ impl Items {
         Err(invalid(
             "an iterator over a store is of this process and cannot be pickled",
         ))
+    }
+}
+
+/// What a call returns for a missing key: the default that the caller gave, or a `KeyError`.
+pub(crate) fn default_or_key_error<'py>(
+    key: &Bound<'py, PyAny>,
+    default: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match default.len() {
+        0 => Err(PyKeyError::new_err(key.clone().unbind())),
+        1 => default.get_item(0),
+        count => Err(PyTypeError::new_err(format!(
+            "a key and at most one default are expected, not {count} defaults"
+        ))),
     }
 }

@@ -11,9 +11,10 @@
 //! Nothing is copied but keys that are numbers, and arrays that are not contiguous.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyAnyMethods, PyByteArray, PyBytes, PyList, PyString};
+use pyo3::types::{PyAnyMethods, PyByteArray, PyBytes, PyDict, PyList, PyString};
 
 use crate::arrays::{as_array, expect_bytes};
 use crate::errors::invalid;
@@ -73,7 +74,8 @@ pub(crate) enum Batch<'py> {
 impl<'py> Batch<'py> {
     /// Takes keys.
     pub(crate) fn keys(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
-        // What most give comes first, before it is asked what else it might be.
+        Batch::expect_many(object, "keys")?;
+        // A list, the common case, needs no look at what else the object might be.
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
             return Batch::of_objects(object, "keys", |key| Bytes::new(key, "key"));
         }
@@ -97,6 +99,7 @@ impl<'py> Batch<'py> {
 
     /// Takes values.
     pub(crate) fn values(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
+        Batch::expect_many(object, "values")?;
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
             return Batch::of_objects(object, "values", Bytes::of_value);
         }
@@ -115,6 +118,20 @@ impl<'py> Batch<'py> {
         let numpy = array.py().import("numpy")?;
         let contiguous = numpy.call_method1("ascontiguousarray", (array,))?;
         Ok(Batch::Rows(readable_rows(&contiguous, name)?))
+    }
+
+    /// Refuses one `str` or `bytes` where many are expected: it would count as its characters.
+    fn expect_many(object: &Bound<'py, PyAny>, name: &str) -> PyResult<()> {
+        if object.is_instance_of::<PyString>()
+            || object.is_instance_of::<PyBytes>()
+            || object.is_instance_of::<PyByteArray>()
+        {
+            return Err(PyTypeError::new_err(format!(
+                "`{name}` is a list, an array or another iterable of {name}, not one {}: write [x] for a single one",
+                object.get_type().name()?
+            )));
+        }
+        Ok(())
     }
 
     fn of_objects(
@@ -184,4 +201,13 @@ impl<'py> Batch<'py> {
 /// Whether an object is an array, or a tensor that gives one.
 fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyUntypedArray>() || object.hasattr("__dlpack__")?)
+}
+
+/// The keys and the values of a mapping, or of an iterable of pairs. Of a key that repeats, the last value counts.
+pub(crate) fn entries_of<'py>(
+    object: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
+    let entries = object.py().get_type::<PyDict>().call1((object,))?;
+    let entries = entries.cast_into::<PyDict>()?;
+    Ok((entries.keys(), entries.values()))
 }

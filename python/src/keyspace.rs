@@ -1,25 +1,27 @@
-//! `Keyspace`: what of a store is under one name, and what `Db` is for the part without a name.
+//! `Keyspace`: a named keyspace of a store, and the base class of `Db`, which is the default keyspace.
 
 use forerun::Durability;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
 
 use crate::errors::{exception, invalid, unknown};
-use crate::keys::{Batch, Bytes};
+use crate::items::default_or_key_error;
+use crate::keys::{Batch, Bytes, entries_of};
 use crate::long::{run_in_pieces, run_long, write_batch};
 use crate::reader::Reader;
 use crate::source::Source;
 
-/// Entries copied into a batch between two looks for signals.
+/// Entries copied into a batch between two checks for signals.
 const PIECE_ENTRIES: usize = 65_536;
 
-/// A keyspace of a store: keys of its own, written in one log with all others.
+/// A keyspace of a store: a set of keys of its own. All keyspaces share one log.
 #[pyclass(extends = Reader, subclass, frozen, module = "forerun")]
 pub(crate) struct Keyspace {
     name: String,
 }
 
 impl Keyspace {
-    /// The object's two layers.
+    /// The object with its base class.
     pub(crate) fn layers(
         what: &'static str,
         db: forerun::Db,
@@ -30,7 +32,7 @@ impl Keyspace {
         PyClassInitializer::from(reader).add_subclass(Keyspace { name })
     }
 
-    /// The engine's handles on the store and on the keyspace, unless the object was closed.
+    /// The engine's handles on the store and on the keyspace, unless the object is closed.
     pub(crate) fn handles(slf: &Bound<'_, Keyspace>) -> PyResult<(forerun::Db, forerun::Keyspace)> {
         match slf.as_super().get().source()? {
             Source::Keyspace(db, space) => Ok((db, space)),
@@ -41,13 +43,13 @@ impl Keyspace {
 
 #[pymethods]
 impl Keyspace {
-    /// Its name; that of the part without one is "default".
+    /// The name; that of the store's own keyspace is "default".
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Writes an entry.
+    /// Writes an entry, in place of any former value of its key.
     fn put(
         slf: &Bound<'_, Keyspace>,
         key: &Bound<'_, PyAny>,
@@ -60,8 +62,9 @@ impl Keyspace {
             .map_err(exception)
     }
 
-    /// Writes many entries, all or none. Keys are as `multi_get` takes them. Values are bytes or str, or an array with a row a
-    /// value, of any type, whose rows are stored as they lie in memory.
+    /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes or str, or an array of
+    /// any type with one row per value; the rows are stored as they lie in memory. `durability` is "buffered" (survives
+    /// the process) or "synced" (survives the loss of power).
     #[pyo3(signature = (keys, values, *, durability="buffered"))]
     fn put_many(
         slf: &Bound<'_, Keyspace>,
@@ -87,19 +90,19 @@ impl Keyspace {
         write_batch(py, db, batch, durability)
     }
 
-    /// Puts everything written to the store so far into runs.
+    /// Writes the memtables to disk.
     fn flush(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (_, space) = Keyspace::handles(slf)?;
         run_long(slf.py(), "flushing", move || space.flush())?.map_err(exception)
     }
 
-    /// Merges its runs into one level: for much reading, after much writing.
+    /// Merges the runs into one level: worth it after many writes and before many reads.
     fn compact(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (_, space) = Keyspace::handles(slf)?;
         run_long(slf.py(), "compacting", move || space.compact())?.map_err(exception)
     }
 
-    /// Removes a key, whether it is there or not.
+    /// Deletes a key. A missing key is not an error.
     fn delete(slf: &Bound<'_, Keyspace>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let ((_, space), key) = (Keyspace::handles(slf)?, Bytes::new(key, "key")?);
         slf.py()
@@ -107,7 +110,7 @@ impl Keyspace {
             .map_err(exception)
     }
 
-    /// Removes all keys from `start` on, up to but without `end`.
+    /// Deletes all keys from `start` (inclusive) to `end` (exclusive).
     fn delete_range(
         slf: &Bound<'_, Keyspace>,
         start: &Bound<'_, PyAny>,
@@ -128,12 +131,51 @@ impl Keyspace {
         Keyspace::put(slf, key, value)
     }
 
+    /// Deletes a key that must be there; `delete` does not mind a missing one.
     fn __delitem__(slf: &Bound<'_, Keyspace>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        Keyspace::delete(slf, key)
+        Keyspace::pop(slf, key, &PyTuple::empty(slf.py())).map(drop)
+    }
+
+    /// Deletes a key and returns the value that it had. A missing key gives `default`, or a `KeyError` without one.
+    ///
+    /// The lookup and the deletion are two operations: another writer may change the key in between.
+    #[pyo3(signature = (key, /, *default), text_signature = "($self, key, default=..., /)")]
+    fn pop<'py>(
+        slf: &Bound<'py, Keyspace>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, (_, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
+        let bytes = Bytes::new(key, "key")?;
+        let value = py.detach(|| match keyspace.get(bytes.as_ref())? {
+            Some(value) => keyspace.delete(bytes.as_ref()).map(|()| Some(value)),
+            None => Ok(None),
+        });
+        match value.map_err(exception)? {
+            Some(value) => Ok(PyBytes::new(py, &value).into_any()),
+            None => default_or_key_error(key, default),
+        }
+    }
+
+    /// Writes all entries of a mapping, or of an iterable of pairs, in one batch.
+    #[pyo3(signature = (other, /))]
+    fn update(slf: &Bound<'_, Keyspace>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (keys, values) = entries_of(other)?;
+        Keyspace::put_many(slf, keys.as_any(), values.as_any(), "buffered")
+    }
+
+    fn __repr__(slf: &Bound<'_, Keyspace>) -> String {
+        let name = &slf.get().name;
+        let closed = if slf.as_super().get().is_closed() {
+            ", closed"
+        } else {
+            ""
+        };
+        format!("forerun.Keyspace({name:?}{closed})")
     }
 }
 
-/// How durable, by its name.
+/// Parses a durability.
 pub(crate) fn durability_of(name: &str) -> PyResult<Durability> {
     match name {
         "buffered" => Ok(Durability::Buffered),

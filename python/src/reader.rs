@@ -1,4 +1,4 @@
-//! What a store, one of its snapshots and the like can read: the base class of them all.
+//! `Reader`: lookups and iteration, the base class of `Db`, `Keyspace` and `Snapshot`.
 
 use std::sync::RwLock;
 
@@ -12,13 +12,13 @@ use crate::errors::{closed, exception, invalid};
 use crate::items::{Items, Shown};
 use crate::keys::{Batch, Bytes};
 use crate::long::run_in_pieces;
-use crate::rows::Rows;
+use crate::rows::{Rows, expect_no_found};
 use crate::source::Source;
 
-/// Keys that are looked up between two looks for signals: cold ones take some 12 us each, so Ctrl-C is heard in time.
+/// Keys looked up between two checks for signals. A cold key takes some 12 us, so Ctrl-C is noticed in time.
 const PIECE_KEYS: usize = 8192;
 
-/// The base of `Db` and `Snapshot`: looking up and iterating.
+/// Lookups and iteration: the base class of `Db`, `Keyspace` and `Snapshot`.
 #[pyclass(subclass, frozen, module = "forerun", name = "Reader")]
 pub(crate) struct Reader {
     what: &'static str,
@@ -34,9 +34,9 @@ impl Reader {
         }
     }
 
-    /// What it reads, unless it is closed. A clone: nothing is locked while Python runs.
+    /// The source to read, unless the reader is closed. It is a clone, so no lock is held while Python code runs.
     ///
-    /// It is checked here that this process may use it, so that no call has to ask again.
+    /// This also checks that the process may use the source, so that no call has to check again.
     pub(crate) fn source(&self) -> PyResult<Source> {
         let source = self.source.read();
         let source = source.unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl Reader {
             .is_none()
     }
 
-    /// Closes it, and gives what it read if it was open.
+    /// Closes the reader and returns its source if it was open.
     pub(crate) fn take(&self) -> Option<Source> {
         let source = self.source.write();
         source
@@ -60,7 +60,7 @@ impl Reader {
             .take()
     }
 
-    /// Looks up a batch and passes the answers on, those of each piece with the position of its first key.
+    /// Looks up a batch in pieces and passes the values of each piece to `take`, with the position of its first key.
     fn look_up(
         &self,
         py: Python<'_>,
@@ -70,7 +70,7 @@ impl Reader {
         let mut source = self.source()?;
         let keys = keys.slices()?;
         if keys.len() > PIECE_KEYS {
-            // All pieces see the same moment.
+            // All pieces must see the same version of the store.
             source = source.snapshot();
         }
         let mut values = Values::new();
@@ -80,6 +80,21 @@ impl Reader {
                 .map_err(exception)?;
             take(nth * PIECE_KEYS, &values)
         })
+    }
+
+    fn get_into<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+        found: Option<Bound<'py, PyArray1<bool>>>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        let keys = Batch::keys(keys)?;
+        let mut rows = Rows::new(keys.len(), out, found)?;
+        self.look_up(py, &keys, |first, values| {
+            rows.fill(first, values.iter().map(|value| value.map_err(exception)))
+        })?;
+        Ok(rows.into_found())
     }
 
     fn items<'py>(
@@ -100,7 +115,7 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// The value of a key, or `default` if there is none.
+    /// Returns the value of a key, or `default` if the key is missing.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(
         &self,
@@ -116,12 +131,23 @@ impl Reader {
         })
     }
 
-    /// The values of a batch of keys, in their order; `None` where there is none.
-    fn multi_get<'py>(
+    /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each missing key.
+    ///
+    /// With `out`, an array of any type whose rows have as many bytes as each value, it copies the values into the rows
+    /// instead and returns which keys were found, as an array of bool (`found`, if that is given). Rows of missing keys
+    /// keep their content.
+    #[pyo3(signature = (keys, *, out=None, found=None))]
+    fn get_many<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
+        out: Option<&Bound<'py, PyAny>>,
+        found: Option<Bound<'py, PyArray1<bool>>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(out) = out {
+            return Ok(self.get_into(py, keys, out, found)?.into_any());
+        }
+        expect_no_found(found.as_ref())?;
         let list = PyList::empty(py);
         self.look_up(py, &Batch::keys(keys)?, |_, values| {
             for value in values.iter() {
@@ -130,29 +156,12 @@ impl Reader {
             }
             Ok(())
         })?;
-        Ok(list)
+        Ok(list.into_any())
     }
 
-    /// Copies the values of a batch of keys into the rows of `out`, an array of any type whose rows have as many bytes
-    /// as each value, and returns which were found. Rows of others stay as they were.
-    #[pyo3(signature = (keys, out, found=None))]
-    fn multi_get_into<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &Bound<'py, PyAny>,
-        out: &Bound<'py, PyAny>,
-        found: Option<Bound<'py, PyArray1<bool>>>,
-    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-        let keys = Batch::keys(keys)?;
-        let mut rows = Rows::new(keys.len(), out, found)?;
-        self.look_up(py, &keys, |first, values| {
-            rows.fill(first, values.iter().map(|value| value.map_err(exception)))
-        })?;
-        Ok(rows.into_found())
-    }
-
-    /// Entries as pairs, in the order of keys: from `start` on, up to but without `end`, or those that begin with
-    /// `prefix`. They are as they were when this was called.
+    /// Iterates over `(key, value)` pairs in key order, from `start` (inclusive) to `end` (exclusive), or over the keys
+    /// that begin with `prefix`. `reverse` iterates from the last key to the first. The iterator sees the store as of
+    /// this call.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
     #[pyo3(name = "items")]
     fn py_items<'py>(
@@ -166,7 +175,7 @@ impl Reader {
         self.items(py, Shown::Items, [start, end, prefix], reverse)
     }
 
-    /// As `items`, the keys alone.
+    /// Iterates over the keys; takes the same arguments as `items`.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
     fn keys<'py>(
         &self,
@@ -179,7 +188,7 @@ impl Reader {
         self.items(py, Shown::Keys, [start, end, prefix], reverse)
     }
 
-    /// As `items`, the values alone.
+    /// Iterates over the values; takes the same arguments as `items`.
     #[pyo3(signature = (*, start=None, end=None, prefix=None, reverse=false))]
     fn values<'py>(
         &self,
@@ -201,13 +210,13 @@ impl Reader {
         value.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
-    /// Entries. It reads all of them: it takes the time of a scan.
+    /// Counts the entries by scanning all of them.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let source = self.source()?;
         py.detach(|| source.count())
     }
 
-    /// Whether it has any entry.
+    /// Whether there is at least one entry.
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
         let source = self.source()?;
         py.detach(|| source.has_any()).map_err(exception)
@@ -221,7 +230,7 @@ impl Reader {
         self.items(py, Shown::Keys, [None; 3], false)
     }
 
-    /// Whether it was closed.
+    /// Whether this object is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed()

@@ -162,3 +162,13 @@ fn byte_rows<'py>(
     view.cast_into::<PyArray2<u8>>()
         .map_err(|error| invalid(format!("`{name}` cannot be seen as bytes: {error}")))
 }
+
+/// Refuses `found` without `out`.
+pub(crate) fn expect_no_found<T>(found: Option<T>) -> PyResult<()> {
+    match found {
+        Some(_) => Err(invalid(
+            "`found` takes the flags of a lookup into `out`, and `out` is missing",
+        )),
+        None => Ok(()),
+    }
+}

@@ -1,4 +1,4 @@
-//! `Snapshot`: a store as it was.
+//! `Snapshot`: a store as of one moment.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::keyspace::Keyspace;
 use crate::reader::Reader;
 use crate::source::Source;
 
-/// A store as it was when the snapshot was taken.
+/// A store as of the moment when the snapshot was taken. It does not change.
 #[pyclass(extends = Reader, frozen, module = "forerun", name = "Snapshot")]
 pub(crate) struct SnapshotView;
 
@@ -28,7 +28,7 @@ impl SnapshotView {
 
 #[pymethods]
 impl SnapshotView {
-    /// What it shows of another keyspace.
+    /// The same moment of another keyspace.
     fn keyspace(
         slf: &Bound<'_, SnapshotView>,
         keyspace: &Bound<'_, Keyspace>,
@@ -40,9 +40,19 @@ impl SnapshotView {
         SnapshotView::new(slf.py(), snapshot, space)
     }
 
-    /// Lets go of it. Versions that only it could see may then be dropped.
+    /// Releases the snapshot. Compactions may then drop the versions that only it could see.
     fn close(slf: &Bound<'_, SnapshotView>) {
         drop(slf.as_super().get().take());
+    }
+
+    fn __repr__(slf: &Bound<'_, SnapshotView>) -> String {
+        match slf.as_super().get().source() {
+            Ok(Source::Snapshot(snapshot, keyspace)) => {
+                let (name, sequence) = (keyspace.name(), snapshot.sequence());
+                format!("forerun.Snapshot({name:?}, sequence={sequence})")
+            }
+            _ => "forerun.Snapshot(closed)".to_owned(),
+        }
     }
 
     fn __enter__(slf: Bound<'_, SnapshotView>) -> Bound<'_, SnapshotView> {

@@ -45,7 +45,7 @@ def test_what_is_no_integer_is_no_key(table, keys):
         lambda: table.find(keys),
         lambda: table.contains(keys),
         lambda: table.insert(keys, rows),
-        lambda: table.add(keys, rows),
+        lambda: table.add_at(keys, rows),
         lambda: table.prefetch(keys),
     ):
         with refused:
@@ -101,7 +101,7 @@ def test_lists_of_rows_are_taken_where_they_fit(table):
     table.insert([1, 2], [[1, 2.5], (3, 4)])
     assert table.find([1, 2])[0].tolist() == [[1, 2.5], [3, 4]]
     table[3] = (5, 6)
-    table.add([3], [[1, 1]])
+    table.add_at([3], [[1, 1]])
     assert table[3].tolist() == [6, 7]
     small = forerun.Table(2, "uint8")
     small[1] = [0, 255]
@@ -200,7 +200,7 @@ def test_overflow_is_for_a_table_without_a_path(tmp_path):
 def test_the_memory_of_the_stores_cache_counts(tmp_path):
     with forerun.Table(16, path=tmp_path / "rows", host_capacity=100, cache_bytes=8 << 20) as table:
         keys = np.arange(20_000)
-        table.load(keys, np.ones((20_000, 16), np.float32))
+        table.import_rows(keys, np.ones((20_000, 16), np.float32))
         table.checkpoint(tmp_path / "copy")
     with forerun.Table(16, path=tmp_path / "copy", host_capacity=100, cache_bytes=8 << 20) as table:
         before = table.stats()
@@ -238,7 +238,7 @@ def test_arrays_of_any_alignment_are_taken(table):
     table.find(keys, out, found)
     np.testing.assert_array_equal(out, rows)
     assert found.all()
-    assert table.add(keys, rows).all()
+    assert table.add_at(keys, rows).all()
     np.testing.assert_array_equal(table.find([3, 70])[0], 2 * rows)
     assert table.contains(keys).all()
     table.erase(keys)
@@ -262,7 +262,7 @@ def test_rows_of_another_shape_are_refused_though_they_have_as_many_bytes(shape)
     for call in (
         lambda: table.insert(keys, rows),
         lambda: table.insert(keys, rows.tolist()),
-        lambda: table.add(keys, rows),
+        lambda: table.add_at(keys, rows),
         lambda: table.find(keys, rows),
     ):
         with pytest.raises(forerun.errors.InvalidArgumentError, match="shape"):

@@ -37,7 +37,7 @@ def test_agrees_with_a_dict_through_random_operations_and_a_reopening(tmp_path):
                         assert (key in db) == (key in model)
                     case 4:
                         keys = [b"key%03d" % random.randrange(300) for _ in range(20)]
-                        assert db.multi_get(keys) == [model.get(key) for key in keys]
+                        assert db.get_many(keys) == [model.get(key) for key in keys]
             assert dict(db.items()) == model
             db.flush()
             assert list(db) == sorted(model)
@@ -60,12 +60,12 @@ def test_values_are_copied_into_an_array_of_any_type(db):
     rows = np.random.default_rng(1).random((1000, 16), dtype=np.float32)
     db.put_many(keys[:900], rows[:900].view(np.uint8))
     out = np.full((1000, 16), -1, dtype=np.float32)
-    found = db.multi_get_into(keys[::-1].copy(), out)
+    found = db.get_many(keys[::-1].copy(), out=out)
     assert found.tolist() == [False] * 100 + [True] * 900
     assert (out[100:] == rows[:900][::-1]).all()
     assert (out[:100] == -1).all()
     again = np.zeros(1000, dtype=bool)
-    assert db.multi_get_into(keys, out, found=again) is again
+    assert db.get_many(keys, out=out, found=again) is again
     assert again.sum() == 900
 
 
@@ -83,7 +83,7 @@ def test_values_are_copied_into_an_array_of_any_type(db):
 def test_arrays_that_do_not_fit_are_refused_by_words(db, keys, out):
     db.put_many([b"a", b"b"], [b"12345678", b"12345678"])
     with pytest.raises(forerun.errors.InvalidArgumentError):
-        db.multi_get_into(keys, out)
+        db.get_many(keys, out=out)
 
 
 def test_a_batch_is_applied_whole_or_not_at_all(db):
@@ -125,7 +125,7 @@ def test_keyspaces_are_apart_and_a_batch_goes_across_them(tmp_path):
         with db.snapshot() as before:
             users.put_many(["2", "3"], [b"Bob", b"Cid"])
             users["1"] = b"Ada L."
-            assert before.keyspace(users).multi_get(["1", "2"]) == [b"Ada", None]
+            assert before.keyspace(users).get_many(["1", "2"]) == [b"Ada", None]
             assert before["1"] == b"own"
         assert dict(users.items()) == {b"1": b"Ada L.", b"2": b"Bob", b"3": b"Cid"}
         assert (db["1"], sessions["1"], len(list(db))) == (b"own", b"here", 1)
@@ -215,7 +215,7 @@ def test_threads_read_and_write_at_once(db):
     def read():
         for _ in range(50):
             keys = [b"%05d" % random.randrange(4000) for _ in range(64)]
-            for key, value in zip(keys, db.multi_get(keys)):
+            for key, value in zip(keys, db.get_many(keys)):
                 assert value in (None, key)
 
     threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
@@ -232,15 +232,15 @@ def test_integers_of_any_width_are_the_same_keys(db, dtype):
     numbers = np.array([0, 1, 258, 32767])
     db.put_many(numbers.astype(dtype), [b"a", b"b", b"c", b"d"])
     assert list(db.keys()) == [int(number).to_bytes(8, "big") for number in numbers]
-    assert db.multi_get(numbers.astype(np.int64)[::-1]) == [b"d", b"c", b"b", b"a"]
+    assert db.get_many(numbers.astype(np.int64)[::-1]) == [b"d", b"c", b"b", b"a"]
 
 
 def test_a_negative_number_is_no_key_and_is_named(db):
     with pytest.raises(ValueError, match="position 2 is -5"):
-        db.multi_get(np.array([1, 2, -5]))
+        db.get_many(np.array([1, 2, -5]))
     for array in [np.array([1.0, 2.0]), np.arange(3, dtype=np.uint8), np.zeros((2, 2), np.int64)]:
         with pytest.raises(ValueError, match="array of keys"):
-            db.multi_get(array)
+            db.get_many(array)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint64, np.int16, np.uint8, bool])
@@ -250,12 +250,12 @@ def test_values_are_rows_of_any_type_and_come_back_as_they_were(db, dtype):
     for given in [rows, rows[::-1][::-1], np.asfortranarray(rows), list(rows)]:
         db.put_many(keys, given)
         out = np.empty_like(rows, order="C")
-        assert db.multi_get_into(keys, out).all()
+        assert db.get_many(keys, out=out).all()
         assert (out == rows).all()
     scalars = rows[:, 0, 1].copy()
     db.put_many(keys, scalars)
     out = np.empty_like(scalars)
-    assert db.multi_get_into(keys, out).all() and (out == scalars).all()
+    assert db.get_many(keys, out=out).all() and (out == scalars).all()
 
 
 def test_large_batches_are_looked_up_in_pieces_that_see_one_moment(db):
@@ -275,10 +275,10 @@ def test_large_batches_are_looked_up_in_pieces_that_see_one_moment(db):
     try:
         for _ in range(10):
             out = np.full(30_000, -1.0)
-            assert db.multi_get_into(keys, out).all()
+            assert db.get_many(keys, out=out).all()
             assert out[0] == out[-1]
             assert (out[1:-1] == keys[1:-1]).all()
-            assert db.multi_get(keys)[777] == np.float64(777).tobytes()
+            assert db.get_many(keys)[777] == np.float64(777).tobytes()
     finally:
         stop.set()
         writer.join()
@@ -309,7 +309,7 @@ db.close()
 @pytest.mark.parametrize(
     "long_call",
     [
-        "while True: db.multi_get(keys)",
+        "while True: db.get_many(keys)",
         "while True: db.compact(); db.put_many(keys[:100_000], rows[:100_000])",
         "while True: db.put_many(keys, rows)",
         "while True: len(db)",
@@ -337,7 +337,7 @@ def test_keys_that_are_numbers_may_lie_anywhere(db, dtype):
     fields = np.zeros(3, [("key", dtype), ("other", "S1")])
     fields["key"] = numbers
     for keys in (unaligned, fields["key"], numbers[::-1][::-1], numbers.astype(numbers.dtype.newbyteorder())):
-        assert db.multi_get(keys) == [b"seven", b"eight", b"nine"]
+        assert db.get_many(keys) == [b"seven", b"eight", b"nine"]
 
 
 def test_an_array_of_objects_is_no_value(db):
@@ -352,7 +352,7 @@ def test_an_array_of_objects_is_no_value(db):
         with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
             forerun.Cache(16 << 20).set_many([b"key"], values)
     with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
-        db.multi_get_into([b"key"], np.array([[object()]]))
+        db.get_many([b"key"], out=np.array([[object()]]))
     assert b"key" not in db
 
 
@@ -360,10 +360,10 @@ def test_an_array_of_objects_is_no_value(db):
 def test_one_string_is_no_batch(db, one):
     batch = [b"a", b"b", b"c"]
     for call in (
-        lambda: db.multi_get(one),
+        lambda: db.get_many(one),
         lambda: db.put_many(one, batch),
         lambda: db.put_many(batch, one),
-        lambda: db.multi_get_into(one, np.zeros((3, 1), np.uint8)),
+        lambda: db.get_many(one, out=np.zeros((3, 1), np.uint8)),
     ):
         with pytest.raises(forerun.errors.InvalidArgumentError, match="list"):
             call()
@@ -373,9 +373,9 @@ def test_one_string_is_no_batch(db, one):
 def test_memory_that_cannot_be_filled_is_refused_by_name(db):
     refused = forerun.errors.InvalidArgumentError
     with pytest.raises(refused, match="`found` is not C-contiguous"):
-        db.multi_get_into([b"a", b"b"], np.zeros((2, 2), np.uint8), np.zeros(4, bool)[::2])
+        db.get_many([b"a", b"b"], out=np.zeros((2, 2), np.uint8), found=np.zeros(4, bool)[::2])
     with pytest.raises(refused, match="`out` has 0 dimensions"):
-        db.multi_get_into([b"a"], np.array(0))
+        db.get_many([b"a"], out=np.array(0))
 
 
 def test_a_keyspace_that_cannot_be_is_told_from_one_that_is_not_there(db):

@@ -72,7 +72,7 @@ def test_a_table_is_a_dict_of_rows(tmp_path):
             for key in list(model)[:10]:
                 table[key] = model[key].astype(np.int32)
             rest = list(model)[10:]
-            table.load(rest, np.stack([model[key] for key in rest]).astype(np.int32))
+            table.import_rows(rest, np.stack([model[key] for key in rest]).astype(np.int32))
             assert table and len(table) == 1000
             assert sorted(table) == sorted(table.keys()) == list(model)
             assert {key: row.tolist() for key, row in table.items()} == {key: row.tolist() for key, row in model.items()}
@@ -96,3 +96,78 @@ def test_a_cache_can_be_gone_through():
         assert sorted(cache.values()) == sorted(model.values())
         entries = cache.items()
     assert len(list(entries)) == 5000, "an iterator keeps what it goes through"
+
+
+def test_a_repr_names_the_store_the_keyspace_and_the_moment(tmp_path):
+    with forerun.Db(tmp_path / "store") as db:
+        users, snapshot = db.keyspace("users"), db.snapshot()
+        assert repr(users) == 'forerun.Keyspace("users")'
+        assert repr(snapshot).startswith('forerun.Snapshot("default", sequence=')
+        assert repr(snapshot.keyspace(users)).startswith('forerun.Snapshot("users", sequence=')
+        with db.batch() as batch:
+            batch["a"] = batch["b"] = b"1"
+            assert repr(batch) == f"forerun.WriteBatch({db.path}, operations=2)"
+        assert all(" at 0x" not in repr(handle) for handle in (db, users, snapshot, batch))
+        snapshot.close()
+        assert repr(snapshot) == "forerun.Snapshot(closed)"
+
+
+@pytest.mark.parametrize("text", ["abc", b"abc", bytearray(b"abc")])
+def test_one_text_is_not_many_keys_or_values(tmp_path, text):
+    with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
+        for ask in (
+            lambda: db.get_many(text),
+            lambda: cache.get_many(text),
+            lambda: db.put_many(text, [b"1"] * 3),
+            lambda: db.put_many(["a", "b", "c"], text),
+            lambda: cache.set_many(["a", "b", "c"], text),
+        ):
+            with pytest.raises(TypeError, match="not one"):
+                ask()
+        assert len(db) == len(cache) == 0
+
+
+def test_a_missing_key_is_a_key_error_when_it_is_deleted_or_popped(tmp_path):
+    with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
+        for handle in (db, db.keyspace("other"), cache):
+            handle["key"] = b"value"
+            with pytest.raises(KeyError, match="missing"):
+                del handle["missing"]
+            with pytest.raises(KeyError, match="missing"):
+                handle.pop("missing")
+            assert handle.pop("missing", 7) == 7 and handle.pop("missing", None) is None
+            with pytest.raises(TypeError):
+                handle.pop("missing", 1, 2)
+            assert handle.pop("key") == b"value" and "key" not in handle
+            handle["key"] = b"value"
+            del handle["key"]
+            assert "key" not in handle
+            handle.delete("missing")
+
+
+def test_update_takes_a_mapping_or_pairs_and_the_last_value_of_a_key_counts(tmp_path):
+    with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
+        for handle in (db, db.keyspace("other"), cache):
+            handle.update({"a": b"1", "b": "two"})
+            handle.update([("b", b"2"), ("c", b"3"), ("c", b"4")])
+            assert dict(handle.items()) == {b"a": b"1", b"b": b"2", b"c": b"4"}
+            handle.update({})
+            with pytest.raises(TypeError):
+                handle.update(7)
+        db.keyspace("copy").update(db)
+        assert dict(db.keyspace("copy").items()) == dict(db.items())
+
+
+def test_flags_without_an_array_for_the_values_are_refused(tmp_path):
+    with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
+        for handle in (db, cache):
+            with pytest.raises(forerun.errors.InvalidArgumentError, match="`out` is missing"):
+                handle.get_many(["a"], found=np.zeros(1, bool))
+
+
+def test_every_argument_of_a_constructor_is_documented():
+    import inspect
+
+    for cls in (forerun.Db, forerun.Cache, forerun.Table):
+        for name in inspect.signature(cls).parameters:
+            assert f"`{name}`" in cls.__doc__, f"{cls.__name__}: {name}"

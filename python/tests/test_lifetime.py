@@ -138,8 +138,8 @@ CALLS = {
     "find": lambda table, keys, rows: table.find(keys, rows, np.empty(len(keys), bool)),
     "contains": lambda table, keys, rows: table.contains(keys),
     "insert": lambda table, keys, rows: table.insert(keys, rows),
-    "load": lambda table, keys, rows: table.load(keys, rows),
-    "add": lambda table, keys, rows: table.add(keys, rows),
+    "import_rows": lambda table, keys, rows: table.import_rows(keys, rows),
+    "add_at": lambda table, keys, rows: table.add_at(keys, rows),
     "erase": lambda table, keys, rows: table.erase(keys),
 }
 
@@ -152,7 +152,7 @@ def test_a_signal_ends_a_long_call(tmp_path, alarm, name, on_disk):
     table.insert(some, some.reshape(-1, 1))
     # Each call would take a multiple of the time that it is given: as often as it takes.
     keys = np.tile(np.arange(FEW), MANY // FEW)
-    if name == "load":
+    if name == "import_rows":
         keys = np.arange(MANY)
     rows = np.zeros((len(keys), 1), np.int64)
     came = alarm(0.05)

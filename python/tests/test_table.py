@@ -36,7 +36,7 @@ def test_agrees_with_a_dict_through_random_operations_and_a_reopening(tmp_path, 
                         model.update(zip(keys.tolist(), rows))
                     case 1:
                         unique = np.unique(keys)
-                        found = table.add(unique, rows_of(unique))
+                        found = table.add_at(unique, rows_of(unique))
                         for key, row, is_found in zip(unique.tolist(), rows_of(unique), found):
                             assert is_found == (key in model)
                             if is_found:
@@ -87,7 +87,7 @@ def test_every_type_comes_back_and_adds(dtype):
     table = forerun.Table(3, dtype)
     rows = np.arange(30).reshape(10, 3).astype(dtype)
     table.insert(np.arange(10), rows)
-    table.add(np.arange(10), rows)
+    table.add_at(np.arange(10), rows)
     back, _ = table.find(np.arange(10))
     assert back.dtype == rows.dtype and (back == rows + rows).all()
 
@@ -190,7 +190,7 @@ def test_half_precision_and_bits_without_a_name_are_taken_as_they_lie():
 def test_rows_are_loaded_below_and_brought_up(tmp_path):
     with forerun.Table(4, path=tmp_path / "rows", host_capacity=100) as table:
         keys = np.arange(1000)
-        table.load(keys, rows_of(keys))
+        table.import_rows(keys, rows_of(keys))
         assert table.stats()["host_rows"] == 0 and table.find(keys)[1].all()
         table.prefetch(keys[:50])
         table.wait_idle()
@@ -271,5 +271,5 @@ def test_threads_see_whole_rows(tmp_path):
 def test_rows_of_16_bits_that_repeat_in_a_call_are_summed_before_they_are_rounded():
     table = forerun.Table(2, "float16")
     table.insert([1], np.zeros((1, 2), np.float16))
-    table.add(np.ones(4095, np.uint64), np.ones((4095, 2), np.float16))
+    table.add_at(np.ones(4095, np.uint64), np.ones((4095, 2), np.float16))
     assert table[1].tolist() == [4096.0, 4096.0]

@@ -299,7 +299,7 @@ def test_many_gradients_of_a_row_of_16_bits_are_summed_before_they_are_rounded(d
     assert words(torch.tensor(1)).tolist() == [-1000.0, -1000.0]
     table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
     # Rows that repeat in a call of the table itself, too.
-    table.add([1] * 999, _bits(torch.ones(999, 2, dtype=dtype)))
+    table.add_at([1] * 999, _bits(torch.ones(999, 2, dtype=dtype)))
     assert words(torch.tensor(1)).tolist() == [1000.0, 1000.0]
     table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
     for mode, expected in (("sum", 1000.0), ("mean", 1.0)):
@@ -319,7 +319,7 @@ class Failing:
     def add(self, keys, rows):
         fails = np.isin(keys, self.keys)
         self.keys = []
-        self.table.add(keys[~fails], rows[~fails])
+        self.table.add_at(keys[~fails], rows[~fails])
         if fails.any():
             raise forerun.errors.PartialError("some failed", np.flatnonzero(fails).tolist())
 

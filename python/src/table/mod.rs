@@ -1,4 +1,4 @@
-//! `Table`: rows of one shape under 64-bit numbers, in memory and on disk.
+//! `Table`: rows of one size under 64-bit integer keys.
 //!
 //! ```text
 //!   mod.rs      the class                    options.rs   how it is opened
@@ -30,15 +30,28 @@ use crate::long::run_long;
 use crate::numbers::{Key, Numbers};
 use options::{Device, Policies, Sizes};
 
-/// What `find` gives: rows, and which of them were found.
+/// The result of `find`: the rows, and which keys were found.
 type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 
-/// Rows of one shape under 64-bit numbers.
+/// A table of rows of one size under 64-bit integer keys, in GPU memory, host memory and on disk.
+///
+/// `dim`: the elements in a row.
+/// `dtype`: the elements' type, as a name or as a type of NumPy or PyTorch.
+/// `path`: the directory of the store that holds all rows; without it the table lives in memory only.
+/// `host_capacity`: the most rows in host memory.
+/// `host_bytes`: the same limit in bytes, index included; give one of the two.
+/// `device_capacity`: the most rows on the device; 0 for no device tier.
+/// `device`: "any" (the first GPU, or the CPU without one), "cpu", or the number of a GPU.
+/// `score`: which rows a tier evicts first: "lru", "lfu" or "custom" (the caller's `scores`).
+/// `admission`: which rows a lookup promotes: "always", "second_touch" (those that were looked up before) or "by_score".
+/// `writes`: "through" writes each row to the store before the call returns; "back" when it leaves memory, or at `flush`.
+/// `overflow`: what a full table without `path` does: "refuse" new rows, or "evict" others.
+/// `cache_bytes`: the size of the store's page cache.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Table {
     dtype: Dtype,
     dim: u32,
-    /// Whether a lookup may wait for more than memory.
+    /// Whether a lookup may wait for the disk or the device.
     waits: bool,
     /// `None` once it is closed.
     table: RwLock<Option<forerun::table::Table>>,
@@ -100,13 +113,13 @@ impl Table {
         })
     }
 
-    /// Elements a row.
+    /// The elements in a row.
     #[getter]
     fn dim(&self) -> u32 {
         self.dim
     }
 
-    /// What the device tier lies on: a GPU by name, or "cpu"; `None` without such a tier.
+    /// The device of the device tier: a GPU by name, or "cpu"; `None` without a device tier.
     #[getter]
     fn device(&self) -> PyResult<Option<String>> {
         let device = self.open()?.device_stats();
@@ -117,7 +130,7 @@ impl Table {
         }))
     }
 
-    /// The number of the GPU that the device tier lies on; `None` where it lies on none, or has failed.
+    /// The number of the device tier's GPU; `None` without a GPU, or after it failed.
     #[getter]
     fn gpu(&self) -> PyResult<Option<usize>> {
         let table = self.open()?;
@@ -128,15 +141,15 @@ impl Table {
         Ok(gpu.map(|gpu| gpu.info().ordinal))
     }
 
-    /// The elements' type, by name.
+    /// The name of the elements' type.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.dtype.name()
     }
 
-    /// Looks keys up. Returns rows, in the shape of the keys with one more dimension, and which were found; rows that
-    /// were not are zero, or, in `out`, stay as they were. Where `out` is a tensor on the GPU of the device tier, rows go
-    /// there, behind what is on `stream`, or else on the current one; they are there when this returns.
+    /// Looks up keys. Returns the rows, in the shape of the keys with one more dimension, and which keys were found. Rows
+    /// of missing keys are zero; in `out` they keep their content. If `out` is a tensor on the GPU of the device tier, the
+    /// rows are copied there, after the work on `stream` (by default the current stream), and have arrived when this returns.
     #[pyo3(signature = (keys, out=None, found=None, *, stream=None))]
     fn find<'py>(
         &self,
@@ -149,8 +162,8 @@ impl Table {
         self.find_into(py, keys, out, None, found, stream)
     }
 
-    /// `find` in a thread of the event loop's: an awaitable. The current stream is that of the thread that calls. `out` is in
-    /// use until the lookup has ended, and refused to other calls, also where the awaiting is cancelled.
+    /// `find` as an awaitable, run in a thread of the event loop. The current stream is that of the calling thread. Other
+    /// calls cannot use `out` until the lookup has ended, even if the awaiting task is cancelled.
     #[pyo3(signature = (keys, out=None, *, stream=None))]
     fn find_async<'py>(
         slf: &Bound<'py, Table>,
@@ -161,7 +174,7 @@ impl Table {
         later::find(slf, keys, out, stream)
     }
 
-    /// Which keys have a row.
+    /// Returns which keys have a row.
     fn contains<'py>(
         &self,
         py: Python<'py>,
@@ -178,7 +191,8 @@ impl Table {
         Ok(found.array)
     }
 
-    /// Puts rows under keys, whether there are some already or not. Of a key that repeats, the last row stays.
+    /// Writes rows, in place of any former row of their keys. Of a key that repeats, the last row counts. `scores` are one
+    /// per key, for a table with score="custom".
     #[pyo3(signature = (keys, rows, *, scores=None))]
     fn insert<'py>(
         &self,
@@ -197,9 +211,9 @@ impl Table {
         )
     }
 
-    /// As `insert`, and leaves the rows in the store: loads a table without driving out what is in use.
+    /// Writes rows straight to the store: loads a table without evicting the rows in use. Arguments as for `insert`.
     #[pyo3(signature = (keys, rows, *, scores=None))]
-    fn load<'py>(
+    fn import_rows<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
         rows: &Bound<'py, PyAny>,
@@ -216,7 +230,7 @@ impl Table {
         )
     }
 
-    /// Replaces the rows of keys that are present; returns which are.
+    /// Replaces the rows of the keys that are there; returns which are there.
     fn assign<'py>(
         &self,
         py: Python<'py>,
@@ -226,8 +240,9 @@ impl Table {
         self.update_rows(py, keys, rows, Update::Assign)
     }
 
-    /// Adds to the rows of keys that are present, element by element; returns which are. A key may repeat.
-    fn add<'py>(
+    /// Adds to the rows of the keys that are there, element by element; returns which are there. A key that repeats adds
+    /// each of its rows, as with NumPy's `ufunc.at`.
+    fn add_at<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
@@ -236,7 +251,7 @@ impl Table {
         self.update_rows(py, keys, rows, Update::Add)
     }
 
-    /// Removes keys, which need not be there.
+    /// Deletes keys. A missing key is not an error.
     fn erase(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
         let keys = keys.as_slice()?;
@@ -244,14 +259,14 @@ impl Table {
         interrupt::detach(py, "erasing rows", erase).map_err(table_exception)
     }
 
-    /// Asks for rows to be brought into memory, ahead of their use. Returns at once.
+    /// Promotes rows ahead of their use, in the background. Returns at once.
     fn prefetch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (table, keys) = (self.open()?, Numbers::new(keys)?);
         let keys = keys.as_slice()?;
         py.detach(|| table.prefetch(keys)).map_err(table_exception)
     }
 
-    /// Waits until no row is on its way between memory and disk.
+    /// Waits until no row is being moved in the background.
     fn wait_idle(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.open()?;
         while !py.detach(|| table.wait_idle_for(interrupt::EVERY)) {
@@ -260,7 +275,7 @@ impl Table {
         Ok(())
     }
 
-    /// All rows, as pairs of arrays of up to `batch` keys and their rows.
+    /// Iterates over all rows, as pairs of arrays: up to `batch` keys, and their rows.
     #[pyo3(signature = (batch=65_536))]
     fn export(&self, py: Python<'_>, batch: usize) -> PyResult<Export> {
         let table = self.open()?;
@@ -268,26 +283,26 @@ impl Table {
         Ok(Export::new(export, self.dtype, self.dim))
     }
 
-    /// Makes all rows durable that were written.
+    /// Makes all written rows durable.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let table = self.open()?;
         let flush = || table.flush();
         interrupt::detach(py, "flushing a table", flush).map_err(table_exception)
     }
 
-    /// Makes a store of all rows as they are now in a new directory.
+    /// Writes a store with all rows, as of now, to a new directory.
     fn checkpoint(&self, py: Python<'_>, into: PathBuf) -> PyResult<()> {
         let table = self.open()?;
         run_long(py, "making a checkpoint", move || table.checkpoint(into))?
             .map_err(table_exception)
     }
 
-    /// Figures, as a dict.
+    /// Returns the table's counters as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stats::figures(py, self.open()?.stats())
     }
 
-    /// Closes it. What was written is durable after this. While another thread closes it, this waits until it is closed.
+    /// Closes the table. All written rows are durable after that. If another thread is closing it, this waits for that.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_closed() {
             return Ok(());
@@ -305,13 +320,13 @@ impl Table {
         closed.map_err(table_exception)
     }
 
-    /// Whether it was closed.
+    /// Whether the table is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.is_closed()
     }
 
-    /// Rows in all tiers. With a path it reads through the store.
+    /// Counts the rows in all tiers. With `path` this scans the store.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let table = self.open()?;
         let count = interrupt::detach(py, "counting rows", || table.count());
@@ -319,7 +334,7 @@ impl Table {
         Ok(count as usize)
     }
 
-    /// Whether it has any row.
+    /// Whether there is at least one row.
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
         let table = self.open()?;
         let first = py.detach(|| table.export(1)?.next().transpose());
@@ -330,7 +345,7 @@ impl Table {
         self.has(py, key.0)
     }
 
-    /// The row of a key, or `default` if there is none.
+    /// Returns the row of a key, or `default` if the key is missing.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(
         &self,
@@ -360,17 +375,17 @@ impl Table {
         py.detach(|| table.erase(&[key.0])).map_err(table_exception)
     }
 
-    /// The keys, as they were when this was called where there is a path.
+    /// Iterates over the keys. With `path` the iterator sees the table as of this call.
     fn keys(&self, py: Python<'_>) -> PyResult<TableItems> {
         self.items(py, Shown::Keys)
     }
 
-    /// As `keys`, the rows.
+    /// Iterates over the rows, as `keys` does over the keys.
     fn values(&self, py: Python<'_>) -> PyResult<TableItems> {
         self.items(py, Shown::Values)
     }
 
-    /// As `keys`, pairs of keys and rows.
+    /// Iterates over `(key, row)` pairs, as `keys` does over the keys.
     #[pyo3(name = "items")]
     fn py_items(&self, py: Python<'_>) -> PyResult<TableItems> {
         self.items(py, Shown::Items)
@@ -410,7 +425,7 @@ impl Table {
 }
 
 impl Table {
-    /// The handle, which is no longer this object's.
+    /// Takes the handle out of this object.
     fn take(&self) -> Option<forerun::table::Table> {
         let table = self.table.write();
         table.unwrap_or_else(PoisonError::into_inner).take()
