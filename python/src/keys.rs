@@ -74,7 +74,6 @@ pub(crate) enum Batch<'py> {
 impl<'py> Batch<'py> {
     /// Takes keys.
     pub(crate) fn keys(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
-        Batch::expect_many(object, "keys")?;
         // A list, the common case, needs no look at what else the object might be.
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
             return Batch::of_objects(object, "keys", |key| Bytes::new(key, "key"));
@@ -99,7 +98,6 @@ impl<'py> Batch<'py> {
 
     /// Takes values.
     pub(crate) fn values(object: &Bound<'py, PyAny>) -> PyResult<Batch<'py>> {
-        Batch::expect_many(object, "values")?;
         if object.is_exact_instance_of::<PyList>() || !is_array(object)? {
             return Batch::of_objects(object, "values", Bytes::of_value);
         }
@@ -120,31 +118,18 @@ impl<'py> Batch<'py> {
         Ok(Batch::Rows(readable_rows(&contiguous, name)?))
     }
 
-    /// Refuses one `str` or `bytes` where many are expected: it would count as its characters.
-    fn expect_many(object: &Bound<'py, PyAny>, name: &str) -> PyResult<()> {
-        if object.is_instance_of::<PyString>()
-            || object.is_instance_of::<PyBytes>()
-            || object.is_instance_of::<PyByteArray>()
-        {
-            return Err(PyTypeError::new_err(format!(
-                "`{name}` is a list, an array or another iterable of {name}, not one {}: write [x] for a single one",
-                object.get_type().name()?
-            )));
-        }
-        Ok(())
-    }
-
     fn of_objects(
         object: &Bound<'py, PyAny>,
         name: &str,
         bytes_of: impl Fn(&Bound<'py, PyAny>) -> PyResult<Bytes>,
     ) -> PyResult<Batch<'py>> {
+        // One text would count as a batch of its characters.
         let is_one = object.is_instance_of::<PyString>()
             || object.is_instance_of::<PyBytes>()
             || object.is_instance_of::<PyByteArray>();
         if is_one {
-            return Err(invalid(format!(
-                "`{name}` is one {}: give a list of them",
+            return Err(PyTypeError::new_err(format!(
+                "`{name}` must be a list, an array or another iterable of {name}, not one {}",
                 object.get_type().name()?
             )));
         }

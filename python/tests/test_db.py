@@ -356,20 +356,6 @@ def test_an_array_of_objects_is_no_value(db):
     assert b"key" not in db
 
 
-@pytest.mark.parametrize("one", ["abc", b"abc", bytearray(b"abc")], ids=repr)
-def test_one_string_is_no_batch(db, one):
-    batch = [b"a", b"b", b"c"]
-    for call in (
-        lambda: db.get_many(one),
-        lambda: db.put_many(one, batch),
-        lambda: db.put_many(batch, one),
-        lambda: db.get_many(one, out=np.zeros((3, 1), np.uint8)),
-    ):
-        with pytest.raises(forerun.errors.InvalidArgumentError, match="list"):
-            call()
-    assert not db
-
-
 def test_memory_that_cannot_be_filled_is_refused_by_name(db):
     refused = forerun.errors.InvalidArgumentError
     with pytest.raises(refused, match="`found` is not C-contiguous"):

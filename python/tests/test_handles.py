@@ -117,6 +117,7 @@ def test_one_text_is_not_many_keys_or_values(tmp_path, text):
     with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
         for ask in (
             lambda: db.get_many(text),
+            lambda: db.get_many(text, out=np.zeros((3, 1), np.uint8)),
             lambda: cache.get_many(text),
             lambda: db.put_many(text, [b"1"] * 3),
             lambda: db.put_many(["a", "b", "c"], text),
