@@ -43,7 +43,7 @@ impl Keyspace {
 
 #[pymethods]
 impl Keyspace {
-    /// The name; that of the store's own keyspace is "default".
+    /// The name. A store's own keyspace has the empty name.
     #[getter]
     fn name(&self) -> &str {
         &self.name

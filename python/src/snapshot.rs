@@ -48,8 +48,11 @@ impl SnapshotView {
     fn __repr__(slf: &Bound<'_, SnapshotView>) -> String {
         match slf.as_super().get().source() {
             Ok(Source::Snapshot(snapshot, keyspace)) => {
-                let (name, sequence) = (keyspace.name(), snapshot.sequence());
-                format!("forerun.Snapshot({name:?}, sequence={sequence})")
+                let sequence = snapshot.sequence();
+                match keyspace.name() {
+                    "" => format!("forerun.Snapshot(sequence={sequence})"),
+                    name => format!("forerun.Snapshot({name:?}, sequence={sequence})"),
+                }
             }
             _ => "forerun.Snapshot(closed)".to_owned(),
         }

@@ -102,7 +102,7 @@ def test_a_repr_names_the_store_the_keyspace_and_the_moment(tmp_path):
     with forerun.Db(tmp_path / "store") as db:
         users, snapshot = db.keyspace("users"), db.snapshot()
         assert repr(users) == 'forerun.Keyspace("users")'
-        assert repr(snapshot).startswith('forerun.Snapshot("default", sequence=')
+        assert repr(snapshot).startswith("forerun.Snapshot(sequence=")
         assert repr(snapshot.keyspace(users)).startswith('forerun.Snapshot("users", sequence=')
         with db.batch() as batch:
             batch["a"] = batch["b"] = b"1"
