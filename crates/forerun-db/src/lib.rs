@@ -69,11 +69,11 @@ pub use options::{
     WalMode,
 };
 pub use run::{Compression, PageSearch, RunOptions};
-pub use tree::describe::{Described, describe};
-pub use tree::offline::{Checked, check, check_with_io, repair, repair_with_io};
-pub use tree::repair::Repaired;
+pub use tree::describe::{DescribeOptions, describe};
+pub use tree::offline::{CheckReport, check, check_with_io, repair, repair_with_io};
+pub use tree::repair::RepairReport;
 pub use tree::salvage::{KeyRange, Loss};
-pub use tree::verify::Verified;
+pub use tree::verify::VerifyReport;
 pub use values::Values;
 pub use wal::report::{BadRange, RecoveryReport};
 

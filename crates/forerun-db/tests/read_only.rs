@@ -11,8 +11,8 @@ use common::{STORE, entries, open, small_options, tiny_options};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{
-    Access, Checked, Db, Durability, Error, KeyspaceOptions, Options, Result, Values, WriteBatch,
-    check_with_io,
+    Access, CheckReport, Db, Durability, Error, KeyspaceOptions, Options, Result, Values,
+    WriteBatch, check_with_io,
 };
 
 /// What a read-only file system says.
@@ -64,7 +64,7 @@ fn open_read_only(io: &FaultIo, options: &Options) -> Result<Db> {
     Db::open_with_io(Arc::new(ReadOnlyIo(io.clone())), STORE, options)
 }
 
-fn check(io: &FaultIo) -> Result<Checked> {
+fn check(io: &FaultIo) -> Result<CheckReport> {
     check_with_io(Arc::new(ReadOnlyIo(io.clone())), STORE, &tiny_options())
 }
 

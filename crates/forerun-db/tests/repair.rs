@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{STORE, open, tiny_options};
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Checked, Error, Loss, Repaired, Result, check_with_io, repair_with_io};
+use forerun_db::{CheckReport, Error, Loss, RepairReport, Result, check_with_io, repair_with_io};
 use proptest::prelude::*;
 
 const KEYS: u64 = 150;
@@ -47,11 +47,11 @@ fn filled() -> (FaultIo, BTreeMap<Vec<u8>, Vec<u8>>) {
     (io, model)
 }
 
-fn check(io: &FaultIo) -> Result<Checked> {
+fn check(io: &FaultIo) -> Result<CheckReport> {
     check_with_io(Arc::new(io.clone()), STORE, &tiny_options())
 }
 
-fn repair(io: &FaultIo) -> Result<Repaired> {
+fn repair(io: &FaultIo) -> Result<RepairReport> {
     repair_with_io(Arc::new(io.clone()), STORE, &tiny_options())
 }
 

@@ -72,13 +72,13 @@ pub use forerun_core::arch::{Isa, isa};
 pub use forerun_core::{Forked, Owner, PerProcess, ProcessBound};
 pub use forerun_db::{
     Access, BackPressure, Background, Backup, BackupList, BackupProgress, Backups, BadRange,
-    Bytewise, CacheStats, Checked, CheckedBackups, Checks, Comparator, Compression, Create, Db,
-    Described, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
+    Bytewise, CacheStats, CheckReport, CheckedBackups, Checks, Comparator, Compression, Create, Db,
+    DescribeOptions, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace, KeyspaceBatch,
     KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats, Loss, MAX_BATCH_BYTES,
     MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES, Op, Ops, Options,
-    PageSearch, ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, Repaired, Result,
-    ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
-    Verified, WalMode, WriteBatch, check, describe, repair,
+    PageSearch, ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport,
+    Result, ReverseBytewise, RunOptions, Snapshot, Stats, Strategy, TreeOptions, TreeWork, Values,
+    VerifyReport, WalMode, WriteBatch, check, describe, repair,
 };
 
 /// Hash tables of fixed width, in memory, whose every lookup is a batch.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forerun_db::{Checked, Options, Repaired};
+use forerun_db::{CheckReport, Options, RepairReport};
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};
@@ -62,7 +62,11 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
 }
 
-fn print(out: &mut Out, checked: &Checked, repaired: Option<&Repaired>) -> anyhow::Result<()> {
+fn print(
+    out: &mut Out,
+    checked: &CheckReport,
+    repaired: Option<&RepairReport>,
+) -> anyhow::Result<()> {
     let runs = &checked.runs;
     if !checked.keyspaces.is_empty() {
         out.line(format_args!("keyspaces  {:?}", checked.keyspaces))?;
@@ -108,7 +112,11 @@ fn print(out: &mut Out, checked: &Checked, repaired: Option<&Repaired>) -> anyho
     Ok(())
 }
 
-fn print_json(out: &mut Out, checked: &Checked, repaired: Option<&Repaired>) -> anyhow::Result<()> {
+fn print_json(
+    out: &mut Out,
+    checked: &CheckReport,
+    repaired: Option<&RepairReport>,
+) -> anyhow::Result<()> {
     let texts = |list: Vec<String>| serde_json::Value::from(list);
     let repaired = repaired.map(|repaired| {
         json!({

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use forerun_db::{Described, Options};
+use forerun_db::{DescribeOptions, Options};
 
 use crate::exit::Outcome;
 use crate::output::Out;
@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let what = Described {
+    let what = DescribeOptions {
         run: args.run,
         page: args.page,
         rows: args.rows,

@@ -9,7 +9,7 @@ use crate::db::BackupSource;
 use crate::io::replace::replace_file;
 use crate::run::Run;
 use crate::tree::levels::record as record_of;
-use crate::tree::verify::{Verified, verify_run};
+use crate::tree::verify::{VerifyReport, verify_run};
 use crate::{Db, Error, Result, panics};
 
 impl Backups {
@@ -88,7 +88,7 @@ impl Backups {
         let order = run.order().clone();
         let checked = Run::open(&*self.io, &to, named.number, order, source.cache);
         let checked = checked.and_then(|copy| {
-            verify_run(&copy, source.stop, &mut Verified::default())?;
+            verify_run(&copy, source.stop, &mut VerifyReport::default())?;
             match record_of(&copy) == named {
                 true => Ok(checksum),
                 false => Err(copy.corrupt(0, "it is not the run that it was")),

@@ -14,7 +14,7 @@ use crate::cache::PageCache;
 use crate::io::OpenMode;
 use crate::tree::catalog::CatalogSnapshot;
 use crate::tree::checkpoint::LogEnd;
-use crate::tree::verify::{Verified, verify_levels};
+use crate::tree::verify::{VerifyReport, verify_levels};
 use crate::wal::segment;
 use crate::{Error, Result, panics};
 
@@ -96,7 +96,7 @@ impl Inner {
     }
 
     /// Reads every page of every run from its file and checks it.
-    pub(super) fn verify(&self) -> Result<Verified> {
+    pub(super) fn verify(&self) -> Result<VerifyReport> {
         // Otherwise another process might remove a run before it is read.
         let _guard = self.directory.enter_for_reading()?;
         let keyspaces = self.keyspaces.load();

@@ -66,7 +66,7 @@ use crate::run::ObsoleteFiles;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::limiter::RateLimiter;
-use crate::tree::verify::Verified;
+use crate::tree::verify::VerifyReport;
 use crate::{Durability, Options, RecoveryReport, Result, WriteBatch};
 
 use background::Workers;
@@ -454,7 +454,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Closed`](crate::Error::Closed): the store was closed during the check.
-    pub fn verify(&self) -> Result<Verified> {
+    pub fn verify(&self) -> Result<VerifyReport> {
         self.inner()?.verify()
     }
 

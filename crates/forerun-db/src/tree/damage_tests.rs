@@ -15,15 +15,15 @@ use crate::run::cursor::RunCursor;
 use crate::tree::catalog::run_files;
 use crate::tree::checkpoint::LogEnd;
 use crate::tree::levels::record;
-use crate::tree::repair::{Repaired, repair};
+use crate::tree::repair::{RepairReport, repair};
 use crate::tree::salvage::Loss;
-use crate::tree::verify::{Verified, verify_file, verify_levels};
+use crate::tree::verify::{VerifyReport, verify_file, verify_levels};
 use crate::versions::testing::{Held, all_of};
 use crate::wal::closed::Closed;
 use crate::{Error, Result};
 
 impl Fixture {
-    fn verify(&self) -> Verified {
+    fn verify(&self) -> VerifyReport {
         let dir = Path::new(DIR);
         verify_levels(
             &self.io,
@@ -37,7 +37,7 @@ impl Fixture {
     }
 
     /// Repairs what is on disk, as another process would.
-    fn repair(&self) -> Result<Repaired> {
+    fn repair(&self) -> Result<RepairReport> {
         let options = store_options(&self.order, self.options);
         self.with_build(self.options.run_bytes, |build| repair(build, &options))
     }
@@ -110,7 +110,7 @@ fn any_changed_byte_of_a_run_is_found_and_named() {
         .find(|(_, run)| Some(run.number()) == number)
         .unwrap();
     let problems = || {
-        let mut found = Verified::default();
+        let mut found = VerifyReport::default();
         let (named, dir) = (record(run), Path::new(DIR));
         let order = levels.order();
         verify_file(

@@ -15,7 +15,7 @@ const SHOWN_BYTES: usize = 40;
 
 /// What [`describe`] shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Described {
+pub struct DescribeOptions {
     /// Show the run with this number instead of the manifest.
     pub run: Option<u64>,
     /// Show the page with this number in the run instead of the run's metadata. Leaves come first,
@@ -32,7 +32,11 @@ pub struct Described {
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
 /// [`Error::KeyspaceComparator`], [`Error::Io`]; [`Error::CorruptFile`], also for a run or a page
 /// that does not exist.
-pub fn describe(path: impl AsRef<Path>, options: &Options, what: Described) -> Result<String> {
+pub fn describe(
+    path: impl AsRef<Path>,
+    options: &Options,
+    what: DescribeOptions,
+) -> Result<String> {
     let path = path.as_ref();
     let io: Arc<dyn Io> = Arc::new(OsIo);
     let place = Place::open(&io, path, options, Access::ReadOnly)?;
@@ -45,16 +49,16 @@ pub fn describe(path: impl AsRef<Path>, options: &Options, what: Described) -> R
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = match what {
-        Described { run: None, .. } => match Manifest::read(&*io, path)? {
+        DescribeOptions { run: None, .. } => match Manifest::read(&*io, path)? {
             Some(manifest) => write_manifest(&mut text, &manifest, open),
             None => writeln!(text, "no manifest: the store has no runs"),
         },
-        Described {
+        DescribeOptions {
             run: Some(number),
             page: None,
             ..
         } => write_run(&mut text, &open(number)?),
-        Described {
+        DescribeOptions {
             run: Some(number),
             page: Some(page),
             rows,

@@ -22,9 +22,9 @@ use crate::tree::catalog::run_files;
 use crate::tree::levels::Levels;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::manifest::{self, Keyspace, Manifest};
-use crate::tree::repair::{self, Repaired};
+use crate::tree::repair::{self, RepairReport};
 use crate::tree::salvage::Loss;
-use crate::tree::verify::{Verified, verify_file};
+use crate::tree::verify::{VerifyReport, verify_file};
 use crate::wal::closed::{self, Closed};
 use crate::wal::record::Record;
 use crate::wal::recovery::{Circumstances, Flushed, inspect};
@@ -37,9 +37,9 @@ const CACHE_BYTES: usize = 1 << 20;
 
 /// The result of [`check`].
 #[derive(Clone, Debug, Default)]
-pub struct Checked {
+pub struct CheckReport {
     /// Result for the runs.
-    pub runs: Verified,
+    pub runs: VerifyReport,
     /// Result for the log, if it can be read.
     pub log: RecoveryReport,
     /// Files left by a crash. The next opening removes them.
@@ -71,7 +71,7 @@ pub struct Checked {
 /// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
 /// [`Error::KeyspaceComparator`], [`Error::Io`] if the store cannot be examined. Damage that is
 /// found is in the result.
-pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<Checked> {
+pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<CheckReport> {
     check_with_io(Arc::new(OsIo), path, options)
 }
 
@@ -83,7 +83,7 @@ pub fn check_with_io(
     io: Arc<dyn Io>,
     path: impl AsRef<Path>,
     options: &Options,
-) -> Result<Checked> {
+) -> Result<CheckReport> {
     let io = guarded(io, options);
     panics::catch("checking a store", || check_on(io, path.as_ref(), options))
 }
@@ -95,14 +95,14 @@ fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
     Arc::new(OpenFiles::new(Arc::new(GuardedIo(io)), max_open))
 }
 
-fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Checked> {
+fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<CheckReport> {
     let place = Place::open(&io, path, options, Access::ReadOnly)?;
     place.check(&io, path, options)
 }
 
 impl Place {
-    fn check(&self, io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<Checked> {
-        let mut checked = Checked::default();
+    fn check(&self, io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<CheckReport> {
+        let mut checked = CheckReport::default();
         let found = run_files(&**io, path)?;
         let manifest = match Manifest::read(&**io, path) {
             Ok(Some(manifest)) => manifest,
@@ -159,13 +159,13 @@ impl Place {
 /// still be read.
 ///
 /// Drops damaged pages from their runs, rebuilds a lost manifest from the runs, and flushes the
-/// readable part of a damaged log to runs. [`Repaired::losses`] lists what is lost; where a lost
+/// readable part of a damaged log to runs. [`RepairReport::losses`] lists what is lost; where a lost
 /// version hid an older one, the older value is back. Damaged runs are kept as
 /// `run-NNNNNN.run.bad`.
 ///
 /// # Errors
 /// As [`check`].
-pub fn repair(path: impl AsRef<Path>, options: &Options) -> Result<Repaired> {
+pub fn repair(path: impl AsRef<Path>, options: &Options) -> Result<RepairReport> {
     repair_with_io(Arc::new(OsIo), path, options)
 }
 
@@ -177,14 +177,14 @@ pub fn repair_with_io(
     io: Arc<dyn Io>,
     path: impl AsRef<Path>,
     options: &Options,
-) -> Result<Repaired> {
+) -> Result<RepairReport> {
     let io = guarded(io, options);
     panics::catch("repairing a store", || {
         repair_on(io, path.as_ref(), options)
     })
 }
 
-fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<Repaired> {
+fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairReport> {
     let place = Place::open(&io, path, options, Access::ReadWrite)?;
     let build = Build {
         io: &*io,
@@ -269,7 +269,7 @@ impl Place {
         io: &Arc<dyn Io>,
         path: &Path,
         manifest: &Manifest,
-        checked: &mut Checked,
+        checked: &mut CheckReport,
     ) -> Result<()> {
         let closed = match &self.dir.closed {
             Some(Ok(closed)) => Some(*closed),
@@ -342,7 +342,7 @@ impl Place {
         &self,
         io: &Arc<dyn Io>,
         path: &Path,
-        repaired: &mut Repaired,
+        repaired: &mut RepairReport,
     ) -> Result<()> {
         let Some(mut manifest) = Manifest::read(&**io, path)? else {
             return Ok(());

@@ -43,7 +43,7 @@ use crate::tree::merge::Merge;
 use crate::tree::range_run::{collect_ranges, write_range_run};
 use crate::tree::retain::Retain;
 use crate::tree::salvage::{KeyRange, Loss, Salvage};
-use crate::tree::verify::{Verified, verify_run};
+use crate::tree::verify::{VerifyReport, verify_run};
 use crate::versions::VersionCursor;
 use crate::wal::segment::{self, Header};
 use crate::{Error, Options, Result};
@@ -52,7 +52,7 @@ use group::Group;
 
 /// The result of a repair.
 #[derive(Clone, Debug, Default)]
-pub struct Repaired {
+pub struct RepairReport {
     /// Whether the manifest was lost or damaged, and has been rebuilt from the runs.
     pub rebuilt_manifest: bool,
     /// Runs that were sound.
@@ -66,7 +66,7 @@ pub struct Repaired {
     pub set_aside: Vec<PathBuf>,
 }
 
-impl Repaired {
+impl RepairReport {
     /// Whether nothing was wrong.
     pub fn was_sound(&self) -> bool {
         !self.rebuilt_manifest && self.new_runs == 0 && self.losses.is_empty()
@@ -80,7 +80,7 @@ impl Repaired {
 /// [`Error::Io`]; or, if this release or these options cannot read a manifest or a run,
 /// [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]. Then
 /// nothing has changed.
-pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
+pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<RepairReport> {
     let found = run_files(base.io, base.dir)?;
     let (manifest, mut losses) = match Manifest::read(base.io, base.dir) {
         Ok(manifest) => (manifest, Vec::new()),
@@ -100,7 +100,7 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<Repaired> {
     let mut repair = Repair {
         base,
         options,
-        repaired: Repaired::default(),
+        repaired: RepairReport::default(),
         found: &found,
         written: Vec::new(),
         bad: Vec::new(),
@@ -135,7 +135,7 @@ pub(crate) fn recovered_name(id: u32) -> String {
 struct Repair<'b> {
     base: &'b Build<'b>,
     options: &'b Options,
-    repaired: Repaired,
+    repaired: RepairReport,
     /// Numbers of the runs that have files, ascending.
     found: &'b [u64],
     /// New runs.
@@ -166,7 +166,7 @@ impl Repair<'_> {
             }
             losses.truncate(before.1);
             self.bad.truncate(before.2);
-            self.repaired = Repaired {
+            self.repaired = RepairReport {
                 rebuilt_manifest: true,
                 ..before.0
             };
@@ -333,7 +333,7 @@ impl Repair<'_> {
             Ok(run) => run,
             Err(error) => return self.lose(number, error, losses).map(|()| None),
         };
-        match verify_run(&run, build.stop, &mut Verified::default()) {
+        match verify_run(&run, build.stop, &mut VerifyReport::default()) {
             Ok(()) => {
                 self.repaired.good_runs += 1;
                 return Ok(Some(run));
@@ -485,7 +485,7 @@ impl Repair<'_> {
     }
 
     /// Makes the repair durable.
-    fn finish(self, mut manifest: Manifest) -> Result<Repaired> {
+    fn finish(self, mut manifest: Manifest) -> Result<RepairReport> {
         let build = self.base;
         if self.bad.is_empty() && self.repaired.was_sound() {
             return Ok(self.repaired);

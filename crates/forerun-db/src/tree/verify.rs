@@ -28,7 +28,7 @@ use crate::{Error, Result};
 
 /// The result of verifying a store's runs.
 #[derive(Clone, Debug, Default)]
-pub struct Verified {
+pub struct VerifyReport {
     /// Runs verified.
     pub runs: u64,
     /// Pages read.
@@ -53,8 +53,8 @@ pub(crate) fn verify_levels(
     ranges: &[(KeyOrder, Vec<Arc<Run>>)],
     cache: &Arc<PageCache>,
     stop: &AtomicBool,
-) -> Result<Verified> {
-    let mut verified = Verified::default();
+) -> Result<VerifyReport> {
+    let mut verified = VerifyReport::default();
     for (order, runs) in ranges {
         for run in runs {
             limiter::check(stop)?;
@@ -87,7 +87,7 @@ pub(crate) fn verify_file(
     order: &KeyOrder,
     cache: &Arc<PageCache>,
     stop: &AtomicBool,
-    verified: &mut Verified,
+    verified: &mut VerifyReport,
 ) -> Result<Option<Arc<Run>>> {
     verified.runs += 1;
     let checked = open_run(io, dir, named, order, cache).and_then(|run| {
@@ -109,13 +109,13 @@ pub(crate) fn verify_file(
 ///
 /// # Errors
 /// [`Error::CorruptFile`] for the first problem, [`Error::Io`], [`Error::Closed`].
-pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut Verified) -> Result<()> {
+pub(crate) fn verify_run(run: &Run, stop: &AtomicBool, verified: &mut VerifyReport) -> Result<()> {
     // It may not be in memory.
     let filter = run.read_filter()?;
     Walk::new(run, &filter, stop, verified).run()
 }
 
-impl Verified {
+impl VerifyReport {
     /// Records runs that overlap on one level.
     pub(crate) fn note_overlap(&mut self, dir: &Path, levels: &Levels) {
         if let Some((level, a, b)) = levels.overlap() {
@@ -142,7 +142,7 @@ struct Walk<'a> {
     run: &'a Run,
     filter: &'a Filter,
     stop: &'a AtomicBool,
-    verified: &'a mut Verified,
+    verified: &'a mut VerifyReport,
     /// Which pages have been read.
     seen: Vec<bool>,
     /// How many pages are above the current one.
@@ -164,7 +164,7 @@ impl<'a> Walk<'a> {
         run: &'a Run,
         filter: &'a Filter,
         stop: &'a AtomicBool,
-        verified: &'a mut Verified,
+        verified: &'a mut VerifyReport,
     ) -> Walk<'a> {
         Walk {
             run,

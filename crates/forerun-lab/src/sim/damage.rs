@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forerun_db::{Access, Create, Db, Error, Loss, Options, Repaired, Values};
+use forerun_db::{Access, Create, Db, Error, Loss, Options, RepairReport, Values};
 use forerun_db::{check_with_io, repair_with_io};
 
 use super::draw::{KEYS, private_name, shared_name};
@@ -140,7 +140,7 @@ fn look_at_repaired(
     world: &World,
     io: &SimIo,
     is_cut: bool,
-    repaired: Repaired,
+    repaired: RepairReport,
     memories: &[Memory],
 ) -> Outcome {
     match check_with_io(Arc::new(io.clone()), STORE, &world.options) {
@@ -153,11 +153,11 @@ fn look_at_repaired(
     }
     let losses = match repaired {
         _ if is_cut => Losses::Anywhere,
-        Repaired {
+        RepairReport {
             rebuilt_manifest: true,
             ..
         } => Losses::Anywhere,
-        Repaired { losses, .. } => Losses::Reported(losses),
+        RepairReport { losses, .. } => Losses::Reported(losses),
     };
     let opened = match open(world, io, Access::ReadWrite) {
         Ok(opened) => opened,
